@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,6 @@ publish(__name__, __all__)
 
 Feed = dict[str, npt.NDArray[Any]]
 Reader = Callable[[], Iterable[Any]]
-
-
-def refuse_dataset(name: str) -> NoReturn:
-    """Raise TypeError that names the substitute of datasets."""
-    raise TypeError(
-        f"{name} is not in this runtime: it would start a command for each file of slots. Read the files in "
-        "the program: io.DataLoader.from_generator(feed_list, capacity=64, iterable=False), then its "
-        "set_sample_list_generator(reader), start(), and Executor.run() for each batch"
-    )
 
 
 class DataLoader:

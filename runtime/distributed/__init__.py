@@ -8,7 +8,7 @@ import sys
 
 from .. import fleet, publish
 from ..entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
-from ..io import refuse_dataset
+from ..static.dataset import InMemoryDataset, QueueDataset
 
 __all__ = [
     "CountFilterEntry",
@@ -26,17 +26,6 @@ sys.modules[f"{__name__}.fleet"] = fleet
 for _one in pkgutil.walk_packages(fleet.__path__, f"{fleet.__name__}."):
     _name = f"{__name__}.fleet{_one.name.removeprefix(fleet.__name__)}"
     sys.modules[_name] = importlib.import_module(_one.name)
-
-
-class QueueDataset:
-    """Refused: its substitute is io.DataLoader."""
-
-    def __init__(self) -> None:
-        refuse_dataset(f"distributed.{type(self).__name__}")
-
-
-class InMemoryDataset(QueueDataset):
-    """Refused: its substitute is io.DataLoader."""
 
 
 def get_rank() -> int:

@@ -3,6 +3,7 @@
 from .. import publish
 from . import metrics
 from .base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
+from .data_generator import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from .life import FLEET
 from .optimizer import distributed_optimizer
 from .saving import load_persistables, save_inference_model, save_persistables
@@ -30,6 +31,8 @@ all_reduce = util.all_reduce
 
 __all__ = [
     "DistributedStrategy",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
     "PaddleCloudRoleMaker",
     "Role",
     "StrategyFactory",

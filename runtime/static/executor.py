@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..core import EOFException
 from ..fleet.life import FLEET
 from ..graph import Value
-from ..io import refuse_dataset
+from ..io import GeneratorLoader
 from ..learner import Learner
 from ..parameters import Parameters
 from ..plan import BatchInput, Plan
 from ..run import Run
 from ..settings import get_settings
 from ..updater import Updater
+from .dataset import QueueDataset
 from .program import Program, Variable, default_main_program, get_variable
 
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
 Fetch = Value | str
 Fetches = Fetch | Sequence["Fetches"]
+READ_AHEAD = 64  # batches of a dataset
 
 
 class CPUPlace:
@@ -57,26 +62,78 @@ class Executor:
         called, it also learns. Other arguments have no effect. Raises ValueError, naming the variable, for a
         feed or a fetch that does not fit, and core.EOFException at the end of a DataLoader.
         """
-        program = default_main_program() if program is None else program
-        if not isinstance(program, Program):
-            raise TypeError(f"Executor.run: program={program!r}, expected a static.Program")
+        program = _check_program(program, "Executor.run")
         if program.configs or not len(program.graph):
             _initialize(program)
             return []
-        parameters = _get_parameters(program)
-        session: Session | None = program.session
-        if session is None or session.parameters is not parameters:
-            session = program.session = Session(program, parameters)
-        return session.run(feed, _list_fetches(fetch_list))
+        return _get_session(program).run(feed, _list_fetches(fetch_list))
 
-    def train_from_dataset(self, *_: object, **__: object) -> NoReturn:
-        """Raise TypeError that names the substitute of datasets."""
-        refuse_dataset("Executor.train_from_dataset")
+    def train_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: QueueDataset | None = None,
+        scope: None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Fetches | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: None = None,
+    ) -> None:
+        """Run a main program for each batch of a dataset.
 
-    infer_from_dataset = train_from_dataset
+        Every `print_period` batches it prints the values of `fetch_list`, each with its text of `fetch_info`;
+        with `debug` it prints its speed at the end. `scope` and `thread` have no effect: one thread trains.
+        Raises ValueError naming file, line and slot for text that does not fit.
+        """
+        where = "Executor.train_from_dataset"
+        if fetch_handler is not None:
+            raise ValueError(f"{where}: fetch_handler is not in this runtime; fetch_list prints values")
+        if not isinstance(dataset, QueueDataset):
+            raise TypeError(f"{where}: dataset={dataset!r}, expected a QueueDataset or an InMemoryDataset")
+        main = _check_program(program, where)
+        slots = dataset.get_settings().use_var
+        for slot in slots:
+            get_variable(main, slot.name, f"{where}: use_var")
+        fetches = _list_fetches(fetch_list)
+        texts = (
+            [str(getattr(one, "name", one)) for one in fetches] if fetch_info is None else list(fetch_info)
+        )
+        if len(texts) != len(fetches) or print_period < 1:
+            raise ValueError(
+                f"{where}: fetch_info={fetch_info!r}, print_period={print_period!r}, expected a text for "
+                f"each of {len(fetches)} fetches, and a number from 1"
+            )
+        loader = GeneratorLoader(slots, READ_AHEAD, iterable=False, return_list=False)
+        loader.set_batch_generator(dataset.read_batches)
+        session, number, begun_s = _get_session(main), 0, time.monotonic()
+        loader.start()
+        try:
+            for number in itertools.count(1):
+                values = session.run(None, fetches, loader)
+                if fetches and number % print_period == 0:
+                    shown = ", ".join(map(_describe, texts, values))
+                    print(f"time: [{time.strftime('%F %T')}], batch: [{number}], {shown}", flush=True)
+        except EOFException:
+            if debug:
+                print(f"{where}: {number - 1} batches in {time.monotonic() - begun_s:.3f} s", flush=True)
+        finally:
+            loader.reset()
+
+    def infer_from_dataset(self, program: Program | None = None, *arguments: Any, **options: Any) -> None:
+        """Do as train_from_dataset(), with the same arguments, but learn nothing."""
+        main = _check_program(program, "Executor.infer_from_dataset")
+        self.train_from_dataset(main.clone(for_test=True), *arguments, **options)
 
     def close(self) -> None:
         """Do nothing: fleet.stop_worker() ends the connection to servers."""
+
+
+def _check_program(program: Program | None, where: str) -> Program:
+    found = default_main_program() if program is None else program
+    if not isinstance(found, Program):
+        raise TypeError(f"{where}: program={program!r}, expected a static.Program")
+    return found
 
 
 def _initialize(startup: Program) -> None:
@@ -97,6 +154,15 @@ def _get_parameters(program: Program) -> Parameters | None:
     return program.startup.parameters if program.startup else None
 
 
+def _get_session(program: Program) -> Session:
+    """Return the runs of a main program with its current parameters."""
+    parameters = _get_parameters(program)
+    session: Session | None = program.session
+    if session is None or session.parameters is not parameters:
+        session = program.session = Session(program, parameters)
+    return session
+
+
 def _list_fetches(fetches: Fetches | None) -> list[Fetch]:
     """Return the fetches of a list with lists in it, or of a single fetch."""
     if fetches is None:
@@ -104,6 +170,12 @@ def _list_fetches(fetches: Fetches | None) -> list[Fetch]:
     if isinstance(fetches, Value | str) or not isinstance(fetches, Sequence):
         return [fetches]
     return [one for part in fetches for one in _list_fetches(part)]
+
+
+def _describe(text: str, value: Array) -> str:
+    """Return a fetched value in PaddlePaddle's form."""
+    form = "g" if value.dtype.kind == "f" else ""
+    return f"{text}[{value.size}]:[{','.join(format(one, form) for one in value.reshape(-1))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +215,23 @@ class Session:
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
 
-    def run(self, feed: Feed | Sequence[Feed] | None, fetch_list: Sequence[Fetch]) -> list[Array]:
-        """Compute a batch, learn from it, and return the fetched values."""
+    def run(
+        self,
+        feed: Feed | Sequence[Feed] | None,
+        fetch_list: Sequence[Fetch],
+        loader: GeneratorLoader | None = None,
+    ) -> list[Array]:
+        """Compute a batch, learn from it, and return the fetched values.
+
+        Without `feed` the batch is that of `loader`, or of a loader of the program.
+        """
         self._follow_program()
         key = tuple([getattr(one, "name", one) for one in fetch_list])
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compiled[key] = self._compile(fetch_list)
-        loader = None if feed is not None else self._find_loader()
+        if feed is None and loader is None:
+            loader = self._find_loader()
         feeds = self._check_feed(feed) if loader is None else loader.take()
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.feed is feeds and ahead.batch.plan is compiled.plan:
@@ -203,9 +284,9 @@ class Session:
             raise TypeError(f"Executor.run: fetch_list has {fetch!r}, expected a variable or its name")
         return get_variable(self._program, fetch.name, "Executor.run: fetch_list")
 
-    def _find_loader(self) -> Any:
+    def _find_loader(self) -> GeneratorLoader | None:
         """Return the loader of the program whose pass has begun; None if the program needs no data."""
-        loaders = self._program.loaders
+        loaders: list[GeneratorLoader] = self._program.loaders
         for one in loaders:
             if one.is_started:
                 return one

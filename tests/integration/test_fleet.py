@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,9 @@ import pytest
 
 from pslaunch.runtime import static
 from pslaunch.runtime.parameters import Parameters
-from support.fleet import find_results, make_blocks, write_quick_start
+from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
 from support.jobs import LocalPlace, finished, running, until_nothing_runs
-from support.process import Started, started
-from support.pservers import bind_block
+from support.process import started
 
 ROLES = """
 import numpy as np
@@ -44,30 +42,6 @@ else:
     fleet.stop_worker()
 """
 SHARES = (["a", "b"], ["c"])
-
-
-def run_by_hand(
-    folder: Path, *blocks: Mapping[str, str], program: Sequence[str] = ("train.py",)
-) -> list[Started]:
-    """Run `python train.py` in each environment to its end, all at once."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PADDLE_", "TRAINING_"))
-    }
-    with contextlib.ExitStack() as stack:
-        argv = [sys.executable, *program]
-        found = [stack.enter_context(started(argv, cwd=folder, env=clean | dict(b))) for b in blocks]
-        for process in found:
-            process.wait()
-    return found
-
-
-def make_local_blocks(servers: int, workers: int) -> list[dict[str, str]]:
-    """Return the variables of processes on this machine."""
-    socks = bind_block(servers)
-    ports = [int(sock.getsockname()[1]) for sock in socks]
-    for sock in socks:
-        sock.close()
-    return make_blocks([(f"127.0.0.{k}", port) for k, port in enumerate(ports, 1)], workers)
 
 
 def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -> None:

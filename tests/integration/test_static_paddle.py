@@ -17,21 +17,28 @@ from support.pages import read_name_tables
 pytestmark = pytest.mark.slow
 
 
-def run(python: Path | str, program: Path) -> dict[str, Any]:
-    done = subprocess.run([python, program], capture_output=True, text=True, check=False, timeout=300)
+def run(python: Path | str, program: Path, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [python, program], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_values_are_those_of_paddlepaddle(tmp_path: Path) -> None:
-    expected = run(paddle_python(), PROGRAMS / "static_steps.py")
-    text = (PROGRAMS / "static_steps.py").read_text()
+def run_both(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a program prints with this runtime, and with PaddlePaddle."""
+    text = (PROGRAMS / name).read_text()
     changed = text.replace("import paddle.nn", "import pslaunch.runtime.nn").replace(
         "import paddle\n", "import pslaunch.runtime as paddle\n"
     )
-    (tmp_path / "program.py").write_text(changed)
-    found = run(sys.executable, tmp_path / "program.py")
+    (folder / "program.py").write_text(changed)
+    found = run(sys.executable, folder / "program.py", folder)
+    return found, run(paddle_python(), PROGRAMS / name, folder)
+
+
+def test_values_are_those_of_paddlepaddle(tmp_path: Path) -> None:
+    found, expected = run_both("static_steps.py", tmp_path)
     assert set(found) == set(expected) == {"SGD", "Momentum", "Adagrad", "Adam"}
     for name, values in expected.items():
         both = np.array(found[name]), np.array(values)
@@ -39,6 +46,13 @@ def test_values_are_those_of_paddlepaddle(tmp_path: Path) -> None:
         np.testing.assert_allclose(costs, their_costs, rtol=2e-4, atol=2e-5, err_msg=name)
         # A sample may be in the next bucket.
         np.testing.assert_allclose(areas, their_areas, atol=5e-3, err_msg=name)
+
+
+def test_training_from_datasets_gives_the_values_of_paddlepaddle(tmp_path: Path) -> None:
+    found, expected = run_both("dataset_steps.py", tmp_path)
+    assert set(found) == set(expected) == {"QueueDataset", "InMemoryDataset"}
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=name)
 
 
 # Prints, for each module, its public names and those that it has besides.

@@ -1,11 +1,17 @@
-"""The quick start's program of PaddlePaddle for the bundled runtime, and its results."""
+"""The quick start's program of PaddlePaddle for the bundled runtime, and Fleet programs started by hand."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.others import PROGRAMS
+from support.process import Started, started
+from support.pservers import bind_block
 
 # Lines of the program that change, as docs/fleet.md has them.
 IMPORTS = {
@@ -46,3 +52,27 @@ def make_blocks(servers: list[tuple[str, int]], workers: int) -> list[dict[str, 
         ),
         *({**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(i)} for i in range(workers)),
     ]
+
+
+def run_by_hand(
+    folder: Path, *blocks: Mapping[str, str], program: Sequence[str] = ("train.py",)
+) -> list[Started]:
+    """Run `python train.py` in each environment to its end, all at once."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PADDLE_", "TRAINING_"))
+    }
+    with contextlib.ExitStack() as stack:
+        argv = [sys.executable, *program]
+        found = [stack.enter_context(started(argv, cwd=folder, env=clean | dict(b))) for b in blocks]
+        for process in found:
+            process.wait()
+    return found
+
+
+def make_local_blocks(servers: int, workers: int) -> list[dict[str, str]]:
+    """Return the variables of processes on this machine."""
+    socks = bind_block(servers)
+    ports = [int(sock.getsockname()[1]) for sock in socks]
+    for sock in socks:
+        sock.close()
+    return make_blocks([(f"127.0.0.{k}", port) for k, port in enumerate(ports, 1)], workers)

@@ -1,4 +1,4 @@
-"""Names of `distributed`: Fleet's modules are found there, and refused names have their substitute."""
+"""Names of `distributed`: Fleet's modules are found there."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from pathlib import Path
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import fleet, static
+from pslaunch.runtime import fleet
 
 FOLDER = Path(fleet.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs/fleet.md").read_text()
 STATEMENTS = re.findall(r"\| `(import pslaunch\.[^`]+)` \|$", PAGE, re.MULTILINE)
 assert len(STATEMENTS) == 5
-
-
-def test_datasets_name_their_substitute() -> None:
-    for make in (paddle.distributed.QueueDataset, paddle.distributed.InMemoryDataset):
-        with pytest.raises(TypeError, match=f"{make.__name__} is not .* io.DataLoader.from_generator"):
-            make()
-    with pytest.raises(TypeError, match=r"Executor\.train_from_dataset is not in this runtime"):
-        static.Executor().train_from_dataset(None)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)

@@ -1,0 +1,304 @@
+"""Datasets of files with text of slots, for Executor.train_from_dataset() (docs/fleet.md)."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arrays import Ids
+from ..fleet.life import FLEET
+from ..reader import batch
+from ..settings import get_settings
+from ..shared import env
+from .program import Variable
+from .slots import (
+    Columns,
+    Line,
+    choose_samples,
+    count_samples,
+    join_columns,
+    pack_columns,
+    read_columns,
+    unpack_columns,
+)
+
+LINES = 4096  # that are parsed at a time into memory
+PIECE_BYTES = 16 << 20  # of a worker's samples, in one exchange of all workers
+LAST_WORDS_BYTES = 2000  # of a command that failed
+_SHELL = frozenset("|&;<>")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetSettings:
+    """Arguments of a dataset's init()."""
+
+    batch_size: int = 1
+    thread_num: int = 1
+    use_var: Sequence[Variable] = ()
+    pipe_command: str = "cat"
+    input_type: int = 0
+    queue_num: int = -1
+    data_feed_type: str = ""
+    fs_name: str = ""
+    fs_ugi: str = ""
+    download_cmd: str = "cat"
+
+    def check(self, where: str) -> None:
+        """Raise TypeError or ValueError, naming the argument."""
+        for one in self.use_var:
+            if getattr(one, "op", None) != "data" or not one.has_batch:
+                raise TypeError(
+                    f"{where}: use_var has {one!r}, expected variables of static.data, as [None, 1]"
+                )
+        for name in ("fs_name", "fs_ugi", "download_cmd"):
+            if getattr(self, name) not in ("", "cat"):
+                raise ValueError(
+                    f"{where}: {name}={getattr(self, name)!r} is not in this runtime: files are read from "
+                    "folders of the worker; mount or copy them first"
+                )
+        self.split_command(where)
+
+    def split_command(self, where: str) -> tuple[str, ...]:
+        """Return the words of `pipe_command`; () for cat, which changes nothing."""
+        words = tuple(shlex.split(self.pipe_command))
+        if not words:
+            raise ValueError(f"{where}: pipe_command is empty, expected a program with its arguments, or cat")
+        if any(_SHELL.issuperset(word) for word in words):
+            raise ValueError(
+                f"{where}: pipe_command={self.pipe_command!r} is run without a shell; give one program, "
+                f"or sh -c {shlex.quote(self.pipe_command)}"
+            )
+        return () if words == ("cat",) else words
+
+
+class QueueDataset:
+    """Samples of files in their order, read while they are used."""
+
+    def __init__(self) -> None:
+        self._settings: DatasetSettings | None = None
+        self._files: tuple[str, ...] = ()
+
+    def init(self, **settings: Any) -> None:
+        """Set `batch_size`, `use_var` (the variables of the slots, in order) and `pipe_command`.
+
+        pipe_command: a program, without a shell; it gets a file on its standard input, and prints text of
+        slots. `thread_num` files are loaded into memory at once. `input_type`, `queue_num` and
+        `data_feed_type` have no effect. Raises TypeError or ValueError, naming the argument.
+        """
+        self._set(DatasetSettings(), "init", settings)
+
+    def _set(self, before: DatasetSettings, method: str, settings: dict[str, Any]) -> None:
+        where = f"{type(self).__name__}.{method}"
+        known = DatasetSettings.__slots__
+        for name in settings:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+                raise TypeError(f"{where}: no argument {name}{hint}")
+        counts: dict[str, Any] = {
+            name: env.parse_count(settings[name], f"{where}: {name}")
+            for name in ("batch_size", "thread_num")
+            if name in settings
+        }
+        found = replace(before, **settings | counts)
+        found.check(where)
+        self._settings = found
+
+    def set_filelist(self, filelist: Sequence[str]) -> None:
+        """Set the files of this worker, as fleet.util.get_file_shard() deals them."""
+        if isinstance(filelist, str):
+            raise TypeError(
+                f"{type(self).__name__}.set_filelist: {filelist!r}, expected a list of names of files"
+            )
+        self._files = tuple(os.fspath(one) for one in filelist)
+
+    def get_settings(self) -> DatasetSettings:
+        """Return the arguments of init()."""
+        if self._settings is None or not self._settings.use_var:
+            raise RuntimeError(f"{type(self).__name__}: call init(batch_size=..., use_var=[...]) first")
+        return self._settings
+
+    def read_batches(self) -> Iterator[Columns]:
+        """Read all samples as batches; raises ValueError naming file and line, or the command that failed."""
+        settings = self.get_settings()
+        lines: Iterator[Line] = itertools.chain.from_iterable(map(self._read_lines, self._get_files()))
+        for several in batch(lambda: lines, settings.batch_size)():
+            yield read_columns(several, settings.use_var)
+
+    def _get_files(self) -> tuple[str, ...]:
+        if not self._files:
+            raise RuntimeError(f"{type(self).__name__}: it has no files; call set_filelist([...]) first")
+        return self._files
+
+    def _read_lines(self, file: str) -> Iterator[Line]:
+        settings = self.get_settings()
+        command = settings.split_command(type(self).__name__)
+        return run_command(command, file) if command else read_lines(file)
+
+
+def read_lines(file: str) -> Iterator[Line]:
+    """Read the lines of a file."""
+    with Path(file).open("rb") as lines:
+        for number, text in enumerate(lines, 1):
+            yield file, number, text
+
+
+def run_command(command: Sequence[str], file: str) -> Iterator[Line]:
+    """Read the lines that a program prints, with this file as its standard input.
+
+    `python` is this process's. Raises RuntimeError with the program's exit code and last words if it fails.
+    """
+    shown = f"pipe_command {shlex.join(command)!r}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    with Path(file).open("rb") as source, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command, stdin=source, stdout=subprocess.PIPE, stderr=errors, env=os.environ | {"PATH": path}
+            )
+        except OSError as e:
+            raise RuntimeError(f"{shown}: {e.strerror}; expected a program of PATH or a path") from None
+
+        def check_end() -> None:
+            code = process.wait()
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+            if code:
+                last = said[-LAST_WORDS_BYTES:].strip() or "it printed no error"
+                raise RuntimeError(f"{file}: {shown} ended with {code}: {last}")
+            sys.stderr.write(said)
+
+        with process:
+            assert process.stdout is not None  # a pipe
+            try:
+                for number, text in enumerate(process.stdout, 1):
+                    if not text.endswith(b"\n"):  # the last one; a failure may have cut it off
+                        process.wait()
+                        if process.returncode:
+                            break
+                    yield f"{file}, {shown}", number, text
+                check_end()
+            finally:
+                process.kill()  # after an end it does nothing
+
+
+class InMemoryDataset(QueueDataset):
+    """Samples of files in memory: shuffled, and used in any number of passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._columns: Columns | None = None
+        self._order: Ids = np.zeros(0, np.int64)  # places of the samples of a pass in `_columns`
+        self._loading: Future[Columns] | None = None
+        self._shuffles = itertools.count()
+
+    def update_settings(self, **settings: Any) -> None:
+        """Change arguments of init()."""
+        self._set(self._settings or DatasetSettings(), "update_settings", settings)
+
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """Read all files; raises ValueError naming file and line, or the command that failed."""
+        self._take(self._load(self.get_settings().thread_num))
+        if is_shuffle:
+            self.local_shuffle()
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begin to read all files; wait_preload_done() waits for them."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="preload")
+        self._loading = pool.submit(self._load, thread_num or self.get_settings().thread_num)
+        pool.shutdown(wait=False)
+
+    def wait_preload_done(self) -> None:
+        """Wait for preload_into_memory(); raises its error."""
+        if self._loading is None:
+            raise RuntimeError("InMemoryDataset.wait_preload_done: call preload_into_memory() first")
+        loading, self._loading = self._loading, None
+        self._take(loading.result())
+
+    def _load(self, threads: int) -> Columns:
+        slots = self.get_settings().use_var
+        with ThreadPoolExecutor(threads) as pool:
+            parts = [part for parts in pool.map(self._read_file, self._get_files()) for part in parts]
+        return join_columns(parts, slots)
+
+    def _read_file(self, file: str) -> list[Columns]:
+        slots = self.get_settings().use_var
+        stretches = batch(lambda: self._read_lines(file), LINES)()
+        return [read_columns([], slots), *(read_columns(lines, slots) for lines in stretches)]
+
+    def _take(self, columns: Columns) -> None:
+        self._columns = columns
+        self._order = np.arange(count_samples(columns))
+
+    def _get_columns(self, method: str) -> Columns:
+        if self._columns is None:
+            raise RuntimeError(f"InMemoryDataset.{method}: call load_into_memory() first")
+        return self._columns
+
+    def local_shuffle(self) -> None:
+        """Shuffle this worker's samples; the order depends on seed, worker, and number of shuffles."""
+        self._get_columns("local_shuffle")
+        places = self._order.tolist()
+        self._make_random(get_settings().trainer_id).shuffle(places)
+        self._order = np.array(places, np.int64)
+
+    def global_shuffle(self, fleet: object = None, thread_num: int = 12) -> None:
+        """Deal the samples of all workers among them at random, then shuffle; all workers call it.
+
+        Without `fleet` a local_shuffle(). The result depends on seed, files, and number of shuffles. A worker
+        holds the samples of all while it chooses its own. `thread_num` has no effect.
+        """
+        columns = choose_samples(self._get_columns("global_shuffle"), self._order)
+        if fleet is not None and FLEET.worker_num() > 1:
+            slots, own = self.get_settings().use_var, FLEET.worker_index()
+            order, parts = self._make_random("all"), []
+            for data in _gather(pack_columns(columns)):
+                other = unpack_columns(data, slots)
+                dealt = [order.randrange(FLEET.worker_num()) for _ in range(count_samples(other))]
+                parts.append(choose_samples(other, np.flatnonzero(np.array(dealt, np.int64) == own)))
+            columns = join_columns(parts, slots)
+        self._take(columns)
+        self.local_shuffle()
+
+    def _make_random(self, part: object) -> random.Random:
+        return random.Random(f"{get_settings().seed}/{part}/{next(self._shuffles)}")
+
+    def release_memory(self) -> None:
+        """Forget all samples."""
+        self._columns, self._order = None, np.zeros(0, np.int64)
+
+    def get_memory_data_size(self, fleet: object = None) -> int:
+        """Return the number of samples of this worker, or with `fleet` of all workers, which all call it."""
+        own = len(self._order)
+        if fleet is None:
+            return own
+        found = FLEET.gather(own.to_bytes(8, "little"), "get_memory_data_size")
+        return sum(int.from_bytes(one, "little") for one in found)
+
+    get_shuffle_data_size = get_memory_data_size
+
+    def read_batches(self) -> Iterator[Columns]:
+        """Return the samples in their order as batches."""
+        columns, size = self._get_columns("read_batches"), self.get_settings().batch_size
+        for at in range(0, len(self._order), size):
+            yield choose_samples(columns, self._order[at : at + size])
+
+
+def _gather(data: bytes) -> list[bytes]:
+    """Return the bytes of every worker, in order, exchanged in pieces."""
+    where = "global_shuffle"
+    most = max(int.from_bytes(one, "little") for one in FLEET.gather(len(data).to_bytes(8, "little"), where))
+    pieces = [FLEET.gather(data[at : at + PIECE_BYTES], where) for at in range(0, most, PIECE_BYTES)]
+    return [b"".join(own) for own in zip(*pieces, strict=True)]

@@ -1,0 +1,151 @@
+"""Fleet programs that train from datasets: the bits of a loader's, and samples dealt among workers."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.fleet import make_local_blocks, run_by_hand, write_quick_start
+
+# Lines of numbers and ids, as samples of the quick start's model; as a program, its pipe_command.
+SLOTS = """
+from model import DENSE, SLOTS
+from pslaunch.runtime.distributed import fleet
+
+NAMES = ["dense_input", *(f"C{i}" for i in range(1, SLOTS + 1)), "label"]
+
+def read_line(line):
+    numbers = line.split(",")
+    dense = [int(one) / 7 for one in numbers[:DENSE]]
+    return [dense, *([int(one)] for one in numbers[DENSE:])]
+
+class Slots(fleet.MultiSlotDataGenerator):
+    def generate_sample(self, line):
+        return lambda: [zip(NAMES, read_line(line))]
+
+if __name__ == "__main__":
+    Slots().run_from_stdin()
+"""
+TRAIN = """
+import sys
+import pslaunch.runtime as paddle
+import pslaunch.runtime.distributed.fleet as fleet
+from model import WideDeepModel
+from slots import read_line
+
+way, into = sys.argv[1:]
+fleet.init()
+model = WideDeepModel()
+model.net(is_train=way == "loader")
+fleet.distributed_optimizer(paddle.optimizer.SGD(0.2), fleet.DistributedStrategy()).minimize(model.cost)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    files = fleet.util.get_file_shard([f"data/{i}.txt" for i in range(4)])
+    main = paddle.static.default_main_program()
+
+    def read():
+        for name in files:
+            with open(name) as lines:
+                yield from map(read_line, lines)
+
+    if way == "loader":
+        model.loader.set_sample_list_generator(paddle.batch(read, 32))
+        model.loader.start()
+        try:
+            while True:
+                exe.run(main)
+        except paddle.core.EOFException:
+            model.loader.reset()
+    else:
+        dataset = getattr(paddle.distributed, way)()
+        dataset.init(batch_size=32, thread_num=2, use_var=model.inputs, pipe_command="python slots.py")
+        dataset.set_filelist(files)
+        if way == "InMemoryDataset":
+            dataset.load_into_memory()
+        exe.train_from_dataset(main, dataset, fetch_list=[model.auc], fetch_info=["AUC"], print_period=3)
+    fleet.barrier_worker()
+    if fleet.is_first_worker():
+        fleet.save_persistables(exe, into)
+    fleet.stop_worker()
+"""
+
+
+def write_data(folder: Path) -> None:
+    """Write four files, two for each worker, that make no whole number of batches."""
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+    for i, samples in enumerate((50, 40, 60, 70)):
+        numbers = [rng.integers(0, 7, (samples, 13)), rng.integers(0, 1000, (samples, 26))]
+        lines = np.concatenate([*numbers, rng.integers(0, 2, (samples, 1))], axis=1)
+        np.savetxt(folder / f"{i}.txt", lines, fmt="%d", delimiter=",")
+
+
+def test_wide_and_deep_by_datasets_has_the_bits_of_a_loader(tmp_path: Path) -> None:
+    write_quick_start(tmp_path)
+    (tmp_path / "slots.py").write_text(SLOTS)
+    (tmp_path / "train.py").write_text(TRAIN)
+    write_data(tmp_path / "data")
+    digests = set()
+    for way in ("loader", "QueueDataset", "InMemoryDataset"):
+        processes = run_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train.py", way, way))
+        assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
+        digests.add(hashlib.sha256((tmp_path / way / "parameters.tar").read_bytes()).hexdigest())
+        shown = re.findall(
+            r"^time: .*, batch: \[3\], AUC\[1\]:\[0\.\d+\]$", processes[-1].output(), re.MULTILINE
+        )
+        assert len(shown) == (way != "loader")
+    assert len(digests) == 1
+
+
+SHUFFLE = """
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+fleet.init()
+if fleet.is_server():
+    fleet.run_server()
+else:
+    fleet.init_worker()
+    dataset = paddle.distributed.InMemoryDataset()
+    word = paddle.static.data("word", [None, 1], "int64", lod_level=1)
+    dataset.init(batch_size=1000, use_var=[word])
+    dataset.set_filelist([f"{fleet.worker_index()}.txt"])
+    dataset.load_into_memory()
+    for _ in range(2):
+        dataset.global_shuffle(fleet)
+        [batch] = dataset.read_batches()
+        print("words", dataset.get_memory_data_size(fleet), batch["word"].items[:, 0].tolist())
+    fleet.stop_worker()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_samples_are_dealt_among_all_workers(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "train.py").write_text(SHUFFLE)
+    for worker in range(workers):
+        words = range(100 * worker, 100 * worker + 100)
+        (tmp_path / f"{worker}.txt").write_text("".join(f"1 {word}\n" for word in words))
+    found = []
+    for _ in range(2):
+        processes = run_by_hand(tmp_path, *make_local_blocks(1, workers))
+        assert [p.wait() for p in processes] == [0] * (1 + workers), [p.output() for p in processes]
+        lines = [re.findall(r"^words (\d+) \[(.*)\]$", p.output(), re.MULTILINE) for p in processes[1:]]
+        for shuffle in range(2):
+            assert {own[shuffle][0] for own in lines} == {str(100 * workers)}
+            every = [[int(word) for word in own[shuffle][1].split(", ")] for own in lines]
+            assert sorted(itertools.chain.from_iterable(every)) == list(range(100 * workers))
+            assert all(own != sorted(own) for own in every)
+            assert workers == 1 or all({word // 100 for word in own} == {*range(workers)} for own in every)
+            found.append(every)
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]

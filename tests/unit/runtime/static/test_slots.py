@@ -1,0 +1,112 @@
+"""Text of slots: samples come back as they were written, and malformed lines are named."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.runtime import static
+from pslaunch.runtime.arrays import Sequences
+from pslaunch.runtime.static.slots import (
+    choose_samples,
+    count_samples,
+    join_columns,
+    pack_columns,
+    read_columns,
+    unpack_columns,
+)
+
+FLOATS = st.floats(-1e30, 1e30).map(lambda x: float(np.float32(x)))
+IDS = st.integers(0, 2**63 - 1)
+SAMPLE = st.tuples(
+    st.lists(FLOATS, min_size=3, max_size=3), IDS, st.lists(IDS, max_size=3), st.lists(FLOATS, max_size=2)
+)
+SAMPLES = st.lists(SAMPLE, min_size=1, max_size=6)
+
+
+def make_slots() -> list[static.Variable]:
+    """Return variables of all forms: dense numbers, one id, a sequence of ids, one of pairs of numbers."""
+    with static.program_guard(static.Program(), static.Program()):
+        return [
+            static.data("dense", [None, 3]),
+            static.data("word", [None, 1], "int64"),
+            static.data("words", [None, 1], "int64", lod_level=1),
+            static.data("pairs", [None, 2], lod_level=1),
+        ]
+
+
+def write_lines(samples: list[Any]) -> list[tuple[str, int, bytes]]:
+    """Return the lines of samples; each number of the last slot comes twice."""
+    lines = []
+    for number, (dense, word, words, pairs) in enumerate(samples, 1):
+        slots = [dense, [word], words, [one for one in pairs for _ in range(2)]]
+        text = " ".join(" ".join(map(str, [len(slot), *slot])) for slot in slots)
+        lines.append(("a.txt", number, f"{text}\n".encode()))
+    return lines
+
+
+def list_samples(columns: Any) -> list[Any]:
+    def cut(column: Sequences, i: int) -> Any:
+        return column.items[column.offsets[i] : column.offsets[i + 1], 0].tolist()
+
+    return [
+        (
+            columns["dense"][i].tolist(),
+            columns["word"][i, 0],
+            cut(columns["words"], i),
+            cut(columns["pairs"], i),
+        )
+        for i in range(count_samples(columns))
+    ]
+
+
+@given(SAMPLES)
+def test_samples_come_back_as_they_were_written(samples: list[Any]) -> None:
+    columns = read_columns(write_lines(samples), make_slots())
+    assert list_samples(columns) == samples
+    assert columns["dense"].dtype == np.float32  # type: ignore[union-attr]  # an array
+    assert columns["word"].dtype == np.int64  # type: ignore[union-attr]  # an array
+
+
+@given(SAMPLES, st.data())
+def test_samples_are_chosen_joined_and_packed(samples: list[Any], data: st.DataObject) -> None:
+    slots = make_slots()
+    columns = read_columns(write_lines(samples), slots)
+    places = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=8))
+    chosen = choose_samples(columns, np.array(places, np.int64))
+    assert list_samples(chosen) == [samples[i] for i in places]
+    joined = join_columns([columns, read_columns([], slots), chosen], slots)
+    assert list_samples(unpack_columns(pack_columns(joined), slots)) == samples + list_samples(chosen)
+
+
+GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("", "the line ends before slot dense; expected a count and its values"),
+        ("3 0.5 1 -2 1 7", "the line ends before slot words; expected"),
+        ("three 1", "slot dense begins with 'three', expected the count of its values"),
+        ("2 0.5 1 1 7 0 0", "slot dense has the count 2, expected 3 (shape [-1, 3])"),
+        ("3 0.5 1 -2 0 0 0", "slot word has the count 0, expected 1 (shape [-1, 1])"),
+        ("3 0.5 1 -2 1 7 -1 0", "slot words has the count -1, expected a multiple of 1"),
+        ("3 0.5 1 -2 1 7 0 3 1 2 3", "slot pairs has the count 3, expected a multiple of 2 (shape [-1, 2])"),
+        ("3 0.5 1 -2 1 7 4 8 9 10", "slot words has 3 values, expected 4, its count"),
+        (GOOD + " 1 5", "'1' follows the last slot, pairs; expected the end of the line"),
+        ("3 0.5 one -2 1 7 0 0", "slot dense has the value 'one', expected a number"),
+        ("3 0.5 1 -2 1 7.5 0 0", "slot word has the value '7.5', expected a whole number from 0 to"),
+        ("3 0.5 1 -2 1 7 2 8 -9 0", "slot words has the value '-9', expected a whole number from 0 to"),
+        (f"3 0.5 1 -2 1 {2**63} 0 0", f"slot word has the value '{2**63}', expected a whole number from 0"),
+        ("3 0.5 1 -2 1 \\xff 0 0", r"slot word has the value '\\xff', expected a whole number"),
+    ],
+)
+def test_malformed_lines_are_named(line: str, text: str) -> None:
+    lines = [("a.txt", 6, GOOD.encode()), ("b.txt", 7, line.encode()), ("b.txt", 8, GOOD.encode())]
+    with pytest.raises(ValueError, match="^" + re.escape(f"b.txt:7: {text}")):
+        read_columns(lines, make_slots())
