@@ -214,8 +214,9 @@ static int begin_pull(ps_shard *s, ps_peer *p, ps_err *err) {
 }
 
 static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
-    if (p->head.object > s->objects_n)
-        return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u", p->head.object, s->objects_n);
+    if (p->head.object > s->objects_n || (p->repeated && p->head.object == s->objects_n))
+        return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u%s", p->head.object, s->objects_n,
+                       p->repeated ? ", repeated" : "");
     p->sink = PS_SINK_BYTES;
     p->mem = p->create;
     return PS_OK;

@@ -118,6 +118,7 @@ TEST(requests_that_make_no_sense_are_answered_by_an_error) {
         {.op = PS_INIT, .object = 0, .length = SIZE * 4},
         {.op = PS_CREATE, .object = 50, .length = PS_CREATE_BYTES},
         {.op = PS_CREATE, .object = 2, .length = 7},
+        {.op = PS_CREATE, .object = 2, .length = PS_CREATE_BYTES, .sequence = 1},
         {.op = PS_END_PASS, .version = 5},
         {.op = PS_BARRIER, .version = 5},
         {.op = PS_DONE},
