@@ -21,7 +21,7 @@ from pslaunch.runtime import _core
 from turns import Table, compute_ratio, parse_turns, take_turns
 from wide_and_deep import BATCH, DIM, MODELS, NUMBERS, SLOTS
 
-DEEP = MODELS["deep"]
+THIN, DEEP = MODELS["thin"], MODELS["deep"]
 # Batches of a layer, its inputs and outputs.
 LAYERS = {
     "hidden": ((32, 256, 512), CONTEXT * EMBEDDING, HIDDEN),
@@ -29,6 +29,8 @@ LAYERS = {
     "first of deep": ((BATCH,), NUMBERS + SLOTS * DIM, DEEP[0]),
     "second of deep": ((BATCH,), DEEP[0], DEEP[1]),
     "last of deep": ((BATCH,), DEEP[-1], 2),
+    "first of thin": ((BATCH,), NUMBERS + SLOTS * DIM, THIN[0]),
+    "last of thin": ((BATCH,), THIN[-1], 2),
 }
 CALLS = 5  # of a turn
 AVX2 = 2  # for choose_build

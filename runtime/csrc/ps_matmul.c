@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "ps_pack.h"
 #include "ps_tiles.h"
 
 /* Links of a chain between two stores; rows of `a` and columns of `b` that are packed at a time. */
@@ -9,24 +10,6 @@ enum { DEPTH = 256, BLOCK = 1008, WIDTH = 256 };
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
-}
-
-/* Copy from[l * lane + i * step], l < lanes, i < k, to panels of `width` lanes, [k, width] each; what is left
- * of the last one is zero. In the order of `from` in memory, as far as that helps. */
-static void pack(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane, ptrdiff_t step,
-                 size_t lanes, size_t k) {
-    if (lanes % width > 0) memset(to + lanes / width * width * k, 0, k * width * sizeof *to);
-    for (size_t i = 0; lane == 1 && i < k; i++, from += step)
-        for (size_t l = 0; l < lanes; l += width)
-            memcpy(to + l * k + i * width, from + l, least(width, lanes - l) * sizeof *to);
-    for (size_t l = 0; lane != 1 && l < lanes;) {
-        float *first = to + l / width * width * k + l % width;
-        size_t n = step == 1 && l + 4 <= lanes && l % width + 4 <= width ? 4 : 1;
-        if (n == 4) ps_pack_four(first, width, from, lane, k);
-        else
-            for (size_t i = 0; i < k; i++) first[i * width] = from[(ptrdiff_t)i * step];
-        l += n, from += (ptrdiff_t)n * lane;
-    }
 }
 
 static float *place(ps_matrix m, size_t i, size_t j) {
@@ -37,26 +20,33 @@ static size_t divide_up(size_t a, size_t b) {
     return (a + b - 1) / b;
 }
 
-/* Compute a tile that is cut by the right edge of `out`, or whose columns are not dense there. */
-static void compute_apart(const ps_tiles *t, size_t rows, size_t cols, const float *a, const float *b,
-                          size_t k, ps_matrix start, ps_matrix out) {
-    float tile[PS_TILE_ROWS * PS_TILE_COLS] = {0};
-    ptrdiff_t width = (ptrdiff_t)t->cols;
-    if (start.at != NULL)
-        for (size_t i = 0; i < rows; i++)
-            for (size_t j = 0; j < cols; j++) tile[i * t->cols + j] = *place(start, i, j);
-    t->compute(rows, a, b, k, tile, width, tile, width);
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++) *place(out, i, j) = tile[i * t->cols + j];
+/* Copy rows and columns. */
+static void copy(ps_matrix to, ps_matrix from, size_t rows, size_t cols) {
+    for (size_t i = 0; i < rows; i++, to.at += to.row, from.at += from.row)
+        if (to.col == 1 && from.col == 1) memcpy(to.at, from.at, cols * sizeof *to.at);
+        else
+            for (size_t j = 0; j < cols; j++) *place(to, 0, j) = *place(from, 0, j);
 }
 
-static void compute_tile(const ps_tiles *t, size_t rows, size_t cols, const float *a, const float *b,
-                         size_t k, ps_matrix start, ps_matrix out) {
+/* Compute a tile that is cut by the right edge of `out`, or whose columns are not dense there. */
+static void compute_apart(const ps_tiles *t, size_t rows, size_t cols, const float *a, ps_matrix b, size_t k,
+                          ps_matrix start, ps_matrix out) {
+    float results[PS_TILE_ROWS * PS_TILE_COLS];
+    ps_matrix tile = {results, (ptrdiff_t)t->cols, 1};
+    if (start.at == NULL || cols < t->cols) memset(results, 0, rows * t->cols * sizeof *results);
+    if (start.at != NULL) copy(tile, start, rows, cols);
+    t->compute(rows, a, b.at, b.row, k, results, tile.row, results, tile.row);
+    copy(out, tile, rows, cols);
+}
+
+/* Compute a tile; the columns of b are dense, and as many as those of a tile. */
+static void compute_tile(const ps_tiles *t, size_t rows, size_t cols, const float *a, ps_matrix b, size_t k,
+                         ps_matrix start, ps_matrix out) {
     static const float zero[PS_TILE_COLS];
     bool dense = out.col == 1 && (start.at == NULL || start.col == 1);
     if (cols < t->cols || !dense) compute_apart(t, rows, cols, a, b, k, start, out);
-    else if (start.at == NULL) t->compute(rows, a, b, k, zero, 0, out.at, out.row);
-    else t->compute(rows, a, b, k, start.at, start.row, out.at, out.row);
+    else if (start.at == NULL) t->compute(rows, a, b.at, b.row, k, zero, 0, out.at, out.row);
+    else t->compute(rows, a, b.at, b.row, k, start.at, start.row, out.at, out.row);
 }
 
 static ps_matrix shift(ps_matrix m, size_t i, size_t j) {
@@ -64,80 +54,115 @@ static ps_matrix shift(ps_matrix m, size_t i, size_t j) {
     return m;
 }
 
-/* Compute m rows and n columns of a product, for k links of its chains. Row after row of tiles: neighbours in
+/* Rows of a product that are packed in tiles of equal height. */
+typedef struct band {
+    size_t first, rows, height;
+    const float *packed;
+} band;
+
+/* Compute a band and n columns of a product, for k links of its chains. Row after row of tiles: neighbours in
  * `out` are written one after the other. */
-static void compute_block(const ps_tiles *t, size_t m, size_t n, size_t k, const float *a, size_t height,
-                          const float *b, ps_matrix start, ps_matrix out) {
-    for (size_t i = 0; i < m; i += height)
+static void compute_band(const ps_tiles *t, band own, size_t n, size_t k, float *b, ps_matrix start,
+                         ps_matrix out) {
+    for (size_t i = 0; i < own.rows; i += own.height)
         for (size_t j = 0; j < n; j += t->cols)
-            compute_tile(t, least(height, m - i), least(t->cols, n - j), a + i * k, b + j * k, k,
-                         shift(start, i, j), shift(out, i, j));
+            compute_tile(t, own.height, least(t->cols, n - j), own.packed + i * k,
+                         (ps_matrix){b + j * k, (ptrdiff_t)t->cols, 1}, k, shift(start, own.first + i, j),
+                         shift(out, own.first + i, j));
 }
 
-/* Compute rows of a product for links of its chains. */
-static void compute_rows(const ps_tiles *t, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b,
-                         ps_matrix start, ps_matrix out, float *scratch) {
-    float *packed = scratch + DEPTH * BLOCK;
-    size_t height = divide_up(m, divide_up(m, t->rows)); /* tiles of equal height, as far as possible */
-    size_t whole = m / height * height;
-    pack(scratch, height, a.at, a.row, a.col, whole, k);
-    if (whole < m) pack(scratch + whole * k, m - whole, place(a, whole, 0), a.row, a.col, m - whole, k);
-    for (size_t j = 0; j < n; j += WIDTH) {
-        size_t cols = least(WIDTH, n - j);
-        pack(packed, t->cols, place(b, 0, j), b.col, b.row, cols, k);
-        compute_block(t, m, cols, k, scratch, height, packed, shift(start, 0, j), shift(out, 0, j));
+/* Compute one row of tiles: b is read once, so it is packed only where its columns are not dense. */
+static void compute_row(ps_isa isa, size_t m, size_t n, size_t k, const float *a, ps_matrix b,
+                        ps_matrix start, ps_matrix out, float *packed) {
+    for (size_t j = 0; j < n;) {
+        ps_tiles t = ps_tiles_choose(isa, m, n - j);
+        size_t cols = least(t.cols, n - j);
+        ps_matrix own = shift(b, 0, j);
+        if (cols < t.cols || b.col != 1) {
+            ps_pack(packed, t.cols, own.at, own.col, own.row, cols, k);
+            own = (ps_matrix){packed, (ptrdiff_t)t.cols, 1};
+        }
+        compute_tile(&t, m, cols, a, own, k, shift(start, 0, j), shift(out, 0, j));
+        j += cols;
     }
 }
 
-static void compute(const ps_product *p, const ps_tiles *t, float *scratch) {
+/* Compute rows of a product for links of its chains. The heights of tiles differ by 1 at most: a low one
+ * would have too few chains for the processor's units. */
+static void compute_rows(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b, ps_matrix start,
+                         ps_matrix out, float *scratch) {
+    float *packed = scratch + DEPTH * BLOCK;
+    size_t tiles = divide_up(m, ps_tiles_choose(isa, m, n).rows), height = divide_up(m, tiles),
+           high = m - tiles * (height - 1);
+    band bands[2] = {{0, high * height, height, scratch},
+                     {high * height, m - high * height, height - 1, scratch + high * height * k}};
+    for (int i = 0; i < 2 && bands[i].rows > 0; i++)
+        ps_pack(scratch + bands[i].first * k, bands[i].height, place(a, bands[i].first, 0), a.row, a.col,
+                bands[i].rows, k);
+    if (tiles == 1) return compute_row(isa, m, n, k, scratch, b, start, out, packed);
+    for (size_t j = 0; j < n;) {
+        ps_tiles own = ps_tiles_choose(isa, m, n - j);
+        size_t cols = least(WIDTH, n - j), whole = cols / own.cols * own.cols;
+        if (whole > 0) cols = whole; /* what is left may have narrower tiles */
+        ps_pack(packed, own.cols, place(b, 0, j), b.col, b.row, cols, k);
+        for (int i = 0; i < 2; i++)
+            compute_band(&own, bands[i], cols, k, packed, shift(start, 0, j), shift(out, 0, j));
+        j += cols;
+    }
+}
+
+static void compute(const ps_product *p, ps_isa isa, float *scratch) {
     for (size_t from = 0; from == 0 || from < p->k; from += DEPTH) {
         size_t k = least(DEPTH, p->k - from);
         for (size_t i = 0; i < p->m; i += BLOCK)
-            compute_rows(t, least(BLOCK, p->m - i), p->n, k, shift(p->a, i, from), shift(p->b, from, 0),
+            compute_rows(isa, least(BLOCK, p->m - i), p->n, k, shift(p->a, i, from), shift(p->b, from, 0),
                          shift(from == 0 ? p->start : p->out, i, 0), shift(p->out, i, 0), scratch);
     }
 }
 
 typedef struct job {
     ps_product product;
-    ps_tiles tiles;
+    ps_isa isa;
 } job;
 
 /* Compute a part: some columns, or rows where there are more tiles of them. */
 static void compute_part(const void *arg, unsigned part, unsigned parts, float *scratch) {
     const job *own = arg;
     ps_product p = own->product;
-    size_t rows = divide_up(p.m, own->tiles.rows), cols = divide_up(p.n, own->tiles.cols);
+    ps_tiles t = ps_tiles_choose(own->isa, p.m, p.n);
+    size_t rows = divide_up(p.m, t.rows), cols = divide_up(p.n, t.cols);
     if (rows > cols) {
-        size_t begin = ps_part_begin(rows, part, parts) * own->tiles.rows;
-        size_t end = least(ps_part_begin(rows, part + 1, parts) * own->tiles.rows, p.m);
+        size_t begin = ps_part_begin(rows, part, parts) * t.rows;
+        size_t end = least(ps_part_begin(rows, part + 1, parts) * t.rows, p.m);
         p.a = shift(p.a, begin, 0), p.start = shift(p.start, begin, 0), p.out = shift(p.out, begin, 0);
         p.m = end - begin;
     } else {
-        size_t begin = ps_part_begin(cols, part, parts) * own->tiles.cols;
-        size_t end = least(ps_part_begin(cols, part + 1, parts) * own->tiles.cols, p.n);
+        size_t begin = ps_part_begin(cols, part, parts) * t.cols;
+        size_t end = least(ps_part_begin(cols, part + 1, parts) * t.cols, p.n);
         p.b = shift(p.b, 0, begin), p.start = shift(p.start, 0, begin), p.out = shift(p.out, 0, begin);
         p.n = end - begin;
     }
-    if (p.m > 0 && p.n > 0) compute(&p, &own->tiles, scratch);
+    if (p.m > 0 && p.n > 0) compute(&p, own->isa, scratch);
 }
 
 static ps_matrix transpose(ps_matrix m) {
     return (ps_matrix){m.at, m.col, m.row};
 }
 
-static size_t area(const ps_tiles *t, size_t m, size_t n) {
-    return m * (divide_up(n, t->cols) * t->cols);
+/* Return the area of the tiles of a product. */
+static size_t area(ps_isa isa, size_t m, size_t n) {
+    size_t cols = ps_tiles_choose(isa, m, n).cols;
+    return m * (divide_up(n, cols) * cols);
 }
 
 int ps_matmul(const ps_product *p, unsigned threads, ps_err *err) {
-    job own = {*p, ps_tiles_choose()};
+    job own = {*p, ps_build()};
     if (p->m == 0 || p->n == 0) return PS_OK;
     /* Transposed if far less of the tiles is empty then: the chains are the same. */
-    if (2 * area(&own.tiles, p->n, p->m) < area(&own.tiles, p->m, p->n))
+    if (2 * area(own.isa, p->n, p->m) < area(own.isa, p->m, p->n))
         own.product = (ps_product){
             p->n, p->m, p->k, transpose(p->b), transpose(p->a), transpose(p->start), transpose(p->out)};
     enum { LEAST_WORK = 1 << 18 }; /* multiplications that pay for a thread */
     unsigned parts = ps_parts(p->m * p->n * p->k, LEAST_WORK, threads);
-    return ps_compute(parts, DEPTH * (BLOCK + WIDTH), compute_part, &own, err);
+    return ps_compute(parts, DEPTH * (BLOCK + WIDTH) + PS_PACK_LANES, compute_part, &own, err);
 }

@@ -10,36 +10,38 @@
 
 /* The accumulators stay in registers: all loops over a tile are unrolled, which gcc wants to hear. */
 #define UNROLL _Pragma("GCC unroll 16")
-#define DEFINE_ROWS(NAME, TARGET, VECTOR, LANES, VECTORS, LOAD, STORE, SPLAT, FMA)                          \
-    TARGET PS_INLINE void NAME(const size_t rows, const float *a, const float *b, size_t k,                 \
-                               const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row) {    \
-        VECTOR sum[PS_TILE_ROWS][VECTORS], x[VECTORS];                                                      \
-        UNROLL for (size_t i = 0; i < rows; i++, start += start_row)                                        \
-            UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = LOAD(start + j * (LANES));               \
-        UNROLL for (size_t i = 0; i < rows; i++) {                                                          \
-            ps_prefetch(out + (ptrdiff_t)i * out_row);                                                      \
-            ps_prefetch(out + (ptrdiff_t)i * out_row + (LANES) * (VECTORS) - 1);                            \
-        }                                                                                                   \
-        for (; k > 0; k--, a += rows, b += (VECTORS) * (LANES)) {                                           \
-            UNROLL for (int j = 0; j < (VECTORS); j++) x[j] = LOAD(b + j * (LANES));                        \
-            UNROLL for (size_t i = 0; i < rows; i++) {                                                      \
-                VECTOR y = SPLAT(a[i]);                                                                     \
-                UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = FMA(y, x[j], sum[i][j]);             \
-            }                                                                                               \
-        }                                                                                                   \
-        UNROLL for (size_t i = 0; i < rows; i++, out += out_row) UNROLL for (int j = 0; j < (VECTORS); j++) \
-            STORE(out + j * (LANES), sum[i][j]);                                                            \
+#define DEFINE_ROWS(NAME, TARGET, VECTOR, LANES, VECTORS, LOAD, STORE, SPLAT, FMA)                           \
+    TARGET PS_INLINE void NAME(const size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k, \
+                               const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row) {     \
+        VECTOR sum[PS_TILE_ROWS][VECTORS], x[VECTORS];                                                       \
+        UNROLL for (size_t i = 0; i < rows; i++, start += start_row)                                         \
+            UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = LOAD(start + j * (LANES));                \
+        UNROLL for (size_t i = 0; i < rows; i++) {                                                           \
+            ps_prefetch(out + (ptrdiff_t)i * out_row);                                                       \
+            ps_prefetch(out + (ptrdiff_t)i * out_row + (LANES) * (VECTORS) - 1);                             \
+        }                                                                                                    \
+        for (; k > 0; k--, a += rows, b += b_row) {                                                          \
+            UNROLL for (int j = 0; j < (VECTORS); j++) x[j] = LOAD(b + j * (LANES));                         \
+            UNROLL for (size_t i = 0; i < rows; i++) {                                                       \
+                VECTOR y = SPLAT(a[i]);                                                                      \
+                UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = FMA(y, x[j], sum[i][j]);              \
+            }                                                                                                \
+        }                                                                                                    \
+        UNROLL for (size_t i = 0; i < rows; i++, out += out_row) UNROLL for (int j = 0; j < (VECTORS); j++)  \
+            STORE(out + j * (LANES), sum[i][j]);                                                             \
     }
 
 /* A function with a loop of its own for each number of rows. */
-#define TILE_ARGS                                                                                   \
-    size_t rows, const float *a, const float *b, size_t k, const float *start, ptrdiff_t start_row, \
-        float *out, ptrdiff_t out_row
-#define CASE(ROWS, NAME)                                     \
-    case ROWS:                                               \
-        NAME(ROWS, a, b, k, start, start_row, out, out_row); \
+#define TILE_ARGS                                                                               \
+    size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k, const float *start, \
+        ptrdiff_t start_row, float *out, ptrdiff_t out_row
+#define CASE(ROWS, NAME)                                            \
+    case ROWS:                                                      \
+        NAME(ROWS, a, b, b_row, k, start, start_row, out, out_row); \
         break;
-#define CASES_6(NAME) CASE(1, NAME) CASE(2, NAME) CASE(3, NAME) CASE(4, NAME) CASE(5, NAME) CASE(6, NAME)
+#define CASES_2(NAME) CASE(1, NAME) CASE(2, NAME)
+#define CASES_4(NAME) CASES_2(NAME) CASE(3, NAME) CASE(4, NAME)
+#define CASES_6(NAME) CASES_4(NAME) CASE(5, NAME) CASE(6, NAME)
 #define CASES_14(NAME) \
     CASES_6(NAME)      \
     CASE(7, NAME)      \
@@ -50,6 +52,12 @@ DEFINE_ROWS(rows_avx512, PS_TARGET_AVX512, __m512, 16, 2, _mm512_loadu_ps, _mm51
             _mm512_fmadd_ps)
 DEFINE_ROWS(rows_avx2, PS_TARGET_FMA, __m256, 8, 2, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps,
             _mm256_fmadd_ps)
+DEFINE_ROWS(few_avx512, PS_TARGET_AVX512, __m512, 16, 4, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+            _mm512_fmadd_ps)
+DEFINE_ROWS(narrow_avx512, PS_TARGET_AVX512, __m512, 16, 1, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+            _mm512_fmadd_ps)
+DEFINE_ROWS(few_avx2, PS_TARGET_FMA, __m256, 8, 4, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps,
+            _mm256_fmadd_ps)
 
 PS_TARGET_AVX512 static void tile_avx512(TILE_ARGS) {
     switch (rows) { CASES_14(rows_avx512) default : break; }
@@ -57,6 +65,18 @@ PS_TARGET_AVX512 static void tile_avx512(TILE_ARGS) {
 
 PS_TARGET_FMA static void tile_avx2(TILE_ARGS) {
     switch (rows) { CASES_6(rows_avx2) default : break; }
+}
+
+PS_TARGET_AVX512 static void tile_few_avx512(TILE_ARGS) {
+    switch (rows) { CASES_4(few_avx512) default : break; }
+}
+
+PS_TARGET_AVX512 static void tile_narrow_avx512(TILE_ARGS) {
+    switch (rows) { CASES_14(narrow_avx512) default : break; }
+}
+
+PS_TARGET_FMA static void tile_few_avx2(TILE_ARGS) {
+    switch (rows) { CASES_2(few_avx2) default : break; }
 }
 #endif
 
@@ -74,26 +94,15 @@ static void tile_base(TILE_ARGS) {
     switch (rows) { CASES_6(rows_base) default : break; }
 }
 
-ps_tiles ps_tiles_choose(void) {
+ps_tiles ps_tiles_choose(ps_isa isa, size_t rows, size_t cols) {
 #if PS_HAVE_AVX2
-    ps_isa isa = ps_build();
-    if (isa == PS_ISA_AVX512) return (ps_tiles){PS_TILE_ROWS, PS_TILE_COLS, tile_avx512};
-    if (isa == PS_ISA_AVX2) return (ps_tiles){6, 16, tile_avx2};
+    static const ps_tiles avx512 = {PS_TILE_ROWS, 32, tile_avx512}, avx2 = {6, 16, tile_avx2};
+    static const ps_tiles few_avx512 = {4, PS_TILE_COLS, tile_few_avx512}, few_avx2 = {2, 32, tile_few_avx2};
+    static const ps_tiles narrow_avx512 = {PS_TILE_ROWS, 16, tile_narrow_avx512};
+    if (isa == PS_ISA_AVX512 && rows <= few_avx512.rows && cols >= few_avx512.cols) return few_avx512;
+    if (isa == PS_ISA_AVX512) return cols <= narrow_avx512.cols ? narrow_avx512 : avx512;
+    if (isa == PS_ISA_AVX2) return rows <= few_avx2.rows && cols >= few_avx2.cols ? few_avx2 : avx2;
 #endif
+    (void)isa, (void)rows, (void)cols;
     return (ps_tiles){6, 16, tile_base};
-}
-
-void ps_pack_four(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane, size_t k) {
-    size_t i = 0;
-#if PS_HAVE_AVX2
-    for (; i + 4 <= k; i += 4, to += 4 * width) {
-        __m128 a = _mm_loadu_ps(from + i), b = _mm_loadu_ps(from + lane + i);
-        __m128 c = _mm_loadu_ps(from + 2 * lane + i), d = _mm_loadu_ps(from + 3 * lane + i);
-        _MM_TRANSPOSE4_PS(a, b, c, d);
-        _mm_storeu_ps(to, a), _mm_storeu_ps(to + width, b);
-        _mm_storeu_ps(to + 2 * width, c), _mm_storeu_ps(to + 3 * width, d);
-    }
-#endif
-    for (; i < k; i++, to += width)
-        for (ptrdiff_t l = 0; l < 4; l++) to[l] = from[l * lane + (ptrdiff_t)i];
 }

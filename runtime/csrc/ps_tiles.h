@@ -4,20 +4,19 @@
 
 #include "ps_compute.h"
 
-enum { PS_TILE_ROWS = 14, PS_TILE_COLS = 32 }; /* most of any build */
+enum { PS_TILE_ROWS = 14, PS_TILE_COLS = 64 }; /* most of any build */
 
 /* Tiles of a build. compute: out = start + a^T b for 1 to `rows` rows and all `cols` columns, with a [k,
- * rows] and b [k, cols] dense, and the columns of start and out dense. */
+ * rows] dense, and the columns of b [k, cols], start and out dense. */
 typedef struct ps_tiles {
     size_t rows, cols;
-    void (*compute)(size_t rows, const float *a, const float *b, size_t k, const float *start,
-                    ptrdiff_t start_row, float *out, ptrdiff_t out_row);
+    void (*compute)(size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k,
+                    const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row);
 } ps_tiles;
 
-/* Return the tiles of the build in use. */
-ps_tiles ps_tiles_choose(void);
-
-/* Copy four lanes of k floats, from[l * lane + i], to to[i * width + l]. */
-void ps_pack_four(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane, size_t k);
+/* Return the tiles of a build for so many rows and columns: wide ones where rows are few, as chains enough
+ * must be computed at a time, narrow ones where columns are few. More rows than a tile has get the same
+ * height for any number of columns. */
+ps_tiles ps_tiles_choose(ps_isa isa, size_t rows, size_t cols);
 
 #endif

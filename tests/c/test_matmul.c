@@ -78,11 +78,19 @@ TEST(matmul_is_one_chain_for_each_result_in_every_build) {
     for (size_t n = 0; n < 70; n += 3) check(13, n, n / 2, (unsigned)n & 15);
 }
 
+TEST(matmul_of_any_height_and_width_is_one_chain_for_each_result) {
+    const size_t widths[] = {1, 16, 17, 49, 81};
+    for (size_t m = 1; m < 33; m += 1 + m / 3) check(m, widths[m % 5], 8 + m % 3, (unsigned)(m * 7) & 15);
+}
+
 TEST(matmul_of_many_blocks_is_one_chain_for_each_result) {
     check(29, 300, 600, 0);  /* several blocks of columns and links, and threads that divide columns */
     check(1030, 3, 300, 0);  /* several blocks of rows, transposed */
     check(1030, 40, 260, 5); /* both */
     check(600, 1, 257, 2);
+    check(70, 2, 300, 4); /* a few columns, of rows and of columns that are dense */
+    check(70, 2, 300, 1);
+    check(1010, 20, 9, 0); /* a few rows in the last block */
 }
 
 TEST(matmul_without_links_is_its_start) {

@@ -21,6 +21,7 @@ KERNELS = (
     "ps_lookup",
     "ps_matmul",
     "ps_optim",
+    "ps_pack",
     "ps_pool",
     "ps_schedule",
     "ps_sparse",
