@@ -4,7 +4,7 @@ from .. import publish
 from ..nn.layers import create_parameter
 from . import nn
 from .data import data
-from .executor import Executor
+from .executor import Executor, global_scope
 from .inference import load_inference_model, save_inference_model
 from .metric import auc
 from .program import (
@@ -25,6 +25,7 @@ __all__ = [
     "data",
     "default_main_program",
     "default_startup_program",
+    "global_scope",
     "load",
     "load_inference_model",
     "nn",

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,25 @@ class CPUPlace:
     """The processor."""
 
 
+class Scope:
+    """Place of values in PaddlePaddle; here they are fetched."""
+
+    def find_var(self, name: str) -> NoReturn:
+        """Raise TypeError that names the substitute."""
+        raise TypeError(
+            f"global_scope().find_var({name!r}) is not in this runtime: fetch values by "
+            f"Executor.run(fetch_list=[{name!r}])"
+        )
+
+
+_scope = Scope()
+
+
+def global_scope() -> Scope:
+    """Return the only scope, which arguments of that name take."""
+    return _scope
+
+
 class Executor:
     """Runs programs in this process. `place`: CPUPlace()."""
 
@@ -50,7 +69,7 @@ class Executor:
         fetch_list: Fetches | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
-        scope: None = None,
+        scope: Scope | None = None,
         return_numpy: bool = True,
         use_program_cache: bool = False,
         use_prune: bool = False,
@@ -72,7 +91,7 @@ class Executor:
         self,
         program: Program | None = None,
         dataset: QueueDataset | None = None,
-        scope: None = None,
+        scope: Scope | None = None,
         thread: int = 0,
         debug: bool = False,
         fetch_list: Fetches | None = None,

@@ -12,73 +12,6 @@ import pytest
 
 from support.fleet import make_local_blocks, run_by_hand, write_quick_start
 
-# Lines of numbers and ids, as samples of the quick start's model; as a program, its pipe_command.
-SLOTS = """
-from model import DENSE, SLOTS
-from pslaunch.runtime.distributed import fleet
-
-NAMES = ["dense_input", *(f"C{i}" for i in range(1, SLOTS + 1)), "label"]
-
-def read_line(line):
-    numbers = line.split(",")
-    dense = [int(one) / 7 for one in numbers[:DENSE]]
-    return [dense, *([int(one)] for one in numbers[DENSE:])]
-
-class Slots(fleet.MultiSlotDataGenerator):
-    def generate_sample(self, line):
-        return lambda: [zip(NAMES, read_line(line))]
-
-if __name__ == "__main__":
-    Slots().run_from_stdin()
-"""
-TRAIN = """
-import sys
-import pslaunch.runtime as paddle
-import pslaunch.runtime.distributed.fleet as fleet
-from model import WideDeepModel
-from slots import read_line
-
-way, into = sys.argv[1:]
-fleet.init()
-model = WideDeepModel()
-model.net(is_train=way == "loader")
-fleet.distributed_optimizer(paddle.optimizer.SGD(0.2), fleet.DistributedStrategy()).minimize(model.cost)
-if fleet.is_server():
-    fleet.init_server()
-    fleet.run_server()
-else:
-    exe = paddle.static.Executor(paddle.CPUPlace())
-    exe.run(paddle.static.default_startup_program())
-    fleet.init_worker()
-    files = fleet.util.get_file_shard([f"data/{i}.txt" for i in range(4)])
-    main = paddle.static.default_main_program()
-
-    def read():
-        for name in files:
-            with open(name) as lines:
-                yield from map(read_line, lines)
-
-    if way == "loader":
-        model.loader.set_sample_list_generator(paddle.batch(read, 32))
-        model.loader.start()
-        try:
-            while True:
-                exe.run(main)
-        except paddle.core.EOFException:
-            model.loader.reset()
-    else:
-        dataset = getattr(paddle.distributed, way)()
-        dataset.init(batch_size=32, thread_num=2, use_var=model.inputs, pipe_command="python slots.py")
-        dataset.set_filelist(files)
-        if way == "InMemoryDataset":
-            dataset.load_into_memory()
-        exe.train_from_dataset(main, dataset, fetch_list=[model.auc], fetch_info=["AUC"], print_period=3)
-    fleet.barrier_worker()
-    if fleet.is_first_worker():
-        fleet.save_persistables(exe, into)
-    fleet.stop_worker()
-"""
-
 
 def write_data(folder: Path) -> None:
     """Write four files, two for each worker, that make no whole number of batches."""
@@ -90,14 +23,12 @@ def write_data(folder: Path) -> None:
         np.savetxt(folder / f"{i}.txt", lines, fmt="%d", delimiter=",")
 
 
-def test_wide_and_deep_by_datasets_has_the_bits_of_a_loader(tmp_path: Path) -> None:
+def test_quick_start_with_datasets_has_the_bits_of_a_loader(tmp_path: Path) -> None:
     write_quick_start(tmp_path)
-    (tmp_path / "slots.py").write_text(SLOTS)
-    (tmp_path / "train.py").write_text(TRAIN)
     write_data(tmp_path / "data")
     digests = set()
     for way in ("loader", "QueueDataset", "InMemoryDataset"):
-        processes = run_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train.py", way, way))
+        processes = run_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train_files.py", way, way))
         assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
         digests.add(hashlib.sha256((tmp_path / way / "parameters.tar").read_bytes()).hexdigest())
         shown = re.findall(

@@ -344,3 +344,8 @@ def test_second_run_of_the_startup_program_keeps_values(
     parameters.set("table", START * 3)
     run_startup()
     np.testing.assert_array_equal(parameters.get("table"), START * 3)
+
+
+def test_scope_names_its_substitute() -> None:
+    with pytest.raises(TypeError, match=r"find_var\('auc'\) is not .*Executor.run\(fetch_list=\['auc'\]\)"):
+        static.global_scope().find_var("auc")
