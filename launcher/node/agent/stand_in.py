@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job
@@ -66,8 +68,7 @@ class StandIn:
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
             self._line.send({"type": "follow", "cursor": 0})
         elif m["type"] == "events":
-            for event in m["events"]:
-                self._show(event)
+            self._write([line for event in m["events"] for line in self._show(event)])
         elif m["type"] == "refused":
             self._end(int(m["code"]), str(m["text"]))
         elif m["type"] == "over":
@@ -77,36 +78,38 @@ class StandIn:
 
     def _end(self, code: int, text: str = "") -> None:
         if text:
-            self._write(f"pslaunch | {text}")
+            self._write([f"pslaunch | {text}"])
         self.code = code if self.code is None else self.code
         self._package.close()
         self._line.close()
 
-    def _show(self, e: dict[str, Any]) -> None:
-        """Write the words of an event, for people; `docs/events.md` lists the kinds."""
+    def _show(self, e: dict[str, Any]) -> Iterator[str]:
+        """Yield the words of an event, for people; `docs/events.md` lists the kinds."""
         if e["event"] == "line":
-            self._write(f"{e['process']} | {e['text']}")
+            yield f"{e['process']} | {e['text']}"
         elif e["event"] == "note":
-            self._write(f"pslaunch | {e['text']}")
+            yield f"pslaunch | {e['text']}"
         elif e["event"] == "ending":
-            self._write(f"pslaunch | ending the job: {e['why']}")
+            yield f"pslaunch | ending the job: {e['why']}"
         elif e["event"] == "end":
-            self._write(f"pslaunch | {json.dumps(e)}")
+            yield f"pslaunch | {json.dumps(e)}"
             self._report(e)
 
-    def _write(self, line: str) -> None:
-        """Write a line, unless its reader is slow: the job never waits for it."""
-        said = f"pslaunch | {self._left_out} lines are left out here\n" if self._left_out else ""
-        data = self._rest + f"{said}{line}\n".encode("utf-8", "backslashreplace")
+    def _write(self, lines: Sequence[str]) -> None:
+        """Write lines by one call, unless their reader is slow: the job never waits for it."""
+        said = [f"pslaunch | {self._left_out} lines are left out here"] if self._left_out else []
+        encoded = [f"{line}\n".encode("utf-8", "backslashreplace") for line in (*said, *lines)]
+        waiting = deque([self._rest, *encoded])
         try:
-            taken = os.write(self._out_fd, data)
+            taken = os.write(self._out_fd, b"".join(waiting))
         except OSError:
             taken = 0
-        if taken > len(self._rest):
-            self._rest, self._left_out = data[taken:], 0
-        else:
-            self._rest = self._rest[taken:]
-            self._left_out += 1
+        while waiting and taken >= len(waiting[0]):
+            taken -= len(waiting.popleft())
+        begun = taken > 0 or len(waiting) > len(encoded)
+        self._rest = waiting.popleft()[taken:] if begun else b""
+        untold = self._left_out if len(waiting) > len(lines) else 0
+        self._left_out = untold + min(len(waiting), len(lines))
 
     def _report(self, end: dict[str, Any]) -> None:
         """Write the job's end into the file for it, in few enough bytes."""

@@ -107,10 +107,12 @@ class Recent:
 
     def list_since(self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf) -> list[Event]:
         """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory."""
-        new = list(itertools.takewhile(lambda kept: kept[0]["n"] >= cursor, reversed(self._events)))
-        new.reverse()
+        first = self._events[0][0]["n"] if self._events else cursor
+        at = min(max(0, cursor - first), len(self._events))  # of the event, or later: some may be missing
+        while at and self._events[at - 1][0]["n"] >= cursor:
+            at -= 1
         found: list[Event] = []
-        for event, size in new[:limit]:
+        for event, size in itertools.islice(self._events, at, None if limit is None else at + limit):
             if limit_bytes <= 0:
                 break
             limit_bytes -= size

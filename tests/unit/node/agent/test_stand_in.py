@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import os
 import select
 import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +34,95 @@ def plan_job() -> job.Plan:
     )  # fmt: skip
 
 
+class Told:
+    """A stand-in that is told of events, and the pipe for its words."""
+
+    def __init__(self, loop: Loop, folder: Path, flags: int = 0) -> None:
+        self._loop = loop
+        heads, ours = socket.socketpair()
+        self._read_fd, write_fd = os.pipe2(flags)
+        self._fds = (self._read_fd, write_fd)
+        fcntl.fcntl(write_fd, 1031, PIPE_BYTES)  # F_SETPIPE_SZ, which Python 3.9 does not name
+        fd = heads.detach()
+        self._line: MessageLine[Any] = MessageLine(
+            loop, fd, fd, lost_after_s=30, on_message=self._hear, on_lost=print
+        )
+        begun = Beginning(plan_job(), "n0", "n0", 1, 1.0)
+        self._stand_in = StandIn(loop, ours.detach(), begun, b"", "", str(folder), write_fd)
+        self._count, self._answers = 0, 0
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        self._answers += message["type"] == "follow"
+
+    def tell(self, texts: Sequence[str]) -> None:
+        """Tell of notes, by one message."""
+        numbers = itertools.count(self._count)
+        notes = [{"n": next(numbers), "time": 0, "event": "note", "text": text} for text in texts]
+        self._line.send({"type": "events", "events": notes})
+        self._count += len(notes)
+
+    def settle(self) -> None:
+        """Wait until all that was told is understood: this message has an answer."""
+        before = self._answers
+        self._line.send({"type": "leading", "port": 1, "addrs": []})
+        self._loop.run(lambda: self._answers > before)
+
+    def read(self) -> bytes:
+        """Wait for words and return them."""
+        self._loop.run(lambda: bool(select.select([self._read_fd], [], [], 0)[0]))
+        return os.read(self._read_fd, 2 * PIPE_BYTES)
+
+    def close(self) -> None:
+        self._line.close()
+        for fd in self._fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with contextlib.closing(Loop()) as loop:
+        yield loop
+
+
+@pytest.fixture
+def told(loop: Loop, tmp_path: Path) -> Iterator[Told]:
+    with contextlib.closing(Told(loop, tmp_path)) as told:
+        yield told
+
+
 @pytest.mark.timeout(60)
-def test_line_cut_by_a_full_pipe_is_completed_later(tmp_path: Path) -> None:
-    loop = Loop()
-    heads, ours = socket.socketpair()
-    read_fd, write_fd = os.pipe()
-    fcntl.fcntl(write_fd, 1031, PIPE_BYTES)  # F_SETPIPE_SZ, which Python 3.9 does not name
-    fd = heads.detach()
-    line: MessageLine[Any] = MessageLine(
-        loop, fd, fd, lost_after_s=30, on_message=lambda _m: None, on_lost=print
-    )
-    stand_in = StandIn(
-        loop, ours.detach(), Beginning(plan_job(), "n0", "n0", 1, 1.0), b"", "", str(tmp_path), write_fd
-    )
+def test_line_cut_by_a_full_pipe_is_completed_later(told: Told) -> None:
     texts = ["a" * (PIPE_BYTES + 1000), "left out", "b"]
-    notes = [{"n": n, "time": 0, "event": "note", "text": text} for n, text in enumerate(texts)]
-    line.send({"type": "events", "events": notes[:2]})
-    loop.run(lambda: bool(select.select([read_fd], [], [], 0)[0]))
-    got = os.read(read_fd, 2 * PIPE_BYTES)
-    line.send({"type": "events", "events": notes[2:]})
-    line.send({"type": "over", "code": 0})
-    loop.run(lambda: stand_in.code is not None)
-    got += os.read(read_fd, 2 * PIPE_BYTES)
+    told.tell(texts[:2])
+    got = told.read()
+    told.tell(texts[2:])
+    told.settle()
+    got += told.read()
     assert got.decode().splitlines() == [
         f"pslaunch | {texts[0]}", "pslaunch | 1 lines are left out here", "pslaunch | b"
     ]  # fmt: skip
-    line.close()
-    loop.close()
-    for end in (read_fd, write_fd):
-        os.close(end)
+
+
+@pytest.mark.timeout(60)
+def test_slow_reader_gets_whole_lines_and_the_number_of_all_others(told: Told) -> None:
+    texts, got = [f"{i:030d}" for i in range(3000)], b""
+    for at in range(0, len(texts), 150):
+        told.tell(texts[at : at + 150])
+        told.settle()
+        if at % 450 == 300:
+            got += told.read()
+    got += told.read()
+    told.tell(["over"])
+    got += told.read()
+    *said, last = [line.removeprefix("pslaunch | ") for line in got.decode().splitlines()]
+    shown = [line for line in said if line in texts]
+    left_out = [int(line.split()[0]) for line in said if line.endswith("lines are left out here")]
+    assert last == "over" and left_out and len(shown) + len(left_out) == len(said)
+    assert shown == sorted(set(shown)) and len(shown) + sum(left_out) == len(texts)
+
+
+@pytest.mark.timeout(60)
+def test_lines_of_one_message_are_written_by_one_call(loop: Loop, tmp_path: Path) -> None:
+    with contextlib.closing(Told(loop, tmp_path, os.O_DIRECT)) as told:  # each write is a packet
+        told.tell(["a", "b", "c"])
+        assert told.read() == b"pslaunch | a\npslaunch | b\npslaunch | c\n"

@@ -35,6 +35,14 @@ def test_cursor_and_limit_select_events() -> None:
     assert numbers(recent, 7) == []
 
 
+@given(st.sets(st.integers(0, 40)), st.integers(0, 45), st.none() | st.integers(0, 9))
+def test_any_gaps_leave_all_events_from_the_cursor_on(kept: set[int], cursor: int, limit: int | None) -> None:
+    recent = Recent()
+    for n in sorted(kept):
+        recent.add(line(n, "x"))
+    assert numbers(recent, cursor, limit) == [n for n in sorted(kept) if n >= cursor][:limit]
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["n", "time", "process", "text", "more", "new"]), ODD | st.text(), max_size=3
