@@ -35,7 +35,7 @@ def plan_job() -> job.Plan:
 
 
 class Told:
-    """A stand-in that is told of events, and the pipe for its words."""
+    """A stand-in that hears of events, and the pipe for its words."""
 
     def __init__(self, loop: Loop, folder: Path, flags: int = 0) -> None:
         self._loop = loop
