@@ -165,6 +165,7 @@ def _check(thing: Object, patched: Object) -> None:
         if not isinstance(found, list):  # of mappings, or it was not merged
             raise SpecError(f"--patch: Job {path}: {found!r}: expected a list")
         _check_amounts(found, path)
+        _check_variables(found, path)
     for path, why in ABSENT.items():
         if _look_up(patched, path) is not None:
             raise SpecError(f"--patch: Job {path} can't be set: {why}")
@@ -190,6 +191,29 @@ def _check_amounts(containers: Iterable[Object], path: str) -> None:
             for name, amount in amounts.items():
                 if not QUANTITY.fullmatch(str(amount)):
                     raise SpecError(f"{place}.{name}: {amount!r}: expected an amount such as 2, 500m or 4Gi")
+
+
+def _check_variables(containers: Iterable[Object], path: str) -> None:
+    """Raise SpecError with the first variable that has neither a text nor a source."""
+    for container in containers:
+        env, of = container.get("env", []), f"--patch: Job {path}.{container['name']}.env"
+        if not isinstance(env, list):
+            raise SpecError(f"{of}: {env!r}: expected a list of variables")
+        for variable in env:
+            place, value, source = (
+                f"{of}.{variable['name']}",
+                variable.get("value", ""),
+                variable.get("valueFrom", {}),
+            )
+            if not isinstance(value, str):
+                raise SpecError(f"{place}.value: {value!r}: expected a text, in quotes")
+            if not isinstance(source, dict):
+                raise SpecError(f"{place}.valueFrom: {source!r}: expected a mapping, such as secretKeyRef")
+            secret = source.get("secretKeyRef", {"name": ""})
+            if not isinstance(secret, dict) or not isinstance(secret.get("name"), str):
+                raise SpecError(
+                    f"{place}.valueFrom.secretKeyRef: {secret!r}: expected name and key of a secret"
+                )
 
 
 def _list_broken(needed: Any, found: Any, path: str) -> Iterator[str]:

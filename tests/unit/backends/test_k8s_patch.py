@@ -111,6 +111,21 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
             "containers: [{name: node, resources: {limits: 3}}]",
             "containers.node.resources.limits: 3: expected amounts",
         ),
+        ("containers: [{name: node, env: 5}]", "containers.node.env must stay"),
+        ("initContainers: [{name: own, env: 5}]", "initContainers.own.env: 5: expected a list of variables"),
+        ("containers: [{name: node, env: [{name: A, value: 5}]}]", "env.A.value: 5: expected a text"),
+        (
+            "containers: [{name: node, env: [{name: A, valueFrom: 5}]}]",
+            "containers.node.env.A.valueFrom: 5: expected a mapping",
+        ),
+        (
+            "containers: [{name: node, env: [{name: A, valueFrom: {secretKeyRef: 5}}]}]",
+            "env.A.valueFrom.secretKeyRef: 5: expected name and key",
+        ),
+        (
+            "containers: [{name: node, env: [{name: A, valueFrom: {secretKeyRef: {key: k}}}]}]",
+            "env.A.valueFrom.secretKeyRef: {'key': 'k'}: expected name and key",
+        ),
         ("containers: 5", "Job spec.template.spec.containers must stay"),
         ("initContainers: x", "Job spec.template.spec.initContainers: 'x': expected a list"),
         ("initContainers: 5", "Job spec.template.spec.initContainers: 5: expected a list"),
