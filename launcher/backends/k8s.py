@@ -294,14 +294,14 @@ class K8sBackend:
                 self._check_runs(pod)
 
     def _check_runs(self, pod: Object) -> None:
-        """Raise HostError if the pod has ended; its machine or the API may only be away."""
+        """Raise FileError if the pod has ended; its machine or the API may only be away."""
         name = pod["metadata"]["name"]
         with contextlib.suppress(*AWAY):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
             found = list_pods(self._cluster, of_job).values()
             now = next((p for p in found if p["metadata"]["name"] == name), None)
             if now is None or not get_state(now, "running"):
-                raise HostError(name, "fetch", "its pod has ended")
+                raise FileError(f"{name}: {NO_PODS}")
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name = pod["metadata"]["name"]

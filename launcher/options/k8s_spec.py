@@ -107,6 +107,7 @@ def make_k8s_spec(
         lease_s=0.0 if detach else given.read("lease"),
         linger_s=_choose_linger_s(given, reach, attached=not detach) if run else given.read("linger") or 0.0,
     )
+    without = "with --detach" if detach else "" if reach.linger_s else "with --linger=0"  # results here
     one = Count("per_node", 1)
     spec = JobSpec(
         backend="k8s",
@@ -127,7 +128,7 @@ def make_k8s_spec(
         detach=detach,
         **{
             **{k: v for k, v in options.items() if k not in ("head", "detach")},
-            **({} if detach else _read_places(given, workspace if package else cwd, cwd)),
+            **({} if without else _read_places(given, workspace if package else cwd, cwd)),
             "port": options["port"] or FIRST_PORT,  # a pod has all ports; the head's is known beforehand
             "python": given.read("python"),
         },
@@ -136,8 +137,10 @@ def make_k8s_spec(
     _check_effects(spec, given)
     if run:
         refuse_without_effect(given, "output_dir", "where the job is started")
-    for option in ("lease", "fetch_output", "fetch_logs") if run and detach else ():
-        refuse_without_effect(given, option, "with --detach")
+    for option in ("fetch_output", "fetch_logs") if run and without else ():
+        refuse_without_effect(given, option, without)
+    if run and detach:
+        refuse_without_effect(given, "lease", without)
     return spec
 
 

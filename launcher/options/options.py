@@ -453,7 +453,7 @@ OPTIONS: Final[Sequence[Option]] = (
     Option(
         name="linger", metavar="SECONDS", kind=Seconds(0.0), backends=K8S,
         says="120; 600 with --detach, or 0 with --pvc too",
-        help="Seconds for which a job's files can be fetched after its end.",
+        help="Seconds for which a job's files can be fetched after its end; 0: nothing is fetched.",
     ),
     Option(
         name="fetch_output", metavar="DIR", kind=Text(), says="it stays on node 0", backends=REMOTE,

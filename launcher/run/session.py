@@ -199,7 +199,8 @@ def _run(
             fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=as_json)
         elif site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
             node_0 = head.placed.nodes[0]
-            watch.say(f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it")
+            kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
+            watch.say(way.describe_keeping() or kept)
         if way.remove(loop, watch):
             _name_pointer(plan).unlink(missing_ok=True)
         if head.code != codes.NODE_LOST:  # the job's end was seen

@@ -110,11 +110,12 @@ class Detached:
     """A detached job, whose programs go on until they may end; asked from another machine."""
 
     def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str, code: int = 0) -> None:
+        """Begin it. code: its own, if it may end before its launcher leaves it."""
         self._cluster, self._home = cluster, home
         self.where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
         what = [f"--image={PYTHON}", "--server_num=0", "--detach", "--json"]
         done = self.run("k8s", "apply", *self.where, *what, *options, cwd=workspace)
-        assert done.returncode == code, done.stdout + done.stderr
+        assert done.returncode in (0, code), done.stdout + done.stderr
         self.told = [json.loads(line) for line in done.stdout.splitlines()]
         (self.id,) = (name.partition(" ")[2] for name in cluster.list_names() if name.startswith("job "))
 
@@ -225,14 +226,14 @@ def test_files_that_ended_with_their_pods_are_named(
     assert done.returncode == codes.IO and any(text in done.stderr for text in words), done.stderr
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_detached_job_that_ends_at_once_has_its_own_code(
-    cluster: Kube, workspace: Path, tmp_path: Path, code: int
+@pytest.mark.parametrize(("holding", "code"), [("--detach", 0), ("--detach", 3), ("--lease=60", 0)])
+def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
+    cluster: Kube, workspace: Path, tmp_path: Path, holding: str, code: int
 ) -> None:
     (workspace / "train.py").write_text(f"raise SystemExit({code})")
     where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
     done = subprocess.run(
-        [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", "--detach", "--linger=0"],
+        [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", holding, "--linger=0"],
         cwd=workspace,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         capture_output=True,
@@ -240,8 +241,12 @@ def test_detached_job_that_ends_at_once_has_its_own_code(
         check=False,
         timeout=120,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert cluster.list_names() == set()
+    goes_on = "goes on by itself" in done.stdout  # its end came after all
+    assert done.returncode == (0 if goes_on else code), done.stdout + done.stderr
+    assert code or "its files end with its pods" in done.stdout, done.stdout
+    if goes_on:
+        cluster.empty()
+    assert cluster.list_names() == set(), done.stdout + done.stderr
 
 
 def test_files_of_a_detached_job_that_ends_at_once_are_kept(
@@ -251,7 +256,7 @@ def test_files_of_a_detached_job_that_ends_at_once_are_kept(
         "print('done')\nopen('output/model', 'w').write('the model')\nexit(3)"
     )
     job = detach(code=3)
-    job.until_ended()
+    assert job.until_ended()["code"] == 3
     job.ask("fetch", str(tmp_path / "here"))
     assert (tmp_path / "here/output/model").read_text() == "the model"
     assert job.ask("logs")[0]["text"] == "done"

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def make(folder: Path, *words: str, image: str = "i:1", **environ: str) -> JobSpec:
+def make(folder: Path, *words: str, image: str = "i:1", run: str = "", **environ: str) -> JobSpec:
     rows = get_options("k8s")
     split = split_command_line(
         [*words, *([f"--image={image}"] if image else [])],
@@ -40,7 +40,7 @@ def make(folder: Path, *words: str, image: str = "i:1", **environ: str) -> JobSp
         aliases={alias: name for name, row in rows.items() for alias in row.aliases},
         refused=REFUSED["k8s"],
     )
-    return make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ=environ)
+    return make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ=environ, run=run)
 
 
 def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) -> K8sReach:
@@ -221,6 +221,15 @@ def test_separate_gives_each_process_a_pod_and_trainers_the_first_ones(folder: P
 def test_separate_refuses_an_option_that_contradicts_it(folder: Path, word: str) -> None:
     with pytest.raises(SpecError, match="has no effect with"):
         make(folder, "--separate", word)
+
+
+@pytest.mark.parametrize("word", ["--detach", "--linger=0"])
+def test_job_without_files_for_a_launcher_refuses_folders_for_them(folder: Path, word: str) -> None:
+    spec = make(folder, word, run="abc")
+    assert spec.fetch_output is None and spec.fetch_logs is None
+    for name in ("output", "logs"):
+        with pytest.raises(SpecError, match=f"--fetch_{name}=here has no effect with {word}"):
+            make(folder, word, f"--fetch_{name}=here", run="abc")
 
 
 def test_workspace_of_the_image_is_sent_nowhere(folder: Path) -> None:
