@@ -17,6 +17,7 @@ import pytest
 
 from support import furnished, guard, leaks
 from support.jobs import (
+    FREE_PLACES,
     PLACES,
     POD_PLACES,
     SEAM_PLACES,
@@ -25,6 +26,7 @@ from support.jobs import (
     LocalPlace,
     Place,
 )
+from support.left_out import is_left_out
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.slurm import Slurm, need_slurm, run_slurm
@@ -149,7 +151,9 @@ def _belongs(item: pytest.Item) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     if place in (*SEAM_PLACES, *TRAINING_SEAM_PLACES) and "seam" not in marks:
         return False
-    return not (place in POD_PLACES and "standing" in marks)
+    without = {"standing": POD_PLACES, "held": FREE_PLACES}
+    has_no_sense = any(place in places and name in marks for name, places in without.items())
+    return not (has_no_sense or is_left_out(str(place), item.name))
 
 
 @pytest.fixture(params=[*PLACES, *SEAM_PLACES])
@@ -208,6 +212,27 @@ def k8s_place(cluster: Kube) -> Place:
     from support.kube import KubePlace
 
     return KubePlace(cluster, 2)
+
+
+@pytest.fixture
+def k8s_separate_place(cluster: Kube) -> Place:
+    from support.kube import SeparatePlace
+
+    return SeparatePlace(cluster)
+
+
+@pytest.fixture
+def k8s_detached_place(cluster: Kube) -> Place:
+    from support.kube import FreePlace
+
+    return FreePlace(cluster, "detached")
+
+
+@pytest.fixture
+def k8s_rendered_place(cluster: Kube) -> Place:
+    from support.kube import FreePlace
+
+    return FreePlace(cluster, "rendered")
 
 
 @pytest.fixture(scope="session")

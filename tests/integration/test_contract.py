@@ -182,7 +182,7 @@ def test_the_first_failed_process_gives_the_code(
     waiting = "import os, signal\nif os.environ['PSLAUNCH_RANK'] == '0': signal.pause()\n" if code else ""
     write(workspace, f"{waiting}print('before')\n{program}")
     got, job = finished(place, workspace, *ALONE, *QUICK, "--worker_num=2")
-    assert got == code == job.end()["code"]
+    assert got == code == job.end()["code"], job.launcher.output()
     if code:
         failure = job.end()["failure"]
         assert failure["what"] == "trainer/1" and words in failure["text"]
@@ -202,6 +202,7 @@ def test_a_program_that_is_not_executable_is_named(place: Place, workspace: Path
 
 
 @pytest.mark.seam
+@pytest.mark.held
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_the_job_in_order(
     place: Place, workspace: Path, number: signal.Signals
@@ -229,6 +230,7 @@ def test_program_that_ignores_term_is_killed_after_the_grace(place: Place, works
 
 
 @pytest.mark.seam
+@pytest.mark.held
 def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, "--grace=60") as job:
@@ -241,6 +243,7 @@ def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None
 
 
 @pytest.mark.seam
+@pytest.mark.held
 def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *QUICK, "--server=script", "--worker_num=2") as job:
@@ -251,6 +254,7 @@ def test_killing_the_launcher_leaves_nothing(place: Place, workspace: Path) -> N
 
 
 @pytest.mark.seam
+@pytest.mark.held
 def test_a_stopped_launcher_is_silent_and_the_job_ends(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     with running(place, workspace, *ALONE, *QUICK, f"--lost_after={place.silent_s:g}") as job:
@@ -281,7 +285,7 @@ def test_losing_a_guard_ends_the_job_and_names_it(
         until_nothing_runs(max(0.5, silent_s + 1 + 2 - (own_s() - start_s)))
         reason = job.end()["reason"]
         names = [who, "agent"] if place.name in POD_PLACES else [who]  # a pod is gone with its keeper
-        assert any(name in reason for name in names)
+        assert any(name in reason for name in names), reason
         assert any(w in reason for w in ("SIGKILL", "killed", "silent", "heard", "closed"))
 
 
@@ -298,6 +302,7 @@ def test_killing_a_program_ends_the_job_and_names_it(place: Place, workspace: Pa
 
 
 @pytest.mark.seam
+@pytest.mark.held
 def test_other_processes_of_the_user_are_untouched(place: Place, workspace: Path) -> None:
     write(workspace, STUBBORN)
     other = workspace.parent / "other"

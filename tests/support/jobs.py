@@ -21,12 +21,15 @@ PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
 LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
 PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi", "k8s")
+# Jobs that nobody holds: they go on without a launcher, so tests marked `held` have no sense there.
+FREE_PLACES = ("k8s_detached", "k8s_rendered")
+POD_SEAM_PLACES = ("k8s_separate", *FREE_PLACES)
 # Pods are there for one job alone, and end with it: tests marked `standing` have no sense there.
-POD_PLACES = ("k8s",)
+POD_PLACES = ("k8s", *POD_SEAM_PLACES)
 # Further placements of a backend, which run the tests marked `seam` alone.
-SEAM_PLACES = ("mpi4", "mpi_led")
+SEAM_PLACES = ("mpi4", "mpi_led", *POD_SEAM_PLACES)
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
-TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished")
+TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished", *POD_SEAM_PLACES)
 TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", "k8s", *TRAINING_SEAM_PLACES)
 QUICK = ("--grace=1",)  # a test of an ending is short
 SILENT_S = 3.0  # for tests of silence alone: a busy machine may be as silent

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import yaml
 from kubernetes import client, config
 
 from pslaunch.options.k8s_values import ROOT
-from support import leaks
+from support import kube_shells, leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until
 from testbed.kube import NAMESPACE, Cluster, of_run, why_not
@@ -228,3 +229,29 @@ class KubePlace:
                 if inner and int(inner[1]) == pid and f"PSLAUNCH_NODE_ID={node}".encode() in environ:
                     found[start] = here
         return found[max(found)]
+
+
+class SeparatePlace(KubePlace):
+    """Pods for trainers, others for pservers. A job without pservers gets one: it would have no others."""
+
+    def __init__(self, cluster: Kube) -> None:
+        super().__init__(cluster, 0)
+        self.nodes, self._options = 4, ("--separate",)  # at most
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        return super().command(workspace, [o for o in options if o != "--server_num=0"], program)
+
+
+class FreePlace(KubePlace):
+    """Pods of a job that nobody holds: detached, or rendered and applied by hand. Later shells report it."""
+
+    lease_s = 0.0
+
+    def __init__(self, cluster: Kube, beginning: str) -> None:
+        super().__init__(cluster, 2, "--linger=300")
+        self._beginning = beginning
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        shells = [sys.executable, "-P", kube_shells.__file__, self._beginning, str(self._kubeconfig)]
+        words = [*self._choose(workspace, options), *options, *program]
+        return [*shells, self._cluster.namespace, str(workspace), *words]
