@@ -23,7 +23,7 @@ from ..errors import (
     SpecError,
 )
 from ..node import codes
-from ..node.head.events import Event
+from ..node.head.events import Event, make_end
 from ..node.job import Node, Plan, to_data
 from ..node.later import relay
 from ..node.later.record import OVER, UNKNOWN, WAITING
@@ -46,7 +46,6 @@ from .k8s_records import (
     find_record,
     get_state,
     has_begun,
-    make_end,
     make_record,
     read_end,
     select_main,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
 from ..node import codes
-from ..node.head.events import Event, check_event
+from ..node.head.events import OF_END, Event, check_event
 from ..node.later.record import WAITING, parse
 from ..node.messages import JobRecord
 
@@ -23,7 +22,6 @@ BEGINNING: Final = "pslaunch/beginning"
 HELD: Final = "pslaunch/held"  # annotation of a Job whose launcher fetches its files and removes it
 OF_JOB: Final = "batch.kubernetes.io/job-name"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
-_OF_END: Final = ("code", "reason", "elapsed_s", "failure")
 _INVALID: Final = (ValueError, TypeError, KeyError, RecursionError)  # of what a pod tells
 
 
@@ -73,7 +71,7 @@ def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None
     terminated = get_state(first, "terminated") if first else None
     if terminated:
         if end := read_end(terminated):
-            return {"state": "ended", **{key: end[key] for key in _OF_END}}
+            return {"state": "ended", **{key: end[key] for key in OF_END}}
         code = terminated.get("exitCode", codes.FAILED)
         return {"state": "ended", "code": code, "reason": describe_end(terminated)}
     for condition in main["status"].get("conditions", ()):
@@ -124,14 +122,4 @@ def find_record(answer: bytes, job: str) -> JobRecord | None:
             record = parse(line)
             if record["job"] == job:
                 return record
-    return None
-
-
-def make_end(record: JobRecord) -> Event | None:
-    """Return the event `end` from a record; None if it does not tell the end."""
-    fields = {key: record.get(key) for key in _OF_END}
-    end: Event = {"n": 0, "time": round(time.time(), 3), "event": "end", **fields}
-    with contextlib.suppress(*_INVALID):
-        check_event(end)
-        return end
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from ..backends.base import OF_ANOTHER, BeginningBackend, find_backend
 from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
 from ..node import codes, job, logs
+from ..node.head.events import make_end
 from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check
 from ..options.spec import Elsewhere
+from ..views.log_view import LogView
+from ..views.view import Said, Transcript
 from .known_jobs import (
     complain,
     explain_no_jobs,
@@ -141,11 +145,12 @@ def show_logs(
     known = [p["process"] for p in r["processes"]]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
+    view = LogView(out, sys.stderr, _make_transcript(r, out), process, json=as_json, follow=follow)
     if r["state"] == "running":
         try:
             if follow:
-                return _follow_told(r, process, out, as_json=as_json)
-            if _print_told(r, process, out, as_json=as_json):
+                return _follow_told(r, view)
+            if _print_told(r, process, view):
                 return codes.OK
         except _NoAnswerError as e:
             r = _find_ended(r, elsewhere, e)
@@ -156,26 +161,37 @@ def show_logs(
         error = PslaunchError(_explain_nothing_ran(r))
         error.exit_code = ended or error.exit_code
         raise error
-    unread = _print_files(r, process, out, as_json=as_json)
+    unread = _print_files(r, process, view)
+    if end := make_end(r):
+        view.show_event(end)
     return ended or unread
 
 
-def _follow_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
-    """Print the lines from a head until the job ends; returns the job's exit code."""
+def _make_transcript(r: Record, out: TextIO) -> Transcript:
+    """Return the converter of a job's events into lines, which knows its nodes and processes."""
+    transcript = Transcript(out.encoding)
+    nodes = {i: str(place.get("name", "")) for i, place in enumerate(r.get("places", ()))}
+    transcript.learn(nodes, {p["process"]: p["log"] for p in r["processes"]})
+    return transcript
+
+
+def _follow_told(r: Record, view: LogView) -> int:
+    """Show the events from a head until the job ends; returns the job's exit code."""
     with _connect(r) as (head, loop):
         head.follow()
         cursor = 0
         while True:
             events, cursor = head.list_events(cursor)
             for event in events:
-                _print_event(event, process, out, as_json=as_json)
-            out.flush()
+                if event["event"] != "end" or not head.lost:  # a loss is raised as an error
+                    view.show_event(event)
+            view.flush()
             if head.done:
                 return head.code
             loop.run_once()
 
 
-def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> bool:
+def _print_told(r: Record, process: str | None, view: LogView) -> bool:
     """Print all lines from a head; if some are missing there, print nothing and return False."""
     with _connect(r) as (head, loop):
         head.follow()
@@ -189,7 +205,7 @@ def _print_told(r: Record, process: str | None, out: TextIO, *, as_json: bool) -
     if any(_is_missing(event, process) for event in told):
         return False
     for event in told:
-        _print_event(event, process, out, as_json=as_json)
+        view.show_event(event)
     return True
 
 
@@ -198,22 +214,7 @@ def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
     return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
 
 
-def _print_event(event: Mapping[str, Any], process: str | None, out: TextIO, *, as_json: bool) -> None:
-    """Print a line event; reports of missing output go to standard error, or are JSON too."""
-    missing = _is_missing(event, process)
-    if not missing and (event["event"] != "line" or process not in (None, event["process"])):
-        return
-    if as_json:
-        print(json.dumps(event), file=out)
-    elif event["event"] == "gap":
-        complain(f"{event['process']}: {event['bytes']} bytes are left out here; its log is complete")
-    elif missing:
-        complain(event["text"])
-    else:
-        print_line(event["text"] if process else f"{event['process']} | {event['text']}", out)
-
-
-def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) -> int:
+def _print_files(r: Record, process: str | None, view: LogView) -> int:
     """Print log files; returns 0, or the code of the first unreadable one."""
     code, nodes = codes.OK, _read_places(r)
     with open_backend(r) as there:
@@ -226,10 +227,9 @@ def _print_files(r: Record, process: str | None, out: TextIO, *, as_json: bool) 
                     raise PslaunchError("it was not started")
                 for text in _split_lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
                     more = {"more": True} if text.more else {}
-                    line = {"event": "line", "process": p["process"], "text": text.text, **more}
-                    _print_event(line, process, out, as_json=as_json)
+                    view.show_event({"event": "line", "process": p["process"], "text": text.text, **more})
             except PslaunchError as e:
-                complain(f"{e}" if process else f"{p['process']} | {e}")
+                view.report(Said(p["process"], str(e), "error"))
                 code = code or e.exit_code
     return code
 

@@ -69,10 +69,14 @@ class Transcript:
         who, text = clean(said.who, self._encoding), clean(said.text, self._encoding)
         return f"{who:<{self.width}} {said.mark} ", text
 
+    def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
+        """Learn the names of a job's nodes, and its processes with their logs."""
+        self._nodes, self._logs = dict(nodes), dict(logs)
+        self.width = max(map(len, (OURS, *logs)))
+
     def _on_job(self, e: Event) -> Iterator[Said]:
-        self._nodes = {node["id"]: node["name"] for node in e["nodes"]}
-        self._logs = {p["process"]: p["log"] for p in e["processes"]}
-        self.width = max(map(len, (OURS, *self._logs)))
+        nodes = {node["id"]: node["name"] for node in e["nodes"]}
+        self.learn(nodes, {p["process"]: p["log"] for p in e["processes"]})
         epoch = f", epoch {e['epoch']}" if e.get("epoch") else ""
         yield Said(OURS, f"job {e['job']}{epoch} on {e['backend']}: {_count_roles(self._logs)}")
         yield Said(OURS, f"nodes: {', '.join(map(str, self._nodes.values()))}; workspace: {e['workspace']}")

@@ -99,12 +99,20 @@ def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
 def test_a_failure_is_remembered_too(free: Free) -> None:
     alive = free.status()
     (listed,) = [j for j in map(json.loads, ok("jobs", "--json").splitlines()) if j["job"] == free.id]
-    free.end(3)
+    with subprocess.Popen([*PSLAUNCH, "logs", "-f", free.id], stdout=-1, stderr=-1, text=True) as follower:
+        assert follower.stdout is not None and follower.stdout.readline().endswith("| ready\n")
+        free.end(3)
+        told = follower.communicate(timeout=60)[1]
+    assert follower.returncode == 3
     status = free.until_ended()
     assert status["code"] == 3 and "ended with 3" in status["reason"]
     logs = {p["process"]: p["log"] for p in alive["processes"]}
     failure = status["failure"]
     assert failure["log"] == logs[failure["what"]] and failure["tail"][-1] == "going"
+    first, log, *tail, end = [line.removeprefix("pslaunch  | ") for line in told.splitlines()]
+    assert re.fullmatch(rf"FAILED: {failure['what']} on node \d \(\S+\): ended with 3", first)
+    assert log == f"  log: {failure['log']}, which ends with:" and tail[-1] == "    going"
+    assert end.startswith("failed after ")
     assert list(listed) == list(alive) == list(status) == list(NEWS)
     assert status["elapsed_s"] >= alive["elapsed_s"] > 0
     assert (alive["code"], alive["failure"], listed["elapsed_s"]) == (None, None, None)

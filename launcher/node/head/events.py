@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
 from ..shapes import check, is_code, is_failure_code, is_name, is_number
+
+if TYPE_CHECKING:
+    from ..messages import JobRecord
 
 Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are dropped; an observer sees a gap in the numbers
@@ -43,6 +47,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "ending": {"why": str, "grace_s": is_number},
     "end": {"code": is_code, "reason": str, "elapsed_s": is_number, "failure": (_FAILURE, None)},
 }  # fmt: skip
+OF_END = ("code", "reason", "elapsed_s", "failure")  # fields of `end`, also in the record of a job
 _OF_NODE = {"source": (int, None), "received": int}
 _OF_ALL = {"nodes": int, "elapsed_s": is_number}
 
@@ -57,6 +62,15 @@ def check_event(event: Event) -> None:
         check(event, _OF_ALL if event["node"] is None else _OF_NODE, kind)
     elif kind == "end" and event["failure"] and not event["code"]:
         raise ValueError("a job that has failed can't end with 0")
+
+
+def make_end(record: JobRecord) -> Event | None:
+    """Return the event `end` from the record of a job; None if it does not tell the end."""
+    end: Event = {"n": 0, "time": 0.0, "event": "end", **{key: record.get(key) for key in OF_END}}
+    with contextlib.suppress(ValueError, RecursionError):
+        check_event(end)
+        return {**end, "time": round(record["started"] + end["elapsed_s"], 3)}
+    return None
 
 
 def clean_event(event: Event) -> Event:

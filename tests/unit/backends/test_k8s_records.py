@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,6 @@ from pslaunch.backends.k8s_records import (
     BEGINNING,
     find_record,
     is_abandoned,
-    make_end,
     make_record,
     read_end,
     select_main,
@@ -125,13 +124,6 @@ def test_lines_that_are_no_records_are_left_out(told: bytes) -> None:
     assert find_record(told, "j") is None
     valid = json.dumps(make_record(make_job(), [make_job()], None)).encode()
     assert find_record(told + b"\n" + valid, "j") == json.loads(valid)
-
-
-def test_only_an_ended_record_gives_the_end() -> None:
-    job = make_record(make_job(), [make_job()], None)
-    assert make_end(job) is None
-    told = make_end(cast(Any, {**job, **END}))
-    assert told is not None and (told["code"], told["reason"]) == (5, "trainer/0 ended with 5")
 
 
 def test_another_event_than_the_end_is_no_end() -> None:

@@ -283,6 +283,34 @@ def test_following_an_ended_job_returns_its_code(
         assert e.value.exit_code == given
 
 
+FAILURE = {
+    "what": "trainer/0", "node": 0, "code": 3, "text": "ended with 3", "signal": "", "log": "/l/train.log",
+    "tail": ["No space"], "advice": "make room",
+}  # fmt: skip
+SHOWN_FAILURE = [
+    "FAILED: trainer/0 on node 0 (localhost): ended with 3",
+    "  log: /l/train.log, which ends with:",
+    "    No space",
+    "  what to do: make room",
+]
+
+
+def test_following_a_failed_job_shows_its_failure(
+    note: Note, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.log").write_text("a line\n")
+    process = {"process": "trainer/0", "node": 0, "log": str(tmp_path / "train.log")}
+    note("train-1", "ended", processes=[process], code=3, reason="so", elapsed_s=65.0, failure=FAILURE)
+    for command, told in (
+        ("logs", []),
+        ("logs -f", [*SHOWN_FAILURE, "failed after 1 min 05 s, exit code 3"]),
+    ):
+        out = io.StringIO()
+        show(command, out)
+        said = capsys.readouterr().err.splitlines()
+        assert (out.getvalue(), said) == ("trainer/0 | a line\n", [f"pslaunch  | {text}" for text in told])
+
+
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_r: object) -> bool:
         note("train-1", "ended", code=0)

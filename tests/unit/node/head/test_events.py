@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent, check_event, clean_event
+from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent, check_event, clean_event, make_end
 from pslaunch.node.logs import clean_all
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -86,3 +86,21 @@ def test_memory_is_bounded_for_any_lines() -> None:
         tracemalloc.stop()
         assert MAX_EVENT_BYTES / 2 < taken < MAX_EVENT_BYTES * 1.1, text[:1]
         assert numbers(recent, 0)
+
+
+def test_only_an_ended_record_gives_the_end() -> None:
+    record: Any = {"job": "j", "started": 100.0, "state": "running"}
+    assert make_end(record) is None
+    failure = {"what": "trainer/0", "node": 0, "code": 5, "text": "ended with 5", "signal": "", "log": "",
+               "tail": [], "advice": ""}  # fmt: skip
+    over: Any = {
+        **record,
+        "code": 5,
+        "reason": "trainer/0 ended with 5",
+        "elapsed_s": 2.5,
+        "failure": failure,
+    }
+    end = make_end(over)
+    assert end is not None and (end["event"], end["time"], end["failure"]) == ("end", 102.5, failure)
+    over["failure"] = {"what": 7}
+    assert make_end(over) is None
