@@ -168,7 +168,7 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
     if plain and sequences:
         raise ValueError(
             f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; give both the same kind of "
-            "data, or, in v2 alone, `pool` the sequence first"
+            "data, or pool the sequence first, as layer.pooling and static.nn.sequence_pool do"
         )
     try:
         shape = cls.find_shape(attrs, *inputs)

@@ -12,13 +12,15 @@ from ..arrays import F32, Ids
 from ..graph import Value
 from .base import Grads, Op, Shape, Step, describe
 
-POOLS = ("average", "first", "last", "max", "sum")
+SUMS = ("average", "sqrt", "sum")
+POOLS = (*SUMS, "first", "last", "max")
 
 
 class Pool(Op, op="pool"):
     """One item for each sample, from all of its sequence: `by` is one of POOLS. An empty sequence gives 0.
 
-    A gradient of "max" goes to the first item that is as high.
+    "sqrt" is the sum divided by the square root of the number of items. A gradient of "max" goes to the first
+    item that is as high.
     """
 
     options = ("by",)
@@ -36,11 +38,10 @@ class Pool(Op, op="pool"):
         by, offsets = self.value.attrs["by"], step.offsets[self.sequence]
         lengths, rows = np.diff(offsets), x.reshape(len(x), self.value.size)
         out = np.zeros((len(lengths), rows.shape[1]), dtype=np.float32)
-        if by in ("average", "sum"):
+        if by in SUMS:
             _core.sum_rows(out, np.repeat(np.arange(len(out)), lengths), [rows], step.threads)
-        if by == "average":
-            np.divide(out, np.maximum(lengths, 1)[:, None], out=out, dtype=np.float32)
-        elif by != "sum" and len(x):
+            _divide(out, by, lengths, out)
+        elif len(x):
             used = np.flatnonzero(lengths)
             self._places = _choose_items(by, rows, offsets[used], lengths[used])
             out[used] = np.take_along_axis(rows, self._places, axis=0)
@@ -49,13 +50,21 @@ class Pool(Op, op="pool"):
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         by, lengths = self.value.attrs["by"], np.diff(step.offsets[self.sequence])
         grad = grad.reshape(len(lengths), -1)
-        if by == "average":
-            grad = np.divide(grad, np.maximum(lengths, 1)[:, None], dtype=np.float32)
+        if by in SUMS:
+            grad = _divide(grad, by, lengths)
         back = np.repeat(grad, lengths, axis=0)
-        if by not in ("average", "sum") and len(x):
+        if by not in SUMS and len(x):
             back[:] = 0.0
             np.put_along_axis(back, self._places, grad[lengths > 0], axis=0)
         return (back.reshape(x.shape),)
+
+
+def _divide(sums: F32, by: str, lengths: Ids, out: F32 | None = None) -> F32:
+    """Return sums of sequences, divided as `by` says."""
+    if by == "sum":
+        return sums
+    counts = np.maximum(lengths, 1).astype(np.float32)[:, None]
+    return np.divide(sums, np.sqrt(counts) if by == "sqrt" else counts, out=out)
 
 
 def _choose_items(by: str, rows: F32, starts: Ids, lengths: Ids) -> Ids:

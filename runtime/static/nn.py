@@ -12,7 +12,15 @@ from ..param_config import ParamConfig
 from .attr import Attr, make_param
 from .program import Variable, add_value, make_unique_name, parse_dtype
 
-__all__ = ["embedding", "fc", "nce", "sparse_embedding"]
+__all__ = [
+    "embedding",
+    "fc",
+    "nce",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pool",
+    "sparse_embedding",
+]
 publish(__name__, __all__)
 
 ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
@@ -125,6 +133,27 @@ def sparse_embedding(
     if not isinstance(entry, EntryAttr | None):
         raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
     return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)
+
+
+def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
+    """Return one item for each sample, from its sequence: average, sum, sqrt, max, last or first.
+
+    sqrt: the sum divided by the square root of the number of items. A sequence without items gives zeros.
+    `is_test` has no effect.
+    """
+    if pad_value != 0.0:
+        raise ValueError(f"sequence_pool: pad_value={pad_value!r} is not in this runtime; leave it out")
+    return add_value("pool", [input], {"by": pool_type.lower()})
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """Return the first item of each sequence."""
+    return sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """Return the last item of each sequence."""
+    return sequence_pool(input, "last")
 
 
 def nce(

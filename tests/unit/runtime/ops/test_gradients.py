@@ -294,6 +294,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("nce", lambda s: tell_from_noise(s, tuple(GIVEN), GIVEN, has_weight=True)),
     ("pool", lambda s: pool(s, "sum", lambda x: x.sum(axis=0))),
     ("pool", lambda s: pool(s, "average", lambda x: x.mean(axis=0))),
+    ("pool", lambda s: pool(s, "sqrt", lambda x: x.sum(axis=0) / np.sqrt(len(x)))),
     ("pool", lambda s: pool(s, "max", lambda x: x.max(axis=0))),
     ("pool", lambda s: pool(s, "first", lambda x: x[0])),
     ("pool", lambda s: pool(s, "last", lambda x: x[-1])),

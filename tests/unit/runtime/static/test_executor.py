@@ -349,3 +349,13 @@ def test_second_run_of_the_startup_program_keeps_values(
 def test_scope_names_its_substitute() -> None:
     with pytest.raises(TypeError, match=r"find_var\('auc'\) is not .*Executor.run\(fetch_list=\['auc'\]\)"):
         static.global_scope().find_var("auc")
+
+
+def test_wrong_pools_of_sequences_are_named() -> None:
+    words = static.data("words", [None, 2], lod_level=1)
+    with pytest.raises(ValueError, match=r"by='median', expected one of average, sqrt, sum"):
+        static.nn.sequence_pool(words, "median")
+    with pytest.raises(ValueError, match=r"pad_value=1.0 is not in this runtime"):
+        static.nn.sequence_pool(words, "sum", pad_value=1.0)
+    with pytest.raises(ValueError, match=r"input x .* is not a sequence"):
+        static.nn.sequence_first_step(static.data("x", [None, 2]))
