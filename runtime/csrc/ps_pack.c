@@ -51,19 +51,15 @@ static void copy_lanes(float *restrict to, size_t width, const float *restrict f
     case WIDTH:                                     \
         copy_rows(to, WIDTH, from, step, whole, k); \
         break;
+#define CASES_8 CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#define CASES_32 CASES_8 CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(16) CASE(32)
 
 /* Body of every build. */
 PS_INLINE void copy(float *restrict to, size_t width, const float *restrict from, ptrdiff_t step,
                     size_t lanes, size_t k) {
     size_t whole = lanes / width * width;
     copy_rest(to + whole * k, width, from + whole, step, lanes - whole, k);
-    switch (width) {
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(16)
-            CASE(32) default : copy_rows(to, width, from, step, whole, k);
-    }
+    switch (width) { CASES_32 default : copy_rows(to, width, from, step, whole, k); }
 }
 
 static void copy_base(float *restrict to, size_t width, const float *restrict from, ptrdiff_t step,
