@@ -100,7 +100,6 @@ class MpiBackend(EndLimit):
         self._reach = reach
         self._mpirun: Leashed | None = None
         self._cancelled = threading.Event()
-        self._folder = ""  # of mpirun's files
         self._asking: set[Leashed] = set()  # small mpiruns of `ask`
         self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
         self._dial: Dial | None = None  # of a head on a node,
@@ -119,7 +118,7 @@ class MpiBackend(EndLimit):
             "name": os.urandom(8).hex(), "head": head,
             "lost_after": limits.lost_after_s, "grace": limits.grace_s,
         }  # fmt: skip
-        loop = Loop()
+        loop, folder = Loop(), make_folder(self._reach)
         try:
             with (
                 open_gate(loop, self._reach, secret, came, refused) as offer,
@@ -127,11 +126,11 @@ class MpiBackend(EndLimit):
             ):
                 order.update(addrs=offer.addrs, port=offer.port, mark=mark)
                 program = offer.make_program(["rank", json.dumps(order)], self._reach)
-                self._mpirun = self._run(self._reach, program, secret, mark=mark)
+                self._mpirun = self._run(self._reach, program, secret, folder, mark=mark)
                 self.ended = Ended(self._mpirun.fd, "mpirun", self._describe_end)
                 if self._cancelled.is_set():
                     self._mpirun.end_now()
-                self._wait(loop, self._mpirun, came)
+                self._wait(loop, self._mpirun, came, refused)
             came.sort(key=lambda one: one.trainers[0])
             template = self._reach.node
             if self._reach.in_place and all(one.sees_mark for one in came):
@@ -143,7 +142,7 @@ class MpiBackend(EndLimit):
             self._close_mpirun()
             raise
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)  # read by now
+            shutil.rmtree(folder, ignore_errors=True)  # read by now
             loop.close()
 
     def _run(
@@ -151,27 +150,22 @@ class MpiBackend(EndLimit):
         reach: MpiReach,
         program: Sequence[str],
         secret: bytes,
+        folder: str,
         stdout: int | None = None,
         *,
         mark: str = "",
     ) -> Leashed:
-        """Start mpirun. mark: a file that is removed with it. Raises ServiceError."""
+        """Start mpirun. folder: of its files. mark: a file; both are removed with it. Raises ServiceError."""
+        argv = mpirun.make_argv(reach, program, folder, [SECRET])
+        env = mpirun.make_environ(reach, os.environ, folder)
+        env[SECRET] = secret.hex()
+        removed = [path for path in (folder, mark) if path]
         try:
-            # mpirun splits the words of its agent's command at blanks and colons.
-            plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
-            self._folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-", dir=None if plain else "/tmp")
-            for name, text in mpirun.make_files(reach).items():
-                Path(self._folder, name).write_text(text)
-            argv = mpirun.make_argv(reach, program, self._folder, [SECRET])
-            env = mpirun.make_environ(reach, os.environ, self._folder)
-            env[SECRET] = secret.hex()
-            removed = [path for path in (self._folder, mark) if path]
             return Leashed(argv, env, self._grace_s, removed=removed, stdout=stdout)
         except OSError as e:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
+            raise _make_start_error(e) from e
 
-    def _wait(self, loop: Loop, run: Leashed, came: list[Arrival]) -> None:
+    def _wait(self, loop: Loop, run: Leashed, came: list[Arrival], refused: Sequence[str]) -> None:
         """Run the loop until the agents of all ranks have come; beat on their lines. Raises PslaunchError."""
 
         def beat() -> None:
@@ -191,16 +185,19 @@ class MpiBackend(EndLimit):
         loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.ranks)
         loop.watch(run.fd)
         if over:
-            raise self._explain_failure(run, came, limit_s)
+            raise self._explain_failure(run, came, refused, limit_s)
 
-    def _explain_failure(self, run: Leashed, came: Sequence[Arrival], limit_s: float) -> PslaunchError:
-        """Return the error for ranks that did not come."""
+    def _explain_failure(
+        self, run: Leashed, came: Sequence[Arrival], refused: Sequence[str], limit_s: float
+    ) -> PslaunchError:
+        """Return the error for ranks that did not come. refused: callers that were not agents of the job."""
         if self._cancelled.is_set():
             return ServiceError("mpirun was ended before its ranks had come")
         there, missing = sum(len(one.trainers) for one in came), ", ".join(self._list_missing(came))
         text = f"{there} of {self._reach.ranks} ranks came" + (f", none from {missing}" if missing else "")
         if not run.wait(0.0):
             text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
+            text += f"; refused: {refused[-1]}" if refused else ""
             said = mpirun.read_last_lines(run.read_said())
             return PreflightError(text + (f"; mpirun said: {said}" if said else ""))
         how, killed = run.describe()
@@ -294,14 +291,13 @@ class MpiBackend(EndLimit):
     def _ask_until_whole(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return an answer from several tries: an mpirun that ends well may have lost some of its output."""
         answered = Answered()
-        for _ in range(ASK_TRIES - 1):
+        for left in reversed(range(ASK_TRIES)):
             try:
                 yield from answered.skip(self._ask_there(node, words))
                 return
             except _LossyError:
-                if self._cancelled.is_set():
+                if not left or self._cancelled.is_set():
                     raise
-        yield from answered.skip(self._ask_there(node, words))
 
     def _ask_there(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         host = next((h for h in self._reach.hosts if h.name == node.name), None)
@@ -309,15 +305,17 @@ class MpiBackend(EndLimit):
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
         host = host or MpiHost(node.name, None, 1)
         reach, loop = self._reach._replace(ranks=1, hosts=(host._replace(slots=1),)), Loop()
+        folder = make_folder(reach)
         read_fd, write_fd = os.pipe()
         with contextlib.ExitStack() as at_end:
+            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
             at_end.callback(loop.close)
             secret = os.urandom(32)
             offer = at_end.enter_context(open_gate(loop, self._reach, secret, [], []))
             program = offer.make_program(words, self._reach)
             try:
-                run = self._run(reach, program, secret, write_fd)
+                run = self._run(reach, program, secret, folder, write_fd)
             finally:
                 os.close(write_fd)
             self._asking.add(run)
@@ -381,6 +379,23 @@ class MpiBackend(EndLimit):
         if self._mpirun:
             self._mpirun.close()
         self._mpirun = self.ended = None
+
+
+def make_folder(reach: MpiReach) -> str:
+    """Return a new folder with mpirun's files. Raises ServiceError."""
+    # mpirun splits the words of its agent's command at blanks and colons.
+    plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
+    try:
+        folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-", dir=None if plain else "/tmp")
+        for name, text in mpirun.make_files(reach).items():
+            Path(folder, name).write_text(text)
+    except OSError as e:
+        raise _make_start_error(e) from e
+    return folder
+
+
+def _make_start_error(e: OSError) -> ServiceError:
+    return ServiceError(f"mpirun can't be started: {e.strerror}")
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 KINDS: Final[Mapping[str, FindingKind]] = {
     "not reached": FindingKind(
         "reached", "problem",
-        "check the server in the kubeconfig, your login, and the network to it (VPN, proxy), or give another "
-        "--kubeconfig or --context",
+        "get a kubeconfig from the cluster's administrator or provider (--kubeconfig, KUBECONFIG), or check "
+        "its server, your login, and the network to it (VPN, proxy), or give another --context",
     ),
     "old server": FindingKind(
         "version", "warning",

@@ -175,23 +175,28 @@ class _Splitter:
 
     def _refuse_repeated(self, key: str, name: str) -> None:
         if key in self.seen and key not in self.repeatable:
-            raise SpecError(f"{self._show(name)} is given twice")
+            shown = self._show(name)
+            spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
+            others = ", ".join(one for one in spellings if one != shown)
+            raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
         self.seen.add(key)
 
     def _take_values(self, name: str, count: int, found: list[str]) -> str:
         while len(found) < count:
-            found.append(self._take_value(name))
+            found.append(self._take_value(name, count))
         if any(" " in value for value in found[:-1]):
             raise SpecError(
                 f"{self._show(name)} {shlex.join(found)}: only its last value may contain a blank"
             )
         return " ".join(found)
 
-    def _take_value(self, name: str) -> str:
+    def _take_value(self, name: str, count: int = 1) -> str:
         ends = self.at >= len(self.words) or self.words[self.at].startswith("--")
         if ends or self.words[self.at] in self.aliases:
             hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
             shown = self._show(name)
+            if count > 1:
+                raise SpecError(f"{shown} needs {count} values: {shown}{' VALUE' * count}{hint}")
             form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
             raise SpecError(f"{shown} needs a value: {form}{hint}")
         self.at += 1

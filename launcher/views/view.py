@@ -57,6 +57,7 @@ class Transcript:
         self._nodes: dict[Any, str] = {}
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
+        self._begun = False  # some process runs, or has run
         self.width = len(OURS)
 
     def make_lines(self, e: Event) -> list[Said]:
@@ -98,6 +99,7 @@ class Transcript:
     def _on_process(self, e: Event) -> Iterator[Said]:
         process = e["process"]
         if e["state"] == "running":
+            self._begun = True
             yield Said(
                 OURS, _join(f"{process} runs on {self._show_node(e['node'])}, pid {e['pid']}", e.get("text"))
             )
@@ -123,7 +125,8 @@ class Transcript:
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
-        yield Said(OURS, f"ending the job: {why} (KILL after {e['grace_s']:g} s)", "warning")
+        kill = f" (KILL after {e['grace_s']:g} s)" if self._begun else ""
+        yield Said(OURS, f"ending the job: {why}{kill}", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:
         failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])

@@ -177,7 +177,7 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
             ["-H", "a:2", "-n", "3"],
             "-n=3 is more than the 2 slots of the hosts; add --oversubscribe",
         ),
-        (["-n", "3", "--worker_num", "4"], "--worker_num is given twice"),
+        (["-n", "3", "--worker_num", "4"], "--worker_num is given twice; the same option: -n, "),
         (["--app", "file"], "--app is not supported: pslaunch runs one program in all trainers; start a job"),
         (["--wdir", "/x"], "--wdir is not supported: programs run in the job's workspace; choose it by"),
         (["-wd", "/x"], "-wd is not supported"),

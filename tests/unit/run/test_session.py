@@ -89,7 +89,7 @@ def test_interruption_is_answered_during_the_start_of_nodes(
         said = "ending: interrupted (Ctrl+C); no longer waiting for localhost"
     else:
         assert session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out) == (codes.INT, False)
-        said = "ending the job: interrupted (Ctrl+C) (KILL after 5 s)"
+        said = "ending the job: interrupted (Ctrl+C)"
     assert out.told_in_time, out.getvalue()
     assert said in out.getvalue()
 
