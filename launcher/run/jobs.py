@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from ..backends.base import OF_ANOTHER, BeginningBackend, find_backend
 from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
 from ..node import codes, job, logs
-from ..node.head.events import make_end
+from ..node.head.events import PROGRESS, make_end
 from ..node.later import record
 from ..node.loop import Loop
-from ..node.shapes import check
+from ..node.shapes import check, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.log_view import LogView
-from ..views.view import Said, Transcript
+from ..views.view import Said, Transcript, show_process
 from .known_jobs import (
     complain,
     explain_no_jobs,
@@ -44,6 +44,10 @@ NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
     "failure", "processes",
 )  # fmt: skip
+# Fields of a process in `status`; any others of a record that comes from elsewhere are left out.
+SHOWN: Mapping[str, Any] = {
+    **PROGRESS, "state": is_name, "said": is_name, "pid": int, "code": is_code, "signal": is_name,
+}  # fmt: skip
 STOPPED = ("job", "state", "code", "reason")  # JSON of `stop`
 
 
@@ -104,19 +108,23 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
     """Print the status of a job and of each process."""
-    status = _select_news(_add_status(find(word, elsewhere, running=True), elsewhere))
+    r = _add_status(find(word, elsewhere, running=True), elsewhere)
     if as_json:
-        print(json.dumps(status), file=out)
+        print(json.dumps(_select_news(r)), file=out)
         return
-    code = "" if status["code"] is None else f" (exit code {status['code']})"
-    ended = "" if status["reason"] is None else f": {status['reason']}{code}"
-    print_line(f"{status['job']}  {status['state']}{ended}", out)
-    never = {record.WAITING: "not started"} if status["state"] == "ended" else {}
-    for process in status["processes"] or ():
-        known = {k: v for k, v in process.items() if k not in ("process", "state", "log", "node")}
-        state = process.get("state", "")
-        line = f"  {process['process']} on node {process['node']}  {never.get(state, state)}"
-        print_line(" ".join([line, *(f"{k}={v}" for k, v in known.items())]), out)
+    code = f" (exit code {r['code']})" if r.get("code") is not None else ""
+    ended = "" if r.get("reason") is None else f": {r['reason']}{code}"
+    print_line(f"{r['job']}  {r['state']}{ended}", out)
+    transcript = _make_transcript(r, out)
+    end = make_end(r)
+    for said in transcript.show_failure(end["failure"]) if end and end["failure"] else ():
+        print_line(f"  {said.text}", out)
+    never = {record.WAITING: "not started"} if r["state"] == "ended" else {}
+    for process in r.get("processes", ()):
+        known = {k: process[k] for k, shape in SHOWN.items() if k in process and fits(process[k], shape)}
+        known["state"] = never.get(known.get("state", ""), known.get("state", ""))
+        shown = f"{process['process']} on {transcript.show_node(process['node'])}"
+        print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
 
 
 def _find_begun(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
@@ -171,7 +179,7 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
     """Return the converter of a job's events into lines, which knows its nodes and processes."""
     transcript = Transcript(out.encoding)
     nodes = {i: str(place.get("name", "")) for i, place in enumerate(r.get("places", ()))}
-    transcript.learn(nodes, {p["process"]: p["log"] for p in r["processes"]})
+    transcript.learn(nodes, {p["process"]: p["log"] for p in r.get("processes", ())})
     return transcript
 
 

@@ -20,13 +20,24 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from .dispatch_bars import Bars
-from .view import Event, Said, Transcript, View, choose_colour, show_cost, show_s, show_short_ending
+from .view import (
+    RATE,
+    Event,
+    Said,
+    Transcript,
+    View,
+    choose_colour,
+    show_figures,
+    show_reported_state,
+    show_s,
+    show_short_ending,
+)
 
 REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
-COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", "samples/s", "elapsed")
+COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
-DROPPED: Final = ("node", "elapsed", "samples/s", "pass", "batch")  # in this order, on a narrow terminal
+DROPPED: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
 WIDE: Final = 1000  # columns; wider than any table
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
@@ -51,7 +62,7 @@ class LiveView(View):
         self._transcript = Transcript(out.encoding)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
-        self._drawn_s = self._start_s = clock()
+        self._drawn_s = clock()
         self._title = ""
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
@@ -119,9 +130,10 @@ class LiveView(View):
         return table
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
-        figures = (*_show_figures(row.progress), self._show_elapsed(row))
-        texts = (Text(process), Text(str(row.node)), Text(row.state, style=row.style), *map(Text, figures))
-        return dict(zip(COLUMNS, texts, strict=True))
+        words = {"process": process, "node": str(row.node), "elapsed": self._show_elapsed(row)}
+        words |= show_figures(row.progress)
+        texts = {name: Text(words.get(name, "")) for name in COLUMNS}
+        return texts | {"state": Text(row.state, style=row.style)}
 
     def _draw(self, *, whole: bool = False) -> None:
         block, self._pending = Text("\n").join(self._pending), []
@@ -157,8 +169,7 @@ class LiveView(View):
                 row = self._rows[e["process"]]
                 row.progress |= e
                 if "state" in e and row.ended_s is None:
-                    # A trainer that is connected is what everybody calls running.
-                    row.state = "running" if e["state"] == "connected" else str(e["state"])
+                    row.state = show_reported_state(str(e["state"]))
             case _:
                 pass
 
@@ -175,16 +186,6 @@ class LiveView(View):
         if row.began_s is None:
             return ""
         return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
-
-
-def _show_figures(progress: Event) -> tuple[str, str, str, str]:
-    cost, rate = progress.get("cost"), progress.get("samples_per_s")
-    return (
-        str(progress.get("pass", "")),
-        str(progress.get("batch", "")),
-        "" if cost is None else show_cost(cost),
-        "" if rate is None else f"{rate:,.0f}",
-    )
 
 
 _STYLES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")

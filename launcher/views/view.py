@@ -20,6 +20,7 @@ Event = Mapping[str, Any]  # from the head; see docs/events.md
 
 PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 OURS: Final = "pslaunch"
+RATE: Final = "samples/s"
 # A reason and its details; a leading node or part of the job belongs to the reason.
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
 
@@ -87,7 +88,7 @@ class Transcript:
         known = e.get("text") == self._nodes.get(e["node"])  # the host is named like its node
         if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
-            yield Said(OURS, _join(f"{self._show_node(e['node'])} {e['state']}", e.get("text")), level)
+            yield Said(OURS, _join(f"{self.show_node(e['node'])} {e['state']}", e.get("text")), level)
 
     def _on_dispatch(self, e: Event) -> Iterator[Said]:
         if e["node"] is not None or not e["files"]:
@@ -101,7 +102,7 @@ class Transcript:
         if e["state"] == "running":
             self._begun = True
             yield Said(
-                OURS, _join(f"{process} runs on {self._show_node(e['node'])}, pid {e['pid']}", e.get("text"))
+                OURS, _join(f"{process} runs on {self.show_node(e['node'])}, pid {e['pid']}", e.get("text"))
             )
         elif e["state"] == "exited":
             words = show_ending(e.get("code"), e.get("signal"))
@@ -131,7 +132,7 @@ class Transcript:
     def _on_end(self, e: Event) -> Iterator[Said]:
         failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])
         if failure:
-            yield from self._show_failure(failure)
+            yield from self.show_failure(failure)
         if e["code"] == 0:
             yield Said(OURS, _join(f"done after {elapsed}", e.get("reason")))
         else:
@@ -139,9 +140,10 @@ class Transcript:
             reason = None if failure else e.get("reason")  # the failure has the reason
             yield Said(OURS, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
-    def _show_failure(self, f: Event) -> Iterator[Said]:
+    def show_failure(self, f: Event) -> Iterator[Said]:
+        """Return the lines for the field `failure` of an end."""
         of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
-        what = f["what"] if of_node else f"{f['what']} on {self._show_node(f['node'])}"
+        what = f["what"] if of_node else f"{f['what']} on {self.show_node(f['node'])}"
         if f.get("text"):  # it says how, in words
             what = f"{what}: {f['text']}"
         elif f.get("code") is not None:
@@ -155,7 +157,8 @@ class Transcript:
         if f.get("advice"):
             yield Said(OURS, f"  what to do: {f['advice']}")
 
-    def _show_node(self, node: Any) -> str:
+    def show_node(self, node: Any) -> str:
+        """Show a node with the name of its host, if that is known: `node 2 (node3)`."""
         name = self._nodes.get(node)
         return f"node {node} ({name})" if name else f"node {node}"
 
@@ -186,16 +189,41 @@ def show_s(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def show_progress(report: Event) -> str:
-    """Show a progress report: `pass 0, batch 100, cost 5.310, 5320 samples/s`."""
-    words = [f"{name} {report[name]}" for name in ("pass", "batch") if name in report]
+def show_figures(report: Event) -> dict[str, str]:
+    """Show the figures of a progress report, by their names in tables."""
+    shown = {name: str(report[name]) for name in ("pass", "batch") if name in report}
     if "cost" in report:
-        words.append(f"cost {show_cost(report['cost'])}")
+        shown["cost"] = show_cost(report["cost"])
     if "samples_per_s" in report:
-        words.append(f"{report['samples_per_s']:.0f} samples/s")
+        shown[RATE] = f"{report['samples_per_s']:,.0f}"
+    return shown
+
+
+def show_progress(report: Event) -> str:
+    """Show a progress report: `pass 0, batch 100, cost 5.310, 5,320 samples/s`."""
+    shown = show_figures(report)
+    words = [f"{name} {shown[name]}" for name in ("pass", "batch", "cost") if name in shown]
+    if RATE in shown:
+        words.append(f"{shown[RATE]} {RATE}")
     if "dropped" in report:
         words.append(f"{report['dropped']} gradients dropped as late")
     return ", ".join(words)
+
+
+def show_reported_state(state: str) -> str:
+    """Show a state that a program reports: a connected trainer is what everybody calls running."""
+    return "running" if state == "connected" else state
+
+
+def show_process(status: Event) -> str:
+    """Show the status of a process: `running, pid 12, pass 0, cost 5.310`, `exit 3: a cause`."""
+    if status["state"] == "exited":
+        words = [show_short_ending(status.get("code"), status.get("signal"))]
+    else:
+        words = [show_reported_state(status.get("said") or status["state"])]
+        if "pid" in status:
+            words.append(f"pid {status['pid']}")
+    return _join(", ".join(filter(None, [*words, show_progress(status)])), status.get("why"))
 
 
 def _join(text: str, detail: str | None) -> str:

@@ -155,7 +155,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     assert jobs.stop("train-2", out, kill=False) == 0
     assert out.getvalue().splitlines() == [
         "train-2  ended: it failed (exit code 3)",
-        "  trainer/0 on node 0  exited",
+        "  trainer/0 on node 0 (localhost)  ended",
         "train-2 is not running: ended",
     ]
     for job in ("train-2", "train-3"):
@@ -243,7 +243,7 @@ def test_job_that_ends_before_a_request_has_ended(note: Note, tmp_path: Path, co
         ended.result()
     assert out.getvalue() == {
         "stop": "train-1 has ended\n",
-        "status": "train-1  ended: all ended (exit code 0)\n  trainer/0 on node 0  exited\n",
+        "status": "train-1  ended: all ended (exit code 0)\n  trainer/0 on node 0 (localhost)  ended\n",
     }.get(command, "trainer/0 | a line\n")
 
 
@@ -293,6 +293,28 @@ SHOWN_FAILURE = [
     "    No space",
     "  what to do: make room",
 ]
+
+
+def test_status_shows_the_failure_and_reported_figures(note: Note) -> None:
+    report = {"pass": 1, "batch": 200, "cost": 5.181938, "samples_per_s": 5320.4, "said": "connected"}
+    processes = [
+        {"process": "trainer/0", "node": 0, "log": "l", "state": "exited", "code": 3, **report, "pid": 12},
+        {"process": "trainer/1", "node": 1, "log": "l", "state": "running", "pid": 13, **report},
+        {"process": "trainer/2", "node": 2, "log": "l", "state": "waiting", "cost": "much"},
+    ]
+    places = [{"name": name} for name in ("localhost", "node2")]
+    over = {"code": 3, "reason": "trainer/0 ended with 3", "elapsed_s": 65.0, "failure": FAILURE}
+    note("train-1", "ended", processes=processes, places=places, **over)
+    out = io.StringIO()
+    jobs.show_status("train-1", out, as_json=False)
+    figures = "pass 1, batch 200, cost 5.182, 5,320 samples/s"
+    assert out.getvalue().splitlines() == [
+        "train-1  ended: trainer/0 ended with 3 (exit code 3)",
+        *[f"  {line}" for line in SHOWN_FAILURE],
+        f"  trainer/0 on node 0 (localhost)  exit 3, {figures}",
+        f"  trainer/1 on node 1 (node2)  running, pid 13, {figures}",
+        "  trainer/2 on node 2  not started",
+    ]
 
 
 def test_following_a_failed_job_shows_its_failure(

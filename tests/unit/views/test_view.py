@@ -203,7 +203,7 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
             view.show_event({**report, "process": process, "batch": second})
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
-    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1234 samples/s"
+    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1,234 samples/s"
 
 
 @pytest.mark.parametrize(
