@@ -111,6 +111,7 @@ def read_items(  # returns the number of samples before the first whose item doe
     below: int | None,  # ids are whole numbers from 0 to below - 1; None: floats
     out: npt.NDArray[np.int64] | _F32,  # ids [n], or vectors [n, dim]
     offsets: npt.NDArray[np.int64] | None,  # [samples + 1]: each item is a sequence; None: n samples
+    half: int = -1,  # of the pair, 0 or 1, that each item of a sequence is; -1: the item itself
     /,
 ) -> int: ...
 def count_items(  # returns the number of samples before the first whose item has no length

@@ -58,7 +58,7 @@ class Feeder:
     def _read(self, layer: Value, batch: Sequence[Any]) -> Column:
         place, half = self._places[layer.name], self._halves.get(layer.name)
         if half is not None:
-            return _read_sequences(layer, _split_pairs(layer, batch, place, half), 0)
+            return _read_pairs(layer, batch, place, half)
         return (_read_sequences if layer.is_sequence else _read_column)(layer, batch, place)
 
     def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
@@ -120,11 +120,16 @@ def _make_items(layer: Value, count: int) -> npt.NDArray[Any]:
 
 
 def _read_items(
-    layer: Value, samples: Sequence[Any], place: int, items: npt.NDArray[Any], offsets: Ids | None
+    layer: Value,
+    samples: Sequence[Any],
+    place: int,
+    items: npt.NDArray[Any],
+    offsets: Ids | None,
+    half: int = -1,
 ) -> bool:
     """Read the items of all samples; returns False if one of them is none for the core."""
     below = _get_limit(layer) if layer.kind == "id" else None
-    return _core.read_items(samples, place, below, items, offsets) == len(samples)
+    return _core.read_items(samples, place, below, items, offsets, half) == len(samples)
 
 
 def read_column(layer: Value, samples: Sequence[Any], place: int) -> npt.NDArray[Any] | None:
@@ -164,8 +169,18 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int) -> Column:
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
 
 
+def _read_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> Column:
+    """Read one half of the pairs of all samples."""
+    offsets = np.empty(len(samples) + 1, np.int64)
+    if _core.count_items(samples, place, offsets) == len(samples):
+        items = _make_items(layer, offsets[-1])
+        if _read_items(layer, samples, place, items, offsets, half):
+            return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
+    return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
+
+
 def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> list[tuple[list[Any]]]:
-    """Return samples of the first or the second half of the pairs at `place`."""
+    """Return samples of one half of the pairs at `place`, some of them none for the core."""
     found: list[tuple[list[Any]]] = []
     for i, item in enumerate(_list_items(layer, samples, place)):
         try:

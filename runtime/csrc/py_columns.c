@@ -10,6 +10,7 @@ typedef struct column {
     float *floats;            /* [n, dim] */
     size_t n, dim;            /* of ids: 1 */
     unsigned long long below; /* ids are below it */
+    Py_ssize_t half;          /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
 } column;
 
 /* Return a new reference to an item, or NULL without an exception. */
@@ -113,12 +114,19 @@ static bool read_item(const column *c, PyObject *item, size_t at) {
     return read_id(c, item, at) || read_array(c, item, at, 1);
 }
 
+static bool read_half(const column *c, PyObject *pair, size_t at) {
+    PyObject *item = count(pair) == 2 ? get_item(pair, c->half) : NULL;
+    bool read = item != NULL && read_item(c, item, at);
+    Py_XDECREF(item);
+    return read;
+}
+
 static bool read_sequence(const column *c, PyObject *items, size_t at, size_t n) {
-    if (read_array(c, items, at, n)) return true;
+    if (c->half < 0 && read_array(c, items, at, n)) return true;
     bool read = count(items) == (Py_ssize_t)n;
     for (size_t i = 0; read && i < n; i++) {
         PyObject *one = get_item(items, (Py_ssize_t)i);
-        read = one != NULL && read_item(c, one, at + i);
+        read = one != NULL && (c->half < 0 ? read_item(c, one, at + i) : read_half(c, one, at + i));
         Py_XDECREF(one);
     }
     return read;
@@ -152,11 +160,11 @@ static PyObject *read_column(const column *c, PyObject *samples, Py_ssize_t plac
 static PyObject *read_items(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *samples, *out, *starts, *below, *result = NULL;
-    Py_ssize_t place;
+    Py_ssize_t place, half = -1;
     Py_buffer view = {0}, offsets = {0};
-    if (!PyArg_ParseTuple(args, "OnOOO", &samples, &place, &below, &out, &starts)) return NULL;
+    if (!PyArg_ParseTuple(args, "OnOOO|n", &samples, &place, &below, &out, &starts, &half)) return NULL;
     bool ids = below != Py_None;
-    column c = {.below = ids ? PyLong_AsUnsignedLongLong(below) : 0};
+    column c = {.below = ids ? PyLong_AsUnsignedLongLong(below) : 0, .half = half};
     if (PyErr_Occurred()) return NULL;
     if (py_array(out, &view, ids ? PY_I64 : PY_F32, true, "out") < 0) return NULL;
     if (py_need_ndim(&view, ids ? 1 : 2, "out") < 0) goto done;

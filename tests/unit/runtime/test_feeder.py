@@ -209,3 +209,73 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
             _core.read_items([([1, 1, 1],)] * 3, 0, 3, out, np.array(wrong))
     with pytest.raises(ValueError, match="offsets has 0 items"):
         _core.read_items([], 0, 3, out, np.zeros(0, np.int64))
+
+
+PAIRS = data_type.sparse_float_vector(9)
+
+
+class Pair:
+    """A sequence of two items that is neither list nor tuple."""
+
+    def __init__(self, where: int, number: float) -> None:
+        self.items = (where, number)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Any:
+        return self.items[i]
+
+
+def make_feeder_of_pairs() -> Feeder:
+    x = layer.data(name="x", type=PAIRS)
+    assert x.numbers is not None
+    return Feeder([x.value, x.numbers])
+
+
+MAKE_PAIR: list[Callable[[int, float], Any]] = [
+    lambda where, number: (where, number),
+    lambda where, number: [where, number],
+    lambda where, number: (np.int64(where), np.float32(number)),
+    lambda where, number: np.array([where, number], object),
+    Pair,
+]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 8), st.floats(-9, 9, width=32)), max_size=4), min_size=1, max_size=5
+    ),
+    st.sampled_from(MAKE_PAIR),
+    st.sampled_from([list, tuple, lambda pairs: dict(enumerate(pairs)).values()]),
+)
+def test_pairs_become_places_and_numbers(
+    vectors: list[list[tuple[int, float]]], make_pair: Callable[..., Any], make_item: Callable[[Any], Any]
+) -> None:
+    batch = [(make_item([make_pair(*pair) for pair in vector]),) for vector in vectors]
+    places, numbers = make_feeder_of_pairs()(batch).values()
+    assert isinstance(places, Sequences)
+    assert isinstance(numbers, Sequences)
+    pairs = [pair for vector in vectors for pair in vector]
+    assert places.items.tolist() == [where for where, _ in pairs]
+    assert numbers.items.tolist() == [[number] for _, number in pairs]
+    offsets = np.cumsum([0, *map(len, vectors)]).tolist()
+    assert places.offsets.tolist() == numbers.offsets.tolist() == offsets
+
+
+@pytest.mark.parametrize("wrong", [(2,), (1, 2, 3), 1, "ab", None, (9, 0.5), (-1, 0.5), (0.5, 1)])
+def test_pairs_that_do_not_fit_are_left_to_the_caller(wrong: Any) -> None:
+    places, offsets = np.zeros(3, np.int64), np.array([0, 1, 3])
+    batch = [([(1, 0.5)],), ([(2, 0.5), wrong],)]
+    assert _core.read_items(batch, 0, 9, places, offsets, 0) == 1
+    assert places[:2].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="data layer x: sample 1 of the batch has the i"):
+        make_feeder_of_pairs()(batch)
+
+
+def test_pairs_that_go_while_they_are_read_are_no_crash() -> None:
+    pairs: list[Any] = []
+    pairs += [(Clearing(pairs), 0.5), (1, 0.5)]
+    out = np.zeros(2, np.int64)
+    assert _core.read_items([(pairs,)], 0, 9, out, np.array([0, 2]), 0) == 0
+    assert out.tolist() == [1, 0]
