@@ -324,7 +324,9 @@ def logs(
     process: Annotated[
         OptionalText,
         typer.Argument(
-            metavar="[PROCESS]", help="One process, such as trainer/1; else all.", show_default=False
+            metavar="[PROCESS]",
+            help="One process, such as trainer/1 or setup/0; else all.",
+            show_default=False,
         ),
     ] = None,
     follow: Annotated[

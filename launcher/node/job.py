@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pslaunch.runtime.shared import env
-from pslaunch.runtime.shared.env import PSERVER, TRAINER, Endpoint, Port
+from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG, TRAINER, Endpoint, Port
 
 if TYPE_CHECKING:
     from .messages import StartMsg
@@ -57,6 +57,15 @@ class Node(NamedTuple):
     python: str = ""  # replaces PYTHON there; empty until its agent has reported it
     roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes allowed on it
     trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
+
+    @property
+    def setup_key(self) -> str:
+        """Name shown with the output of its preparation."""
+        return f"setup/{self.id}"
+
+    @property
+    def setup_log(self) -> str:
+        return f"{self.log_dir}/{SETUP_LOG}"
 
     def place_in(self, workspace: str, log_dir: str | None = None) -> Node:
         """Return it with programs in `workspace`; output and lock follow `log_dir`, if given."""
@@ -124,6 +133,11 @@ class Plan(NamedTuple):
     nodes: tuple[Node, ...] = ()  # empty where agents report them
     package: Package | None = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
+
+    @property
+    def has_setup(self) -> bool:
+        """True if nodes are prepared before programs run."""
+        return bool(self.install or self.setup)
 
 
 class Process(NamedTuple):

@@ -259,7 +259,7 @@ JobRecord = TypedDict("JobRecord", {
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
     "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
     "reach": Any, "forgotten": bool, "error": Any, "unreachable": str,
-    "held": bool,
+    "held": bool, "has_setup": bool,
 }, total=False)
 
 # --- All that one side sends to another ---

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -150,7 +150,8 @@ def show_logs(
     Returns the exit code for the shell: with `follow` the job's own.
     """
     r = _find_begun(word, elsewhere, running=follow)
-    known = [p["process"] for p in r["processes"]]
+    setups = _list_setups(r)
+    known = [p["process"] for p in (*setups, *r["processes"])]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
     view = LogView(out, sys.stderr, _make_transcript(r, out), process, json=as_json, follow=follow)
@@ -165,14 +166,22 @@ def show_logs(
     if not (r["processes"] and r.get("places")):
         raise _make_lost_error(r)
     ended = int(r.get("code", codes.NODE_LOST)) if follow else codes.OK
-    if not _has_begun(r):
+    has_begun = _has_begun(r)
+    outputs = [*setups, *(r["processes"] if has_begun else ())]
+    unread = _print_files(r, [p for p in outputs if process in (None, p["process"])], view)
+    if end := make_end(r):
+        view.show_event(end)
+    if not has_begun and process not in [p["process"] for p in setups]:
         error = PslaunchError(_explain_nothing_ran(r))
         error.exit_code = ended or error.exit_code
         raise error
-    unread = _print_files(r, process, view)
-    if end := make_end(r):
-        view.show_event(end)
     return ended or unread
+
+
+def _list_setups(r: Record) -> list[dict[str, Any]]:
+    """Return the preparation of each node, like a process in the record."""
+    nodes = _read_places(r) if r.get("has_setup") else []
+    return [{"process": n.setup_key, "node": n.id, "log": n.setup_log} for n in nodes]
 
 
 def _make_transcript(r: Record, out: TextIO) -> Transcript:
@@ -222,13 +231,11 @@ def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
     return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
 
 
-def _print_files(r: Record, process: str | None, view: LogView) -> int:
-    """Print log files; returns 0, or the code of the first unreadable one."""
+def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView) -> int:
+    """Print the log files of these processes; returns 0, or the code of the first unreadable one."""
     code, nodes = codes.OK, _read_places(r)
     with open_backend(r) as there:
-        for p in r["processes"]:
-            if process not in (None, p["process"]):
-                continue
+        for p in outputs:
             node = nodes[p["node"]]
             try:
                 if p.get("state") == record.WAITING:

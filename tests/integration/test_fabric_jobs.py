@@ -121,6 +121,20 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
         assert "node 1 of the job (node3) is not among the hosts of this command: node2;" in done.stderr
 
 
+def test_failed_setup_is_read_by_later_shells(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
+    (workspace / "train.py").write_text("")
+    where = (f"--hosts={hosts[0].name}", f"--root_dir={hosts.root_dir}", "--setup=echo needs gcc; exit 7")
+    sent = (*where, f"--job_dispatch_package={workspace}", "--server_num=0")
+    shell = Shell(hosts, tmp_path / "own")
+    done = shell.run("fabric", "--json", "--detach", *QUICK, *sent)
+    job = json.loads(done.stdout.splitlines()[0])["job"]
+    done = shell.run("logs", job)
+    assert done.returncode == codes.FAILED and f"{job} ended before its programs ran" in done.stderr
+    assert "setup/0   | needs gcc" in done.stdout.splitlines(), done.stdout + done.stderr
+    assert "needs gcc" in shell.ok("logs", job, "setup/0").splitlines()
+    assert "  log: " in shell.ok("status", job)
+
+
 def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job(
     hosts: Hosts, workspace: Path
 ) -> None:

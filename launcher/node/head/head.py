@@ -20,7 +20,7 @@ from ..procs import WHY_LEFT
 from ..shapes import check, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, Event, Recent
-from .startup import Opening, make_setup_key
+from .startup import Opening
 from .supervise import Exit, Finish, Member, Supervisor, make_lost_advice
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Head:
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
-        self._node_of |= {make_setup_key(n.id): n.id for n in placed.nodes}
+        self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._names = list(self._node_of)  # by the number that agents give to an output
         self._streams = [logs.Stream(loop.now) for _ in self._names]
         self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the ending began

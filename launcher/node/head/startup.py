@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG
+from pslaunch.runtime.shared.env import PSERVER
 
 from .. import codes, job
 from ..line import reach
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from .supervise import Exit
 
 PORT_TRIES = 200
-
-
-def make_setup_key(node: int) -> str:
-    """Return the name shown with the output of a node's setup."""
-    return f"setup/{node}"
 
 
 class Opening:
@@ -113,16 +108,16 @@ class Opening:
 
     def _furnish(self) -> None:
         plan = self._desk.placed.plan
-        if not plan.install and not plan.setup:
+        if not plan.has_setup:
             self._find_addrs()
             return
 
         def make_order(link: Link) -> messages.FurnishMsg:
             return {
                 "type": "furnish",
-                "key": make_setup_key(link.node.id),
+                "key": link.node.setup_key,
                 "number": len(self._desk.placed.processes) + link.node.id,
-                "log": f"{link.node.log_dir}/{SETUP_LOG}",
+                "log": link.node.setup_log,
                 "workspace": link.node.workspace,
                 "state_dir": link.node.state_dir,
                 "install": plan.install._asdict() if plan.install else None,
@@ -140,8 +135,7 @@ class Opening:
         advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
         if advice and tail:
             said = tail.pop()
-        log = f"{link.node.log_dir}/{SETUP_LOG}"
-        text = f"can't be made ready: {said}"
+        log, text = link.node.setup_log, f"can't be made ready: {said}"
         self._desk.fail(link.make_failure(how.code, text, log=log, tail=tuple(tail), advice=advice))
 
     def on_furnished(self, link: Link, m: messages.FurnishedMsg) -> None:

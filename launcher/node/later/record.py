@@ -32,7 +32,7 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 _POINTER = {
     **STATUS, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
-    "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "places?": [dict],
+    "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "has_setup?": bool, "places?": [dict],
     "processes?": [{**_PROCESS, "log": str}],
 }  # fmt: skip
 _RECORD = {**_POINTER, "processes": [dict]}
@@ -56,6 +56,7 @@ def describe_job(placed: job.Placed, socket_path: str) -> JobRecord:
         "host": socket.gethostname(),
         "started": round(time.time(), 3),
         "socket": socket_path,
+        "has_setup": plan.has_setup,
         "places": [n._asdict() for n in placed.nodes],
         "processes": [{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
     }

@@ -333,6 +333,25 @@ def test_following_a_failed_job_shows_its_failure(
         assert (out.getvalue(), said) == ("trainer/0 | a line\n", [f"pslaunch  | {text}" for text in told])
 
 
+def test_logs_of_a_job_that_never_ran_are_those_of_its_setup(note: Note, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/setup.log").write_text("no compiler\n")
+    process = {"process": "trainer/0", "node": 0, "log": "l", "state": record.WAITING}
+    note("train-1", "ended", processes=[process], has_setup=True, code=7, reason="node 0 failed")
+    out = io.StringIO()
+    assert jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False) == 0
+    assert out.getvalue() == "no compiler\n"
+    out = io.StringIO()
+    with pytest.raises(PslaunchError, match="ended before its programs ran: node 0 failed"):
+        jobs.show_logs("train-1", None, out, follow=False, as_json=False)
+    assert out.getvalue() == "setup/0   | no compiler\n"
+    with pytest.raises(SpecError, match="no process 'setup/1' in job train-1; there are setup/0, trainer/0"):
+        jobs.show_logs("train-1", "setup/1", out, follow=False, as_json=False)
+    note("train-1", "ended", processes=[process], code=7)
+    with pytest.raises(SpecError, match="no process 'setup/0' in job train-1; there are trainer/0"):
+        jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False)
+
+
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_r: object) -> bool:
         note("train-1", "ended", code=0)
