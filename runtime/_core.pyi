@@ -124,6 +124,20 @@ def find_outside(  # returns the first column with an id that is not below its l
     columns: list[tuple[npt.NDArray[np.int64], int]], /
 ) -> tuple[int, int] | None: ...
 
+# -- text of slots as arrays: py_slots.c. A line has a count and so many values for each slot
+
+def count_slots(  # returns the number of lines before the first that has another form
+    lines: list[bytes],
+    sizes: npt.NDArray[np.int64],  # [slots]: values in a line; negative: any multiple of -size
+    counts: npt.NDArray[np.int64],  # [slots, lines], written: the number of values
+    /,
+) -> int: ...
+def read_slots(  # returns the number of lines before the first with a value that does not fit, or too many
+    lines: list[bytes],
+    columns: list[npt.NDArray[np.int64] | _F32],  # [all values] each, written: whole numbers, or floats
+    /,
+) -> int: ...
+
 # -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
 
 # Values that an object has in place of trainer 0's: its name, values, dim of a table or 0, shard of the table

@@ -8,12 +8,14 @@
 #include "py_kernels.h"
 #include "py_lookup.h"
 #include "py_shard.h"
+#include "py_slots.h"
 
 static int core_exec(PyObject *module) {
     if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_compute_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_lookup_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_columns_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_slots_methods) < 0) return -1;
     if (PyModule_AddFunctions(module, ps_shard_methods) < 0) return -1;
     return py_client_add(module);
 }

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import static
+from pslaunch.runtime import _core, static
 from pslaunch.runtime.arrays import Sequences
 from pslaunch.runtime.static.slots import (
+    _read_words,
     choose_samples,
     count_samples,
     join_columns,
@@ -20,6 +21,8 @@ from pslaunch.runtime.static.slots import (
     read_columns,
     unpack_columns,
 )
+
+pytestmark = pytest.mark.asan
 
 FLOATS = st.floats(-1e30, 1e30).map(lambda x: float(np.float32(x)))
 IDS = st.integers(0, 2**63 - 1)
@@ -82,6 +85,53 @@ def test_samples_are_chosen_joined_and_packed(samples: list[Any], data: st.DataO
     assert list_samples(chosen) == [samples[i] for i in places]
     joined = join_columns([columns, read_columns([], slots), chosen], slots)
     assert list_samples(unpack_columns(pack_columns(joined), slots)) == samples + list_samples(chosen)
+
+
+TEXT = st.text("0123456789 .-+e_naif\0\t", max_size=30).map(str.encode)
+
+
+@given(st.lists(st.one_of(TEXT, SAMPLES.map(lambda one: write_lines(one)[0][2])), min_size=1, max_size=4))
+def test_any_text_gives_what_python_reads(texts: list[bytes]) -> None:
+    lines, slots = [("a.txt", number, text) for number, text in enumerate(texts, 1)], make_slots()
+    try:
+        expected: Any = list_samples(_read_words(lines, slots))
+    except ValueError as e:
+        expected = str(e)
+    try:
+        found: Any = list_samples(read_columns(lines, slots))
+    except ValueError as e:
+        found = str(e)
+    assert repr(found) == repr(expected)  # nan is equal to itself
+
+
+def test_forms_of_numbers_that_are_rare_are_read_too() -> None:
+    columns = read_columns([("a.txt", 1, b" 3\t1_0 +5 inf 1 +7 +1 1_000\r 0 \n")], make_slots())
+    assert list_samples(columns) == [([10.0, 5.0, np.inf], 7, [1000], [])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (([b"1 2"], np.zeros(1, np.int64), np.zeros(1, np.int64)), "sizes: expected numbers other than 0"),
+        (([b"1 2"], np.full(1, -(2**63)), np.zeros(1, np.int64)), "sizes: expected numbers other than 0"),
+        (([b"1 2"], np.ones(1, np.int64), np.zeros(2, np.int64)), "counts has 2 items, but slots and lines"),
+        ((["1 2"], np.ones(1, np.int64), np.zeros(1, np.int64)), "expected bytes, str found"),
+        (((b"1 2",), np.ones(1, np.int64), np.zeros(1, np.int64)), "must be list, not tuple"),
+        (([b"1 2"], [np.zeros(1)]), "column"),
+        ((["1 2"], [np.zeros(1, np.int64)]), "expected bytes, str found"),
+    ],
+)
+def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(error)):
+        (_core.count_slots if len(arguments) == 3 else _core.read_slots)(*arguments)
+
+
+def test_core_writes_no_more_values_than_a_column_has() -> None:
+    memory = np.zeros(4, np.int64)
+    assert _core.read_slots([b"2 5 6", b"1 7", b"2 8 9"], [memory[:3]]) == 2
+    assert memory.tolist() == [5, 6, 7, 0]
+    assert _core.read_slots([b"9223372036854775808 1"], [memory]) == 0
+    assert _core.read_slots([b"18446744073709551617 1"], [memory]) == 0
 
 
 GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
