@@ -91,7 +91,7 @@ TEXT = st.text("0123456789 .-+e_naif\0\t", max_size=30).map(str.encode)
 
 
 @given(st.lists(st.one_of(TEXT, SAMPLES.map(lambda one: write_lines(one)[0][2])), min_size=1, max_size=4))
-def test_any_text_gives_what_python_reads(texts: list[bytes]) -> None:
+def test_core_reads_any_text_as_python_does(texts: list[bytes]) -> None:
     lines, slots = [("a.txt", number, text) for number, text in enumerate(texts, 1)], make_slots()
     try:
         expected: Any = list_samples(_read_words(lines, slots))
