@@ -152,7 +152,12 @@ def write_file(answer: AnswerWriter, path: str, *whose: str) -> None:
 
 
 def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
-    """Pack a node's log folder without our own files, output/ of --log_dir, and folders of other nodes."""
+    """Pack a node's log folder without our own files, output/ of --log_dir, and folders of other nodes.
+
+    Every job makes this folder: FileNotFoundError is raised if it is gone.
+    """
+    _check_owner(path, *whose)
+    os.stat(os.path.expanduser(path))
     others = [".pslaunch", "nodefile"]
     if f"{path}/.pslaunch" in whose:
         others.append("output")

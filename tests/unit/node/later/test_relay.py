@@ -65,12 +65,13 @@ def test_an_answer_that_lost_bytes_is_an_error(file: Path) -> None:
             list(read_pieces(io.BytesIO(whole[: at.start] + whole[at.stop :])))
 
 
-def test_folder_is_packed_and_missing_folder_is_empty(file: Path) -> None:
+def test_folder_is_packed_and_missing_output_is_empty(file: Path) -> None:
     folder = file.parent / "output"
     (folder / "pass-00000").mkdir(parents=True)
     (folder / "pass-00000/params.tar").write_bytes(b"values")
+    whose = (str(file.parent / "state"), "demo-1")
     for path, wanted in ((folder, ["pass-00000", "pass-00000/params.tar"]), (file.parent / "no", [])):
-        packed = answer("pack", str(path))
+        packed = answer("results", str(path), *whose)
         with tarfile.open(fileobj=io.BytesIO(b"".join(read_pieces(io.BytesIO(packed))))) as archive:
             assert sorted(archive.getnames()) == wanted
 
@@ -99,12 +100,13 @@ def test_other_files_in_a_log_folder_are_left_out(tmp_path: Path, state: str, le
     assert came == {path.name for path in (tmp_path / "log").iterdir()} - set(left_out)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = subprocess.run([*NODE, "read", str(tmp_path / "no")], capture_output=True, text=True, check=False)
-    assert (
-        done.returncode == codes.IO
-        and done.stderr == f"pslaunch logs: {tmp_path}/no: No such file or directory\n"
-    )
+def test_a_file_or_log_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for mode, command in (("read", "logs"), ("pack", "fetch")):
+        done = subprocess.run(
+            [*NODE, mode, str(tmp_path / "no")], capture_output=True, text=True, check=False
+        )
+        said = f"pslaunch {command}: {tmp_path}/no: No such file or directory\n"
+        assert (done.returncode, done.stderr) == (codes.IO, said)
 
 
 def test_files_of_another_job_are_refused(file: Path) -> None:
