@@ -156,7 +156,7 @@ def find_host(hosts: Sequence[Host], text: str, shown: str) -> Host:
         if host.address == address:
             return host
     known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
-    raise SpecError(f"{shown} is not among the hosts of this command: {known}; give others with --hosts")
+    raise SpecError(f"{shown} is not among the hosts of this command: {known}; --conf conf.py names others")
 
 
 # --- Selection. ---

@@ -285,7 +285,7 @@ def _read_places(r: Record) -> list[job.Node]:
 def fetch(
     word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
-    """Fetch a job's results into `output/` and `log/` of a folder. Returns 0."""
+    """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
     from .fetch import fetch_results
 
     r = _find_begun(word, elsewhere)
@@ -305,10 +305,11 @@ def fetch(
     for left_out in found.left_out:
         complain(f"pslaunch fetch: not fetched: {left_out}")
     for e in found.failed:
-        raise e
+        complain(f"pslaunch: {e}")
+    code = found.failed[0].exit_code if found.failed else codes.OK
     if output is None:
-        raise PslaunchError(f"{_explain_nothing_ran(r)}; only logs were fetched")
-    return codes.OK
+        complain(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
+    return code or (codes.FAILED if output is None else codes.OK)
 
 
 def stop(

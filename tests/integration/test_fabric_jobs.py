@@ -118,7 +118,9 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
     for words, said in ((("logs", job), "trainer/0 | 0\n"), (("fetch", job, str(less)), there)):
         done = another("node2").run(*words)
         assert (done.returncode, done.stdout) == (codes.USAGE, said)
-        assert "node 1 of the job (node3) is not among the hosts of this command: node2;" in done.stderr
+        assert (
+            "node 1 of the job (node3) is not among the hosts of this command: node2; --conf" in done.stderr
+        )
 
 
 def test_failed_setup_is_read_by_later_shells(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:

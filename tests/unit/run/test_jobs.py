@@ -352,6 +352,21 @@ def test_logs_of_a_job_that_never_ran_are_those_of_its_setup(note: Note, tmp_pat
         jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False)
 
 
+def test_every_node_whose_logs_can_not_be_fetched_is_named(
+    note: Note, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [Node(i, f"n{i}", "").place_in(str(tmp_path / f"ws{i}"))._asdict() for i in range(3)]
+    (tmp_path / "ws2/log").mkdir(parents=True)
+    (tmp_path / "ws2/log/train.log").touch()
+    process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
+    note("train-1", "ended", processes=[process], places=places, code=0)
+    out = io.StringIO()
+    assert jobs.fetch("train-1", tmp_path / "got", out) == codes.IO
+    assert out.getvalue() == f"{tmp_path}/got/log/2-n2/train.log\n"
+    missing = [f"{tmp_path}/ws{i}/log: No such file or directory" for i in range(2)]
+    assert capsys.readouterr().err.splitlines() == [f"pslaunch: pslaunch fetch: {text}" for text in missing]
+
+
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_r: object) -> bool:
         note("train-1", "ended", code=0)
