@@ -140,8 +140,9 @@ class K8sBackend:
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
-        self._create(making.result())
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
+        self._create(making.result())
+        wait.wait_for(self._release, self._cancelled)
         if not has_exec:
             wait.wait_for_all(self._cancelled)
             return None
@@ -150,7 +151,7 @@ class K8sBackend:
         return line
 
     def _create(self, things: Sequence[Object]) -> None:
-        """Create all, owned by the Job of node 0, which is released at last. Raises PslaunchError."""
+        """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError."""
         *others, job = map(self._limit, things)
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
         marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
@@ -161,8 +162,12 @@ class K8sBackend:
                      for thing in (manifests.make_secret(job), *others)]  # fmt: skip
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(self._create_one, belonging))
-        release = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
-        self._patch(self._reach.name, release, {BEGINNING: None})
+
+    def _release(self) -> bool:
+        """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
+        released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
+        self._patch(self._reach.name, released, {BEGINNING: None})
+        return True
 
     def _limit(self, thing: Object) -> Object:
         """Limit the time of a Job whose launcher may vanish before it has come to hold it."""
@@ -198,7 +203,7 @@ class K8sBackend:
                 return found
             if wait.search_in_turn() and first and get_state(first, "running"):
                 with contextlib.suppress(HostError):  # the pod may end meanwhile
-                    return self._read_record(first)  # the job may be over at once, and its pod lingers
+                    return self._find_end(first)
             return None
 
         head = wait.wait_for(look, self._cancelled)
@@ -232,7 +237,7 @@ class K8sBackend:
                 first = self._pods.find_first()
                 if first is None:
                     raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
-                if found := self._open_line(first) or self._read_record(first):
+                if found := self._open_line(first) or self._find_end(first):
                     return found
             except NodeLostError:
                 raise
@@ -241,10 +246,11 @@ class K8sBackend:
             if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
                 raise why
 
-    def _read_record(self, pod: Object) -> Event | None:
-        """Return the end of the job from the record in its pod, which lingers."""
+    def _find_end(self, pod: Object) -> Line | Event | None:
+        """Return the end of a job that is over, from its record; a line to its head while that lingers."""
         record = self._find_record(pod, self._reach.name)
-        return make_end(record) if record and record["state"] == "ended" else None
+        end = make_end(record) if record and record["state"] == "ended" else None
+        return end and (self._open_line(pod) or end)  # it had begun and ended since the last try
 
     def _find_record(self, pod: Object, job: str) -> JobRecord | None:
         return find_record(b"".join(self._answer(pod, ["records"])), job)

@@ -90,7 +90,7 @@ class PodWait:
 
     def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
         self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
-        self._began_s = self._looked_s = self._answered_s = time.monotonic()
+        self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
         self._told: set[str] = set()
 
     def wait_for_all(self, cancelled: threading.Event) -> None:
@@ -106,9 +106,11 @@ class PodWait:
             try:
                 if found := look():
                     return found
-                self._answered_s = time.monotonic()
+                self._unrefused_s = time.monotonic()
             except AWAY as e:
-                is_refused = isinstance(e, RightsError) and time.monotonic() > self._answered_s + REFUSED_S
+                if not isinstance(e, RightsError):
+                    self._unrefused_s = time.monotonic()
+                is_refused = time.monotonic() > self._unrefused_s + REFUSED_S
                 if is_refused or self._is_late():
                     raise
                 self._tell_once(str(e))

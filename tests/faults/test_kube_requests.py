@@ -22,10 +22,14 @@ from testbed.kube.cluster import PYTHON
 
 CREATION = re.compile(rb"POST \S*/(jobs|secrets|configmaps|services)[ ?]")
 OBJECTS = 8  # of a job with a package: Job, Secret, four ConfigMaps and two Services
-GONE = b'{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "message": "too old"}'
-EXPIRED = (
-    b"HTTP/1.1 410 Gone\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(GONE) + GONE
-)
+
+
+def refuse(code: int, message: str) -> bytes:
+    """Return an answer of the API server."""
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
+    text = json.dumps(status)
+    fields = (f"HTTP/1.1 {code} No", "Content-Type: application/json", f"Content-Length: {len(text)}")
+    return "\r\n".join([*fields, "", text]).encode()
 
 
 @pytest.fixture
@@ -89,10 +93,38 @@ def test_job_goes_on_after_an_answer_that_its_list_is_too_old(
         if not re.match(rb"GET \S*/pods\?", request):
             return None
         asked.append(request)
-        return EXPIRED if len(asked) == 2 else None
+        return refuse(410, "too old") if len(asked) == 2 else None
 
     with running(KubePlace(cluster, 1, kubeconfig=see(answer)), workspace, "--server_num=0") as job:
         assert job.launcher.wait() == 0, job.launcher.output()
-        assert job.lines("trainer/0") == ["done"]
+        assert job.lines("trainer/0") == ["done"], job.launcher.output()
     assert len(asked) > 2
     assert "(410)" in json.dumps(job.events())
+
+
+def test_api_server_that_is_away_before_the_head_is_found_delays_the_job(
+    cluster: Kube, see: Callable[..., Path], workspace: Path
+) -> None:
+    (workspace / "train.py").write_text("print('done')")
+    released: list[bytes] = []
+    asked: list[bytes] = []
+
+    def answer(request: bytes) -> bytes | None:
+        if request.startswith(b"PATCH "):
+            released.append(request)
+            if len(released) <= 3:
+                raise ConnectionResetError
+        elif re.match(rb"GET \S*/pods\?", request):
+            asked.append(request)
+            if len(asked) <= 3:
+                raise ConnectionResetError
+            if len(asked) == 4:  # a server that has just begun knows no rights
+                return refuse(403, 'User "developer" cannot list resource "pods" in API group ""')
+        return None
+
+    with running(KubePlace(cluster, 1, kubeconfig=see(answer)), workspace, "--server_num=0") as job:
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert job.lines("trainer/0") == ["done"], job.launcher.output()
+    assert len(released) > 3 and len(asked) > 4
+    said = json.dumps(job.events())
+    assert "is not reached" in said and "has no right to list pods" in said

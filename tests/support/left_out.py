@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 _CODES = "a code takes one way, and test_the_first_failed_process_gives_the_code[…-137-SIGKILL] goes it"
+_OBJECTS = "the objects are those of an attached job"
 _OUTPUT = "nodes write and pack their logs as for an attached job"
 _GUARDS = "guards end a node's programs as for an attached job; the loss of a pod is one case"
 
@@ -22,14 +23,16 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "bits_are_those_of_this_machine": "tests/integration/test_kube_separate.py trains so",
     },
     "k8s_detached": {
-        "values_and_arguments": "the objects are those of an attached job",
+        "values_and_arguments": _OBJECTS,
+        "bits_are_those_of_this_machine": _OBJECTS,
         "log_files": _OUTPUT,
-        "first_failed.*-(1|3|139)-": _CODES,
+        "first_failed.*-(0|1|3|139)-": _CODES,
         "losing_a_guard.*-19-": _GUARDS,
     },
     "k8s_rendered": {
+        "values_and_arguments": _OBJECTS,
         "log_files|lines_of_two": _OUTPUT,
-        "first_failed.*-(1|3|139)-": _CODES,
+        "first_failed.*-(0|1|3|139)-": _CODES,
         "losing_a_guard.*-(19-|9-agent)": _GUARDS,
     },
 }  # fmt: skip
