@@ -110,6 +110,7 @@ class K8sBackend:
         self._hurried = False
         self._answering: socket.socket | None = None
         self._count = 0  # of pods
+        self._silent: set[str] = set()  # pods that did not answer in time
 
     @functools.cached_property
     def _cluster(self) -> Cluster:
@@ -280,6 +281,8 @@ class K8sBackend:
                 raise FileError(f"{node.name}: {NO_PODS}")
             if not get_state(pod, "running") and self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
+        if pod["metadata"]["name"] in self._silent:
+            raise HostError(pod["metadata"]["name"], words[0], "it did not answer before")
         return self._answer_whole(pod, words)
 
     def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
@@ -294,6 +297,8 @@ class K8sBackend:
             except (HostError, *AWAY) as e:
                 had_rights = self._reach.lease_s  # as a launcher that holds the job
                 late = time.monotonic() > came_s + SILENT_S
+                if late:
+                    self._silent.add(pod["metadata"]["name"])
                 if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise
                 self._check_runs(pod)

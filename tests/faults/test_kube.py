@@ -22,7 +22,7 @@ import pytest
 from kubernetes import client, config
 
 from pslaunch.node import codes
-from support.jobs import QUICK, Event, finished, running
+from support.jobs import QUICK, Event, Job, finished, running
 from support.kube import Kube, KubePlace, open_own
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until
@@ -50,6 +50,7 @@ for i in range({lines}):
     time.sleep(0.02)
 """
 AWAY_S = 20.0
+LOST_AFTER_S, SLACK_S = 20.0, 45.0  # silence of a machine, and of a busy one of ours
 OLD = "pslaunch.test/python39:1"
 HOST = "kubernetes.io/hostname"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -209,15 +210,36 @@ def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, 
 
 @pytest.mark.timeout(LONG_S)
 def test_machine_that_dies_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
+    with running_on_both(own, workspace) as job:
+        machines.nodes[1].crash()
+        crashed_s = time.time()
+        assert job.launcher.wait(timeout_s=150.0) == codes.NODE_LOST, job.launcher.output()
+        lost = f"{job.get_job()['job']}-1"
+        assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
+        assert job.end()["time"] - crashed_s < LOST_AFTER_S + SLACK_S, job.launcher.output()
+        assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
+
+
+@pytest.mark.timeout(LONG_S)
+def test_machine_of_pod_0_that_is_cut_off_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
+    with running_on_both(own, workspace) as job:
+        machines.nodes[0].cut_off()
+        assert job.launcher.wait(timeout_s=300.0) == codes.NODE_LOST, job.launcher.output()
+        first = f"{job.get_job()['job']}-0"
+        assert job.end()["reason"].startswith(f"node 0 ({first}) was lost"), job.launcher.output()
+        # The second fetch from there waits no more.
+        assert re.search(rf"{first}\S*: pack failed: it did not answer before", job.launcher.output())
+        assert re.search(rf"Pod {first}-\w+ on node1", job.launcher.output()), job.launcher.output()
+
+
+@contextlib.contextmanager
+def running_on_both(own: Kube, workspace: Path) -> Iterator[Job]:
+    """Run a job with one pod on each machine."""
     (workspace / "train.py").write_text(WAIT)
     (workspace / "held.yaml").write_text(HELD)
-    options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", "--lost_after=10")
+    options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", f"--lost_after={LOST_AFTER_S:g}")
     with running(KubePlace(own, 2), workspace, *options) as job:
         place(own, 0, "node1")
         place(own, 1, "node2")
         job.until_printed("ready", ["trainer/0", "trainer/1"])
-        machines.nodes[1].crash()
-        assert job.launcher.wait(timeout_s=150.0) == codes.NODE_LOST, job.launcher.output()
-        lost = f"{job.get_job()['job']}-1"
-        assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
-        assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
+        yield job
