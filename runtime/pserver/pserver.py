@@ -127,8 +127,8 @@ class Pserver:
                     open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
-                f"no secret (option --secret_file): anybody who can reach {', '.join(sorted(open_beyond))} "
-                "can read and change the parameters"
+                "no secret (option --secret_file, variable PADDLE_INIT_SECRET_FILE): anybody who can reach "
+                f"{', '.join(sorted(open_beyond))} can read and change the parameters"
             )
 
     # -- serving

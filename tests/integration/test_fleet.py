@@ -56,9 +56,13 @@ def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -
     until_nothing_runs(2.0)
 
 
-def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", ["", "of all processes"])
+def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path, secret: str) -> None:
     (tmp_path / "train.py").write_text(ROLES)
     blocks = make_local_blocks(2, 2)
+    if secret:
+        (tmp_path / "secret").write_text(secret)
+        blocks = [block | {"PADDLE_INIT_SECRET_FILE": "secret"} for block in blocks]
     processes = run_by_hand(tmp_path, *blocks)
     assert [process.wait() for process in processes] == [0] * 4, [p.output() for p in processes]
     for i, server in enumerate(processes[:2]):
