@@ -1,10 +1,12 @@
 """Measure a launch next to as many starts of Python alone: `python bench/launch.py`.
 
 Started: from the command to the first line of the last script to run. Over: until the command is back.
+Then two scripts that print a million lines each, next to the same scripts with one pipe.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from turns import (
     take_turns,
 )
 
+LINES = 1_000_000
+PRINT = f"for i in range({LINES}): print(f'line {{i:07}} of a script, with 40 bytes')\n"
 NOTE = "import os, time; open(f'started-{os.getpid()}', 'w').write(repr(time.time()))\n"
 Environ = Mapping[str, str]
 
@@ -70,6 +74,46 @@ class Launch:
         return max(notes) - begin_s
 
 
+class Output:
+    """Lines that reach a reader who is fast, and the seconds until all is over."""
+
+    def __init__(self, environ: Environ) -> None:
+        self.environ = environ
+        self.shown: dict[str, list[int]] = {"pslaunch": [], "pipe": []}
+
+    def launch(self) -> float:
+        with make_fresh_folder() as folder:
+            script = folder / "print.py"
+            script.write_text(PRINT)
+            argv = [find_beside_python("pslaunch"), "local", "--server_num=0", "--worker_num=2", str(script)]
+            return self._count("pslaunch", [argv])
+
+    def pipe(self) -> float:
+        return self._count("pipe", [[sys.executable, "-c", PRINT]] * 2)
+
+    def _count(self, name: str, commands: list[list[str]]) -> float:
+        begin_s = time.perf_counter()
+        read, write = os.pipe()
+        programs = [subprocess.Popen(argv, env=self.environ, stdout=write) for argv in commands]
+        os.close(write)
+        with os.fdopen(read, "rb") as lines:
+            self.shown[name].append(sum(b"of a script" in line for line in lines))
+        if any(program.wait() for program in programs):
+            raise SystemExit(f"{' '.join(commands[0])} failed")
+        return time.perf_counter() - begin_s
+
+
+def measure_output(turns: int) -> None:
+    """Print the table of the million lines."""
+    table = Table(f"Output of {LINES:,} lines by each of 2 trainers", beside="the same programs, one pipe")
+    with make_user_environ() as environ:
+        output = Output(environ)
+        times = take_turns({"pslaunch": output.launch, "pipe": output.pipe}, turns)
+    shown = {name: f"{statistics.median(found):,.0f}" for name, found in output.shown.items()}
+    table.add_row("lines shown", shown["pslaunch"], shown["pipe"])
+    table.add_row("over", format_ms(times["pslaunch"]), format_ms(times["pipe"]))
+
+
 def format_ms(seconds: list[float]) -> str:
     return f"{statistics.median(seconds) * 1e3:.0f} ms"
 
@@ -105,6 +149,7 @@ def main() -> None:
         target = "<= 1.3" if name == "1 + 1" else ""
         table.add_row(f"pservers + trainers {name}: started", format_ms(times[name]), beside, found, target)
         table.add_row(f"pservers + trainers {name}: over", format_ms(launch.over[1:]))
+    measure_output(min(turns, 5))
 
 
 if __name__ == "__main__":

@@ -82,8 +82,9 @@ class Watch:
         if self._broken:
             return
         try:
-            for event in events:
-                self._tell(event)
+            with self._outlet.gather():
+                for event in events:
+                    self._tell(event)
             if tick and not self._outlet.is_full:
                 self._view.tick(self._loop.now())
             self._outlet.check()

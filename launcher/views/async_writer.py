@@ -10,9 +10,11 @@ import io
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, TextIO
 
 FULL_CHARS: Final = 1 << 20
+GATHERED_CHARS: Final = 1 << 16
 
 
 class Outlet(io.TextIOBase):
@@ -28,6 +30,7 @@ class Outlet(io.TextIOBase):
             self._fd = out.fileno()
         self._texts: deque[str] = deque()
         self._chars = 0
+        self._wakes_at = 0  # characters for which the thread is woken
         self._changed = threading.Condition()
         self._failed: OSError | None = None
         self._over = False
@@ -58,8 +61,20 @@ class Outlet(io.TextIOBase):
         with self._changed:
             self._texts.append(text)
             self._chars += len(text)
-            self._changed.notify()
+            if self._chars > self._wakes_at:
+                self._changed.notify()
         return len(text)
+
+    @contextlib.contextmanager
+    def gather(self) -> Iterator[None]:
+        """Write many short texts within: the thread is woken for GATHERED_CHARS, and at the end."""
+        self._wakes_at = GATHERED_CHARS
+        try:
+            yield
+        finally:
+            self._wakes_at = 0
+            with self._changed:
+                self._changed.notify()
 
     def flush(self) -> None:
         """Flush `out` if it has no descriptor; the thread needs no flush."""

@@ -59,6 +59,7 @@ class Transcript:
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
         self._begun = False  # some process runs, or has run
+        self._prefixes: dict[tuple[str, str], str] = {}  # by source and mark, for this width
         self.width = len(OURS)
 
     def make_lines(self, e: Event) -> list[Said]:
@@ -68,13 +69,17 @@ class Transcript:
 
     def make_columns(self, said: Said) -> tuple[str, str]:
         """Return the prefix `trainer/0 | ` and the text, both safe for a terminal of this encoding."""
-        who, text = clean(said.who, self._encoding), clean(said.text, self._encoding)
-        return f"{who:<{self.width}} {said.mark} ", text
+        prefix = self._prefixes.get((said.who, said.mark))
+        if prefix is None:
+            prefix = f"{clean(said.who, self._encoding):<{self.width}} {said.mark} "
+            self._prefixes[said.who, said.mark] = prefix
+        return prefix, clean(said.text, self._encoding)
 
     def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
         """Learn the names of a job's nodes, and its processes with their logs."""
         self._nodes, self._logs = dict(nodes), dict(logs)
         self.width = max(map(len, (OURS, *logs)))
+        self._prefixes = {}
 
     def _on_job(self, e: Event) -> Iterator[Said]:
         nodes = {node["id"]: node["name"] for node in e["nodes"]}
@@ -241,6 +246,9 @@ def _count_roles(processes: Mapping[str, str]) -> str:
 # --- Views that need no terminal. ---
 
 
+_ENCODER: Final = jsonlib.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 class JsonView(View):
     """View with one line of JSON per event, flushed at once."""
 
@@ -248,7 +256,11 @@ class JsonView(View):
         self._out = out
 
     def show_event(self, e: Event) -> None:
-        self._out.write(jsonlib.dumps(_replace_infinite(e), allow_nan=False, separators=(",", ":")) + "\n")
+        try:
+            text = _ENCODER.encode(e)
+        except ValueError:
+            text = _ENCODER.encode(_replace_infinite(e))
+        self._out.write(f"{text}\n")
         self._out.flush()
 
 

@@ -37,7 +37,7 @@ left = memoryview(blob)
 while left:
     left = left[os.write(1, left[:65536]):]
 """
-LONG_LINE = f"import os; blob = b'long ' * 10_000_000{WRITE}"
+LONG_LINE = f"import os; blob = b'long ' * 20_000_000{WRITE}"
 NOISE = f"import os, random; blob = random.Random(1).randbytes(20_000_000){WRITE}"
 DONE = """
 import hashlib, pathlib, sitecustomize

@@ -7,6 +7,7 @@ import itertools
 import math
 import sys
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
@@ -110,8 +111,11 @@ class Recent:
         self._bytes = 0
 
     def add(self, event: Event) -> Event:
-        """Keep and return a cleaned event; drop the oldest beyond the limits, never it. Raises ValueError."""
-        event = clean_event(event)
+        """Clean, keep and return an event. Raises ValueError."""
+        return self.keep(clean_event(event))
+
+    def keep(self, event: Event) -> Event:
+        """Keep and return a cleaned event; drop the oldest beyond the limits, never it."""
         size = estimate_size(event)
         self._events.append((event, size))
         self._bytes += size
@@ -126,7 +130,10 @@ class Recent:
         while at and self._events[at - 1][0]["n"] >= cursor:
             at -= 1
         found: list[Event] = []
-        for event, size in itertools.islice(self._events, at, None if limit is None else at + limit):
+        wanted: Iterable[tuple[Event, int]] = itertools.islice(self._events, at, None)
+        if at > len(self._events) // 2:  # a deque is walked from its nearer end
+            wanted = reversed([*itertools.islice(reversed(self._events), len(self._events) - at)])
+        for event, size in itertools.islice(wanted, limit):
             if limit_bytes <= 0:
                 break
             limit_bytes -= size

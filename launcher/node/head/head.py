@@ -406,7 +406,9 @@ class Head:
 
     def tell(self, event: str, **fields: Any) -> None:
         time = round(self._wall(), 3)
-        kept = self._events.add({"n": self._next_event, "time": time, "event": event, **fields})
+        told = {"n": self._next_event, "time": time, "event": event, **fields}
+        # Nearly all events are lines, which were cleaned when they were split.
+        kept = self._events.keep(told) if event == "line" else self._events.add(told)
         self._next_event += 1
         if event not in ("process", "progress"):
             return

@@ -32,7 +32,8 @@ MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_DATA_BYTES = 256 * 1024  # of a file, in one frame
 READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, while others wait
-MAX_BULK_BYTES = 1024 * 1024  # waiting to be sent; more is left out
+MAX_BULK_BYTES = 8 * 1024 * 1024  # waiting to be sent; more is left out
+MAX_BULK_LINES = 200_000  # of output among it: the head takes 2 s for them, and then hears of an exit
 HEARTBEAT_S = 1.0
 MAX_PARTS = 1024  # that the system writes at once
 LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
@@ -234,8 +235,8 @@ class MessageLine(Generic[Sent]):
         self._sending: list[bytes | memoryview] = []
         # Frames of one message stay together.
         self._control: deque[list[bytes]] = deque()
-        self._bulk: deque[list[bytes]] = deque()
-        self._bulk_bytes = 0
+        self._bulk: deque[tuple[list[bytes], int]] = deque()  # with its lines of output
+        self._bulk_bytes = self._bulk_lines = 0
         self._source: Callable[[], list[Data]] = list  # asked for pieces when nothing else waits
         self._wants_write = True
         self._last_sent_s = loop.now()
@@ -255,21 +256,24 @@ class MessageLine(Generic[Sent]):
             return
         frames = encode_control(self._note("sent", message))
         if in_order and self._bulk:
-            self._bulk.append(frames)
-            self._bulk_bytes += sum(map(len, frames))
+            self._queue_bulk(frames)
         else:
             self._control.append(frames)
         self._write()
 
     def send_output(self, piece: Output) -> bool:
         """Queue a piece of output; return False where a slow reader makes us leave it out."""
-        if not self.open or self._deaf or self._bulk_bytes > MAX_BULK_BYTES:
+        is_full = self._bulk_bytes > MAX_BULK_BYTES or self._bulk_lines > MAX_BULK_LINES
+        if not self.open or self._deaf or is_full:
             return False
-        frame = encode_output(piece)
-        self._bulk.append([frame])
-        self._bulk_bytes += len(frame)
+        self._queue_bulk([encode_output(piece)], piece.data.count(b"\n"))
         self._write()
         return True
+
+    def _queue_bulk(self, frames: list[bytes], lines: int = 0) -> None:
+        self._bulk.append((frames, lines))
+        self._bulk_bytes += sum(map(len, frames))
+        self._bulk_lines += lines
 
     def draw(self, source: Callable[[], list[Data]]) -> None:
         """Send pieces of `source` whenever nothing else waits, until it returns none."""
@@ -292,8 +296,9 @@ class MessageLine(Generic[Sent]):
         if self._control:
             frames = self._control.popleft()
         elif self._bulk:
-            frames = self._bulk.popleft()
+            frames, lines = self._bulk.popleft()
             self._bulk_bytes -= sum(map(len, frames))
+            self._bulk_lines -= lines
         else:
             pieces = self._source()
             frames, data = list(map(encode_data_head, pieces)), [piece.data for piece in pieces]
