@@ -286,7 +286,9 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
     return spec, given
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or a unique beginning of it.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job's id or name, or the beginning of its id.")
+]
 
 
 @app.command(cls=PlainCommand)

@@ -108,7 +108,7 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
     """Print the status of a job and of each process."""
-    r = _add_status(find(word, elsewhere, running=True), elsewhere)
+    r = _add_status(find(word, elsewhere), elsewhere)
     if as_json:
         print(json.dumps(_select_news(r)), file=out)
         return
@@ -127,9 +127,9 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
         print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
 
 
-def _find_begun(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
+def _find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job as `find_reached` does; raises the reason if no head leads it yet."""
-    r = find_reached(word, elsewhere, running=running)
+    r = find_reached(word, elsewhere)
     if r["state"] == record.WAITING:
         raise PslaunchError(_explain_nothing_ran(r))
     return r
@@ -149,7 +149,7 @@ def show_logs(
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
-    r = _find_begun(word, elsewhere, running=follow)
+    r = _find_begun(word, elsewhere)
     setups = _list_setups(r)
     known = [p["process"] for p in (*setups, *r["processes"])]
     if process and process not in known:
@@ -316,7 +316,7 @@ def stop(
     word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """End a job, with `kill` at once, and wait for its end. Returns 0."""
-    r = find(word, elsewhere, running=True)
+    r = find(word, elsewhere)
     if r["state"] == record.UNKNOWN:
         raise make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"

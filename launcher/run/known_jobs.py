@@ -134,22 +134,25 @@ def write_news(pointer: Record, news: Record) -> None:
     record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
 
-def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False) -> Record:
-    """Return the job with this id, or with a unique beginning of it. Raises SpecError.
+def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
+    """Return the job with this id, else with this name, else whose id begins so. Raises SpecError.
 
-    running: prefer the only running job among several.
+    Several jobs may match if all but this job have ended.
     """
     jobs = list_jobs(elsewhere)
-    found = [r for r in jobs if r["job"] == word] or [r for r in jobs if r["job"].startswith(word)]
-    if running and len(found) > 1:
-        alive = [r for r in found if r["state"] not in record.OVER]
-        found = alive if len(alive) == 1 and alive[0]["state"] != record.UNKNOWN else found
+    found = (
+        [r for r in jobs if r["job"] == word]
+        or [r for r in jobs if r.get("name") == word]
+        or [r for r in jobs if r["job"].startswith(word)]
+    )
     if len(found) == 1:
         return found[0]
     if found:
-        raise SpecError(
-            "\n  ".join([f"{word!r} matches several jobs; give more of the id", *map(format_line, found)])
-        )
+        alive = [r for r in found if r["state"] not in record.OVER]
+        if len(alive) == 1 and alive[0]["state"] != record.UNKNOWN:
+            return alive[0]
+        advice = "give more of the id" if alive else f"all have ended, {found[-1]['job']} is the newest"
+        raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
     if not jobs:
         raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}")
     near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
@@ -158,9 +161,9 @@ def find(word: str, elsewhere: Elsewhere | None = None, *, running: bool = False
     raise SpecError(f"no job {word!r}{there}; {hint}")
 
 
-def find_reached(word: str, elsewhere: Elsewhere | None, *, running: bool = False) -> Record:
+def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job as `find` does; raises the reason if its nodes can't be asked."""
-    r = find(word, elsewhere, running=running)
+    r = find(word, elsewhere)
     if "error" in r or r["state"] == record.UNKNOWN:
         raise make_unknown_error(r)
     return r

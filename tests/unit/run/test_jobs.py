@@ -57,21 +57,35 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Note]:
         yield write
 
 
-def test_only_running_job_is_preferred_if_asked_for(note: Note) -> None:
+def test_only_running_job_is_preferred(note: Note) -> None:
     note("train-1", "ended", code=3)
     note("train-2", "running")
-    assert known_jobs.find("train", running=True)["job"] == "train-2"
-    assert known_jobs.find("train-1", running=True)["job"] == "train-1"
+    assert known_jobs.find("train")["job"] == "train-2"
+    assert known_jobs.find("train-1")["job"] == "train-1"
+    note("train-3", "running")
     with pytest.raises(SpecError) as e:
         known_jobs.find("train")
     first, *lines = str(e.value).splitlines()
-    assert "'train'" in first and [line.split()[:2] for line in lines] == [
+    assert first == "'train' matches several jobs; give more of the id"
+    assert [line.split()[:2] for line in lines] == [
         ["train-1", "ended"],
         ["train-2", "running"],
+        ["train-3", "running"],
     ]
-    note("train-3", "running")
-    with pytest.raises(SpecError):
-        known_jobs.find("train", running=True)
+
+
+def test_newest_of_several_ended_jobs_is_named(note: Note) -> None:
+    for job, started in (("train-old", 1.0), ("train-new", 3.0), ("train-lost", 2.0)):
+        note(job, "lost" if job == "train-lost" else "ended", started=started)
+    with pytest.raises(SpecError, match="several jobs; all have ended, train-new is the newest"):
+        known_jobs.find("train")
+
+
+def test_exact_name_of_a_job_wins_over_ids_that_begin_so(note: Note) -> None:
+    note("late-1", "ended", name="late", code=0)
+    note("later-2", "running", name="later")
+    assert known_jobs.find("late")["job"] == "late-1"
+    assert known_jobs.find("lat")["job"] == "later-2"
 
 
 def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +97,7 @@ def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch
     note("train-1", "running")
     note("train-2", record.ELSEWHERE, reach={})
     with pytest.raises(SpecError, match="unknown"):
-        known_jobs.find("train", running=True)
+        known_jobs.find("train")
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
@@ -149,7 +163,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     note("train-1", "running")
     note("train-2", "ended", code=3, reason="it failed", reach=ANOTHERS, processes=processes)
     note("train-3", "ended", code=0, reason="all ended", places=places, processes=processes)
-    assert known_jobs.find("train", running=True)["job"] == "train-1"
+    assert known_jobs.find("train")["job"] == "train-1"
     out = io.StringIO()
     jobs.show_status("train-2", out, as_json=False)
     assert jobs.stop("train-2", out, kill=False) == 0
