@@ -58,6 +58,7 @@ class PrepareMsg(Folders):
     nic: str
     lost_after_s: float
     grace_s: float
+    launcher: str  # the process that leads the job, and its host; "" for a head on a node
     trace: bool  # keep one beside the logs
 
 

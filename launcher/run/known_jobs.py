@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
 MAX_SHOWN = 100  # bytes of an invalid record
 ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
+OF_TERMINALS = "a job without --detach is ended in its own terminal"
 NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {record.KEPT} ended jobs"
 
 
@@ -154,10 +155,10 @@ def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
         advice = "give more of the id" if alive else f"all have ended, {found[-1]['job']} is the newest"
         raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
     if not jobs:
-        raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}")
+        raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}; {OF_TERMINALS}")
     near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
     there = f" on {elsewhere.shown}" if elsewhere else ""
-    hint = f"did you mean {near!r}?" if near else "pslaunch jobs lists them"
+    hint = f"did you mean {near!r}?" if near else f"pslaunch jobs lists them; {OF_TERMINALS}"
     raise SpecError(f"no job {word!r}{there}; {hint}")
 
 

@@ -144,7 +144,9 @@ class _Here(Way):
         loop, plan = scene.loop, self.plan
         started = [] if plan.nodes else _wait_for_nodes(scene, self.backend, starting, "the cluster")
         placed = place_found(plan, [node for node, _ in started])
-        head = Head(loop, placed, os.urandom(32).hex(), time.time, _make_supply(loop, placed), scene.trace)
+        secret, supply = os.urandom(32).hex(), _make_supply(loop, placed)
+        launcher = f"process {os.getpid()} on {socket.gethostname()}"
+        head = Head(loop, placed, secret, time.time, supply, scene.trace, launcher)
         scene.at_end.callback(head.close)
         head.drain = scene.watch.show
         stop_on_signals(loop, self.backend, head.stop)

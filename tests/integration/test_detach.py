@@ -221,6 +221,7 @@ def test_a_job_that_is_not_there_is_named() -> None:
         assert (
             done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
         )
+        assert "a job without --detach is ended in its own terminal" in done.stderr
 
 
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:

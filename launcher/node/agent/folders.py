@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
 AGAIN_S = 0.1
-MAX_LOCK_BYTES = 400  # job, node, run folder
+MAX_LOCK_BYTES = 400  # job, node, run folder, launcher
 RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.make_run_dir_name makes it
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loaded only if there is one
 
@@ -49,7 +49,7 @@ class Premises:
         self._loop, self._hand_over, self._ready = loop, hand_over, ready
         self._answer, self._refuse = answer, refuse
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
-        self._run_dir = run_dir
+        self._run_dir, self._launcher = run_dir, order["launcher"]
         self.paths: Folders = {
             "workspace": os.path.expanduser(order["workspace"]),
             "log_dir": os.path.expanduser(order["log_dir"]),
@@ -79,7 +79,7 @@ class Premises:
             self._make(self.paths["log_dir"])
             self._make(self.paths["state_dir"], own=True)
             holder = self._lock()
-            job_id, first = f"{holder or ''}\n\n".split("\n")[:2]
+            job_id, first, _, launcher = f"{holder or ''}\n\n\n".split("\n")[:4]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
             self.shared = int(first)  # again, with this node's own subfolders
@@ -91,7 +91,8 @@ class Premises:
             self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter))
         else:
             advice = "end it or wait for it, or choose another --job_name or --log_dir"
-            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder; {advice}")
+            by = f" (its launcher is {launcher})" if launcher else ""
+            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder{by}; {advice}")
 
     def _make(self, path: str, *, own: bool = False) -> None:
         try:
@@ -111,7 +112,7 @@ class Premises:
             self._lock_fd = -1
 
     def _lock(self) -> str | None:
-        """Take the lock, or return its holder: job and node."""
+        """Take the lock, or return its holder: job, node, run folder, launcher."""
         path = os.path.join(self.paths["state_dir"], "lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.fchmod(fd, 0o600)  # another user who can open it could lock it
@@ -132,7 +133,7 @@ class Premises:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
         with _name_file(path):
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n".encode(), 0)
+            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n{self._launcher}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: no other job may enter while it still ends our processes.

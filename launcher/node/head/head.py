@@ -45,7 +45,9 @@ class Head:
         wall_clock: Callable[[], float],
         supply: Supply | None = None,
         trace: Trace | None = None,
+        launcher: str = "",
     ) -> None:
+        """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._wall, self._trace = loop, placed, wall_clock, trace
         plan = placed.plan
         self._started_s = loop.now()
@@ -64,7 +66,7 @@ class Head:
         self._events = Recent()
         self._next_event = 0
         package = Dispatch(loop, self, supply)
-        self._opening = Opening(self, secret, package)
+        self._opening = Opening(self, secret, package, launcher)
         self._hearers = self, self._opening, package
         self._timer: Timer | None = None
         self._told_ending = False

@@ -29,8 +29,8 @@ PORT_TRIES = 200
 class Opening:
     """Questioner of all nodes, stage after stage; `on_…` take the answers."""
 
-    def __init__(self, desk: Desk, secret: str, package: Dispatch) -> None:
-        self._desk, self._secret, self._package = desk, secret, package
+    def __init__(self, desk: Desk, secret: str, package: Dispatch, launcher: str) -> None:
+        self._desk, self._secret, self._package, self._launcher = desk, secret, package, launcher
         plan = desk.placed.plan
         nodes = [n.id for n in desk.placed.nodes]
         self._round = Round(nodes, ["hello"], self._prepare, is_over=lambda: desk.is_ending)
@@ -84,6 +84,7 @@ class Opening:
                 "nodes": len(self._desk.placed.nodes),
                 "lost_after_s": plan.limits.lost_after_s,
                 "grace_s": plan.limits.grace_s,
+                "launcher": self._launcher,
                 "trace": plan.trace,
             }
 

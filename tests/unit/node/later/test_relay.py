@@ -182,6 +182,7 @@ def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
         "log_dir": f"{workspace}/log",
         "output_dir": f"{workspace}/output",
         "state_dir": f"{workspace}/.pslaunch",
+        "launcher": "",
     }
     ready: list[bool] = []
     made = Premises(
