@@ -25,12 +25,19 @@ READ_AHEAD_BYTES = 32 * 1024  # read by tarfile and the buffer below it before t
 MAX_ENTRIES = 1_000_000
 
 
+class Failed(NamedTuple):
+    """Failed fetch of one folder."""
+
+    error: PslaunchError
+    place: str  # the folder and its node
+
+
 class Fetched(NamedTuple):
     """Results of a fetch: paths written here, messages about the rest, and errors of nodes."""
 
     brought: list[str]
     left_out: list[str]
-    failed: list[PslaunchError]
+    failed: list[Failed]
 
 
 def fetch_results(
@@ -52,7 +59,7 @@ def fetch_results(
         try:
             unpack(backend.ask(node, [mode, path, node.state_dir, job_id]), folder, found)
         except PslaunchError as e:  # others may have theirs
-            found.failed.append(e)
+            found.failed.append(Failed(e, f"{path} on {node.name}"))
 
     if output is not None:
         bring(nodes[0], output, "results", nodes[0].output_dir)

@@ -304,9 +304,9 @@ def fetch(
         print_line(path, out)
     for left_out in found.left_out:
         complain(f"pslaunch fetch: not fetched: {left_out}")
-    for e in found.failed:
+    for e, _ in found.failed:
         complain(f"pslaunch: {e}")
-    code = found.failed[0].exit_code if found.failed else codes.OK
+    code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
         complain(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
     return code or (codes.FAILED if output is None else codes.OK)

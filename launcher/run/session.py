@@ -32,7 +32,7 @@ from ..plan import make_plan, render
 from ..views.async_writer import Outlet
 from .slow_work import SlowWork
 from .watch import Watch
-from .ways import Scene, Started, Way, choose_way, stop_on_signals
+from .ways import Asked, Scene, Started, Way, choose_way, wait_for_work
 
 if TYPE_CHECKING:
     from ..node.line.trace import Trace
@@ -236,21 +236,17 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
         if not quiet:
             watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
-    asked: list[tuple[int, str]] = []
-    stop_on_signals(loop, way.backend, lambda number, why: asked.append((number, why)))
     work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
-    found = SlowWork(loop, work).wait(lambda: bool(asked), way.cut_fetch)
-    if asked or found is None:
-        number, why = asked[0]
-        watch.say(f"fetching results was interrupted: {why}", "error")
-        return codes.SIGNAL_BASE + number
+    found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
+    if isinstance(found, Asked):
+        watch.say(f"fetching results was interrupted: {found.why}", "error")
+        return codes.SIGNAL_BASE + found.number
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    for e in found.failed:
-        first = nodes[0]
-        watch.say(f"results were not fetched: {e}; they are in {first.output_dir} on {first.name}", "error")
+    for e, there in found.failed:
+        watch.say(f"results were not fetched: {e}; they are in {there}", "error")
     if found.failed:
-        return found.failed[0].exit_code
+        return found.failed[0].error.exit_code
     if not quiet:
         watch.say(f"results are in {' and '.join(places)}")
     return codes.OK

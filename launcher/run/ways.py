@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..backends.base import (
     Backend,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     AnyHead = Head | RemoteHead
 
+T = TypeVar("T")
 Started = list[tuple[Node, Line]]
 
 
@@ -309,6 +310,39 @@ def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], Non
     loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
 
 
+class Asked(NamedTuple):
+    """Signal that ended slow work, and its words."""
+
+    number: int
+    why: str
+
+
+def wait_for_work(
+    loop: Loop,
+    backend: Backend,
+    work: SlowWork[T],
+    cut: Callable[[], None],
+    tell: Callable[[str], None] = lambda _why: None,
+) -> T | Asked:
+    """Return the result of slow work, or the first signal that came; then `tell` has its words.
+
+    cut: ends the work soon. Raises the exception of work that was not cut.
+    """
+    asked: list[Asked] = []
+
+    def ask(number: int, why: str) -> None:
+        if not asked:
+            tell(why)
+        asked.append(Asked(number, why))
+
+    stop_on_signals(loop, backend, ask)
+    found = work.wait(lambda: bool(asked), cut)
+    if asked:
+        return asked[0]
+    assert found is not None
+    return found
+
+
 def _follow(
     scene: Scene,
     backend: Backend,
@@ -339,18 +373,14 @@ def _follow(
 
 def _wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], shown: str) -> Started:
     """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
-    asked: list[tuple[int, str]] = []
 
-    def ask(number: int, why: str) -> None:
-        if not asked:
-            scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
-        asked.append((number, why))
+    def tell(why: str) -> None:
+        scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
 
-    stop_on_signals(scene.loop, backend, ask)
-    started = starting.wait(lambda: bool(asked), backend.cancel) or []
-    if asked:
-        raise EndedEarlyError(*asked[0])
-    return started
+    found = wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
+    if isinstance(found, Asked):
+        raise EndedEarlyError(*found)
+    return found
 
 
 def _make_cut_line() -> Line:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import FileError
+from pslaunch.node.job import Node
 from pslaunch.node.later.relay import NOTES, read_pieces
-from pslaunch.run.fetch import Fetched, unpack
+from pslaunch.run.fetch import Fetched, fetch_results, unpack
 
 
 def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
@@ -225,3 +227,10 @@ def test_all_names_of_a_file_come_with_its_content(tmp_path: Path) -> None:
     assert found.left_out == []
     files = [path for path in map(Path, found.brought) if path.is_file()]
     assert len(files) == 3 and all(path.read_bytes() == b"values" for path in files)
+
+
+def test_failure_comes_with_the_folder_and_its_node(tmp_path: Path) -> None:
+    nodes = [Node(i, f"n{i}", "").place_in(f"{tmp_path}/ws{i}") for i in range(2)]
+    Path(nodes[0].log_dir).mkdir(parents=True)
+    found = fetch_results(LocalBackend(), "demo-1", nodes, logs=tmp_path / "got")
+    assert [failed.place for failed in found.failed] == [f"{nodes[1].log_dir} on n1"]
