@@ -28,12 +28,13 @@ esac
 def train(folder: Path, python: Path | str) -> tuple[str, set[str]]:
     """Return the digest of a job's model, and the processes that ran as arm64 code."""
     options = (*NUMBERS, f"--python={python}", "--num_passes=1")
-    code, job = finished(LocalPlace(1), folder, *options, program=["train.py"])
+    code, job = finished(LocalPlace(1), folder, *options, program=["train.py"], timeout_s=300.0)
     assert code == 0, job.launcher.output()
     model = (folder / "output/parameters.tar").read_bytes()
     return hashlib.sha256(model).hexdigest(), {one for one in PROCESSES if "arm64" in job.lines(one)}
 
 
+@pytest.mark.timeout(600)  # an emulated processor beside other tests
 @pytest.mark.may_skip(NO_ARM64)
 def test_word2vec_has_the_same_bits_if_half_of_its_processes_run_on_arm64(tmp_path: Path) -> None:
     arm64, choice, folder = make_python(tmp_path), tmp_path / "choice", tmp_path / "ws"

@@ -73,6 +73,7 @@ def test_word2vec_has_the_same_bits_in_every_build_with_any_trainer_count(
     assert {one for _, one in found} == {digest}
 
 
+@pytest.mark.timeout(600)  # an emulated processor beside other tests
 @pytest.mark.may_skip(NO_ARM64)
 def test_word2vec_has_the_same_bits_on_arm64(workspace: Path, digest: str, tmp_path: Path) -> None:
     assert train(make_python(tmp_path), workspace, 0, 1) == ("NEON", digest)
