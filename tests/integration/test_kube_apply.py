@@ -208,7 +208,7 @@ def test_job_without_its_launcher_ends_after_the_lease(cluster: Kube, workspace:
         name = job.get_job()["job"]
         job.launcher.kill()
     try:
-        cluster.wait_for_end(name, timeout_s=30.0)
+        cluster.wait_for_end(name)
         ended = cluster.list_pods(name)[0].status.container_statuses[0].state.terminated
         assert json.loads(ended.message)["reason"].startswith("the launcher is gone for 6 s")
         assert "leaving trainer" in cluster.read_log(cluster.list_pods(name)[0].metadata.name)

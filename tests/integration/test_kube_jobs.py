@@ -17,6 +17,7 @@ from kubernetes import client, utils, watch
 from integration.test_contract_training import TRAIN
 from support.jobs import PSLAUNCH, LocalPlace, finished
 from support.kube import Kube, KubePlace
+from support.process import started
 from testbed.kube.cluster import PYTHON
 
 # Trainers print what they have learned.
@@ -187,13 +188,13 @@ def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: P
     version = jobs.list_namespaced_job(name).metadata.resource_version
     where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={name}", f"--image={PYTHON}")
     argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--queue=team", "--wait_timeout=60"]
-    with subprocess.Popen(argv, cwd=workspace) as launcher:
+    with started(argv, cwd=workspace) as launcher:
         seen = watch.Watch().stream(
             jobs.list_namespaced_job, name, resource_version=version, timeout_seconds=60
         )
         job = next(seen)["object"].metadata.name
         jobs.patch_namespaced_job(job, name, {"spec": {"suspend": False}})
-        assert launcher.wait() == 0
+        assert launcher.wait() == 0, launcher.output()
     cluster.wait_until_gone()
 
 

@@ -88,6 +88,23 @@ def test_exact_name_of_a_job_wins_over_ids_that_begin_so(note: Note) -> None:
     assert known_jobs.find("lat")["job"] == "later-2"
 
 
+def test_job_that_no_head_leads_yet_shows_its_obstacle(note: Note) -> None:
+    note("train-1", "waiting", reason="pod train-1-0: no machine suits it")
+    note("train-2", "ended", code=0)
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=False)
+    jobs.show_status("train", out, as_json=False)  # it alone is not over
+    listed, _, shown = out.getvalue().splitlines()
+    assert listed.startswith("train-1  waiting  local") and listed.endswith("no machine suits it")
+    assert shown == "train-1  waiting: pod train-1-0: no machine suits it"
+    for command in ("logs", "logs -f"):
+        with pytest.raises(
+            PslaunchError, match="train-1 has been started yet: pod train-1-0: no machine"
+        ) as e:
+            show(command, out)
+        assert e.value.exit_code == codes.FAILED
+
+
 def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
