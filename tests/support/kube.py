@@ -185,7 +185,7 @@ def open_own() -> Iterator[Cluster]:
 class KubePlace:
     """Pods of the run's cluster, as the limited user has them. Files of a job are here once it has ended."""
 
-    name, led, lease_s, silent_s = "k8s", True, 6.0, 8.0
+    name, led, lease_s, silent_s = "k8s", True, 15.0, 8.0  # a busy machine needs seconds for the line
 
     def __init__(self, cluster: Kube, nodes: int, *options: str, kubeconfig: Path | None = None) -> None:
         self._cluster, self.nodes, self._options = cluster, nodes, (f"--nodes={nodes}", *options)
