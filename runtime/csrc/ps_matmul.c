@@ -29,24 +29,24 @@ static void copy(ps_matrix to, ps_matrix from, size_t rows, size_t cols) {
 }
 
 /* Compute a tile that is cut by the right edge of `out`, or whose columns are not dense there. */
-static void compute_apart(const ps_tiles *t, size_t rows, size_t cols, const float *a, ps_matrix b, size_t k,
+static void compute_apart(const ps_tiles *t, size_t rows, size_t cols, ps_matrix a, ps_matrix b, size_t k,
                           ps_matrix start, ps_matrix out) {
     float results[PS_TILE_ROWS * PS_TILE_COLS];
     ps_matrix tile = {results, (ptrdiff_t)t->cols, 1};
     if (start.at == NULL || cols < t->cols) memset(results, 0, rows * t->cols * sizeof *results);
     if (start.at != NULL) copy(tile, start, rows, cols);
-    t->compute(rows, a, b.at, b.row, k, results, tile.row, results, tile.row);
+    t->compute(rows, a.at, a.col, b.at, b.row, k, results, tile.row, results, tile.row);
     copy(out, tile, rows, cols);
 }
 
 /* Compute a tile; the columns of b are dense, and as many as those of a tile. */
-static void compute_tile(const ps_tiles *t, size_t rows, size_t cols, const float *a, ps_matrix b, size_t k,
+static void compute_tile(const ps_tiles *t, size_t rows, size_t cols, ps_matrix a, ps_matrix b, size_t k,
                          ps_matrix start, ps_matrix out) {
     static const float zero[PS_TILE_COLS];
     bool dense = out.col == 1 && (start.at == NULL || start.col == 1);
     if (cols < t->cols || !dense) compute_apart(t, rows, cols, a, b, k, start, out);
-    else if (start.at == NULL) t->compute(rows, a, b.at, b.row, k, zero, 0, out.at, out.row);
-    else t->compute(rows, a, b.at, b.row, k, start.at, start.row, out.at, out.row);
+    else if (start.at == NULL) t->compute(rows, a.at, a.col, b.at, b.row, k, zero, 0, out.at, out.row);
+    else t->compute(rows, a.at, a.col, b.at, b.row, k, start.at, start.row, out.at, out.row);
 }
 
 static ps_matrix shift(ps_matrix m, size_t i, size_t j) {
@@ -54,26 +54,32 @@ static ps_matrix shift(ps_matrix m, size_t i, size_t j) {
     return m;
 }
 
-/* Rows of a product that are packed in tiles of equal height. */
+/* Rows of a product in tiles of equal height, their lanes dense: of tile i at a.at + i * stride. */
 typedef struct band {
-    size_t first, rows, height;
-    const float *packed;
+    size_t first, tiles, height;
+    ps_matrix a;
+    size_t stride;
 } band;
+
+static ps_matrix get_tile(band own, size_t i) {
+    return (ps_matrix){own.a.at + i * own.stride, 1, own.a.col};
+}
 
 /* Compute a band and n columns of a product, for k links of its chains. Row after row of tiles: neighbours in
  * `out` are written one after the other. */
 static void compute_band(const ps_tiles *t, band own, size_t n, size_t k, float *b, ps_matrix start,
                          ps_matrix out) {
-    for (size_t i = 0; i < own.rows; i += own.height)
+    for (size_t i = 0; i < own.tiles; i++)
         for (size_t j = 0; j < n; j += t->cols)
-            compute_tile(t, own.height, least(t->cols, n - j), own.packed + i * k,
-                         (ps_matrix){b + j * k, (ptrdiff_t)t->cols, 1}, k, shift(start, own.first + i, j),
-                         shift(out, own.first + i, j));
+            compute_tile(t, own.height, least(t->cols, n - j), get_tile(own, i),
+                         (ps_matrix){b + j * k, (ptrdiff_t)t->cols, 1}, k,
+                         shift(start, own.first + i * own.height, j),
+                         shift(out, own.first + i * own.height, j));
 }
 
 /* Compute one row of tiles: b is read once, so it is packed only where its columns are not dense. */
-static void compute_row(ps_isa isa, size_t m, size_t n, size_t k, const float *a, ps_matrix b,
-                        ps_matrix start, ps_matrix out, float *packed) {
+static void compute_row(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b, ps_matrix start,
+                        ps_matrix out, float *packed) {
     for (size_t j = 0; j < n;) {
         ps_tiles t = ps_tiles_choose(isa, m, n - j);
         size_t cols = least(t.cols, n - j);
@@ -87,19 +93,26 @@ static void compute_row(ps_isa isa, size_t m, size_t n, size_t k, const float *a
     }
 }
 
+/* Return the band of some tiles from row `first` on, packed unless each of its rows is read once. */
+static band make_band(size_t first, size_t tiles, size_t height, size_t k, ps_matrix a, bool once,
+                      float *scratch) {
+    a = shift(a, first, 0);
+    if (a.row == 1 && once) return (band){first, tiles, height, a, height};
+    float *to = scratch + first * k;
+    if (tiles > 0) ps_pack(to, height, a.at, a.row, a.col, tiles * height, k);
+    return (band){first, tiles, height, {to, 1, (ptrdiff_t)height}, height * k};
+}
+
 /* Compute rows of a product for links of its chains. The heights of tiles differ by 1 at most: a low one
  * would have too few chains for the processor's units. */
 static void compute_rows(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, ps_matrix b, ps_matrix start,
                          ps_matrix out, float *scratch) {
     float *packed = scratch + DEPTH * BLOCK;
-    size_t tiles = divide_up(m, ps_tiles_choose(isa, m, n).rows), height = divide_up(m, tiles),
-           high = m - tiles * (height - 1);
-    band bands[2] = {{0, high * height, height, scratch},
-                     {high * height, m - high * height, height - 1, scratch + high * height * k}};
-    for (int i = 0; i < 2 && bands[i].rows > 0; i++)
-        ps_pack(scratch + bands[i].first * k, bands[i].height, place(a, bands[i].first, 0), a.row, a.col,
-                bands[i].rows, k);
-    if (tiles == 1) return compute_row(isa, m, n, k, scratch, b, start, out, packed);
+    ps_tiles t = ps_tiles_choose(isa, m, n);
+    size_t tiles = divide_up(m, t.rows), height = divide_up(m, tiles), high = m - tiles * (height - 1);
+    band bands[2] = {make_band(0, high, height, k, a, n <= t.cols, scratch),
+                     make_band(high * height, tiles - high, height - 1, k, a, n <= t.cols, scratch)};
+    if (tiles == 1) return compute_row(isa, m, n, k, get_tile(bands[0], 0), b, start, out, packed);
     for (size_t j = 0; j < n;) {
         ps_tiles own = ps_tiles_choose(isa, m, n - j);
         size_t cols = least(WIDTH, n - j), whole = cols / own.cols * own.cols;

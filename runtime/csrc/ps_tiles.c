@@ -10,34 +10,35 @@
 
 /* The accumulators stay in registers: all loops over a tile are unrolled, which gcc wants to hear. */
 #define UNROLL _Pragma("GCC unroll 16")
-#define DEFINE_ROWS(NAME, TARGET, VECTOR, LANES, VECTORS, LOAD, STORE, SPLAT, FMA)                           \
-    TARGET PS_INLINE void NAME(const size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k, \
-                               const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row) {     \
-        VECTOR sum[PS_TILE_ROWS][VECTORS], x[VECTORS];                                                       \
-        UNROLL for (size_t i = 0; i < rows; i++, start += start_row)                                         \
-            UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = LOAD(start + j * (LANES));                \
-        UNROLL for (size_t i = 0; i < rows; i++) {                                                           \
-            ps_prefetch(out + (ptrdiff_t)i * out_row);                                                       \
-            ps_prefetch(out + (ptrdiff_t)i * out_row + (LANES) * (VECTORS) - 1);                             \
-        }                                                                                                    \
-        for (; k > 0; k--, a += rows, b += b_row) {                                                          \
-            UNROLL for (int j = 0; j < (VECTORS); j++) x[j] = LOAD(b + j * (LANES));                         \
-            UNROLL for (size_t i = 0; i < rows; i++) {                                                       \
-                VECTOR y = SPLAT(a[i]);                                                                      \
-                UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = FMA(y, x[j], sum[i][j]);              \
-            }                                                                                                \
-        }                                                                                                    \
-        UNROLL for (size_t i = 0; i < rows; i++, out += out_row) UNROLL for (int j = 0; j < (VECTORS); j++)  \
-            STORE(out + j * (LANES), sum[i][j]);                                                             \
+#define DEFINE_ROWS(NAME, TARGET, VECTOR, LANES, VECTORS, LOAD, STORE, SPLAT, FMA)                          \
+    TARGET PS_INLINE void NAME(const size_t rows, const float *a, ptrdiff_t a_row, const float *b,          \
+                               ptrdiff_t b_row, size_t k, const float *start, ptrdiff_t start_row,          \
+                               float *out, ptrdiff_t out_row) {                                             \
+        VECTOR sum[PS_TILE_ROWS][VECTORS], x[VECTORS];                                                      \
+        UNROLL for (size_t i = 0; i < rows; i++, start += start_row)                                        \
+            UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = LOAD(start + j * (LANES));               \
+        UNROLL for (size_t i = 0; i < rows; i++) {                                                          \
+            ps_prefetch(out + (ptrdiff_t)i * out_row);                                                      \
+            ps_prefetch(out + (ptrdiff_t)i * out_row + (LANES) * (VECTORS) - 1);                            \
+        }                                                                                                   \
+        for (; k > 0; k--, a += a_row, b += b_row) {                                                        \
+            UNROLL for (int j = 0; j < (VECTORS); j++) x[j] = LOAD(b + j * (LANES));                        \
+            UNROLL for (size_t i = 0; i < rows; i++) {                                                      \
+                VECTOR y = SPLAT(a[i]);                                                                     \
+                UNROLL for (int j = 0; j < (VECTORS); j++) sum[i][j] = FMA(y, x[j], sum[i][j]);             \
+            }                                                                                               \
+        }                                                                                                   \
+        UNROLL for (size_t i = 0; i < rows; i++, out += out_row) UNROLL for (int j = 0; j < (VECTORS); j++) \
+            STORE(out + j * (LANES), sum[i][j]);                                                            \
     }
 
 /* A function with a loop of its own for each number of rows. */
-#define TILE_ARGS                                                                               \
-    size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k, const float *start, \
-        ptrdiff_t start_row, float *out, ptrdiff_t out_row
-#define CASE(ROWS, NAME)                                            \
-    case ROWS:                                                      \
-        NAME(ROWS, a, b, b_row, k, start, start_row, out, out_row); \
+#define TILE_ARGS                                                                            \
+    size_t rows, const float *a, ptrdiff_t a_row, const float *b, ptrdiff_t b_row, size_t k, \
+        const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row
+#define CASE(ROWS, NAME)                                                   \
+    case ROWS:                                                             \
+        NAME(ROWS, a, a_row, b, b_row, k, start, start_row, out, out_row); \
         break;
 #define CASES_2(NAME) CASE(1, NAME) CASE(2, NAME)
 #define CASES_4(NAME) CASES_2(NAME) CASE(3, NAME) CASE(4, NAME)

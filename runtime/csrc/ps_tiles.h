@@ -10,7 +10,7 @@ enum { PS_TILE_ROWS = 14, PS_TILE_COLS = 64 }; /* most of any build */
  * rows] dense, and the columns of b [k, cols], start and out dense. */
 typedef struct ps_tiles {
     size_t rows, cols;
-    void (*compute)(size_t rows, const float *a, const float *b, ptrdiff_t b_row, size_t k,
+    void (*compute)(size_t rows, const float *a, ptrdiff_t a_row, const float *b, ptrdiff_t b_row, size_t k,
                     const float *start, ptrdiff_t start_row, float *out, ptrdiff_t out_row);
 } ps_tiles;
 

@@ -91,6 +91,7 @@ TEST(matmul_of_many_blocks_is_one_chain_for_each_result) {
     check(70, 2, 300, 4); /* a few columns, of rows and of columns that are dense */
     check(70, 2, 300, 1);
     check(1010, 20, 9, 0); /* a few rows in the last block */
+    check(70, 16, 260, 1); /* rows that are read once, dense */
 }
 
 TEST(matmul_without_links_is_its_start) {
