@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import threading
 import time
@@ -52,6 +51,7 @@ __all__ = ["MpiBackend", "from_data", "make_backend", "to_data"]
 
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all hosts, once they were reached
+NOT_STARTED: Final = "mpirun can't be started"
 ASK_TRIES: Final = 3
 
 
@@ -118,32 +118,29 @@ class MpiBackend(EndLimit):
             "name": os.urandom(8).hex(), "head": head,
             "lost_after": limits.lost_after_s, "grace": limits.grace_s,
         }  # fmt: skip
-        loop, folder = Loop(), make_folder(self._reach)
-        try:
-            with (
-                open_gate(loop, self._reach, secret, came, refused) as offer,
-                _mark_folder(self._reach.in_place) as mark,
-            ):
-                order.update(addrs=offer.addrs, port=offer.port, mark=mark)
-                program = offer.make_program(["rank", json.dumps(order)], self._reach)
-                self._mpirun = self._run(self._reach, program, secret, folder, mark=mark)
-                self.ended = Ended(self._mpirun.fd, "mpirun", self._describe_end)
-                if self._cancelled.is_set():
-                    self._mpirun.end_now()
-                self._wait(loop, self._mpirun, came, refused)
-            came.sort(key=lambda one: one.trainers[0])
-            template = self._reach.node
-            if self._reach.in_place and all(one.sees_mark for one in came):
-                template = self._reach.in_place
-            return [(self._make_node(template, i, one), one.line) for i, one in enumerate(came)]
-        except BaseException:
-            for one in came:
-                one.line.close()
-            self._close_mpirun()
-            raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)  # read by now
-            loop.close()
+        with contextlib.closing(Loop()) as loop, hold_folder(self._reach) as folder:
+            try:
+                with (
+                    open_gate(loop, self._reach, secret, came, refused) as offer,
+                    _mark_folder(self._reach.in_place) as mark,
+                ):
+                    order.update(addrs=offer.addrs, port=offer.port, mark=mark)
+                    program = offer.make_program(["rank", json.dumps(order)], self._reach)
+                    self._mpirun = self._run(self._reach, program, secret, folder, mark=mark)
+                    self.ended = Ended(self._mpirun.fd, "mpirun", self._describe_end)
+                    if self._cancelled.is_set():
+                        self._mpirun.end_now()
+                    self._wait(loop, self._mpirun, came, refused)
+                came.sort(key=lambda one: one.trainers[0])
+                template = self._reach.node
+                if self._reach.in_place and all(one.sees_mark for one in came):
+                    template = self._reach.in_place
+                return [(self._make_node(template, i, one), one.line) for i, one in enumerate(came)]
+            except BaseException:
+                for one in came:
+                    one.line.close()
+                self._close_mpirun()
+                raise
 
     def _run(
         self,
@@ -163,7 +160,7 @@ class MpiBackend(EndLimit):
         try:
             return Leashed(argv, env, self._grace_s, removed=removed, stdout=stdout)
         except OSError as e:
-            raise _make_start_error(e) from e
+            raise ServiceError(f"{NOT_STARTED}: {e.strerror}") from e
 
     def _wait(self, loop: Loop, run: Leashed, came: list[Arrival], refused: Sequence[str]) -> None:
         """Run the loop until the agents of all ranks have come; beat on their lines. Raises PslaunchError."""
@@ -304,20 +301,17 @@ class MpiBackend(EndLimit):
         if self._reach.hosts and not host:
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
         host = host or MpiHost(node.name, None, 1)
-        reach, loop = self._reach._replace(ranks=1, hosts=(host._replace(slots=1),)), Loop()
-        folder = make_folder(reach)
-        read_fd, write_fd = os.pipe()
+        reach = self._reach._replace(ranks=1, hosts=(host._replace(slots=1),))
         with contextlib.ExitStack() as at_end:
-            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-            answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
-            at_end.callback(loop.close)
+            loop = at_end.enter_context(contextlib.closing(Loop()))
+            folder = at_end.enter_context(hold_folder(reach))
             secret = os.urandom(32)
             offer = at_end.enter_context(open_gate(loop, self._reach, secret, [], []))
             program = offer.make_program(words, self._reach)
-            try:
-                run = self._run(reach, program, secret, folder, write_fd)
-            finally:
-                os.close(write_fd)
+            read_fd, write_fd = os.pipe()
+            answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
+            with os.fdopen(write_fd, "wb") as writing:
+                run = self._run(reach, program, secret, folder, writing.fileno())
             self._asking.add(run)
             at_end.callback(run.close)
             at_end.callback(self._asking.discard, run)
@@ -381,21 +375,22 @@ class MpiBackend(EndLimit):
         self._mpirun = self.ended = None
 
 
-def make_folder(reach: MpiReach) -> str:
-    """Return a new folder with mpirun's files. Raises ServiceError."""
+@contextlib.contextmanager
+def hold_folder(reach: MpiReach) -> Iterator[str]:
+    """Yield a new folder with mpirun's files, which is removed afterwards. Raises ServiceError."""
     # mpirun splits the words of its agent's command at blanks and colons.
     plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
-    try:
-        folder = tempfile.mkdtemp(prefix="pslaunch-mpirun-", dir=None if plain else "/tmp")
-        for name, text in mpirun.make_files(reach).items():
-            Path(folder, name).write_text(text)
-    except OSError as e:
-        raise _make_start_error(e) from e
-    return folder
-
-
-def _make_start_error(e: OSError) -> ServiceError:
-    return ServiceError(f"mpirun can't be started: {e.strerror}")
+    with contextlib.ExitStack() as at_end:
+        try:
+            place = tempfile.TemporaryDirectory(
+                prefix="pslaunch-mpirun-", dir=None if plain else "/tmp", ignore_cleanup_errors=True
+            )
+            folder = at_end.enter_context(place)
+            for name, text in mpirun.make_files(reach).items():
+                Path(folder, name).write_text(text)
+        except OSError as e:
+            raise ServiceError(f"{NOT_STARTED}: {e.strerror}") from e
+        yield folder
 
 
 @contextlib.contextmanager

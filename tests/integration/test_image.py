@@ -65,15 +65,26 @@ def make_argv(root: Path, argv: Sequence[str], user: str = "0:0", *settings: str
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """Return a Debian with Python where the Dockerfile's step has run, by wheels of packages from here."""
+    """Return a Debian where the Dockerfile's step has run, with wheels of packages from here."""
     if reason := why_not():
         pytest.skip(reason)
     root = tmp_path / "root"
+    try:
+        make_root(root)
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+def make_root(root: Path) -> None:
+    """Unpack the tests' image and run the Dockerfile's step in it."""
     unpack_image(BUILT / "python", root)
     shutil.rmtree(root / "opt/pslaunch")
     os.mknod(root / "dev/null", stat.S_IFCHR, os.makedev(1, 3))
     (root / "dev/null").chmod(0o666)
-    make_wheelhouse(root / WHEELS, list_needs("numpy", "typer"))
+    make_wheelhouse(
+        root / WHEELS, list_needs(*re.findall(r"image\.sh (.*?) &&", read_step("RUN"))[0].split())
+    )
     (root / OWN).mkdir()
     shutil.copy(TEMPLATES / "image.sh", root / OWN)
     (root / OWN / make_wheel_name()).write_bytes(make_wheel())
@@ -81,8 +92,6 @@ def root(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(
         make_argv(root, ["sh", "-c", read_step("RUN")], "0:0", *offline), check=True, capture_output=True
     )
-    yield root
-    shutil.rmtree(root)
 
 
 def test_image_is_small_and_serves_version_and_pservers(root: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, cast
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.mpi import MpiBackend, make_folder
+from pslaunch.backends import mpirun
+from pslaunch.backends.mpi import MpiBackend, hold_folder
 from pslaunch.backends.mpi_gate import Arrival, _check_arrival, unpack_ranks
-from pslaunch.errors import NodeLostError
+from pslaunch.errors import NodeLostError, ServiceError
 from pslaunch.node.agent.rank import pack_ranks
 from pslaunch.node.job import Node
 from pslaunch.node.line.gate import Seals
@@ -78,9 +78,22 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
 ) -> None:
     (tmp_path / "a b").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b"))
-    folder = make_folder(make_backend(mpirun="true")._reach)
-    shutil.rmtree(folder)
-    assert " " not in folder
+    with hold_folder(make_backend(mpirun="true")._reach) as folder:
+        assert " " not in folder and Path(folder).is_dir()
+    assert not Path(folder).exists()
+
+
+def test_folder_of_mpirun_goes_where_its_files_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(mpirun, "make_files", lambda reach: {"absent/name": ""})
+    with (
+        pytest.raises(ServiceError, match="can't be started: No such file"),
+        hold_folder(make_backend()._reach),
+    ):
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 def test_mpirun_that_ends_by_itself_is_explained_by_its_last_lines(tmp_path: Path) -> None:
