@@ -127,7 +127,10 @@ def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
 
 
 def make_pod(state: Object) -> Object:
-    return {"status": {"containerStatuses": [{"name": "node", "state": state}]}}
+    return {
+        "metadata": {"name": "j-1-pod"},
+        "status": {"containerStatuses": [{"name": "node", "state": state}]},
+    }
 
 
 class Failing:
