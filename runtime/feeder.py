@@ -56,10 +56,10 @@ class Feeder:
         return {layer.name: self._read(layer, batch) for layer in self._layers}
 
     def _read(self, layer: Value, batch: Sequence[Any]) -> Column:
-        place, half = self._places[layer.name], self._halves.get(layer.name)
-        if half is not None:
-            return _read_pairs(layer, batch, place, half)
-        return (_read_sequences if layer.is_sequence else _read_column)(layer, batch, place)
+        place = self._places[layer.name]
+        if not layer.is_sequence:
+            return _read_column(layer, batch, place)
+        return _read_sequences(layer, batch, place, self._halves.get(layer.name, -1))
 
     def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
         columns, ids = {}, []
@@ -152,31 +152,24 @@ def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
     return _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
 
 
-def _read_sequences(layer: Value, samples: Sequence[Any], place: int) -> Column:
+def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int = -1) -> Column:
+    """Read the items of all samples, or with `half` from 0 that half of their pairs."""
     offsets = np.empty(len(samples) + 1, np.int64)
     found = _core.count_items(samples, place, offsets)
-    column = list(_list_items(layer, samples, place)) if found < len(samples) else []
-    if column:
-        raise ValueError(
-            f"data layer {layer.name}: sample {found} of the batch has the item "
-            f"{reprlib.repr(column[found])}, expected a list or an array of items"
-        )
-    items = _make_items(layer, offsets[-1])
-    if not _read_items(layer, samples, place, items, offsets):
-        numbered = [(i, one) for i, own in enumerate(_list_items(layer, samples, place)) for one in own]
+    items = _make_items(layer, offsets[-1] if found == len(samples) else 0)
+    if found < len(samples) or not _read_items(layer, samples, place, items, offsets, half):
+        if half >= 0:
+            return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
+        column = list(_list_items(layer, samples, place))
+        if found < len(samples):
+            raise ValueError(
+                f"data layer {layer.name}: sample {found} of the batch has the item "
+                f"{reprlib.repr(column[found])}, expected a list or an array of items"
+            )
+        numbered = [(i, one) for i, own in enumerate(column) for one in own]
         is_id = layer.kind == "id"
         items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
-
-
-def _read_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> Column:
-    """Read one half of the pairs of all samples."""
-    offsets = np.empty(len(samples) + 1, np.int64)
-    if _core.count_items(samples, place, offsets) == len(samples):
-        items = _make_items(layer, offsets[-1])
-        if _read_items(layer, samples, place, items, offsets, half):
-            return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
-    return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
 
 
 def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> list[tuple[list[Any]]]:
