@@ -60,15 +60,23 @@ class GeneratorLoader:
 
     Not iterable: start() begins a pass, each Executor.run() of the program takes a batch, at the end
     core.EOFException is raised, and reset() ends the pass. Iterable: a `for` loop gives lists of one feed.
+    `end` is called at the end of a pass, so that a waiting reader returns.
     """
 
     def __init__(
-        self, variables: Sequence[Variable], capacity: int, *, iterable: bool, return_list: bool
+        self,
+        variables: Sequence[Variable],
+        capacity: int,
+        *,
+        iterable: bool,
+        return_list: bool,
+        end: Callable[[], object] = lambda: None,
     ) -> None:
         self._variables = list(variables)
         self._capacity = capacity
         self._iterable = iterable
         self._return_list = return_list
+        self._end = end
         self._read: Callable[[], Generator[Feed, None, None]] | None = None
         self._pass: Generator[Feed, None, None] | None = None
         self._next: Feed | None = None  # seen by peek()
@@ -96,7 +104,7 @@ class GeneratorLoader:
     def _set(self, reader: Reader, convert: Callable[[Any], Feed]) -> GeneratorLoader:
         if not callable(reader):
             raise TypeError(f"DataLoader: {reader!r}, expected a reader of batches, as paddle.batch makes")
-        self._read = buffered(lambda: map(convert, reader()), self._capacity)
+        self._read = buffered(lambda: map(convert, reader()), self._capacity, self._end)
         return self
 
     def _stack_samples(self, samples: Sequence[Any]) -> Feed:

@@ -102,15 +102,20 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
     return read_cached
 
 
-def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, None]]:
-    """Return a reader whose thread reads up to `size` samples ahead. Errors of `reader` are raised here."""
+def buffered(
+    reader: Reader, size: int, end: Callable[[], object] = lambda: None
+) -> Callable[[], Generator[Any, None, None]]:
+    """Return a reader whose thread reads up to `size` samples ahead. Errors of `reader` are raised here.
+
+    `end` is called at the end of reading, also an early one, so that a waiting `reader` returns.
+    """
 
     def read_ahead() -> Generator[Any, None, None]:
         items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(max(size, 1))
         stop = threading.Event()
         thread = threading.Thread(target=_fill, args=(reader, items, stop), name="buffered", daemon=True)
-        thread.start()
         try:
+            thread.start()
             while True:
                 item, error = items.get()
                 if error is not None:
@@ -120,6 +125,7 @@ def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, Non
                 yield item
         finally:  # also if the caller stops early: the thread must not wait for ever
             stop.set()
+            end()
             _drain(items, thread)
 
     return read_ahead

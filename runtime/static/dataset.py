@@ -6,10 +6,6 @@ import difflib
 import itertools
 import os
 import random
-import shlex
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,6 +19,7 @@ from ..fleet.life import FLEET
 from ..reader import batch
 from ..settings import get_settings
 from ..shared import env
+from .commands import Commands, split_command
 from .program import Variable
 from .slots import (
     Columns,
@@ -37,8 +34,6 @@ from .slots import (
 
 LINES = 4096  # that are parsed at a time into memory
 PIECE_BYTES = 16 << 20  # of a worker's samples, in one exchange of all workers
-LAST_WORDS_BYTES = 2000  # of a command that failed
-_SHELL = frozenset("|&;<>")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,30 +53,19 @@ class DatasetSettings:
 
     def check(self, where: str) -> None:
         """Raise TypeError or ValueError, naming the argument."""
+        expected = "expected variables of static.data, as [None, 1]"
+        if not isinstance(self.use_var, Sequence):
+            raise TypeError(f"{where}: use_var={self.use_var!r} is no list; {expected}")
         for one in self.use_var:
             if getattr(one, "op", None) != "data" or not one.has_batch:
-                raise TypeError(
-                    f"{where}: use_var has {one!r}, expected variables of static.data, as [None, 1]"
-                )
+                raise TypeError(f"{where}: use_var has {one!r}, {expected}")
         for name in ("fs_name", "fs_ugi", "download_cmd"):
             if getattr(self, name) not in ("", "cat"):
                 raise ValueError(
                     f"{where}: {name}={getattr(self, name)!r} is not in this runtime: files are read from "
                     "folders of the worker; mount or copy them first"
                 )
-        self.split_command(where)
-
-    def split_command(self, where: str) -> tuple[str, ...]:
-        """Return the words of `pipe_command`; () for cat, which changes nothing."""
-        words = tuple(shlex.split(self.pipe_command))
-        if not words:
-            raise ValueError(f"{where}: pipe_command is empty, expected a program with its arguments, or cat")
-        if any(_SHELL.issuperset(word) for word in words):
-            raise ValueError(
-                f"{where}: pipe_command={self.pipe_command!r} is run without a shell; give one program, "
-                f"or sh -c {shlex.quote(self.pipe_command)}"
-            )
-        return () if words == ("cat",) else words
+        split_command(self.pipe_command, where)
 
 
 class QueueDataset:
@@ -131,10 +115,14 @@ class QueueDataset:
             raise RuntimeError(f"{type(self).__name__}: call init(batch_size=..., use_var=[...]) first")
         return self._settings
 
-    def read_batches(self) -> Iterator[Columns]:
-        """Read all samples as batches; raises ValueError naming file and line, or the command that failed."""
-        settings = self.get_settings()
-        lines: Iterator[Line] = itertools.chain.from_iterable(map(self._read_lines, self._get_files()))
+    def read_batches(self, commands: Commands | None = None) -> Iterator[Columns]:
+        """Read all samples as batches; raises ValueError naming file and line, or RuntimeError of a command.
+
+        `commands` runs the programs: its end() ends the reading, from any thread.
+        """
+        settings, running = self.get_settings(), commands or Commands()
+        stretches = (self._read_lines(file, running) for file in self._get_files())
+        lines: Iterator[Line] = itertools.chain.from_iterable(stretches)
         for several in batch(lambda: lines, settings.batch_size)():
             yield read_columns(several, settings.use_var)
 
@@ -143,10 +131,9 @@ class QueueDataset:
             raise RuntimeError(f"{type(self).__name__}: it has no files; call set_filelist([...]) first")
         return self._files
 
-    def _read_lines(self, file: str) -> Iterator[Line]:
-        settings = self.get_settings()
-        command = settings.split_command(type(self).__name__)
-        return run_command(command, file) if command else read_lines(file)
+    def _read_lines(self, file: str, commands: Commands) -> Iterator[Line]:
+        command = split_command(self.get_settings().pipe_command, type(self).__name__)
+        return commands.read(command, file) if command else read_lines(file)
 
 
 def read_lines(file: str) -> Iterator[Line]:
@@ -156,44 +143,6 @@ def read_lines(file: str) -> Iterator[Line]:
             yield file, number, text
 
 
-def run_command(command: Sequence[str], file: str) -> Iterator[Line]:
-    """Read the lines that a program prints, with this file as its standard input.
-
-    `python` is this process's. Raises RuntimeError with the program's exit code and last words if it fails.
-    """
-    shown = f"pipe_command {shlex.join(command)!r}"
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    with Path(file).open("rb") as source, tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen(
-                command, stdin=source, stdout=subprocess.PIPE, stderr=errors, env=os.environ | {"PATH": path}
-            )
-        except OSError as e:
-            raise RuntimeError(f"{shown}: {e.strerror}; expected a program of PATH or a path") from None
-
-        def check_end() -> None:
-            code = process.wait()
-            errors.seek(0)
-            said = errors.read().decode(errors="replace")
-            if code:
-                last = said[-LAST_WORDS_BYTES:].strip() or "it printed no error"
-                raise RuntimeError(f"{file}: {shown} ended with {code}: {last}")
-            sys.stderr.write(said)
-
-        with process:
-            assert process.stdout is not None  # a pipe
-            try:
-                for number, text in enumerate(process.stdout, 1):
-                    if not text.endswith(b"\n"):  # the last one; a failure may have cut it off
-                        process.wait()
-                        if process.returncode:
-                            break
-                    yield f"{file}, {shown}", number, text
-                check_end()
-            finally:
-                process.kill()  # after an end it does nothing
-
-
 class InMemoryDataset(QueueDataset):
     """Samples of files in memory: shuffled, and used in any number of passes."""
 
@@ -201,8 +150,8 @@ class InMemoryDataset(QueueDataset):
         super().__init__()
         self._columns: Columns | None = None
         self._order: Ids = np.zeros(0, np.int64)  # places of the samples of a pass in `_columns`
-        self._loading: Future[Columns] | None = None
-        self._shuffles = itertools.count()
+        self._loading: tuple[Future[Columns], Commands] | None = None
+        self._shuffles, self._global_shuffles = itertools.count(), itertools.count()
 
     def update_settings(self, **settings: Any) -> None:
         """Change arguments of init()."""
@@ -210,32 +159,39 @@ class InMemoryDataset(QueueDataset):
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Read all files; raises ValueError naming file and line, or the command that failed."""
-        self._take(self._load(self.get_settings().thread_num))
+        self._take(self._load(self.get_settings().thread_num, Commands()))
         if is_shuffle:
             self.local_shuffle()
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begin to read all files; wait_preload_done() waits for them."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="preload")
-        self._loading = pool.submit(self._load, thread_num or self.get_settings().thread_num)
+        pool, commands = ThreadPoolExecutor(1, thread_name_prefix="preload"), Commands()
+        threads = thread_num or self.get_settings().thread_num
+        self._loading = pool.submit(self._load, threads, commands), commands
         pool.shutdown(wait=False)
 
     def wait_preload_done(self) -> None:
         """Wait for preload_into_memory(); raises its error."""
         if self._loading is None:
             raise RuntimeError("InMemoryDataset.wait_preload_done: call preload_into_memory() first")
-        loading, self._loading = self._loading, None
-        self._take(loading.result())
+        (loading, commands), self._loading = self._loading, None
+        try:
+            self._take(loading.result())
+        finally:
+            commands.end()  # after an interrupt they may be running
 
-    def _load(self, threads: int) -> Columns:
-        slots = self.get_settings().use_var
+    def _load(self, threads: int, commands: Commands) -> Columns:
+        slots, files = self.get_settings().use_var, self._get_files()
         with ThreadPoolExecutor(threads) as pool:
-            parts = [part for parts in pool.map(self._read_file, self._get_files()) for part in parts]
-        return join_columns(parts, slots)
+            try:
+                read = pool.map(self._read_file, files, itertools.repeat(commands))
+                return join_columns([part for parts in read for part in parts], slots)
+            finally:
+                commands.end()  # the pool waits for its threads
 
-    def _read_file(self, file: str) -> list[Columns]:
+    def _read_file(self, file: str, commands: Commands) -> list[Columns]:
         slots = self.get_settings().use_var
-        stretches = batch(lambda: self._read_lines(file), LINES)()
+        stretches = batch(lambda: self._read_lines(file, commands), LINES)()
         return [read_columns([], slots), *(read_columns(lines, slots) for lines in stretches)]
 
     def _take(self, columns: Columns) -> None:
@@ -251,19 +207,22 @@ class InMemoryDataset(QueueDataset):
         """Shuffle this worker's samples; the order depends on seed, worker, and number of shuffles."""
         self._get_columns("local_shuffle")
         places = self._order.tolist()
-        self._make_random(get_settings().trainer_id).shuffle(places)
+        now = get_settings()
+        random.Random(f"{now.seed}/{now.trainer_id}/{next(self._shuffles)}").shuffle(places)
         self._order = np.array(places, np.int64)
 
     def global_shuffle(self, fleet: object = None, thread_num: int = 12) -> None:
         """Deal the samples of all workers among them at random, then shuffle; all workers call it.
 
-        Without `fleet` a local_shuffle(). The result depends on seed, files, and number of shuffles. A worker
-        holds the samples of all while it chooses its own. `thread_num` has no effect.
+        Without `fleet` a local_shuffle(). The result depends on seed, files, and number of shuffles: the
+        samples are dealt by seed and number of worker 0. A worker holds the samples of all while it chooses
+        its own. `thread_num` has no effect.
         """
         columns = choose_samples(self._get_columns("global_shuffle"), self._order)
         if fleet is not None and FLEET.worker_num() > 1:
             slots, own = self.get_settings().use_var, FLEET.worker_index()
-            order, parts = self._make_random("all"), []
+            own_order = f"{get_settings().seed}/all/{next(self._global_shuffles)}"
+            order, parts = random.Random(FLEET.gather(own_order.encode(), "global_shuffle")[0].decode()), []
             for data in _gather(pack_columns(columns)):
                 other = unpack_columns(data, slots)
                 dealt = [order.randrange(FLEET.worker_num()) for _ in range(count_samples(other))]
@@ -271,9 +230,6 @@ class InMemoryDataset(QueueDataset):
             columns = join_columns(parts, slots)
         self._take(columns)
         self.local_shuffle()
-
-    def _make_random(self, part: object) -> random.Random:
-        return random.Random(f"{get_settings().seed}/{part}/{next(self._shuffles)}")
 
     def release_memory(self) -> None:
         """Forget all samples."""
@@ -289,8 +245,8 @@ class InMemoryDataset(QueueDataset):
 
     get_shuffle_data_size = get_memory_data_size
 
-    def read_batches(self) -> Iterator[Columns]:
-        """Return the samples in their order as batches."""
+    def read_batches(self, commands: Commands | None = None) -> Iterator[Columns]:
+        """Return the samples in their order as batches. `commands` is not used: they have ended."""
         columns, size = self._get_columns("read_batches"), self.get_settings().batch_size
         for at in range(0, len(self._order), size):
             yield choose_samples(columns, self._order[at : at + size])

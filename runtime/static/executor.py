@@ -22,6 +22,7 @@ from ..plan import BatchInput, Plan
 from ..run import Run
 from ..settings import get_settings
 from ..updater import Updater
+from .commands import Commands
 from .dataset import QueueDataset
 from .program import Program, Variable, default_main_program, get_variable
 
@@ -106,43 +107,25 @@ class Executor:
         Raises ValueError naming file, line and slot for text that does not fit.
         """
         where = "Executor.train_from_dataset"
-        if fetch_handler is not None:
-            raise ValueError(f"{where}: fetch_handler is not in this runtime; fetch_list prints values")
-        if not isinstance(dataset, QueueDataset):
-            raise TypeError(f"{where}: dataset={dataset!r}, expected a QueueDataset or an InMemoryDataset")
         main = _check_program(program, where)
-        slots = dataset.get_settings().use_var
-        for slot in slots:
-            get_variable(main, slot.name, f"{where}: use_var")
-        fetches = _list_fetches(fetch_list)
-        texts = (
-            [str(getattr(one, "name", one)) for one in fetches] if fetch_info is None else list(fetch_info)
-        )
-        if len(texts) != len(fetches) or print_period < 1:
-            raise ValueError(
-                f"{where}: fetch_info={fetch_info!r}, print_period={print_period!r}, expected a text for "
-                f"each of {len(fetches)} fetches, and a number from 1"
-            )
-        loader = GeneratorLoader(slots, READ_AHEAD, iterable=False, return_list=False)
-        loader.set_batch_generator(dataset.read_batches)
-        session, number, begun_s = _get_session(main), 0, time.monotonic()
-        loader.start()
-        try:
-            for number in itertools.count(1):
-                values = session.run(None, fetches, loader)
-                if fetches and number % print_period == 0:
-                    shown = ", ".join(map(_describe, texts, values))
-                    print(f"time: [{time.strftime('%F %T')}], batch: [{number}], {shown}", flush=True)
-        except EOFException:
-            if debug:
-                print(f"{where}: {number - 1} batches in {time.monotonic() - begun_s:.3f} s", flush=True)
-        finally:
-            loader.reset()
+        _run_dataset(where, main, dataset, debug, fetch_list, fetch_info, print_period, fetch_handler)
 
-    def infer_from_dataset(self, program: Program | None = None, *arguments: Any, **options: Any) -> None:
-        """Do as train_from_dataset(), with the same arguments, but learn nothing."""
-        main = _check_program(program, "Executor.infer_from_dataset")
-        self.train_from_dataset(main.clone(for_test=True), *arguments, **options)
+    def infer_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: QueueDataset | None = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Fetches | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: None = None,
+    ) -> None:
+        """Do as train_from_dataset(), but learn nothing."""
+        where = "Executor.infer_from_dataset"
+        main = _get_test_program(_check_program(program, where))
+        _run_dataset(where, main, dataset, debug, fetch_list, fetch_info, print_period, fetch_handler)
 
     def close(self) -> None:
         """Do nothing: fleet.stop_worker() ends the connection to servers."""
@@ -153,6 +136,57 @@ def _check_program(program: Program | None, where: str) -> Program:
     if not isinstance(found, Program):
         raise TypeError(f"{where}: program={program!r}, expected a static.Program")
     return found
+
+
+def _get_test_program(program: Program) -> Program:
+    """Return the clone of a main program that learns nothing, a new one if the program has changed."""
+    clone = program.test_program
+    if clone is None or len(clone.graph) != len(program.graph) or clone.startup is not program.startup:
+        clone = program.test_program = program.clone(for_test=True)
+    return clone
+
+
+def _run_dataset(
+    where: str,
+    main: Program,
+    dataset: QueueDataset | None,
+    debug: bool,
+    fetch_list: Fetches | None,
+    fetch_info: Sequence[str] | None,
+    print_period: int,
+    fetch_handler: None,
+) -> None:
+    """Run a program for each batch of a dataset; `where` names the caller in messages."""
+    if fetch_handler is not None:
+        raise ValueError(f"{where}: fetch_handler is not in this runtime; fetch_list prints values")
+    if not isinstance(dataset, QueueDataset):
+        raise TypeError(f"{where}: dataset={dataset!r}, expected a QueueDataset or an InMemoryDataset")
+    slots = dataset.get_settings().use_var
+    for slot in slots:
+        get_variable(main, slot.name, f"{where}: use_var")
+    fetches = _list_fetches(fetch_list)
+    texts = [str(getattr(one, "name", one)) for one in fetches] if fetch_info is None else list(fetch_info)
+    if len(texts) != len(fetches) or print_period < 1:
+        raise ValueError(
+            f"{where}: fetch_info={fetch_info!r}, print_period={print_period!r}, expected a text for "
+            f"each of {len(fetches)} fetches, and a number from 1"
+        )
+    commands = Commands()
+    loader = GeneratorLoader(slots, READ_AHEAD, iterable=False, return_list=False, end=commands.end)
+    loader.set_batch_generator(lambda: dataset.read_batches(commands))
+    session, number, begun_s = _get_session(main), 0, time.monotonic()
+    loader.start()
+    try:
+        for number in itertools.count(1):
+            values = session.run(None, fetches, loader)
+            if fetches and number % print_period == 0:
+                shown = ", ".join(map(_describe, texts, values))
+                print(f"time: [{time.strftime('%F %T')}], batch: [{number}], {shown}", flush=True)
+    except EOFException:
+        if debug:
+            print(f"{where}: {number - 1} batches in {time.monotonic() - begun_s:.3f} s", flush=True)
+    finally:
+        loader.reset()
 
 
 def _initialize(startup: Program) -> None:

@@ -97,6 +97,7 @@ class Program:
         self.loaders: list[Any] = []  # io.DataLoader that are not iterable
         self.always: list[Variable] = []  # computed in each run: they count over all of them
         self.session: Any = None  # of the executor
+        self.test_program: Program | None = None  # its clone for infer_from_dataset()
 
     def clone(self, for_test: bool = False) -> Program:
         """Return a program with the same variables and parameters that learns nothing.

@@ -47,11 +47,12 @@ if fleet.is_server():
     fleet.run_server()
 else:
     fleet.init_worker()
+    paddle.seed(1 + fleet.worker_index())
     dataset = paddle.distributed.InMemoryDataset()
     word = paddle.static.data("word", [None, 1], "int64", lod_level=1)
     dataset.init(batch_size=1000, use_var=[word])
     dataset.set_filelist([f"{fleet.worker_index()}.txt"])
-    dataset.load_into_memory()
+    dataset.load_into_memory(is_shuffle=fleet.worker_index() == 0)
     for _ in range(2):
         dataset.global_shuffle(fleet)
         [batch] = dataset.read_batches()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import signal
 import sys
-from collections.abc import Callable
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import pslaunch.runtime as paddle
 from pslaunch.runtime import static
 from pslaunch.runtime.distributed import InMemoryDataset, QueueDataset
 from pslaunch.runtime.nn.initializer import Constant
+from support.process import poll_until, until_gone
 
 
 @pytest.fixture
@@ -47,7 +52,15 @@ def write_command(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", ["cat", "cat -", write_command("import sys; print(sys.stdin.read(), end='')")]
+    "command",
+    [
+        "cat",
+        "cat -",
+        write_command("import sys; print(sys.stdin.read(), end='')"),
+        "sed -e 's/|;<>&/x/' -e ''",
+        'sed "s/\\"|\\"/x/"',
+        r"sed s/a\|b/x/",
+    ],
 )
 @pytest.mark.parametrize("kind", [QueueDataset, InMemoryDataset])
 def test_batches_have_the_samples_of_all_files_in_order(
@@ -102,6 +115,73 @@ def test_endless_command_ends_with_its_reader(files: list[str]) -> None:
     batches.close()  # waits for the command's end
 
 
+def test_children_of_a_command_end_with_its_reader(files: list[str], tmp_path: Path) -> None:
+    command = f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; yes 1 5'"
+    batches = make_dataset(QueueDataset, files, pipe_command=command).read_batches()
+    assert len(next(batches)["word"]) == 4
+    pid = int((tmp_path / "pid").read_text())
+    batches.close()
+    until_gone(pid, within_s=45)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_long_standard_error_of_a_command_is_not_held_in_memory(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    command = f"sh -c 'yes a note | head -c 16777216 >&2; echo the end >&2; echo 1 5; exit {code}'"
+    dataset = make_dataset(QueueDataset, files[:1], pipe_command=command)
+    with Path(os.devnull).open("w") as nowhere, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", nowhere)
+        tracemalloc.start()
+        try:
+            if code:
+                with pytest.raises(RuntimeError, match=r"a note\n.*the end$"):
+                    read_words(dataset)
+            else:
+                assert read_words(dataset) == [[5]]
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.fixture
+def interrupted_once_written(tmp_path: Path) -> Iterator[Path]:
+    """Return a file; KeyboardInterrupt is raised once it is there."""
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    path, main = tmp_path / "begun", threading.get_ident()
+
+    def interrupt() -> None:
+        poll_until(path.exists, describe="the command begins")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield path
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "use"),
+    [
+        (InMemoryDataset, lambda one: one.load_into_memory()),
+        (InMemoryDataset, lambda one: (one.preload_into_memory(), one.wait_preload_done())),
+        (QueueDataset, lambda one: static.Executor().train_from_dataset(dataset=one)),
+    ],
+)
+def test_interrupt_ends_silent_commands(
+    files: list[str],
+    interrupted_once_written: Path,
+    kind: type[QueueDataset],
+    use: Callable[[QueueDataset], object],
+) -> None:
+    begun = interrupted_once_written
+    command = f"sh -c 'touch {begun}; sleep 60; touch {begun}.end'"
+    with pytest.raises(KeyboardInterrupt):
+        use(make_dataset(kind, files[:1], pipe_command=command))
+    assert not Path(f"{begun}.end").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
@@ -109,12 +189,21 @@ def test_endless_command_ends_with_its_reader(files: list[str]) -> None:
         ({"batch_size": 0}, r"QueueDataset.init: batch_size=0: expected 1 to"),
         ({"thread_num": "two"}, r"QueueDataset.init: thread_num='two': expected a whole number"),
         ({"use_var": ["word"]}, r"QueueDataset.init: use_var has 'word', expected variables of static.data"),
+        ({"use_var": 5}, r"QueueDataset.init: use_var=5 is no list; expected variables of static.data"),
         ({"fs_name": "hdfs://a"}, r"fs_name='hdfs://a' is not in this runtime: .* mount or copy them"),
         ({"pipe_command": ""}, r"pipe_command is empty"),
+        ({"pipe_command": None}, r"init: pipe_command=None, expected a program with its arguments, or cat"),
+        (
+            {"pipe_command": "cat 'a"},
+            r'init: pipe_command="cat \'a": No closing quotation; expected a program',
+        ),
         (
             {"pipe_command": "zcat | cut -f1"},
             r"without a shell; give one program, or sh -c 'zcat \| cut -f1'",
         ),
+        ({"pipe_command": "zcat|cut -f1"}, r"give one program, or sh -c 'zcat\|cut -f1'"),
+        ({"pipe_command": "python reader.py 2>&1"}, r"give one program, or sh -c 'python reader.py 2>&1'"),
+        ({"pipe_command": "sed 's/a/b/'; cat"}, r"give one program, or sh -c "),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], error: str) -> None:
@@ -224,6 +313,33 @@ def test_wrong_arguments_of_a_pass_are_named(files: list[str], arguments: dict[s
     given = {"dataset": make_dataset(QueueDataset, files)} | arguments
     with pytest.raises((TypeError, ValueError), match=error):
         static.Executor().train_from_dataset(**given)
+
+
+def test_error_of_a_pass_ends_its_commands(files: list[str], tmp_path: Path) -> None:
+    command = f"sh -c 'yes 1 50 | head; sleep 60; touch {tmp_path}/end'"
+    dataset = make_dataset(QueueDataset, files, pipe_command=command)
+    executor, _ = make_training(dataset)
+    with pytest.raises(ValueError, match="has the id 50, expected 0 to 9"):
+        executor.train_from_dataset(dataset=dataset)
+    assert not (tmp_path / "end").exists()
+
+
+def test_inference_keeps_its_compiled_program_until_the_program_grows(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = make_dataset(QueueDataset, files)
+    executor, loss = make_training(dataset)
+    main = static.default_main_program()
+    kept = []
+    for grows in (False, False, True):
+        fetch = paddle.mean(loss) if grows else loss
+        executor.infer_from_dataset(main, dataset, fetch_list=[fetch], print_period=3, debug=True)
+        assert main.test_program is not None
+        kept.append(main.test_program.session)
+    assert kept[0] is kept[1] is not kept[2]
+    assert len(re.findall(r"^Executor.infer_from_dataset: 3 batches", capsys.readouterr().out, re.M)) == 3
+    with pytest.raises(TypeError, match=r"^Executor.infer_from_dataset: dataset=None"):
+        executor.infer_from_dataset(main)
 
 
 def test_error_of_a_file_ends_the_pass(files: list[str], tmp_path: Path) -> None:
