@@ -297,7 +297,7 @@ class K8sBackend:
             except (HostError, *AWAY) as e:
                 had_rights = self._reach.lease_s  # as a launcher that holds the job
                 late = time.monotonic() > came_s + SILENT_S
-                if late:
+                if late and isinstance(e, HostError):  # the pod, not the API
                     self._silent.add(pod["metadata"]["name"])
                 if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise
@@ -353,14 +353,14 @@ class K8sBackend:
         return found
 
     def read_records(self) -> Iterator[bytes]:
-        jobs = list_jobs(self._cluster, self._reach.name)
+        jobs, end_s = list_jobs(self._cluster, self._reach.name), time.monotonic() + TOLD_S
         for main in select_main(jobs):
-            if record := self._make_record(main, jobs):
+            if record := self._make_record(main, jobs, end_s):
                 yield json.dumps(record).encode() + b"\n"
 
-    def _make_record(self, main: Object, jobs: Sequence[Object]) -> JobRecord | None:
+    def _make_record(self, main: Object, jobs: Sequence[Object], end_s: float) -> JobRecord | None:
         """Return the record of a job as pod 0 or the cluster tells it; None if it is gone."""
-        name, end_s = main["metadata"]["name"], time.monotonic() + TOLD_S
+        name = main["metadata"]["name"]
         pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
         while True:
             first = pods.find_first()

@@ -251,8 +251,8 @@ def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:
     """Return in words the way of the package to the nodes."""
     if plan.package is None:
         folder = PurePosixPath(plan.nodes[0].workspace)
-        claims = [name for name, path in reach.claims if folder.is_relative_to(path)]
-        place = f"in the volume claim {claims[-1]}" if claims else f"in the image {reach.image}"
+        claims = [(path, name) for name, path in reach.claims if folder.is_relative_to(path)]
+        place = f"in the volume claim {max(claims)[1]}" if claims else f"in the image {reach.image}"
         return f"nothing is sent: {folder} is {place}"
     if package:
         return f"the package goes into a ConfigMap: {len(package):,} bytes when compressed"

@@ -194,7 +194,7 @@ def _check_amounts(containers: Iterable[Object], path: str) -> None:
 
 
 def _check_variables(containers: Iterable[Object], path: str) -> None:
-    """Raise SpecError with the first variable that has neither a text nor a source."""
+    """Raise SpecError with the first variable whose text or source has no form that the API server knows."""
     for container in containers:
         env, of = container.get("env", []), f"--patch: Job {path}.{container['name']}.env"
         if not isinstance(env, list):
@@ -209,8 +209,10 @@ def _check_variables(containers: Iterable[Object], path: str) -> None:
                 raise SpecError(f"{place}.value: {value!r}: expected a text, in quotes")
             if not isinstance(source, dict):
                 raise SpecError(f"{place}.valueFrom: {source!r}: expected a mapping, such as secretKeyRef")
-            secret = source.get("secretKeyRef", {"name": ""})
-            if not isinstance(secret, dict) or not isinstance(secret.get("name"), str):
+            secret = source.get("secretKeyRef", {"name": "", "key": ""})
+            if not isinstance(secret, dict) or not all(
+                isinstance(secret.get(x), str) for x in ("name", "key")
+            ):
                 raise SpecError(
                     f"{place}.valueFrom.secretKeyRef: {secret!r}: expected name and key of a secret"
                 )

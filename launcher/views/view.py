@@ -171,7 +171,7 @@ class Transcript:
 def show_ending(code: int | None, signal: str | None) -> str:
     """Show an ending in words: `with exit code 3`, `by signal 9 (SIGKILL)`."""
     if signal:
-        number = getattr(signals, signal, None)
+        number = signals.Signals.__members__.get(signal)
         return f"by signal {int(number)} ({signal})" if number else f"by signal {signal}"
     return "with an unknown code" if code is None else f"with exit code {code}"
 
