@@ -33,7 +33,7 @@ from .slots import (
 )
 
 LINES = 4096  # that are parsed at a time into memory
-PIECE_BYTES = 16 << 20  # of a worker's samples, in one exchange of all workers
+PIECE_BYTES = 1 << 20  # of a worker's samples, in one exchange of all workers; servers keep two
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from support.fleet import make_local_blocks, run_by_hand, write_quick_start
+from support.jobs import LocalPlace, finished
+from support.process import until_gone
 
 
 def write_data(folder: Path) -> None:
@@ -81,3 +83,59 @@ def test_samples_are_dealt_among_all_workers(tmp_path: Path, workers: int) -> No
             found.append(every)
     assert found[:2] == found[2:]
     assert found[0] != found[1]
+
+
+WIDE = """
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+from support.memory import measure_peak
+
+fleet.init()
+if fleet.is_server():
+    print("peak", measure_peak(fleet.run_server))
+else:
+    fleet.init_worker()
+    dataset = paddle.distributed.InMemoryDataset()
+    dataset.init(batch_size=1000, use_var=[paddle.static.data("words", [None, 1000], "int64")])
+    dataset.set_filelist(["wide.txt"])
+    dataset.load_into_memory()
+    dataset.global_shuffle(fleet)
+    assert dataset.get_memory_data_size(fleet) == 2000
+    fleet.stop_worker()
+"""
+
+
+def test_global_shuffle_of_many_samples_needs_little_memory_of_servers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WIDE)
+    (tmp_path / "wide.txt").write_text(f"1000 {'7 ' * 1000}\n" * 1000)  # 8 MB as columns
+    support = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    processes = run_by_hand(tmp_path, *(block | support for block in make_local_blocks(1, 2)))
+    assert [p.wait() for p in processes] == [0] * 3, [p.output() for p in processes]
+    [peak] = re.findall(r"^peak (\d+)$", processes[0].output(), re.MULTILINE)
+    assert int(peak) < 32 << 20
+
+
+HANGING = """
+import os
+
+import pslaunch.runtime as paddle
+
+paddle.enable_static()
+os.mkfifo("begun")
+dataset = paddle.distributed.InMemoryDataset()
+word = paddle.static.data("word", [None, 1], "int64")
+dataset.init(use_var=[word], pipe_command="sh -c 'sleep 600 & echo $! > begun; wait'")
+dataset.set_filelist(["train.py"])
+dataset.preload_into_memory()
+with open("begun") as begun:
+    print("child", begun.read(), end="", flush=True)
+os._exit(3)
+"""
+
+
+def test_commands_end_with_a_trainer_that_fails(workspace: Path) -> None:
+    (workspace / "train.py").write_text(HANGING)
+    code, job = finished(LocalPlace(1), workspace, "--server_num=0", "--worker_num=1")
+    assert code == 3, job.launcher.output()
+    [pid] = [int(line.split()[1]) for line in job.lines("trainer/0") if line.startswith("child ")]
+    until_gone(pid, within_s=45)
