@@ -103,7 +103,7 @@ class Peer:
         key, text = message["key"], b"Pass 0, cost 1.0\n"
         self.line.send({"type": "started", "key": key, "pid": 1})
         self.line.send_output(Output(self.numbers[key], 0, text))
-        how = {"code": 0, "signal": "", "asked": False, "oom": False, "tail": []}
+        how = {"code": 0, "signal": "", "asked": False, "oom": False, "tail": [], "ahead": False}
         self.line.send({"type": "exited", "key": key, "written": len(text), **how}, in_order=True)
 
     def _finish(self, _message: Message) -> None:

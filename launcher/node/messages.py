@@ -168,10 +168,11 @@ NotedMsg = TypedDict("NotedMsg", {"type": Literal["noted"]})
 # <- What had lent a program its environment has ended.
 VanishedMsg = TypedDict("VanishedMsg", {"type": Literal["vanished"], "key": str})
 SignalMsg = TypedDict("SignalMsg", {"type": Literal["signal"], "keys": list[str], "number": int})
-# <- A program has ended; follows its output. asked: after our own signal; written: bytes.
+# <- A program has ended; follows its output. asked: after our own signal; written: bytes. ahead: a failure
+# that does not wait for the output; the message comes again after that.
 ExitedMsg = TypedDict("ExitedMsg", {
     "type": Literal["exited"], "key": str, "code": int, "signal": str, "asked": bool, "oom": bool,
-    "written": int, "tail": tuple[str, ...],
+    "written": int, "tail": tuple[str, ...], "ahead": bool,
 })
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
 # linger_s: stay so long afterwards, unless a signal comes.

@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from support.clock import own_s
 from support.faults import LineProxy, control, peak_mib
-from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, finished, parent_of, running
+from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, finished, parent_of, parse_events, running
 from support.process import poll_until
 
 MIB = 1 << 20
@@ -150,3 +150,36 @@ def test_empty_lines_without_end_do_not_delay_the_end(place: Place, workspace: P
     finally:
         launcher.kill()
         launcher.wait()
+
+
+FLOOD_BESIDE_A_FAILURE = """
+import os, pathlib, signal, time
+if os.environ["PSLAUNCH_RANK"] != "0":
+    for i in range(4):  # 80 MB, so that no error fills a disk
+        pathlib.Path(f"{FLOODS}-{os.environ['PSLAUNCH_RANK']}-{i}").touch()
+        for _ in range(1_000):
+            os.write(1, (b"x" * 60 + b"\\n") * 320)
+    signal.pause()
+while len(list(pathlib.Path(FLOODS).parent.glob("flood-*-2"))) < NEIGHBOURS:
+    time.sleep(0.02)
+pathlib.Path(STAMP).write_text(str(time.time()))
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_flood_of_neighbours_does_not_delay_the_end_by_a_failure(workspace: Path, nodes: int) -> None:
+    stamp, told = workspace / "stamp", workspace / "told"
+    names = f"STAMP, FLOODS, NEIGHBOURS = {str(stamp)!r}, {str(workspace / 'flood')!r}, {2 * nodes - 1}"
+    (workspace / "train.py").write_text(names + FLOOD_BESIDE_A_FAILURE)
+    places = [f"--nodes={nodes}", f"--job_workspace={workspace}", f"--worker_num={2 * nodes}"]
+    argv = [*PSLAUNCH, "local", "--json", *places, "--server_num=0", "--grace=1"]
+    with told.open("wb") as out:
+        launcher = subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, timeout=240, check=False)
+    assert launcher.returncode == 3, launcher.stderr[-2000:]
+    failed_s = float(stamp.read_text())
+    late = [e for e in parse_events(told.read_text()) if e["time"] >= failed_s]
+    assert late[-1]["event"] == "end" and late[-1]["failure"]["what"] == "trainer/0"
+    # Sockets and readers hold some thousands of lines for each node; more than 100,000 wait behind them.
+    lines = sum(e["event"] == "line" for e in late)
+    assert lines < 40_000 * nodes and late[-1]["time"] - failed_s < 30, (lines, late[-1])

@@ -172,7 +172,7 @@ class Program:
         procs.send_group(self.process.pid, number)
 
     def handle_exit(self, status: int) -> None:
-        """Report the end of its main process, after all its output."""
+        """Report the end of its main process after its output, a failure also before output that waits."""
         assert self.process is not None
         self.ended = True
         code, name = procs.describe_exit(status)
@@ -181,19 +181,23 @@ class Program:
         self._send_report()
         self._read_available()
         oom = name == "SIGKILL" and not self.signalled and procs.count_oom_kills() > self._oom_before
-        self._owner.line.send(
-            {
-                "type": "exited",
-                "key": self.key,
-                "code": code,
-                "signal": name,
-                "asked": self.signalled,
-                "oom": oom,
-                "written": self._written,
-                "tail": logs.read_tail(self.log_path),
-            },
-            in_order=True,
-        )
+        line, tail = self._owner.line, logs.read_tail(self.log_path)
+        failed = code != codes.OK and not self.signalled
+        for ahead in [True, False] if failed and line.is_behind else [False]:
+            line.send(
+                {
+                    "type": "exited",
+                    "key": self.key,
+                    "code": code,
+                    "signal": name,
+                    "asked": self.signalled,
+                    "oom": oom,
+                    "written": self._written,
+                    "tail": tail,
+                    "ahead": ahead,
+                },
+                in_order=not ahead,
+            )
 
     def finish(self) -> None:
         """Close all descriptors; the other holders of the pipe were killed before."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
 SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
+SHOW_LINES_OF_FAILED = 25_000  # more, of the process that failed first: these were written before
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
 
 
@@ -59,7 +60,8 @@ class Head:
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._names = list(self._node_of)  # by the number that agents give to an output
         self._streams = [logs.Stream(loop.now) for _ in self._names]
-        self._late_lines = dict.fromkeys(self._names, 0)  # of each process since the ending began
+        self._lines_left = dict.fromkeys(self._names, SHOW_LINES)  # of each process once the ending began
+        self._lines_left_of_failed = SHOW_LINES_OF_FAILED
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
@@ -270,12 +272,17 @@ class Head:
         self.tell("progress", process=m["key"], **fields)
 
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
-        key = str(m["key"])
-        stream = self._streams[self._names.index(key)]
-        self._show(key, stream.end(int(m["written"])))
+        key, written = str(m["key"]), int(m["written"])
         tail = tuple(str(line)[: logs.MAX_LINE_CHARS] for line in m["tail"][: logs.TAIL_LINES])
         check(m["code"], is_failure_code if m["signal"] else is_code, "code")
         how = Exit(int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tail)
+        if m["ahead"]:
+            if key in self._numbers:
+                self._lines_left[key] += self._lines_left_of_failed
+                self._lines_left_of_failed = 0
+                self._supervisor.note_exit(key, how, self._loop.now())
+            return
+        self._show(key, self._streams[self._names.index(key)].end(written))
         if key not in self._numbers:
             self._opening.end_furnishing(link, how)
             return
@@ -299,12 +306,13 @@ class Head:
         if key in self._numbers and self._supervisor.is_retired(key):
             return  # reported at its exit, as a gap
         for at in range(0, len(piece.data), DRAIN_BYTES):
-            if self._late_lines[key] >= SHOW_LINES:  # the log has the others
-                self._show(key, stream.end(piece.offset + len(piece.data)))
+            if self._lines_left[key] <= 0:  # the log has the others; a gap at its exit reports them
+                if self._states.get(key, {}).get("state") == "exited":
+                    self._show(key, stream.end(piece.offset + len(piece.data)))
                 break
             found = stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES])
             if self._told_ending or self._finishing:
-                self._late_lines[key] += len(found)
+                self._lines_left[key] -= len(found)
             self._show(key, found)
             self.drain()
 

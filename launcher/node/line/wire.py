@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .seal import Seal
     from .trace import Note
 
-WIRE_VERSION = 15
+WIRE_VERSION = 16
 HEADER = struct.Struct("<IBB")
 MAX_FRAME_BYTES = 64 * 1024
 MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER.size
@@ -33,7 +33,7 @@ MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_DATA_BYTES = 256 * 1024  # of a file, in one frame
 READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, while others wait
 MAX_BULK_BYTES = 8 * 1024 * 1024  # waiting to be sent; more is left out
-MAX_BULK_LINES = 200_000  # of output among it: the head takes 2 s for them, and then hears of an exit
+MAX_BULK_LINES = 200_000  # of output among it, and pieces: the head takes 2 s for them
 HEARTBEAT_S = 1.0
 MAX_PARTS = 1024  # that the system writes at once
 LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
@@ -266,7 +266,7 @@ class MessageLine(Generic[Sent]):
         is_full = self._bulk_bytes > MAX_BULK_BYTES or self._bulk_lines > MAX_BULK_LINES
         if not self.open or self._deaf or is_full:
             return False
-        self._queue_bulk([encode_output(piece)], piece.data.count(b"\n"))
+        self._queue_bulk([encode_output(piece)], max(1, piece.data.count(b"\n")))
         self._write()
         return True
 
@@ -279,6 +279,11 @@ class MessageLine(Generic[Sent]):
         """Send pieces of `source` whenever nothing else waits, until it returns none."""
         self._source = source
         self._write()
+
+    @property
+    def is_behind(self) -> bool:
+        """True while output waits to be sent, and with it all that is sent in order."""
+        return bool(self._bulk)
 
     @property
     def is_sealed(self) -> bool:

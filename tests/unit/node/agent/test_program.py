@@ -74,6 +74,27 @@ def test_left_over_process_that_writes_does_not_delay_the_end(
         os.close(left_behind)
 
 
+@pytest.mark.parametrize(
+    ("command", "waits", "told"),
+    [("exit 3", True, [True, False]), ("exit 3", False, [False]), ("exit 0", True, [False])],
+    ids=["a failure", "a failure behind no output", "a good end"],
+)
+def test_failure_does_not_wait_for_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, waits: bool, told: list[bool]
+) -> None:
+    with running(tmp_path, "sh", "-c", command) as (program, line):
+        assert program.process is not None
+        _, status = os.waitpid(program.process.pid, 0)
+        while waits and not line.is_behind:
+            line.send_output(Output(0, 0, bytes(60_000)))
+        sent: list[tuple[bool, bool]] = []
+        monkeypatch.setattr(
+            line, "send", lambda message, *, in_order=False: sent.append((message["ahead"], in_order))
+        )
+        program.handle_exit(status)
+        assert sent == [(ahead, not ahead) for ahead in told]
+
+
 def test_a_program_may_be_in_the_home_folder_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

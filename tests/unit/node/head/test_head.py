@@ -116,7 +116,7 @@ def test_nonsense_loses_its_node(led: Led, said: str, why: str) -> None:
 
 EXITED: Message = {
     "type": "exited", "key": "trainer/0", "code": 0, "signal": "", "asked": False, "oom": False, "written": 0,
-    "tail": [],
+    "tail": [], "ahead": False,
 }  # fmt: skip
 TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"}
 
@@ -212,8 +212,35 @@ def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_output(piece))
         led.later(0.1)
-    assert {e["text"] for e in led.events("line")} == {"yes"}
+    led.say(b"".join(encode_control({**EXITED, "written": len(told) + 8})))
+    assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
+    led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
+    assert [e["bytes"] for e in led.events("gap")] == [8, 23]
+
+
+def test_failure_ahead_of_its_output_ends_the_job_and_the_output_follows(led: Led) -> None:
+    led.head._supervisor.note_start("trainer/0")
+    told = b"yes\n" * 5_000
+    failed = {**EXITED, "code": 3, "written": 2 * len(told)}
+    led.say(b"".join(encode_control({**failed, "ahead": True})))
+    assert led.events("ending") and not led.events("process")
+    led.say(encode_output(Output(0, 0, told)))
+    led.later(0.1)
+    led.say(b"".join(encode_control(failed)))
+    assert len(led.events("line")) == 5_000
+    assert [e["bytes"] for e in led.events("gap")] == [len(told)]
+    assert [e["code"] for e in led.events("process")] == [3]
+    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    assert led.head.done and led.head.code == 3
+
+
+def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
+    led.head._supervisor.note_start("trainer/0")
+    ahead = b"".join(encode_control({**EXITED, "code": 3, "ahead": True}))
+    led.say(ahead)
+    led.say(ahead)
+    assert led.head._lines_left["trainer/0"] == head.SHOW_LINES + head.SHOW_LINES_OF_FAILED
 
 
 def test_an_answer_may_come_behind_much_output(led: Led) -> None:

@@ -340,6 +340,13 @@ def test_output_of_short_lines_is_bounded_by_lines(peers: Peers) -> None:
     assert wire.MAX_BULK_LINES < taken < wire.MAX_BULK_BYTES // 2  # what the socket holds, and the queue
 
 
+def test_output_of_small_pieces_is_bounded_by_pieces(peers: Peers) -> None:
+    taken = 0
+    while peers.line.send_output(Output(0, taken, b"x")):
+        taken += 1
+    assert wire.MAX_BULK_LINES < taken < 2 * wire.MAX_BULK_LINES
+
+
 def test_messages_and_output_arrive(peers: Peers) -> None:
     peers.raw.sendall(encode(wire.make_hello()) + encode({"type": "a"}) + encode_output(Output(7, 9, b"z")))
     peers.loop.run(lambda: bool(peers.outputs))
