@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,12 +147,16 @@ def test_long_standard_error_of_a_command_is_not_held_in_memory(
 
 @pytest.fixture
 def interrupted_once_written(tmp_path: Path) -> Iterator[Path]:
-    """Return a file; KeyboardInterrupt is raised once it is there."""
+    """Return a file; KeyboardInterrupt is raised once it is there and this thread waits for a result."""
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     path, main = tmp_path / "begun", threading.get_ident()
 
+    def is_awaited() -> bool:
+        stack = traceback.walk_stack(sys._current_frames()[main])
+        return path.exists() and any(frame.f_code.co_name in ("result", "get") for frame, _ in stack)
+
     def interrupt() -> None:
-        poll_until(path.exists, describe="the command begins")
+        poll_until(is_awaited, describe="the command begins")
         signal.pthread_kill(main, signal.SIGUSR1)
 
     thread = threading.Thread(target=interrupt)
