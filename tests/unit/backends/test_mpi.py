@@ -83,9 +83,7 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
     assert not Path(folder).exists()
 
 
-def test_folder_of_mpirun_goes_where_its_files_can_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_mpirun_goes_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(mpirun, "make_files", lambda reach: {"absent/name": ""})
     with (
