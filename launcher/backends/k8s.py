@@ -297,7 +297,7 @@ class K8sBackend:
             except (HostError, *AWAY) as e:
                 had_rights = self._reach.lease_s  # as a launcher that holds the job
                 late = time.monotonic() > came_s + SILENT_S
-                if late and isinstance(e, HostError):  # the pod, not the API
+                if late:
                     self._silent.add(pod["metadata"]["name"])
                 if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise

@@ -220,18 +220,6 @@ def test_machine_that_dies_ends_the_job(machines: Cluster, own: Kube, workspace:
         assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
 
 
-@pytest.mark.timeout(LONG_S)
-def test_machine_of_pod_0_that_is_cut_off_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
-    with running_on_both(own, workspace) as job:
-        machines.nodes[0].cut_off()
-        assert job.launcher.wait(timeout_s=300.0) == codes.NODE_LOST, job.launcher.output()
-        first = f"{job.get_job()['job']}-0"
-        assert job.end()["reason"].startswith(f"node 0 ({first}) was lost"), job.launcher.output()
-        # The second fetch from there waits no more.
-        assert re.search(rf"{first}\S*: pack failed: it did not answer before", job.launcher.output())
-        assert re.search(rf"Pod {first}-\w+ on node1", job.launcher.output()), job.launcher.output()
-
-
 @contextlib.contextmanager
 def running_on_both(own: Kube, workspace: Path) -> Iterator[Job]:
     """Run a job with one pod on each machine."""
