@@ -118,10 +118,6 @@ class Node:
             raise RuntimeError(f"{self.name}: {argv}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def cut_off(self) -> None:
-        """Take its cable out: nobody reaches it, and its processes go on."""
-        ip(f"link set {self._link} down")
-
     def crash(self) -> None:
         """Power failure: everything on it ends at once."""
         ip(f"link del {self._link}", check=False)
