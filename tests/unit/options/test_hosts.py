@@ -119,7 +119,9 @@ def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], da
 
 
 def test_unknown_host_is_reported_with_the_known_ones() -> None:
-    with pytest.raises(SpecError, match=r"^node 1 \(a:22\) is not among .*: b, me@a; .* --hosts"):
+    with pytest.raises(
+        SpecError, match=r"^node 1 \(a:22\) is not among .*: b, me@a; --conf conf.py names others$"
+    ):
         find_host(parse("b", "me@a"), "a:22", "node 1 (a:22)")
 
 
