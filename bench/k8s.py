@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))  # testbed
 
 from agents import MB, measure_memory
 from launch import time_command
-from over_ssh import Seen, write_files
+from over_ssh import Seen, time_pipes, write_files
 from testbed.kube import NAMESPACE, Cluster, why_not
 from testbed.kube.cluster import BUILT, PYTHON
 from turns import Table, compute_ratio, find_beside_python, make_fresh_folder, make_user_environ, take_turns
@@ -223,30 +223,9 @@ def time_tar(jobs: Jobs, kubeconfig: Path, pods: int) -> Callable[[], float]:
     def take_turn() -> float:
         kubectl = [str(BUILT / "kubectl"), f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
         pack = ["tar", "-c", "-C", str(jobs.folder), "files"]
-        with start_bare_pods(jobs, kubeconfig, pods) as names, ExitStack() as stack:
-            begin_s = time.perf_counter()
-            ends = []
-            for name in names:
-                unpack = [
-                    *kubectl,
-                    "exec",
-                    "-i",
-                    name,
-                    "--",
-                    "tar",
-                    "-x",
-                    "-m",
-                    "-C",
-                    "/tmp",
-                    "--no-same-permissions",
-                ]
-                one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
-                ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
-                assert one.stdout
-                one.stdout.close()
-            codes = [end.wait() for end in ends]
-            assert not any(codes), codes
-            return time.perf_counter() - begin_s
+        unpack = ["tar", "-x", "-m", "-C", "/tmp", "--no-same-permissions"]
+        with start_bare_pods(jobs, kubeconfig, pods) as names:
+            return time_pipes(pack, [[*kubectl, "exec", "-i", name, "--", *unpack] for name in names])
 
     return take_turn
 

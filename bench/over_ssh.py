@@ -160,6 +160,21 @@ class BareFabric:
         return time.perf_counter() - begin_s
 
 
+def time_pipes(pack: Sequence[str], unpacks: Sequence[Sequence[str]]) -> float:
+    """Seconds until the output of a command, which runs once for each of the others, is read by them."""
+    begin_s = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        ends = []
+        for unpack in unpacks:
+            one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
+            ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
+            assert one.stdout
+            one.stdout.close()
+        codes = [end.wait() for end in ends]
+    assert not any(codes), codes
+    return time.perf_counter() - begin_s
+
+
 class OpenLines:
     """Transfers through connections of the ssh binary that are opened just before, as a job opens its own."""
 
@@ -203,24 +218,9 @@ class OpenLines:
         with self._open(hosts), contextlib.ExitStack() as stack:
             for host in hosts:
                 stack.enter_context(make_folder(host.root / "tar"))
-            begin_s = time.perf_counter()
-            ends = []
-            for host in hosts:
-                unpack = [
-                    *self.make_ssh_command(host),
-                    host.name,
-                    "tar",
-                    "x",
-                    "-C",
-                    str(self._hosts.root_dir / "tar"),
-                ]
-                one = stack.enter_context(subprocess.Popen(pack, stdout=subprocess.PIPE))
-                ends += [one, stack.enter_context(subprocess.Popen(unpack, stdin=one.stdout))]
-                assert one.stdout
-                one.stdout.close()
-            codes = [end.wait() for end in ends]
-            assert not any(codes), codes
-            return time.perf_counter() - begin_s
+            folder = str(self._hosts.root_dir / "tar")
+            unpack = [[*self.make_ssh_command(host), host.name, "tar", "x", "-C", folder] for host in hosts]
+            return time_pipes(pack, unpack)
 
     def send_rsync(self, package: Path, host: Host) -> float:
         """Seconds of rsync into a folder, which it makes where it is not there."""
