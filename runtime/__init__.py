@@ -35,23 +35,36 @@ _NAMES = {
 # PaddlePaddle 2's, of static mode
 _FLEET_MODULES = ("core", "distributed", "fleet", "io", "nn", "regularizer", "static")
 _TENSOR_FUNCTIONS = (
+    "abs",
     "add",
     "add_n",
     "cast",
+    "clip",
     "concat",
     "divide",
     "flatten",
+    "full",
+    "log",
     "matmul",
+    "max",
+    "maximum",
     "mean",
+    "min",
+    "minimum",
     "multiply",
+    "ones",
     "reshape",
     "scale",
+    "split",
+    "sqrt",
     "square",
     "squeeze",
     "subtract",
     "sum",
     "tanh",
+    "transpose",
     "unsqueeze",
+    "zeros",
 )
 _NAMES.update(dict.fromkeys(_TENSOR_FUNCTIONS, "pslaunch.runtime.static.tensor"))
 _NAMES.update(
@@ -61,11 +74,15 @@ _NAMES.update(
         "create_parameter": "pslaunch.runtime.nn.layers",
         "disable_static": "pslaunch.runtime.static.mode",
         "enable_static": "pslaunch.runtime.static.mode",
+        "get_device": "pslaunch.runtime.static.mode",
         "in_dynamic_mode": "pslaunch.runtime.static.mode",
+        "is_compiled_with_cuda": "pslaunch.runtime.static.mode",
         "seed": "pslaunch.runtime.static.mode",
+        "set_device": "pslaunch.runtime.static.mode",
     }
 )
-__all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES]
+__version__ = "2.6.2"  # of PaddlePaddle, whose names these are: programs compare it with theirs
+__all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES, "__version__"]
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
@@ -73,7 +90,7 @@ def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeEr
     from difflib import get_close_matches  # rarely needed
 
     place, known = module.replace("pslaunch.runtime", "paddle"), sorted(names)
-    near = get_close_matches(name, known, 1)
+    near = get_close_matches(name, known, 1, cutoff=0.75)  # below, it is another word: save, scale
     hint = f"; did you mean {near[0]}?" if near else ""
     return AttributeError(f"{place}.{name} is not in this runtime{hint}; it has {', '.join(known)}")
 

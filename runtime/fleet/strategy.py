@@ -10,10 +10,26 @@ from ..strategy import Strategy
 
 GEO_STEPS = 100  # PaddlePaddle's update_frequency
 _FIELDS = ("a_sync", "a_sync_configs")
+# Queues, threads and waits of PaddlePaddle's communicator, which change no result.
+_TUNING = frozenset(
+    {
+        "independent_recv_thread",
+        "launch_barrier",
+        "max_merge_var_num",
+        "min_send_grad_num_before_recv",
+        "runtime_split_send_recv",
+        "send_queue_size",
+        "send_wait_times",
+        "thread_pool_size",
+    }
+)
 
 
 class DistributedStrategy:
-    """`a_sync` False: sync, the default; True: async; with `a_sync_configs = {"k_steps": n}` geo."""
+    """`a_sync` False: sync, the default; True: async; with `a_sync_configs = {"k_steps": n}` geo.
+
+    Fields of `a_sync_configs` that only tune PaddlePaddle's communicator have no effect.
+    """
 
     a_sync: bool
     a_sync_configs: Mapping[str, int]
@@ -36,7 +52,7 @@ class DistributedStrategy:
     def make_strategy(self) -> Strategy:
         """Return the mode. Raises ValueError for a_sync_configs that have no effect."""
         _check_configs(self.a_sync_configs)  # the dict may have been changed since
-        if self.a_sync_configs and not self.a_sync:
+        if not self.a_sync and self.a_sync_configs.keys() - _TUNING:
             raise ValueError(
                 f"DistributedStrategy.a_sync_configs={dict(self.a_sync_configs)!r} has no effect without "
                 "a_sync=True"
@@ -54,6 +70,8 @@ def _check_configs(value: object) -> None:
         )
     for name, number in value.items():
         where = f"DistributedStrategy.a_sync_configs: {name}={number!r}"
+        if name in _TUNING:
+            continue
         if name != "k_steps":
             near = difflib.get_close_matches(str(name), ["k_steps"], 1)
             hint = f"; did you mean {near[0]}?" if near else ": remove it"

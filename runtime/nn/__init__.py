@@ -3,6 +3,9 @@
 from .. import publish
 from . import functional, initializer
 from .layers import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
     Dropout,
     Embedding,
     HSigmoidLoss,
@@ -17,6 +20,9 @@ from .layers import (
 )
 
 __all__ = [
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CrossEntropyLoss",
     "Dropout",
     "Embedding",
     "HSigmoidLoss",

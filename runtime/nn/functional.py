@@ -11,6 +11,7 @@ from ..static.program import Variable, add_value, combine
 
 __all__ = [
     "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "cross_entropy",
     "dropout",
     "hsigmoid_loss",
@@ -82,6 +83,20 @@ def binary_cross_entropy(
     """Return log_loss with an epsilon of 1e-12, reduced."""
     _refuse("binary_cross_entropy", weight=weight)
     return _reduce(log_loss(input, label, 1e-12), reduction, "binary_cross_entropy")
+
+
+def binary_cross_entropy_with_logits(
+    logit: Variable,
+    label: Variable,
+    weight: None = None,
+    reduction: Reduction = "mean",
+    pos_weight: None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return binary_cross_entropy of sigmoid(logit), reduced; exact for large scores."""
+    where = "binary_cross_entropy_with_logits"
+    _refuse(where, weight=weight, pos_weight=pos_weight)
+    return _reduce(add_value("sigmoid_cross_entropy", [logit, label]), reduction, where)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
@@ -199,5 +214,5 @@ def _check_last(axis: int, x: Variable, where: str) -> None:
 
 def _refuse(where: str, **options: object) -> None:
     for name, value in options.items():
-        if value:
+        if isinstance(value, Variable) or value:
             raise ValueError(f"{where}: {name} is not in this runtime; leave it out")

@@ -166,6 +166,74 @@ class Dropout(Layer):
         return functional.dropout(x, training=self.training, **self._options)
 
 
+class _Cost(Layer):
+    """A cost of nn.functional with fixed options."""
+
+    compute: str  # its name there; not the function, which may not be imported yet
+
+    def __init__(self, name: str | None, **options: Any) -> None:
+        super().__init__(name)
+        self._options = options
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        cost: Variable = getattr(functional, self.compute)(*inputs, **{**self._options, **options})
+        return cost
+
+
+class BCELoss(_Cost):
+    """nn.functional.binary_cross_entropy."""
+
+    compute = "binary_cross_entropy"
+
+    def __init__(
+        self, weight: None = None, reduction: functional.Reduction = "mean", name: str | None = None
+    ) -> None:
+        super().__init__(name, weight=weight, reduction=reduction)
+
+
+class BCEWithLogitsLoss(_Cost):
+    """nn.functional.binary_cross_entropy_with_logits."""
+
+    compute = "binary_cross_entropy_with_logits"
+
+    def __init__(
+        self,
+        weight: None = None,
+        reduction: functional.Reduction = "mean",
+        pos_weight: None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name, weight=weight, reduction=reduction, pos_weight=pos_weight)
+
+
+class CrossEntropyLoss(_Cost):
+    """nn.functional.cross_entropy."""
+
+    compute = "cross_entropy"
+
+    def __init__(
+        self,
+        weight: None = None,
+        ignore_index: int = -100,
+        reduction: functional.Reduction = "mean",
+        soft_label: bool = False,
+        axis: int = -1,
+        use_softmax: bool = True,
+        label_smoothing: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            soft_label=soft_label,
+            axis=axis,
+            use_softmax=use_softmax,
+            label_smoothing=label_smoothing,
+        )
+
+
 class HSigmoidLoss(Layer):
     """nn.functional.hsigmoid_loss with its parameters. `is_custom`: calls give the paths of the labels."""
 

@@ -175,7 +175,7 @@ def find_form(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], name: 
     except ValueError as e:
         raise ValueError(f"{name}: {e}") from None
     has_items = bool(sequences) and shape[:1] == (BATCH,) and cls.keeps_items
-    return Form(shape, cls.gives or attrs.get("to", inputs[0].kind), has_items)
+    return Form(shape, cls.gives or attrs.get("to") or inputs[0].kind, has_items)
 
 
 def make_value(

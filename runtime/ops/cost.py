@@ -30,6 +30,13 @@ def find_logs(probability: F32, step: Step) -> F32:
     return out
 
 
+def find_sigmoid(x: F32, step: Step) -> F32:
+    """Return 1 / (1 + exp(-x)) in a new array."""
+    out = x.copy()
+    _core.activate("sigmoid", as_rows(out), step.threads)
+    return out
+
+
 class _LabelCost(Op):
     """A cost of scores or probabilities, [..., classes], with the class of each row: [...] or [..., 1]."""
 
@@ -138,3 +145,20 @@ class LogLoss(Op, op="log_loss"):
     def _shift(self, p: F32) -> tuple[F32, F32]:
         epsilon = np.float32(self.value.attrs["epsilon"])
         return p + epsilon, np.float32(1.0) - p + epsilon
+
+
+class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy"):
+    """-y log(p) - (1 - y) log(1 - p), for p = sigmoid(score) and labels y from 0 to 1; always finite."""
+
+    takes = ("float", "float")
+
+    find_shape = staticmethod(_find_common_shape)
+
+    def forward(self, step: Step, scores: F32, y: F32) -> F32:
+        # max(score, 0) - y score - log(sigmoid(|score|)) is the same, without the logarithm of a tiny number.
+        rest = find_sigmoid(np.abs(scores), step)
+        _core.take_logs(rest.reshape(-1), step.threads)
+        return np.asarray(np.maximum(scores, np.float32(0.0)) - scores * y - rest)
+
+    def backward(self, step: Step, grad: F32, result: F32, scores: F32, y: F32) -> Grads:
+        return grad * (find_sigmoid(scores, step) - y), None

@@ -1,4 +1,4 @@
-"""Parameters, matrix products, and changes of form."""
+"""Parameters, constants, matrix products, and changes of form."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ class Parameter(Op, op="parameter"):
         (config,) = self.value.params
         step.add_param_grad(config.name, np.ascontiguousarray(grad).reshape(config.shape))
         return ()
+
+
+class Full(Op, op="full"):
+    """The constant `value` in an array of the given shape; `to`: its kind."""
+
+    takes = ()
+    gives = None
+    options = ("shape", "to", "value")
+    is_view = True
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any]) -> Shape:
+        if min(attrs["shape"], default=1) < 1:
+            raise ValueError(f"shape {list(attrs['shape'])}, expected whole numbers from 1")
+        return tuple(attrs["shape"])
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._array = np.full(value.shape, value.attrs["value"], FLOAT if value.kind == "float" else ID)
+
+    def forward(self, step: Step) -> Array:
+        return self._array
 
 
 class Fc(Op, op="fc"):
@@ -192,6 +214,71 @@ class Reshape(Op, op="reshape"):
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.reshape(x.shape),)
+
+
+class Slice(Op, op="slice"):
+    """Items of the leading axes: `parts` has the number of one, without its axis, or [begin, end, step] of
+    several, as slices of Python. The batch stays whole.
+    """
+
+    takes = (None,)
+    gives = None
+    options = ("parts",)
+    is_view = True
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        parts, first = _read_parts(attrs["parts"]), int(x.has_batch)
+        if len(parts) > len(x.shape):
+            raise ValueError(f"input {describe(x)} has no {len(parts)} axes")
+        if x.has_batch and parts[0] != slice(None):
+            raise ValueError(f"input {describe(x)} can't be cut along the batch; begin with a colon: [:, 0]")
+        sizes = []
+        for axis in range(first, len(parts)):
+            part, size = parts[axis], x.shape[axis]
+            found = range(size)[part] if isinstance(part, slice) or -size <= part < size else range(0)
+            if found == range(0):
+                raise ValueError(f"input {describe(x)} has no items {part} at axis {axis}")
+            sizes += [len(found)] if isinstance(found, range) else []
+        return (*x.shape[:first], *sizes, *x.shape[len(parts) :]) or (1,)
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._parts = _read_parts(value.attrs["parts"])
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.ascontiguousarray(x[self._parts])
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back = np.zeros_like(x)
+        back[self._parts] = grad.reshape(np.shape(x[self._parts]))
+        return (back,)
+
+
+def _read_parts(parts: Sequence[int | Sequence[int | None]]) -> tuple[int | slice, ...]:
+    return tuple([one if isinstance(one, int) else slice(*one) for one in parts])
+
+
+class Transpose(Op, op="transpose"):
+    """The same items with the axes in the order of `perm`; the batch stays first."""
+
+    takes = (None,)
+    gives = None
+    options = ("perm",)
+    is_view = True
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        perm: Sequence[int] = attrs["perm"]
+        if sorted(perm) != list(range(len(x.shape))) or (x.has_batch and perm[0] != 0):
+            raise ValueError(f"input {describe(x)} can't have its axes in the order {list(perm)}")
+        return tuple(x.shape[i] for i in perm)
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.ascontiguousarray(x.transpose(self.value.attrs["perm"]))
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad.transpose(np.argsort(self.value.attrs["perm"])),)
 
 
 class Cast(Op, op="cast"):

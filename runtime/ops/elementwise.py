@@ -1,4 +1,5 @@
-"""Operations on each item, and sums: arithmetic with broadcasting, activations, dropout, sums and means.
+"""Operations on each item: arithmetic with broadcasting, functions, activations, dropout; and over axes:
+sums, means and extremes.
 
 The order of a sum is fixed: it depends on the shape alone.
 """
@@ -24,6 +25,24 @@ _ARITHMETIC: Mapping[str, _Arithmetic] = {
     "subtract": (np.subtract, lambda grad, x, y: (grad, -grad)),
     "multiply": (np.multiply, lambda grad, x, y: (grad * y, grad * x)),
     "divide": (np.divide, lambda grad, x, y: (grad / y, -grad * x / (y * y))),
+    # Of two zeros of different signs processors choose either; + 0 makes it positive.
+    "maximum": (lambda x, y: np.maximum(x, y) + 0, lambda grad, x, y: (grad * (x > y), grad * (x <= y))),
+    "minimum": (lambda x, y: np.minimum(x, y) + 0, lambda grad, x, y: (grad * (x < y), grad * (x >= y))),
+}
+
+
+def _find_logs(x: F32, threads: int) -> F32:
+    out = x.copy()
+    _core.take_logs(out.reshape(-1), threads)
+    return out
+
+
+# Of each operation on x the function of (x, threads), and that of (grad, x, result) for the gradient.
+_Function = tuple[Callable[[F32, int], F32], Callable[[F32, F32, F32], F32]]
+_FUNCTIONS: Mapping[str, _Function] = {
+    "abs": (lambda x, threads: np.abs(x), lambda grad, x, result: grad * np.sign(x)),
+    "log": (_find_logs, lambda grad, x, result: grad / x),
+    "sqrt": (lambda x, threads: np.sqrt(x), lambda grad, x, result: grad * np.float32(0.5) / result),
 }
 
 
@@ -105,6 +124,39 @@ class Arithmetic(Op, op=" ".join(_ARITHMETIC)):
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
         parts = zip(_ARITHMETIC[self.value.op][1](grad, *inputs), inputs, self.needs, strict=True)
         return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
+
+
+class Function(Op, op=" ".join(_FUNCTIONS)):
+    """A function of each item that changes no input."""
+
+    reads_result = True
+
+    def forward(self, step: Step, x: F32) -> F32:
+        return _FUNCTIONS[self.value.op][0](x, step.threads)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (_FUNCTIONS[self.value.op][1](grad, x, result),)
+
+
+class Clip(Op, op="clip"):
+    """The nearest number from `least` to `most`; only items between them have a gradient."""
+
+    options = ("least", "most")
+    overwrites = True
+    reads_result = True
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        np.clip(out, *self._find_limits(), out=out)
+        out += 0  # as for maximum
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        least, most = self._find_limits()
+        return (grad * ((result > least) & (result < most)),)
+
+    def _find_limits(self) -> tuple[np.float32, np.float32]:
+        return np.float32(self.value.attrs["least"]), np.float32(self.value.attrs["most"])
 
 
 class Scale(Op, op="scale"):
@@ -197,16 +249,33 @@ class Sum(Op, op="mean sum"):
         return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes) or (1,)
 
     def forward(self, step: Step, x: F32) -> F32:
-        total, shape = sum_axes(x, self._axes, step.threads), self.value.shape
-        total /= self._find_divisor(x)
+        total, shape = self._reduce(x, step.threads), self.value.shape
         return total.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
 
+    def _reduce(self, x: F32, threads: int) -> F32:
+        total = sum_axes(x, self._axes, threads)
+        total /= self._find_divisor(x)
+        return total
+
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
-        kept = [1 if i in self._axes else size for i, size in enumerate(x.shape)]
         back = np.empty_like(x)
-        back[...] = grad.reshape(kept) / self._find_divisor(x)
+        back[...] = self._keep_axes(grad, x) / self._find_divisor(x)
         return (back,)
+
+    def _keep_axes(self, reduced: F32, x: F32) -> F32:
+        return reduced.reshape([1 if i in self._axes else size for i, size in enumerate(x.shape)])
 
     def _find_divisor(self, x: F32) -> np.float32:
         count = math.prod([x.shape[i] for i in self._axes])
         return np.float32(max(1, count) if self.value.op == "mean" else 1)
+
+
+class Extreme(Sum, op="max min"):
+    """Largest or smallest item over `axis`, as Sum has it; all equal ones have the gradient."""
+
+    def _reduce(self, x: F32, threads: int) -> F32:
+        find = np.max if self.value.op == "max" else np.min
+        return np.asarray(find(x, axis=self._axes)) + 0  # as for maximum
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (self._keep_axes(grad, x) * (x == self._keep_axes(result, x)),)

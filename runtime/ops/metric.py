@@ -23,8 +23,7 @@ class AucCounts(Op, op="auc_counts"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
-        if len(x.shape) != 2 or not x.has_batch or label.shape not in ((BATCH,), (BATCH, 1)):
-            raise ValueError(f"{describe(x)} and {describe(label)} are not probabilities and a label each")
+        _check_shapes(x, label)
         return (2, attrs["thresholds"] + 1)
 
     def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
@@ -52,6 +51,34 @@ class Auc(Op, op="auc"):
 
     def forward(self, step: Step, counts: Ids) -> F32:
         return np.array([compute_auc(*counts)], dtype=np.float32)
+
+
+class Accuracy(Op, op="accuracy"):
+    """Share of samples with a label among the `k` largest items of the row; of equal ones the first wins."""
+
+    takes = ("float", "id")
+    options = ("k",)
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+        _check_shapes(x, label)
+        if not 1 <= attrs["k"] <= x.shape[1]:
+            raise ValueError(f"k={attrs['k']}, expected 1 to {x.shape[1]}, the items of each row")
+        return (1,)
+
+    def forward(self, step: Step, x: F32, labels: Ids) -> F32:
+        each, count = labels.reshape(-1, 1), x.shape[1]
+        if len(x) and (each.min() < 0 or each.max() >= count):
+            raise ValueError(f"input {describe(self.value.inputs[1])} has labels beyond 0 to {count - 1}")
+        own = np.take_along_axis(x, each, axis=1)
+        ahead = ~(x <= own) | ((x == own) & (np.arange(count) < each))  # NaN is ahead, and never right
+        right = np.count_nonzero(ahead.sum(axis=1) < self.value.attrs["k"])
+        return np.array([right / max(1, len(x))], dtype=np.float32)
+
+
+def _check_shapes(x: Value, label: Value) -> None:
+    if len(x.shape) != 2 or not x.has_batch or label.shape not in ((BATCH,), (BATCH, 1)):
+        raise ValueError(f"{describe(x)} and {describe(label)} are not probabilities and a label each")
 
 
 def compute_auc(low: Ids, high: Ids) -> float:

@@ -15,7 +15,7 @@ from .. import _core
 from ..arrays import F32, Ids
 from ..graph import BATCH, Value
 from .base import ID, Array, Draw, Grads, Op, Shape, Step, describe
-from .cost import LEAST, check_labels, find_logs
+from .cost import LEAST, check_labels, find_logs, find_sigmoid
 from .elementwise import sum_axis
 
 _ONE = np.float32(1.0)
@@ -61,11 +61,6 @@ class _SampledCost(Op):
         total: F32 = np.empty((rows, parts.shape[1]), dtype=np.float32)
         _core.sum_rows(total, index, [parts], step.threads)
         return total
-
-    def _find_sigmoid(self, x: F32, step: Step) -> F32:
-        out = x.copy()
-        _core.activate("sigmoid", out, step.threads)
-        return out
 
 
 def _check_forms(x: Value, label: Value, *others: Value) -> None:
@@ -116,7 +111,7 @@ class HSigmoid(_SampledCost, op="hsigmoid"):
 
     def measure(self, step: Step, scores: F32, *_: Array) -> tuple[F32, F32]:
         scores = np.clip(scores, -40, 40) * self._used
-        low = self._find_sigmoid(-scores, step)  # the probability of no turn
+        low = find_sigmoid(-scores, step)  # the probability of no turn
         return -find_logs(low, step) - self._turns * scores, ((_ONE - low) - self._turns) * self._used
 
 
@@ -157,7 +152,7 @@ class Nce(_SampledCost, op="nce"):
         return np.concatenate([labels, np.minimum(noise, classes - 1)], axis=1, dtype=ID)
 
     def measure(self, step: Step, scores: F32, rows: Ids, label: Ids, *weight: F32) -> tuple[F32, F32]:
-        o, b = self._find_sigmoid(scores, step), self._b[rows]
+        o, b = find_sigmoid(scores, step), self._b[rows]
         is_label = np.arange(rows.shape[1]) < rows.shape[1] - self.value.attrs["samples"]
         both = np.maximum(o + b, LEAST)
         costs = -find_logs(np.where(is_label, o, b) / both, step)

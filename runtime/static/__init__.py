@@ -6,7 +6,7 @@ from . import nn
 from .data import data
 from .executor import Executor, global_scope
 from .inference import load_inference_model, save_inference_model
-from .metric import auc
+from .metric import accuracy, auc
 from .program import (
     Program,
     Variable,
@@ -20,6 +20,7 @@ __all__ = [
     "Executor",
     "Program",
     "Variable",
+    "accuracy",
     "auc",
     "create_parameter",
     "data",

@@ -5,6 +5,18 @@ from __future__ import annotations
 from .program import Variable, add_value, default_main_program
 
 
+def accuracy(
+    input: Variable, label: Variable, k: int = 1, correct: object = None, total: object = None
+) -> Variable:
+    """Return the share of the samples of a run whose label is among the `k` likeliest.
+
+    input: a row of probabilities for each sample; the first of equal ones wins. label: from 0.
+    """
+    if correct is not None or total is not None:
+        raise ValueError("static.accuracy: correct and total are not in this runtime; leave them out")
+    return add_value("accuracy", [input, label], {"k": k})
+
+
 def auc(
     input: Variable,
     label: Variable,

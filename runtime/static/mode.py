@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ..settings import set_seed
+from .executor import CPUPlace
 
 
 def enable_static() -> None:
@@ -19,6 +20,23 @@ def disable_static(place: object = None) -> NoReturn:
 
 
 def in_dynamic_mode() -> bool:
+    """Return False."""
+    return False
+
+
+def set_device(device: str) -> CPUPlace:
+    """Return CPUPlace() for "cpu"; raises ValueError for another device."""
+    if device != "cpu":
+        raise ValueError(f"set_device: {device!r}, expected 'cpu'; this runtime computes on the CPU")
+    return CPUPlace()
+
+
+def get_device() -> str:
+    """Return "cpu"."""
+    return "cpu"
+
+
+def is_compiled_with_cuda() -> bool:
     """Return False."""
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ class Variable(Value):
 
     def __matmul__(self, other: Variable) -> Variable:
         return add_value("matmul", [self, other], {"transpose": (False, False)})
+
+    def __getitem__(self, key: object) -> Variable:
+        return take_items(self, key)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
@@ -259,3 +263,21 @@ def combine(op: str, x: object, y: object) -> Variable:
             f"divide: {x!r} / {y!r}: only variables can be divided by a variable, not numbers, nor by 0"
         )
     return add_value("scale", [variable], {"scale": scale, "bias": bias})
+
+
+def take_items(x: Variable, key: object) -> Variable:
+    """Return x[key]: of each axis a slice, or one item without the axis; `...` are the axes between."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    for at in [i for i, one in enumerate(keys) if one is Ellipsis][:1]:
+        keys[at : at + 1] = [slice(None)] * (len(x.shape) - len(keys) + 1)
+    try:
+        parts = [_read_part(one) for one in keys]
+    except TypeError:
+        raise TypeError(f"{x.name}[{key!r}]: expected whole numbers, slices of them, or `...` once") from None
+    return add_value("slice", [x], {"parts": tuple(parts)})
+
+
+def _read_part(key: Any) -> int | list[int | None]:
+    if not isinstance(key, slice):
+        return operator.index(key)
+    return [None if one is None else operator.index(one) for one in (key.start, key.stop, key.step)]

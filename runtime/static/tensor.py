@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import itertools
+import math
 from collections.abc import Sequence
 
-from .program import Variable, add_value, combine, parse_dtype
+from ..graph import BATCH
+from .program import Variable, add_value, combine, parse_dtype, take_items
 
 Axis = int | Sequence[int] | None
 _Sequence = Sequence[Variable]
@@ -28,6 +32,16 @@ def multiply(x: Variable, y: Variable, name: str | None = None) -> Variable:
 def divide(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Return x / y."""
     return combine("divide", x, y)
+
+
+def maximum(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return the larger of x and y; sizes of 1 are repeated, as by add()."""
+    return add_value("maximum", [x, y])
+
+
+def minimum(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Return the smaller of x and y; sizes of 1 are repeated, as by add()."""
+    return add_value("minimum", [x, y])
 
 
 def add_n(inputs: Variable | _Sequence, name: str | None = None) -> Variable:
@@ -83,9 +97,46 @@ def unsqueeze(x: Variable, axis: int, name: str | None = None) -> Variable:
     return reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
 
 
+def full(shape: Sequence[int], fill_value: float, dtype: object = None, name: str | None = None) -> Variable:
+    """Return a constant in an array of a given shape; float32 or int64."""
+    kind = parse_dtype(dtype or "float32", "full")
+    value = float(fill_value) if kind == "float" else int(fill_value)
+    return add_value("full", [], {"shape": tuple(map(int, shape)), "to": kind, "value": value})
+
+
+def ones(shape: Sequence[int], dtype: object = None, name: str | None = None) -> Variable:
+    """Return ones in an array of a given shape."""
+    return full(shape, 1, dtype)
+
+
+def zeros(shape: Sequence[int], dtype: object = None, name: str | None = None) -> Variable:
+    """Return zeros in an array of a given shape."""
+    return full(shape, 0, dtype)
+
+
 def concat(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
     """Return variables one after the other, along `axis`; not along the batch."""
     return add_value("concat", list(x), {"axis": axis})
+
+
+def split(
+    x: Variable, num_or_sections: int | Sequence[int], axis: int = 0, name: str | None = None
+) -> list[Variable]:
+    """Return parts of equal size along `axis`, or of the given sizes, -1: the rest; not along the batch."""
+    at, given = axis % len(x.shape), num_or_sections
+    size = x.shape[at]
+    sizes = [size // builtins.max(1, given)] * given if isinstance(given, int) else list(given)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = size - builtins.sum(sizes) - 1
+    if size == BATCH or builtins.sum(sizes) != size or builtins.min(sizes) < 1:
+        raise ValueError(f"split: {x.name} {list(x.shape)} can't be cut into {given!r} along axis {axis}")
+    ends = itertools.accumulate(sizes, initial=0)
+    return [take_items(x, (*[slice(None)] * at, slice(*pair))) for pair in itertools.pairwise(ends)]
+
+
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """Return the values with their axes in the order of `perm`; the batch stays first."""
+    return add_value("transpose", [x], {"perm": tuple(perm)})
 
 
 def matmul(
@@ -108,6 +159,16 @@ def sum(
     return total if dtype is None else cast(total, dtype)
 
 
+def max(x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """Return the largest value over axes; None: all."""
+    return add_value("max", [x], {"axis": _freeze(axis), "keepdim": keepdim})
+
+
+def min(x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """Return the smallest value over axes; None: all."""
+    return add_value("min", [x], {"axis": _freeze(axis), "keepdim": keepdim})
+
+
 def _freeze(axis: Axis) -> int | tuple[int, ...] | None:
     return axis if axis is None or isinstance(axis, int) else tuple(axis)
 
@@ -120,3 +181,28 @@ def square(x: Variable, name: str | None = None) -> Variable:
 def tanh(x: Variable, name: str | None = None) -> Variable:
     """Return tanh(x)."""
     return add_value("tanh", [x])
+
+
+def abs(x: Variable, name: str | None = None) -> Variable:
+    """Return x without its sign."""
+    return add_value("abs", [x])
+
+
+def sqrt(x: Variable, name: str | None = None) -> Variable:
+    """Return the square root of x."""
+    return add_value("sqrt", [x])
+
+
+def log(x: Variable, name: str | None = None) -> Variable:
+    """Return the natural logarithm of x."""
+    return add_value("log", [x])
+
+
+def clip(
+    x: Variable, min: float | None = None, max: float | None = None, name: str | None = None
+) -> Variable:
+    """Return the nearest number from min to max; None: no limit. Others than those between learn nothing."""
+    least, most = -math.inf if min is None else float(min), math.inf if max is None else float(max)
+    if not least <= most:
+        raise ValueError(f"clip: min={min} must be at most max={max}")
+    return add_value("clip", [x], {"least": least, "most": most})

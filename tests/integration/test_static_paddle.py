@@ -47,6 +47,15 @@ def test_values_are_those_of_paddlepaddle(tmp_path: Path) -> None:
         np.testing.assert_allclose(areas, their_areas, atol=5e-3, err_msg=name)
 
 
+def test_functions_of_tensors_have_values_and_gradients_of_paddlepaddle(tmp_path: Path) -> None:
+    found, expected = (json.loads(one.splitlines()[-1]) for one in run_both("tensor_steps.py", tmp_path))
+    assert list(found) == list(expected)
+    for name, steps in expected.items():
+        theirs = np.array(steps)
+        ours = np.array(found[name]).reshape(theirs.shape)  # one value is an array of one here
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_training_from_datasets_gives_the_values_of_paddlepaddle(tmp_path: Path) -> None:
     pattern = r"^time: \[[-0-9: ]+\], (batch: \[\d+\], loss\[1\]):\[(\S+)\]$"
     found, expected = (

@@ -36,11 +36,13 @@ def make_program(optimizer, is_sparse):
     rest = paddle.mean(paddle.square(paddle.subtract(dense, x)), axis=1, keepdim=True)
     score = paddle.static.nn.fc(x, 1, weight_attr=assign(WEIGHTS[2]), bias_attr=assign(np.ones(1, "float32")))
     guess = F.sigmoid(paddle.add(score, 0.1 * rest))
-    auc, batch_auc, _ = paddle.static.auc(paddle.concat([1 - guess, guess], axis=1), label)
+    both = paddle.concat([1 - guess, guess], axis=1)
+    auc, batch_auc, _ = paddle.static.auc(both, label)
+    accuracy = paddle.static.accuracy(both, label)
     loss = paddle.mean(F.log_loss(guess, paddle.cast(label, "float32")))
     total = loss + 0.01 * paddle.mean(F.softmax_with_cross_entropy(x, label)) / 2.0
     optimizer.minimize(total)
-    return [total, loss, auc, batch_auc, paddle.sum(guess)]
+    return [total, loss, auc, batch_auc, accuracy, paddle.sum(guess)]
 
 
 found = {}

@@ -22,6 +22,8 @@ from pslaunch.runtime.strategy import Strategy
         ({"a_sync": True, "a_sync_configs": {"k_steps": 0}}, Strategy(mode="async")),
         ({"a_sync": True, "a_sync_configs": {"k_steps": -1}}, Strategy(mode="async")),
         ({"a_sync_configs": {"k_steps": 50}, "a_sync": True}, Strategy(mode="geo", k_steps=50)),
+        ({"a_sync_configs": {"launch_barrier": True}}, Strategy()),
+        ({"a_sync": True, "a_sync_configs": {"send_queue_size": 32}}, Strategy(mode="async")),
     ],
 )
 def test_a_sync_chooses_the_mode(fields: dict[str, Any], mode: Strategy) -> None:
@@ -57,7 +59,7 @@ def set_field(name: str, value: object) -> Callable[[], object]:
         (set_field("a_sync", 1), "a_sync=1, expected True or False"),
         (set_field("a_sync_configs", 5), 'expected a dict, as {"k_steps": 100}'),
         (set_field("a_sync_configs", {"ksteps": 5}), "ksteps=5 has no effect in this runtime; did you mean"),
-        (set_field("a_sync_configs", {"send_queue_size": 5}), "send_queue_size=5 has no effect"),
+        (set_field("a_sync_configs", {"use_ps_gpu": 1}), "use_ps_gpu=1 has no effect"),
         (set_field("a_sync_configs", {"k_steps": -2}), "k_steps=-2: expected 0 to"),
         (lambda: resolve_strategy("async"), "strategy='async', expected fleet.DistributedStrategy()"),
     ],

@@ -23,7 +23,11 @@ from pslaunch.runtime.param_config import ParamConfig
 pytestmark = pytest.mark.asan
 
 Array = npt.NDArray[Any]
-CONSTANTS: Final = {("log_loss", 1), ("nce", 2)}  # labels and weights of samples, which learn nothing
+CONSTANTS: Final = {
+    ("log_loss", 1),
+    ("nce", 2),
+    ("sigmoid_cross_entropy", 1),
+}  # labels and weights of samples, which learn nothing
 DRAW: Final = Draw(seed=1, trainer=0, step=3)
 
 
@@ -114,6 +118,15 @@ def find_auc(counts: Array) -> Array:
     return np.array([pairs.mean() if pairs.size else 0.0])
 
 
+def find_right(s: Sizes, k: int) -> Example:
+    def oracle(x: Array, y: Array) -> Array:
+        best = np.argsort(-x, axis=1, kind="stable")[:, :k]
+        return np.array([(best == y).any(axis=1).mean()])
+
+    few = np.round(s.draw_shares(s.n, 5), 1)  # many are equal
+    return Example([few, s.draw_ids(5, s.n, 1)], oracle, {"k": k})
+
+
 def count_buckets(p: Array, y: Array) -> Array:
     buckets = (p[:, 1] * 100).astype(np.int64)
     return np.stack([np.bincount(buckets[y[:, 0] == label], minlength=101) for label in (0, 1)])
@@ -188,6 +201,15 @@ def tell_from_noise(s: Sizes, noise: Any, shares: Array, *, has_weight: bool) ->
     return Example(inputs, oracle, attrs, params)
 
 
+def take(s: Sizes, *key: int | slice) -> Example:
+    parts = [one if isinstance(one, int) else [one.start, one.stop, one.step] for one in key]
+    return Example([s.draw(s.n, s.k + 1, s.d + 1)], lambda x: x[key], {"parts": parts})
+
+
+def fill(value: float, kind: str, *shape: int) -> dict[str, Any]:
+    return {"shape": shape, "to": kind, "value": value}
+
+
 LOG_UNIFORM: Final = np.log(np.arange(2, 9) / np.arange(1, 8)) / np.log(7)
 GIVEN: Final = np.array([0.5, 0.25, 0.0, 0.25])
 
@@ -196,8 +218,15 @@ ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("subtract", np.subtract),
     ("multiply", np.multiply),
     ("divide", np.divide),
+    ("maximum", np.maximum),
+    ("minimum", np.minimum),
 ]
-REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [("sum", np.sum), ("mean", np.mean)]
+REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [
+    ("sum", np.sum),
+    ("mean", np.mean),
+    ("max", np.max),
+    ("min", np.min),
+]
 AXES: Final = (None, 0, 1, -1, (1, 2), (0, 2))
 PLAIN: Final = {"transpose": (False, False)}
 SWAPPED: Final = {"transpose": (True, True)}
@@ -234,6 +263,14 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         "reshape",
         lambda s: Example([s.draw(s.n, 2, s.k)], lambda x: x.reshape(s.n, -1, 2), {"shape": [0, -1, 2]}),
     ),
+    ("slice", lambda s: take(s, slice(None), slice(1, None, 2), slice(-3, -1))),
+    ("slice", lambda s: take(s, slice(None), -1)),
+    ("slice", lambda s: take(s, slice(None), slice(None, None, -1), 0)),
+    ("slice", lambda s: Example([s.draw_ids(9, 3, s.k)], lambda x: x[1], {"parts": [1]}, fixed=[0])),
+    (
+        "transpose",
+        lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: x.transpose(0, 2, 1), {"perm": [0, 2, 1]}),
+    ),
     ("row", lambda s: Example([s.draw_ids(9, 3, s.k)], lambda x: x[1], {"index": 1}, fixed=[0])),
     ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
     ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
@@ -250,6 +287,15 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("sigmoid", lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: 1 / (1 + np.exp(-x)))),
     ("tanh", lambda s: Example([s.draw(s.n, s.k)], np.tanh)),
     ("relu", lambda s: Example([s.draw(s.n, s.k)], lambda x: np.maximum(x, 0))),
+    ("abs", lambda s: Example([s.draw(s.n, s.k)], np.abs)),
+    ("sqrt", lambda s: Example([s.draw_shares(s.n, s.k)], np.sqrt)),
+    ("log", lambda s: Example([s.draw_shares(s.n, s.k, s.d)], np.log)),
+    (
+        "clip",
+        lambda s: Example([s.draw(s.n, s.k)], lambda x: np.clip(x, -0.5, 1.0), {"least": -0.5, "most": 1.0}),
+    ),
+    ("full", lambda s: Example([], lambda: np.full((2, s.k), 2.5), fill(2.5, "float", 2, s.k))),
+    ("full", lambda s: Example([], lambda: np.full(s.d, 2**40), fill(2**40, "id", s.d))),
     ("softmax", lambda s: Example([s.draw(s.n, s.k, s.d)], find_softmax)),
     ("dropout", lambda s: drop(s, upscales=False)),
     ("dropout", lambda s: drop(s, upscales=True)),
@@ -287,6 +333,12 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
             {"epsilon": 1e-4},
         ),
     ),
+    (
+        "sigmoid_cross_entropy",
+        lambda s: Example(
+            [8 * s.draw(s.n, s.k, s.d), s.draw_shares(s.n, s.k, s.d)], lambda x, y: np.logaddexp(0, x) - x * y
+        ),
+    ),
     ("hsigmoid", walk_complete_tree),
     ("hsigmoid", walk_given_paths),
     ("nce", lambda s: tell_from_noise(s, "uniform", np.full(5, 0.2), has_weight=False)),
@@ -305,6 +357,8 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         ),
     ),
     ("auc", lambda s: Example([s.draw_ids(4, 2, s.k)], find_auc, fixed=[0])),
+    ("accuracy", lambda s: find_right(s, 1)),
+    ("accuracy", lambda s: find_right(s, 3)),
 ]
 
 
@@ -344,10 +398,10 @@ def differentiate(find: Callable[..., Array], arrays: Sequence[Array], weights: 
         grad = np.zeros(array.shape)
         for place in np.ndindex(*array.shape if array.dtype == np.float64 else (0,)):
             kept = array[place]
-            array[place] = kept + 1e-6
+            array[place] = kept + 1e-7
             high = np.sum(weights * find(*exact))
-            array[place] = kept - 1e-6
-            grad[place] = (high - np.sum(weights * find(*exact))) / 2e-6
+            array[place] = kept - 1e-7
+            grad[place] = (high - np.sum(weights * find(*exact))) / 2e-7
             array[place] = kept
         found.append(grad)
     return found
@@ -367,7 +421,7 @@ def compute(
     if isinstance(op, Lookup):
         op.get_rows(inputs[0].size)[:] = example.params[0][inputs[0].reshape(-1)]
     result = op.forward(step, *inputs)
-    if value.kind == "id" or name == "auc":
+    if value.kind == "id" or name in ("accuracy", "auc", "full"):
         return value, result, []
     grad = draw_grad(result.shape)
     found = op.backward(step, grad, result, *inputs)

@@ -327,6 +327,27 @@ def test_initializer_of_all_values_with_an_entry_rule_is_refused() -> None:
         static.nn.sparse_embedding(word, [5, 2], entry=paddle.distributed.CountFilterEntry(2), param_attr=own)
 
 
+def test_accuracy_finds_labels_among_the_likeliest_and_the_first_of_equal_ones_wins() -> None:
+    x, label = static.data("x", [None, 3]), static.data("label", [None, 1], "int64")
+    first, two = (static.accuracy(x, label, k=k) for k in (1, 2))
+    rows = np.array([[0.1, 0.5, 0.5], [0.5, 0.5, 0.1], [0.2, 0.2, 0.2], [np.nan, 2, 3]], np.float32)
+    executor = run_startup()
+    for labels, expected in (([2, 1, 2, 0], [0.0, 0.5]), ([1, 0, 0, 2], [0.75, 1.0])):
+        feed = {"x": rows, "label": np.array(labels).reshape(-1, 1)}
+        assert [float(v[0]) for v in executor.run(feed=feed, fetch_list=[first, two])] == expected
+    with pytest.raises(ValueError, match="labels beyond 0 to 2"):
+        executor.run(feed={"x": rows, "label": np.full((4, 1), 3)}, fetch_list=[first])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"k": 4}, "k=4, expected 1 to 3"), ({"correct": 1}, "correct and total are not in")]
+)
+def test_invalid_arguments_of_accuracy_are_refused(given: dict[str, Any], words: str) -> None:
+    x, label = static.data("x", [None, 3]), static.data("label", [None, 1], "int64")
+    with pytest.raises(ValueError, match=words):
+        static.accuracy(x, label, **given)
+
+
 def test_auc_without_thresholds_is_refused() -> None:
     _, guess = make_model()
     label: Any = static.default_main_program().var("label")
