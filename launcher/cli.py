@@ -242,14 +242,14 @@ def check_k8s(ctx: typer.Context) -> None:
     """
     from .options.k8s_spec import RUN_DIGITS, make_k8s_spec
 
-    spec, given = _read_job(ctx, functools.partial(make_k8s_spec, run=RUN_DIGITS * "0"))
+    spec, given = _read_job_to_check(ctx, functools.partial(make_k8s_spec, run=RUN_DIGITS * "0"))
     from .check.cluster import check_cluster
 
     raise typer.Exit(check_cluster(spec, sys.stdout, as_json=given.is_set("json")))
 
 
 def _check_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> None:
-    spec, given = _read_job(ctx, make_spec)
+    spec, given = _read_job_to_check(ctx, make_spec)
     from .check.check import begin_trace, check
 
     trace = begin_trace(spec.trace, "check") if spec.trace else None
@@ -283,6 +283,16 @@ def _read_job(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[Jo
         given = gather(ctx.meta["backend"], split, Path.cwd())
         spec = make_spec(given, split, cwd=Path.cwd(), environ=os.environ)
     _tell(ctx, list_notes(spec, given, split))
+    return spec, given
+
+
+def _read_job_to_check(ctx: typer.Context, make_spec: Callable[..., JobSpec]) -> tuple[JobSpec, Given]:
+    from .options.detect import check_syntax
+    from .options.locate import DEFAULT_PROGRAM
+
+    spec, given = _read_job(ctx, make_spec)
+    with report_usage_errors(ctx):
+        check_syntax(spec.workspace / (spec.program or DEFAULT_PROGRAM))
     return spec, given
 
 

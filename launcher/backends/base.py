@@ -20,11 +20,10 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from ..errors import FileError, HostError, PslaunchError, SpecError
+from ..errors import HostError, PslaunchError, SpecError
 from ..node import codes
 from ..node.job import Limits, Node, Plan
 from ..node.line.wire import encode_control
@@ -97,12 +96,15 @@ class Backend(Protocol):
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the complete answer of a mode of node/later/relay.py on a node. Raises PslaunchError.
 
-        The node is found by its name, since the order of hosts may have changed.
+        The node is found by its name, since the order of hosts may have changed. Several threads may ask.
         """
         ...
 
     def cancel(self) -> None:
-        """Let nodes that are being reached fail soon; called from another thread. Never raises."""
+        """Let nodes that are being reached fail soon; called from another thread. Never raises.
+
+        After it `release` ends questions to nodes soon.
+        """
         ...
 
     def limit_end(self, limit_s: float) -> None:
@@ -296,29 +298,3 @@ def find_backend(name: str) -> BackendModule:
             f"no backend {name!r}; expected one of {', '.join(sorted({*BUILT_IN, *added.names}))}"
         )
     return cast(BackendModule, added[name].load())
-
-
-class Answered:
-    """Bytes of an answer that were passed on, by their hash; a later answer has to begin with them."""
-
-    def __init__(self) -> None:
-        self._hash, self._size = blake2b(), 0
-
-    def skip(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the rest of an answer. Raises FileError if it is another one."""
-        again, left = blake2b(), self._size
-        for piece in pieces:
-            old, new = piece[:left], piece[left:]
-            again.update(old)
-            left -= len(old)
-            if new:
-                self._compare(again)
-                for each in (again, self._hash):
-                    each.update(new)
-                self._size += len(new)
-                yield new
-        self._compare(again)
-
-    def _compare(self, again: Any) -> None:
-        if again.digest() != self._hash.digest():
-            raise FileError("its files changed while they were fetched; fetch them again")

@@ -5,30 +5,26 @@ pslaunch.ssh reaches the hosts; node/ runs there. A node's `name` is `Host.text`
 
 from __future__ import annotations
 
-import io
 import os
-import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import FileError, HostError, HostsError, SpecError
+from ..errors import HostError, HostsError, SpecError
 from ..node import codes
 from ..node.job import Limits, Node, Plan, to_data
-from ..node.later import relay
 from ..node.line import wire
 from ..options.fabric_spec import Reach
 from ..options.hosts import Host, find_host
 from ..ssh.channel import Channel
 from ..ssh.fleet import Fleet
 from ..ssh.prompt import Prompt
+from .answers import Ending, read_answer
 from .base import CLOSE_EXTRA_S, OF_ANOTHER, Backend, Dial, Ended, EndLimit, Line
 from .local import OnNode0
 
 __all__ = ["FabricBackend", "from_data", "make_backend", "to_data"]
-
-SILENT_S = 30.0  # limit of a host's silence while it answers a later shell
 
 
 def make_backend(reach: Reach | None) -> Backend:
@@ -97,18 +93,15 @@ class FabricBackend(EndLimit):
         host = find_host(self._reach.hosts, node.name, f"node {node.id} of the job ({node.name})")
         return self._answer(host, words)
 
-    def _answer(self, asked: Host, words: Sequence[str]) -> Iterator[bytes]:
-        channel, host = self._run(asked, words), asked.text
+    def _answer(self, host: Host, words: Sequence[str]) -> Iterator[bytes]:
+        channel = self._run(host, words)
+
+        def find_ending(_cut: EOFError) -> Ending:
+            code = channel.wait(CLOSE_EXTRA_S)
+            return Ending(code, channel.tail.get_last_words() if code == codes.IO else channel.describe_end())
+
         os.close(channel.write_fd)
-        with io.BufferedReader(_AnswerReader(channel.read_fd)) as f:
-            try:
-                yield from relay.read_pieces(f)
-            except TimeoutError as e:
-                raise HostError(host, words[0], str(e)) from None
-            except EOFError as e:
-                if channel.wait(CLOSE_EXTRA_S) == codes.IO:  # the host answers, but lacks the file
-                    raise FileError(f"{host}: {channel.tail.get_last_words()}") from None
-                raise HostError(host, words[0], channel.describe_end() or str(e)) from None
+        return read_answer(channel.read_fd, host.text, words[0], find_ending)
 
     def cancel(self) -> None:
         self._fleet.cancel()
@@ -155,28 +148,6 @@ class FabricBackend(EndLimit):
             raise opened
         self._channels.append(opened)
         return opened
-
-
-class _AnswerReader(io.RawIOBase):
-    """Answer of a host; a long silence raises TimeoutError."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        waiting = select.poll()
-        waiting.register(self._fd, select.POLLIN)
-        if not waiting.poll(SILENT_S * 1000):
-            raise TimeoutError(f"no answer for {SILENT_S:.0f} s; check that the host and its disks respond")
-        return os.readv(self._fd, [buffer])
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._fd)
-        super().close()
 
 
 def _make_line(channel: Channel) -> Line:

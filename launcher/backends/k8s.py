@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import (
+    ClusterError,
     FileError,
     HostError,
     NodeLostError,
@@ -25,14 +26,14 @@ from ..errors import (
 from ..node import codes
 from ..node.head.events import Event, make_end
 from ..node.job import Node, Plan, to_data
-from ..node.later import relay
 from ..node.later.record import OVER, UNKNOWN, WAITING
 from ..options.k8s_spec import Access, K8sReach
 from ..options.k8s_values import SecretKey
 from . import k8s_manifests as manifests
-from .base import OF_ANOTHER, Answered, Ended, Line, News, Tell
-from .k8s_api import Cluster, open_cluster
-from .k8s_errors import AbsentError
+from .answers import SILENT_S, Answered, Ending, read_answer
+from .base import OF_ANOTHER, Ended, Line, News, Tell
+from .k8s_api import EXEC, JOB, Cluster, open_cluster
+from .k8s_errors import AbsentError, ConflictError
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
 from .k8s_pods import AWAY, POLL_S, Pods, PodWait, list_pods
@@ -50,7 +51,6 @@ from .k8s_records import (
     read_end,
     select_main,
 )
-from .k8s_rights import EXEC
 from .k8s_words import explain_loss
 
 if TYPE_CHECKING:
@@ -58,12 +58,15 @@ if TYPE_CHECKING:
 
 __all__ = ["K8sBackend", "from_data", "make_backend", "to_data"]
 
-NO_PODS: Final = "no pod of it runs any more, and its files ended with the pods; --linger keeps them longer"
+NO_PODS: Final = (
+    "no pod of it runs any more, and its files ended with the pods: fetch them within --linger seconds after "
+    "its end, and before pslaunch stop"
+)
 NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
+CREATION_S: Final = 30.0  # of it, for an API server that is away
 AT_ONCE: Final = 8  # calls at the same time
 HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
-SILENT_S: Final = 30.0  # limit of a pod's silence while it answers
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
 TOLD_S: Final = 5.0  # for the cluster to tell the beginning or end of a pod
@@ -108,13 +111,16 @@ class K8sBackend:
         self._gone_limit_s = 0.0  # for all to be gone
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
-        self._answering: socket.socket | None = None
+        self._answering: set[socket.socket] = set()
         self._count = 0  # of pods
-        self._silent: set[str] = set()  # pods that did not answer in time
+        self._opening = threading.Lock()
+        self._opened: Cluster | None = None
 
     @functools.cached_property
     def _cluster(self) -> Cluster:
-        return open_cluster(self._reach.access)
+        with self._opening:  # several threads may ask for it first
+            self._opened = self._opened or open_cluster(self._reach.access)
+            return self._opened
 
     @functools.cached_property
     def _pods(self) -> Pods:
@@ -135,14 +141,14 @@ class K8sBackend:
             sweeping = meanwhile.submit(list_jobs, self._cluster)  # deletes those that others have abandoned
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
-                self._cluster.demand_rights(EXEC)
+                self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
             tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
             sweeping.result()
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
         self._gone_limit_s = self._ending_s + GONE_EXTRA_S
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
-        self._create(making.result())
+        self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
         if not has_exec:
             wait.wait_for_all(self._cancelled)
@@ -151,18 +157,21 @@ class K8sBackend:
         threading.Thread(target=wait.go_on, args=[self._confirmed], daemon=True).start()
         return line
 
-    def _create(self, things: Sequence[Object]) -> None:
-        """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError."""
+    def _create(self, things: Sequence[Object], wait: PodWait) -> None:
+        """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError.
+
+        wait: for an API server that is away just then.
+        """
         *others, job = map(self._limit, things)
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
         marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
-        owner = self._create_one({**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
+        owner = self._create_one(wait, {**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
         owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
                   "uid": owner["metadata"]["uid"]}]  # fmt: skip
         belonging = [{**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}}
                      for thing in (manifests.make_secret(job), *others)]  # fmt: skip
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self._create_one, belonging))
+            list(pool.map(functools.partial(self._create_one, wait), belonging))
 
     def _release(self) -> bool:
         """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
@@ -180,11 +189,22 @@ class K8sBackend:
         self._own_limits[thing["metadata"]["name"]] = own_s
         return {**thing, "spec": {**thing["spec"], LIMIT: limit_s}}
 
-    def _create_one(self, thing: Object) -> Object:
+    def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
             raise NodeLostError("cancelled")
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
-        return self._cluster.create(thing)
+        try:
+            return self._cluster.create(thing)
+        except ClusterError:
+            return wait.wait_for(functools.partial(self._create_again, thing), self._cancelled)
+
+    def _create_again(self, thing: Object) -> Object:
+        """Create an object, unless an earlier request whose answer was lost has done so: names are new."""
+        try:
+            return self._cluster.create(thing)
+        except ConflictError:
+            found = thing["kind"] == "Job"  # others need no uid, and a Secret may not be read
+            return self._cluster.read_metadata("Job", thing["metadata"]["name"]) if found else thing
 
     def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
         more = {"metadata": {"annotations": annotations}} if annotations else {}
@@ -281,8 +301,6 @@ class K8sBackend:
                 raise FileError(f"{node.name}: {NO_PODS}")
             if not get_state(pod, "running") and self._cancelled.wait(POLL_S):
                 raise NodeLostError("cancelled")
-        if pod["metadata"]["name"] in self._silent:
-            raise HostError(pod["metadata"]["name"], words[0], "it did not answer before")
         return self._answer_whole(pod, words)
 
     def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
@@ -294,11 +312,9 @@ class K8sBackend:
                     yield piece
                     came_s = time.monotonic()
                 return
-            except (HostError, *AWAY) as e:
+            except (HostError, AbsentError, *AWAY) as e:
                 had_rights = self._reach.lease_s  # as a launcher that holds the job
                 late = time.monotonic() > came_s + SILENT_S
-                if late:
-                    self._silent.add(pod["metadata"]["name"])
                 if late or (isinstance(e, RightsError) and not had_rights) or self._cancelled.wait(POLL_S):
                     raise
                 self._check_runs(pod)
@@ -317,17 +333,14 @@ class K8sBackend:
         name = pod["metadata"]["name"]
         opened = self._start(pod, words)
         with socket.socket(fileno=opened.fd) as there:
-            self._answering = there
-            there.settimeout(SILENT_S)
+            self._answering.add(there)
+            answer_fd = os.dup(there.fileno())
             try:
-                with there.makefile("rb") as f:
-                    yield from relay.read_pieces(cast(Any, f))
-            except TimeoutError:
-                raise HostError(name, words[0], f"no answer for {SILENT_S:.0f} s") from None
-            except EOFError as e:
-                if opened.find_code() == codes.IO:  # the pod answers, but lacks the file
-                    raise FileError(f"{name}: {opened.describe_end()}") from None
-                raise HostError(name, words[0], opened.describe_end() or str(e)) from None
+                yield from read_answer(
+                    answer_fd, name, words[0], lambda _cut: Ending(opened.find_code(), opened.describe_end())
+                )
+            finally:
+                self._answering.discard(there)
 
     # --- later shells ---
 
@@ -363,7 +376,7 @@ class K8sBackend:
         name = main["metadata"]["name"]
         pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
         while True:
-            first = pods.find_first()
+            first = pods.find_all().get(f"{name}-0")
             record = make_record(main, jobs, first, explain_loss(pods.seen))
             try:
                 if first and record["state"] == "running":
@@ -417,8 +430,8 @@ class K8sBackend:
 
     def cancel(self) -> None:
         self._cancelled.set()
-        if answering := self._answering:
-            with contextlib.suppress(OSError):
+        for answering in [*self._answering]:
+            with contextlib.suppress(OSError):  # it is over already
                 answering.shutdown(socket.SHUT_RDWR)
 
     def limit_end(self, limit_s: float) -> None:

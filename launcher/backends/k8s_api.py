@@ -27,6 +27,42 @@ METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE: Final = "application/strategic-merge-patch+json"
 
 
+def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ...]:
+    return tuple(Right(verb, resource, group) for verb in verbs)
+
+
+# Rights in a namespace; templates/k8s/role.yaml gives them, as a test checks. Of a job's objects and pods:
+JOB: Final = (
+    *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
+    *_list_rights("services", "create", "list", "delete"),
+    *_list_rights("configmaps", "create", "list", "delete"),
+    *_list_rights("secrets", "create", "delete"),
+    *_list_rights("pods", "list", "delete"),
+    *_list_rights("events", "list"),
+)
+# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+KUBECTL: Final = (
+    *_list_rights("jobs", "get", "watch", group="batch"),
+    *_list_rights("services", "get", "watch", "patch"),
+    *_list_rights("configmaps", "get", "watch", "patch"),
+    *_list_rights("pods", "get", "watch"),
+    *_list_rights("pods/log", "get"),
+    *_list_rights("events", "get", "watch"),
+)
+# The line to a running job. The library asks for it by GET; later servers want to see `create` too.
+EXEC: Final = _list_rights("pods/exec", "get", "create")
+# For `pslaunch check` in addition.
+LOOK: Final = (
+    *_list_rights("namespaces", "get"),
+    *_list_rights("resourcequotas", "list"),
+    *_list_rights("limitranges", "list"),
+    *_list_rights("networkpolicies", "list", group="networking.k8s.io"),
+)
+# For `--network_policy` in addition, and for kubectl with it.
+POLICY: Final = _list_rights("networkpolicies", "create", "delete", group="networking.k8s.io")
+KUBECTL_POLICY: Final = _list_rights("networkpolicies", "get", "watch", "patch", group="networking.k8s.io")
+
+
 class Cluster:
     """The API of a cluster as one user, in one namespace. Its calls may come from several threads."""
 

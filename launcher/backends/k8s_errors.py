@@ -22,29 +22,24 @@ _NO_NAMESPACE: Final = re.compile(r'namespaces "([^"]*)" not found')
 # Refusals of an object, in a cluster's own words, each with its remedy.
 _REFUSALS: Final[Mapping[str, str]] = {
     r"exceeded quota": "ask for less (--nodes, --cpu, --memory), wait until other jobs there have ended, "
-    "or ask the "
-    "namespace's administrator for a larger quota",
+    "or ask the namespace's administrator for a larger quota",
     r"failed quota": "the namespace's quota counts what this job does not state: give --cpu and --memory",
     r"(minimum|maximum) \S+ usage per|limit to request ratio per|"
     r"must (specify|be less than or equal to) \S+ limit": "the namespace's LimitRange allows other "
-    "amounts: give "
-    "--cpu and --memory within its limits",
+    "amounts: give --cpu and --memory within its limits",
     r"violates PodSecurity": "the namespace's security level forbids it: take it out of --patch or --pvc, "
-    "or use "
-    "another --namespace",
+    "or use another --namespace",
     r"failed calling webhook|failed to call webhook": "this service of the cluster does not answer, so "
-    "nothing can "
-    "be created: its administrator can repair it",
+    "nothing can be created: its administrator can repair it",
     r"admission webhook .* denied|ValidatingAdmissionPolicy": "a rule of this cluster: its administrator "
     "knows it",
-    r"error looking up service account|serviceaccount .* not found": "give a --service_account of this "
-    "namespace",
+    r"error looking up service account|serviceaccount .* not found": "give a --service_account "
+    "of this namespace",
     r"no PriorityClass with name": "give a --priority_class of this cluster",
     r"is being terminated": "the namespace is being deleted: use another --namespace",
     r"Too long: |must have at most .* bytes": "leave files out of the package (.pslaunchignore)",
     r"unknown field|strict decoding error|is invalid: |cannot be handled as a": "correct the option or "
-    "the --patch "
-    "that gives this field",
+    "the --patch that gives this field",
 }
 
 
@@ -91,10 +86,8 @@ def explain_rights(missing: Iterable[Right], place: Place, user: str = "") -> Ri
     missing = list(missing)
     return RightsError(
         f"{place.server}: {user or f'the user of {place.source}'} has no right to "
-        f"{', '.join(map(str, missing))} in "
-        f"namespace {place.namespace}; if that is the right --namespace, let its administrator add to "
-        f"your Role: "
-        f"{make_rule(missing)}"
+        f"{', '.join(map(str, missing))} in namespace {place.namespace}; if that is the right --namespace, "
+        f"let its administrator add to your Role: {make_rule(missing)}"
     )
 
 
@@ -143,14 +136,12 @@ def explain_connection(cause: str, place: Place) -> ClusterError:
         return ClusterError(
             place.server,
             f"no safe connection: {cause}",
-            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the "
-            f"cluster, or "
-            "give another --kubeconfig or --context",
+            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the cluster, "
+            "or give another --kubeconfig or --context",
         )
     return ClusterError(
         place.server,
         f"it is not reached: {cause}",
         f"check the server in {place.source} and the network to it (VPN, proxy), or give another "
-        f"--kubeconfig or "
-        "--context",
+        "--kubeconfig or --context",
     )

@@ -22,7 +22,7 @@ from ..options.k8s_values import FOLDER, HOME, ROOT
 from ..options.options import DEFAULT
 from ..ship.find_python import make_search
 from ..ship.package import IGNORE, list_package
-from ..ship.wheel import make_wheel, make_wheel_name
+from ..ship.wheel import RUNTIME, make_wheel, make_wheel_name
 from ..ship.zipapp import make_zipapp
 from .k8s_patch import apply_patches, read_patches
 
@@ -174,7 +174,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "home": HOME,
         "secret_command": make_secret_command(reach),
         "app": _encode(make_zipapp()),
-        "wheel": {make_wheel_name(): _encode(make_wheel())},
+        "wheel": {make_wheel_name(): _encode(make_wheel(RUNTIME))},
         "plan": _encode(begun.encode()),
         "packed": packed,
         "package": _encode(package),

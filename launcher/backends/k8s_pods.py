@@ -37,15 +37,16 @@ class Pods:
         return self.seen
 
     def find_first(self) -> Object | None:
-        """Return pod 0 of the job. Raises PslaunchError."""
-        return self.find_all().get(f"{self._job}-0")
+        """Return pod 0 of the job, without a look at the others. Raises PslaunchError."""
+        return list_pods(self._cluster, f"{INSTANCE}={self._job},{INDEX}=0").get(f"{self._job}-0")
 
     def explain(self) -> Cause | None:
         """Return the reason why pods do not come, if there is one. Raises PslaunchError."""
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
-        cause = explain([*self.seen.values()], ours)
-        if cause or self.seen:
+        pods = self.find_all()
+        cause = explain([*pods.values()], ours)
+        if cause or pods:
             return cause
         if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):
             text = f"job {self._job} was deleted; pslaunch does not start it again"

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
-from ..errors import FileError, HostError, ServiceError, SpecError
+from ..errors import HostError, ServiceError, SpecError
 from ..node import procs
 from ..node.job import Limits, Node, Plan
 from ..node.line.beats import keep_beating
@@ -102,23 +102,29 @@ class LocalBackend(EndLimit):
         return Line(fd, fd)
 
     def read_records(self) -> Iterator[bytes]:
-        return self._answer(["records"])
+        return self._answer("this machine", ["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        return self._answer(words)
+        return self._answer(node.name, words)
 
     @staticmethod
-    def _answer(words: Sequence[str]) -> Iterator[bytes]:
-        from ..node.later import relay
+    def _answer(name: str, words: Sequence[str]) -> Iterator[bytes]:
+        from .answers import Ending, read_answer
 
-        argv = [*NODE, *words]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as answering:
+        with subprocess.Popen(
+            [*NODE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as answering:
             assert answering.stdout is not None and answering.stderr is not None
+            said = answering.stderr
+
+            def find_ending(_cut: EOFError) -> Ending:
+                words = said.read().strip()
+                return Ending(answering.wait(), words)
+
             try:
-                yield from relay.read_pieces(cast(BinaryIO, answering.stdout))
-            except EOFError as e:
-                said = answering.stderr.read().decode("utf-8", "replace").strip()
-                raise FileError(said or f"pslaunch {words[0]}: {e}") from None
+                yield from read_answer(os.dup(answering.stdout.fileno()), name, words[0], find_ending)
+            finally:
+                answering.kill()  # its disk may hang
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
         keeper = self._start_keeper(node, limits, mode, stdout=subprocess.PIPE)

@@ -12,6 +12,7 @@ folder, and if all do it is used in place.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,12 +21,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 from pslaunch.runtime.shared import prove
 
 from ..errors import (
-    FileError,
     HostError,
     NodeLostError,
     PreflightError,
@@ -42,7 +42,8 @@ from ..node.listing import make_own_folder
 from ..node.loop import Loop
 from ..options.mpi_spec import Head, MpiHost, MpiReach, list_expected
 from . import mpirun
-from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Answered, Dial, Ended, EndLimit, Line
+from .answers import Answered, Ending, read_answer
+from .base import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
 from .leash import LEASH_S, Leashed
 from .local import LocalBackend, OnNode0
 from .mpi_gate import Arrival, open_gate, send_frame
@@ -316,20 +317,9 @@ class MpiBackend(EndLimit):
             at_end.callback(run.close)
             at_end.callback(self._asking.discard, run)
             at_end.enter_context(_serve_aside(loop))
-            try:
-                yield from relay.read_pieces(cast(BinaryIO, answer))
-            except EOFError as e:
-                if not run.wait(CLOSE_EXTRA_S):
-                    run.end_now()
-                    run.wait(LEASH_S)
-                said = run.read_said().strip().splitlines()
-                ours = [line for line in said if line.startswith("pslaunch ")]
-                if run.code == codes.IO:  # the host answers, but lacks the file
-                    raise FileError(f"{node.name}: {(ours or said or [str(e)])[-1]}") from None
-                is_damaged = isinstance(e, relay.DamagedError) or run.code == 0
-                if is_damaged:
-                    raise _LossyError(f"{node.name}: {e}") from None
-                raise NodeLostError(f"{node.name}: {(said or [str(e)])[-1]}") from None
+            find_ending = functools.partial(_find_ending, run, node.name)
+            start_s = self._reach.connect_timeout_s
+            yield from read_answer(os.dup(answer.fileno()), node.name, words[0], find_ending, start_s)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -373,6 +363,19 @@ class MpiBackend(EndLimit):
         if self._mpirun:
             self._mpirun.close()
         self._mpirun = self.ended = None
+
+
+def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
+    """Wait for the end of a small mpirun. Raises NodeLostError if its program did not report a failure."""
+    if not run.wait(CLOSE_EXTRA_S):
+        run.end_now()
+        run.wait(LEASH_S)
+    said = run.read_said().strip().splitlines() or [str(cut)]
+    if run.code == codes.IO:
+        return Ending(run.code, ([line for line in said if line.startswith("pslaunch ")] or said)[-1])
+    if isinstance(cut, relay.DamagedError) or run.code == 0:
+        raise _LossyError(f"{name}: {cut}")
+    raise NodeLostError(f"{name}: {said[-1]}")
 
 
 @contextlib.contextmanager

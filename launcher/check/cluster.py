@@ -9,9 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TextIO
 
 from ..backends import k8s_manifests as manifests
-from ..backends.k8s_api import Cluster, open_cluster
+from ..backends.k8s_api import (
+    EXEC,
+    JOB,
+    KUBECTL,
+    KUBECTL_POLICY,
+    LOOK,
+    POLICY,
+    Cluster,
+    open_cluster,
+)
 from ..backends.k8s_errors import AbsentError, Right
-from ..backends.k8s_rights import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from ..errors import ClusterError, RightsError, SpecError
 from ..node.job import choose_gate_port, place
 from ..options.k8s_spec import K8sReach

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from ..backends.k8s_api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK
 from ..backends.k8s_errors import Right, make_rule
-from ..backends.k8s_rights import EXEC, KUBECTL, KUBECTL_POLICY, LOOK
 from ..node import codes
 from .findings import FindingKind
 from .table import WORDS, Level, Table

@@ -83,8 +83,10 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
             for f, hosts in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
-    count = "1 host" if len(seen) == 1 else f"{len(seen)} hosts"
-    return [*lines, f"{len(bad)} of {count} can't be used" if bad else f"{count} can be used"]
+    if len(seen) == 1:
+        return [*lines, "the host can't be used" if bad else "the host can be used"]
+    hosts = f"{len(seen)} hosts"
+    return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
 
 
 def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:

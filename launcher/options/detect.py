@@ -7,10 +7,13 @@ with Fleet: "script". All others are trainers only, as in v2: "bundled".
 from __future__ import annotations
 
 import ast
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
+
+from ..errors import SpecError
 
 ServerMode = Literal["auto", "bundled", "script"]
 ServerKind = Literal["bundled", "script", "none"]
@@ -67,6 +70,19 @@ def parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as "\d"
         return ast.parse(source, str(path))
+
+
+def check_syntax(program: Path) -> None:
+    """Raise SpecError if a Python program has a syntax error. A program that can't be read here passes."""
+    if program.suffix != ".py":
+        return
+    try:
+        parse(program)
+    except SyntaxError as e:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise SpecError(f"{program.name} is no program of Python {version}: {_describe(e)}") from None
+    except UNREADABLE:
+        pass
 
 
 def _describe(error: BaseException) -> str:

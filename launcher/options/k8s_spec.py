@@ -210,8 +210,8 @@ def _check_effects(spec: JobSpec, given: Given) -> None:
         refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpu=1 asks for one")
     for name in ("server_cpu", "server_memory") if not reach.server_pods else ():
         refuse_without_effect(given, name, "without --separate")
-    if not spec.site.package:
-        refuse_without_effect(given, "shard", "where nothing is sent (--job_workspace)")
+    for name in ("shard", "link") if not spec.site.package else ():
+        refuse_without_effect(given, name, "where nothing is sent (--job_workspace)")
     save_dir = spec.trainer_flags.get("save_dir")
     folder = posixpath.normpath(posixpath.join(spec.site.nodes[0].workspace, save_dir or ROOT))
     kept = (ROOT, *(path for _, path in reach.claims))

@@ -344,6 +344,10 @@ OPTIONS: Final[Sequence[Option]] = (
         help="Link in the workspace to a path on the hosts; may be repeated.",
     ),
     Option(
+        name="link", metavar="NAME=PATH", kind=Text(repeatable=True), backends=K8S,
+        help="Link in the workspace to a path in the image or a volume claim; may be repeated.",
+    ),
+    Option(
         name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS), default=_get_shared("trainer_count"),
         help="Compute threads of each trainer.",
     ),

@@ -5,6 +5,8 @@ A node is trusted with its own job, not with this machine: nothing is written ou
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import os
 import tarfile
@@ -16,6 +18,7 @@ from ..backends.base import Backend
 from ..errors import FileError, PslaunchError
 from ..node.job import Node
 from ..node.later.relay import NOTES
+from .answers import Question, ask_all
 
 _MODE_BITS = 0o777
 MAX_NOTES = 3
@@ -54,20 +57,23 @@ def fetch_results(
     node, `ID-NAME` or `ID`, with its `log/`. A node fails also if a folder there now belongs to another job.
     """
     found = Fetched([], [], [])
-
-    def bring(node: Node, folder: Path, mode: str, path: str) -> None:
-        try:
-            unpack(backend.ask(node, [mode, path, node.state_dir, job_id]), folder, found)
-        except PslaunchError as e:  # others may have theirs
-            found.failed.append(Failed(e, f"{path} on {node.name}"))
-
-    if output is not None:
-        bring(nodes[0], output, "results", nodes[0].output_dir)
-    if logs is not None:
+    wanted = [(nodes[0], output, "results", nodes[0].output_dir)] if output else []
+    if logs:
         for node in nodes:
             # A name of this run alone says nothing; the next run's logs then take the place of these.
             name = "" if node.name.startswith(f"{job_id}-") else f"-{node.name.replace('/', '_')}"
-            bring(node, logs / f"{node.id}{name}", "pack", node.log_dir)
+            wanted.append((node, logs / f"{node.id}{name}", "pack", node.log_dir))
+    questions = [
+        Question(node.id, functools.partial(backend.ask, node, [mode, path, node.state_dir, job_id]))
+        for node, _, mode, path in wanted
+    ]
+    with ask_all(questions) as answers:
+        for (node, folder, _, path), answer in zip(wanted, answers, strict=True):
+            try:
+                with contextlib.closing(answer):
+                    unpack(answer, folder, found)
+            except PslaunchError as e:  # others may have theirs
+                found.failed.append(Failed(e, f"{path} on {node.name}"))
     return found
 
 

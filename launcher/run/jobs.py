@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -21,6 +22,7 @@ from ..node.shapes import check, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.log_view import LogView
 from ..views.view import Said, Transcript, show_process
+from .answers import Question, ask_all
 from .known_jobs import (
     complain,
     explain_no_jobs,
@@ -235,23 +237,34 @@ def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView)
     """Print the log files of these processes; returns 0, or the code of the first unreadable one."""
     code, nodes = codes.OK, _read_places(r)
     with open_backend(r) as there:
-        for p in outputs:
+
+        def make_question(p: Mapping[str, Any]) -> Question:
             node = nodes[p["node"]]
-            try:
-                if p.get("state") == record.WAITING:
-                    raise PslaunchError("it was not started")
-                for text in _split_lines(there.ask(node, ["read", p["log"], node.state_dir, r["job"]])):
-                    more = {"more": True} if text.more else {}
-                    view.show_event({"event": "line", "process": p["process"], "text": text.text, **more})
-            except PslaunchError as e:
-                view.report(Said(p["process"], str(e), "error"))
-                code = code or e.exit_code
+            words = ["read", p["log"], node.state_dir, r["job"]]
+            return Question(node.id, functools.partial(there.ask, node, words))
+
+        with ask_all([make_question(p) for p in outputs if _has_started(p)]) as answers:
+            coming = iter(answers)
+            for p in outputs:
+                try:
+                    if not _has_started(p):
+                        raise PslaunchError("it was not started")
+                    for text in _split_lines(next(coming)):
+                        more = {"more": True} if text.more else {}
+                        view.show_event({"event": "line", "process": p["process"], "text": text.text, **more})
+                except PslaunchError as e:
+                    view.report(Said(p["process"], str(e), "error"))
+                    code = code or e.exit_code
     return code
+
+
+def _has_started(p: Mapping[str, Any]) -> bool:
+    return p.get("state") != record.WAITING
 
 
 def _has_begun(r: Record) -> bool:
     """Return True if any program of the job was started, as far as is known."""
-    return any(p.get("state") != record.WAITING for p in r["processes"])
+    return any(map(_has_started, r["processes"]))
 
 
 def _explain_nothing_ran(r: Record) -> str:
@@ -304,8 +317,8 @@ def fetch(
         print_line(path, out)
     for left_out in found.left_out:
         complain(f"pslaunch fetch: not fetched: {left_out}")
-    for e, _ in found.failed:
-        complain(f"pslaunch: {e}")
+    for told in dict.fromkeys(str(e) for e, _ in found.failed):
+        complain(f"pslaunch: {told}")
     code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
         complain(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")

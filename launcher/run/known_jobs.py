@@ -16,6 +16,7 @@ from ..node import logs
 from ..node.later import record
 from ..options.args import find_nearest
 from ..options.spec import Elsewhere
+from .answers import Question, ask_all
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord as Record
@@ -50,8 +51,7 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
             _note_end(r, here)
         else:
             asked.setdefault(json.dumps([r["backend"], r.get("reach")]), []).append(r)
-    for pointers in asked.values():
-        found += _follow(pointers)
+    found += _follow([*asked.values()])
     return sorted([*led.values(), *found], key=lambda r: float(r["started"]))
 
 
@@ -70,12 +70,16 @@ def _add_error(r: Record) -> Record:
 
 
 def _read_jobs_there(backend: str, reach: object) -> list[Record]:
-    text = bytearray()
     with open_backend({"backend": backend, "reach": reach}) as there:
-        for piece in there.read_records():
-            text += piece
-            if len(text) > MAX_RECORDS_BYTES:
-                raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
+        return _parse_records(there.read_records(), backend, reach)
+
+
+def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list[Record]:
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        if len(text) > MAX_RECORDS_BYTES:
+            raise PslaunchError(f"the first host has more than {MAX_RECORDS_BYTES:,} bytes of records")
     found: list[Record] = []
     for line in text.splitlines():
         try:
@@ -89,27 +93,47 @@ def _read_jobs_there(backend: str, reach: object) -> list[Record]:
     return found
 
 
-def _follow(pointers: Sequence[Record]) -> list[Record]:
-    """Return the records of node 0 for jobs started from here; ends are recorded here too."""
-    reach = None
-    try:
-        name = pointers[0]["backend"]
-        reach = find_backend(name).from_data(pointers[0].get("reach"))
-        known = {r["job"]: r for r in _read_jobs_there(name, reach)}
-    except PslaunchError as e:
-        return [
-            {**r, "state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
-            for r in pointers
-        ]
+def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
+    """Return the records of node 0 for jobs started from here; `asked`: those of one place together."""
+    found: list[Record] = []
+    places: list[tuple[Sequence[Record], object]] = []
+    with contextlib.ExitStack() as at_end:
+        questions: list[Question] = []
+        for pointers in asked:
+            name, reach = pointers[0]["backend"], None
+            try:
+                reach = find_backend(name).from_data(pointers[0].get("reach"))
+                there = at_end.enter_context(open_backend({"backend": name, "reach": reach}))
+            except PslaunchError as e:
+                found += _mark_unknown(pointers, reach, e)
+                continue
+            questions.append(Question(len(questions), there.read_records))
+            places.append((pointers, reach))
+        answers = at_end.enter_context(ask_all(questions))
+        for (pointers, reach), answer in zip(places, answers, strict=True):
+            try:
+                found += _update(pointers, reach, _parse_records(answer, pointers[0]["backend"], reach))
+            except PslaunchError as e:
+                found += _mark_unknown(pointers, reach, e)
+    return found
+
+
+def _mark_unknown(pointers: Sequence[Record], reach: object, e: PslaunchError) -> list[Record]:
+    unknown = {"state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
+    return [cast("Record", {**r, **unknown}) for r in pointers]
+
+
+def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) -> list[Record]:
+    """Return the records of jobs with what is known there; their ends are recorded here."""
+    known = {r["job"]: r for r in there}
     found: list[Record] = []
     for r in pointers:
         if r["job"] in known:
             found.append({**r, **known[r["job"]], "reach": reach})
             _note_end(r, found[-1])
         else:
-            found.append(
-                cast("Record", {**r, **_explain_forgotten(name, reach), "processes": [], "reach": reach})
-            )
+            forgotten = _explain_forgotten(r["backend"], reach)
+            found.append(cast("Record", {**r, **forgotten, "processes": [], "reach": reach}))
             write_news(r, {"forgotten": True})
     return found
 
@@ -143,7 +167,7 @@ def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
     jobs = list_jobs(elsewhere)
     found = (
         [r for r in jobs if r["job"] == word]
-        or [r for r in jobs if r.get("name") == word]
+        or [r for r in jobs if word in (r.get("name"), r["job"].rpartition("-")[0])]  # NAME-RUN on Kubernetes
         or [r for r in jobs if r["job"].startswith(word)]
     )
     if len(found) == 1:
@@ -190,6 +214,7 @@ def open_backend(r: Record) -> Iterator[LaterBackend]:
     try:
         yield backend
     finally:
+        backend.cancel()  # questions that nobody waits for any more
         backend.release()
 
 

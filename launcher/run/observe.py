@@ -59,6 +59,7 @@ class RemoteHead:
         self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
         self._events = Recent()
         self._next = 0
+        self._first_time: float | None = None  # of an event, by the head's clock
         self._code: int | None = None
         self._end_code: int | None = None  # as in its `end` event
         self._stopped: tuple[int, str] | None = None  # code and reason of our request to end
@@ -221,7 +222,9 @@ class RemoteHead:
     def _keep(self, event: Event) -> None:
         if event["n"] < self._next:
             raise ValueError(f"event {event['n']} after {self._next - 1}")
-        self._events.add(event)
+        self._events.add(event)  # which checks it
+        if self._first_time is None:
+            self._first_time = event["time"]
         self._next = event["n"] + 1
         if event["event"] == "end":
             self._end_code = event["code"]
@@ -264,7 +267,9 @@ class RemoteHead:
         if self._stopped:  # later failures are not the reason of the end
             code, failure = self._stopped[0], {}
             text = f"{self._stopped[1]}; then {text}"
-        self._tell("end", code=code, reason=text, elapsed_s=0.0, failure=failure or None)
+        now = time.time()
+        elapsed_s = max(0.0, round(now - (self._first_time or now), 3))  # the head's clock may be ahead
+        self._tell("end", code=code, reason=text, elapsed_s=elapsed_s, failure=failure or None)
         self._code = code
 
     def _make_failure(self, text: str) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Fleet:
     ) -> list[Channel | HostError]:
         """Start `pslaunch.node` with these arguments on every host; return channels in the order of `hosts`.
 
+        Several threads may call it.
         A failed host gives a HostError in its place, HostRightsError if keys were refused. `beat` is sent
         on each line at once and every second until all hosts have been tried.
         """
@@ -111,8 +112,8 @@ class Fleet:
         from .proof import Passphrases
 
         make_zipapp()  # cached for all threads
-        if self._shared is None:
-            self._shared = Connector(self._host_keys, Passphrases(self._ask))
+        with self._lock:
+            self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask))
         if self._cancelled:
             self._shared.give_up()
 

@@ -15,12 +15,13 @@ MAX_BYTES = 4096
 
 
 class Prompt:
-    """Terminal prompt for any number of threads; asks one question at a time."""
+    """Terminal prompt for any number of threads; all prompts together ask one question at a time."""
+
+    _one = threading.Lock()
 
     def __init__(self, terminal: str = "/dev/tty") -> None:
         self._terminal = terminal
         self._given_up = threading.Event()
-        self._one = threading.Lock()
 
     def give_up(self) -> None:
         """Cancel all questions soon, from another thread; restores the terminal."""

@@ -99,7 +99,7 @@ class Transcript:
         if e["node"] is not None or not e["files"]:
             return
         count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])}"
-        hosts = f"{e['nodes']} host{'s' if e['nodes'] != 1 else ''}"
+        hosts = "1 host" if e["nodes"] == 1 else f"{e['nodes']} hosts together"
         yield Said(OURS, f"sent {count}, to {hosts}, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:

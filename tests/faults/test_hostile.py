@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -260,8 +261,10 @@ def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(
             argv = [sys.executable, "-c", AS_NOBODY, str(port), first_bytes.hex()]
             subprocess.run(argv, check=True)
         else:
+            found.processes[0].proc.send_signal(signal.SIGSTOP)  # it looks only once the connection is closed
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 sock.sendall(first_bytes)
+            found.processes[0].proc.send_signal(signal.SIGCONT)
         found.processes[0].expect(f"speaks {protocol}, .*if it is a program of this job, .*--server script")
         with found.client(0) as c:
             c.finish()

@@ -27,9 +27,9 @@ OBJECTS = 8  # of a job with a package: Job, Secret, four ConfigMaps and two Ser
 def refuse(code: int, message: str) -> bytes:
     """Return an answer of the API server."""
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
-    text = json.dumps(status)
-    fields = (f"HTTP/1.1 {code} No", "Content-Type: application/json", f"Content-Length: {len(text)}")
-    return "\r\n".join([*fields, "", text]).encode()
+    text = json.dumps(status, separators=(",", ":"))
+    kind, length = "Content-Type: application/json", f"Content-Length: {len(text)}"
+    return "\r\n".join([f"HTTP/1.1 {code} No", kind, "Connection: close", length, "", text]).encode()
 
 
 @pytest.fixture
@@ -43,6 +43,15 @@ def see(cluster: Kube, tmp_path: Path) -> Iterator[Callable[[Callable[[bytes], b
             return proxy.kubeconfig
 
         yield make
+
+
+def run_to_the_end(cluster: Kube, kubeconfig: Path, workspace: Path) -> str:
+    """Run a job of one pod, which succeeds; return its events as JSON."""
+    (workspace / "train.py").write_text("print('done')")
+    with running(KubePlace(cluster, 1, kubeconfig=kubeconfig), workspace, "--server_num=0") as job:
+        assert job.launcher.wait() == 0, job.launcher.output()
+        assert job.lines("trainer/0") == ["done"], job.launcher.output()
+        return json.dumps(job.events())
 
 
 @pytest.mark.parametrize("number", range(1, OBJECTS + 1))
@@ -86,7 +95,6 @@ def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
 def test_job_goes_on_after_an_answer_that_its_list_is_too_old(
     cluster: Kube, see: Callable[..., Path], workspace: Path
 ) -> None:
-    (workspace / "train.py").write_text("print('done')")
     asked: list[bytes] = []
 
     def answer(request: bytes) -> bytes | None:
@@ -95,17 +103,14 @@ def test_job_goes_on_after_an_answer_that_its_list_is_too_old(
         asked.append(request)
         return refuse(410, "too old") if len(asked) == 2 else None
 
-    with running(KubePlace(cluster, 1, kubeconfig=see(answer)), workspace, "--server_num=0") as job:
-        assert job.launcher.wait() == 0, job.launcher.output()
-        assert job.lines("trainer/0") == ["done"], job.launcher.output()
+    said = run_to_the_end(cluster, see(answer), workspace)
     assert len(asked) > 2
-    assert "(410)" in json.dumps(job.events())
+    assert "(410)" in said
 
 
 def test_api_server_that_is_away_before_the_head_is_found_delays_the_job(
     cluster: Kube, see: Callable[..., Path], workspace: Path
 ) -> None:
-    (workspace / "train.py").write_text("print('done')")
     released: list[bytes] = []
     asked: list[bytes] = []
 
@@ -122,9 +127,30 @@ def test_api_server_that_is_away_before_the_head_is_found_delays_the_job(
                 return refuse(403, 'User "developer" cannot list resource "pods" in API group ""')
         return None
 
-    with running(KubePlace(cluster, 1, kubeconfig=see(answer)), workspace, "--server_num=0") as job:
-        assert job.launcher.wait() == 0, job.launcher.output()
-        assert job.lines("trainer/0") == ["done"], job.launcher.output()
+    said = run_to_the_end(cluster, see(answer), workspace)
     assert len(released) > 3 and len(asked) > 4
-    said = json.dumps(job.events())
     assert "is not reached" in said and "has no right to list pods" in said
+
+
+def test_creations_are_repeated_while_the_api_server_is_away(
+    cluster: Kube, see: Callable[..., Path], workspace: Path
+) -> None:
+    lost: list[bytes] = []
+    refused: list[bytes] = []
+
+    def answer(request: bytes) -> bytes | None:
+        made = re.match(rb'{.*?"kind": ?"(\w+)"', request)  # not before: a server waits for the rest
+        kind = made[1] if made else b""
+        if kind in (b"Job", b"Secret") and kind not in lost:
+            lost.append(kind)
+            return b""
+        if kind in (b"ConfigMap", b"Service") and len(refused) < 6:
+            refused.append(request)
+            if len(refused) % 3:
+                return refuse(503 if len(refused) % 2 else 429, "not now")
+            raise ConnectionResetError
+        return None
+
+    run_to_the_end(cluster, see(answer), workspace)
+    assert set(lost) == {b"Job", b"Secret"} and len(refused) >= 6, (lost, refused)
+    cluster.wait_until_gone()

@@ -205,7 +205,7 @@ def test_nodes_linger_for_a_launcher_that_comes_late_and_end_by_term(folder: Pat
     (workspace / "train.py").write_text("print('quick')")
     write_job(folder, workspace, lease_s=60.0, linger_s=60.0)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
-        first.expect(r"^pslaunch \| .*event.*end")
+        first.expect(r"^pslaunch \| ended with 0 after ")
         with holding_line(folder) as (loop, head):
             loop.run(lambda: head.done)
             said = [e["text"] for e in head.list_events(0)[0] if e["event"] == "line"]
@@ -328,6 +328,7 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
     for there in (system, "another_system"):
         with zipfile.ZipFile(folder / beginning.WHEEL / f"x-1-cp311-abi3-{there}.whl", "w") as wheel:
             wheel.writestr("pslaunch_beside.py", f"HERE = {there!r}")
+            wheel.writestr("x-1.dist-info/RECORD", "pslaunch_beside.py,,\nx-1.dist-info/RECORD,,\n")
     with run_node(folder, 0) as first, run_node(folder, 1):
         assert first.wait() == 0, first.output()
         assert f"trainer/0 | {system}" in first.output() and sys.version_info >= (3, 11)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -45,6 +46,20 @@ def ok(*words: str) -> str:
     done = run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextlib.contextmanager
+def following(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """`pslaunch logs -f`; a test that fails ends it and shows its last words."""
+    argv = [*PSLAUNCH, "logs", "-f", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower:
+        try:
+            yield follower
+        except BaseException:
+            follower.kill()
+            assert follower.stderr is not None
+            print(follower.stderr.read())
+            raise
 
 
 class Free:
@@ -99,7 +114,7 @@ def test_it_goes_on_and_its_end_is_remembered(free: Free) -> None:
 def test_a_failure_is_remembered_too(free: Free) -> None:
     alive = free.status()
     (listed,) = [j for j in map(json.loads, ok("jobs", "--json").splitlines()) if j["job"] == free.id]
-    with subprocess.Popen([*PSLAUNCH, "logs", "-f", free.id], stdout=-1, stderr=-1, text=True) as follower:
+    with following(free.id) as follower:
         assert follower.stdout is not None and follower.stdout.readline().endswith("| ready\n")
         free.end(3)
         told = follower.communicate(timeout=60)[1]
@@ -120,9 +135,7 @@ def test_a_failure_is_remembered_too(free: Free) -> None:
 
 
 def test_logs_can_be_followed_to_the_end(free: Free) -> None:
-    with subprocess.Popen(
-        [*PSLAUNCH, "logs", "-f", free.id, "trainer/1"], stdout=subprocess.PIPE, text=True
-    ) as follower:
+    with following(free.id, "trainer/1") as follower:
         assert follower.stdout is not None and follower.stdout.readline() == "ready\n"
         free.end(0)
         assert follower.stdout.readline() == "going\n"
@@ -150,7 +163,7 @@ def test_logs_beyond_the_heads_memory_are_read_and_followers_are_informed(worksp
     lines = [json.loads(line) for line in ok("logs", "--json", job, "trainer/0").splitlines()]
     assert lines == [{"event": "line", "process": "trainer/0", "text": text} for text in every]
 
-    with subprocess.Popen([*PSLAUNCH, "logs", "-f", job], stdout=-1, stderr=-1, text=True) as follower:
+    with following(job) as follower:
         assert follower.stderr is not None and follower.stdout is not None
         assert "lines are left out here" in follower.stderr.readline()
         ok("stop", job)
@@ -183,7 +196,7 @@ def test_launcher_reports_that_another_shell_stopped_its_job(
 
 
 def test_an_observer_that_goes_does_not_matter(free: Free) -> None:
-    with subprocess.Popen([*PSLAUNCH, "logs", "-f", free.id], stdout=subprocess.PIPE) as follower:
+    with following(free.id) as follower:
         assert follower.stdout is not None
         follower.stdout.readline()
         follower.kill()
@@ -324,7 +337,7 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
     spec = JobSpec(
         backend="local", job_name="late", workspace=workspace, site=make_local_site(workspace), head="node"
     )
-    plan = make_plan(spec, "late-1")
+    plan = make_plan(spec, "late-1")._replace(setup=("true",))
     loop, backend = Loop(), LocalBackend()
     try:
         _, line = backend.start_head(plan.nodes, plan.limits, "")
@@ -336,17 +349,30 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
         loop.close()
 
 
-def test_late_launcher_gets_the_reason_of_a_refused_job(
-    led: tuple[Loop, RemoteHead, Plan],
-) -> None:
-    """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
-    loop, head, plan = led
+def until_recorded(plan: Plan) -> None:
+    """Wait until the end of a job is in its record."""
 
     def state() -> Any:
         found = record.read_all(record.get_folder(os.environ))
         return next((r["state"] for r in found if r["job"] == plan.job_id), "")
 
     poll_until(lambda: state() == "ended", describe="the job's end")
+
+
+def test_setup_that_did_not_begin_has_no_log(led: tuple[Loop, RemoteHead, Plan]) -> None:
+    _, _, plan = led
+    until_recorded(plan)
+    done = run("logs", plan.job_id)
+    assert (done.returncode, done.stdout) == (codes.FAILED, "")
+    assert f"{plan.job_id} ended before its programs ran: " in done.stderr and "setup/" not in done.stderr
+
+
+def test_late_launcher_gets_the_reason_of_a_refused_job(
+    led: tuple[Loop, RemoteHead, Plan],
+) -> None:
+    """A job can be over before its launcher, which has other agents to start, wants to hear of it."""
+    loop, head, plan = led
+    until_recorded(plan)
     head.follow()
     loop.run(lambda: head.done)
     assert head.code == codes.PREFLIGHT

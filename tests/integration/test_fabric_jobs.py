@@ -219,12 +219,12 @@ def test_a_host_that_does_not_answer_leaves_the_job_unknown(
 # A later shell that asks a host for a file, with little patience.
 ASKING = """
 import sys
-from pslaunch.backends import fabric
+from pslaunch.backends import answers, fabric
 from pslaunch.errors import HostError
 from pslaunch.node.job import Node
 from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import parse_hosts
-fabric.SILENT_S = 1.0
+answers.SILENT_S = 1.0
 backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here"))))
 try:
     print(b"".join(backend.ask(Node(0, sys.argv[1], ""), ["read", sys.argv[2]])))
@@ -241,4 +241,4 @@ def test_a_host_that_hangs_while_it_is_asked_is_named(hosts: Hosts) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     with hanging.open("wb"):  # who reads there gets to the end
         pass
-    assert done.stdout == "node1: read failed: no answer for 1 s; check that the host and its disks respond\n"
+    assert done.stdout == "node1: read failed: no answer for 1 s; check that its machine and disks respond\n"

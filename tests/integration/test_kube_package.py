@@ -23,6 +23,7 @@ from support.pservers import HOST
 from testbed.kube.cluster import PYTHON
 
 MIB = 1024 * 1024
+LARGE_BYTES = 300 * MIB
 TRAINERS = ("--server_num=0", "--worker_num=2")
 HASH = """
 import hashlib
@@ -31,9 +32,16 @@ with open("data", "rb") as f:
 """
 
 
+SEE = """
+import glob, os
+print(*sorted(glob.glob("part-*")), os.path.realpath("lib"), flush=True)
+"""
+
+
 def write_package(workspace: Path, data_bytes: int) -> None:
     (workspace / "train.py").write_text(HASH)
-    (workspace / "data").write_bytes(random.Random(1).randbytes(data_bytes))
+    piece = random.Random(1).randbytes(min(data_bytes, MIB))  # which no packing makes smaller
+    (workspace / "data").write_bytes(piece * (data_bytes // len(piece)))
 
 
 def hash_data(workspace: Path) -> str:
@@ -64,11 +72,20 @@ def test_package_around_the_limit_reaches_all_pods(
     assert job.lines("trainer/0") == job.lines("trainer/1") == [hash_data(workspace)]
 
 
-def test_large_package_reaches_all_pods(cluster: Kube, workspace: Path) -> None:
-    write_package(workspace, 64 * MIB)
-    code, job = finished(KubePlace(cluster, 2), workspace, *TRAINERS)
+@pytest.mark.timeout(600)
+def test_large_package_reaches_all_pods_with_links_and_own_shards(cluster: Kube, workspace: Path) -> None:
+    write_package(workspace, LARGE_BYTES)
+    (workspace / "train.py").write_text(HASH + SEE)
+    for i in range(3):
+        (workspace / f"part-{i}").write_text(str(i))
+    lib = "/usr/lib/python3.11"  # of the image
+    options = (*TRAINERS, "--shard=part-{}", f"--link=lib={lib}")
+    code, job = finished(KubePlace(cluster, 2), workspace, *options, timeout_s=400.0)
     assert code == 0, job.launcher.output()
-    assert job.lines("trainer/0") == job.lines("trainer/1") == [hash_data(workspace)]
+    hashed = hash_data(workspace)
+    (workspace / "data").unlink()  # pytest keeps folders of earlier runs
+    assert job.lines("trainer/0") == [hashed, f"part-0 part-2 {lib}"]
+    assert job.lines("trainer/1") == [hashed, f"part-1 {lib}"]
 
 
 def test_interrupt_during_the_transfer_leaves_nothing(cluster: Kube, workspace: Path) -> None:

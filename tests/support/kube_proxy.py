@@ -21,7 +21,7 @@ class SeeingProxy:
     """Forwards to the API server of a cluster; `kubeconfig` leads to it here.
 
     answer: takes the beginning of each request and returns an answer instead of the server's, or None;
-    a ConnectionError cuts the connection.
+    a ConnectionError cuts the connection. b"" loses the server's answer.
     """
 
     def __init__(self, cluster: Kube, folder: Path, answer: Callable[[bytes], bytes | None]) -> None:
@@ -76,7 +76,9 @@ class SeeingProxy:
             data = source.recv(65536)
             own = self._answer(data) if source is client else None
             (client if own or source is server else server).sendall(own or data)
-            if not data:
+            if own == b"":
+                server.recv(65536)
+            if own == b"" or not data:
                 return False
         return True
 

@@ -38,7 +38,7 @@ class CuttingProxy:
                         return
                     if key.fileobj is self._listener:
                         self._accept(selector, stack)
-                    elif key.fd in selector.get_map():
+                    elif selector.get_map().get(key.fd) is key:  # not of a connection closed just now
                         self._forward(selector, key)
 
     def _accept(self, selector: selectors.BaseSelector, stack: contextlib.ExitStack) -> None:

@@ -153,6 +153,15 @@ def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (spec.trainer_flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
 
 
+@pytest.mark.parametrize("place", ["fabric --hosts=a --job_dispatch_package=.", "k8s --image=a"])
+def test_check_finds_a_syntax_error_before_it_asks_anybody(
+    ws: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ws / "train.py").write_text("def f(:\n")
+    assert run("check", *place.split(), "train.py") == 2
+    assert "train.py is no program of Python" in capsys.readouterr().err
+
+
 def test_options_with_several_values_may_be_repeated(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _spec_of(monkeypatch, "local", "--env", "A=1", "--env=B=2").env == {"A": "1", "B": "2"}
 

@@ -90,7 +90,7 @@ class Premises:
         elif self._loop.now() < self._until_s:  # a node of this job may not have written its name yet
             self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter))
         else:
-            advice = "end it or wait for it, or choose another --job_name or --log_dir"
+            advice = "end it or wait for it, or choose another --log_dir (--job_name if a package is sent)"
             by = f" (its launcher is {launcher})" if launcher else ""
             raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder{by}; {advice}")
 

@@ -91,8 +91,10 @@ class StandIn:
             yield f"pslaunch | {e['text']}"
         elif e["event"] == "ending":
             yield f"pslaunch | ending the job: {e['why']}"
+        elif e["event"] == "gap":
+            yield f"pslaunch | {e['process']}: {e['bytes']} bytes are left out here; its log is complete"
         elif e["event"] == "end":
-            yield f"pslaunch | {json.dumps(e)}"
+            yield f"pslaunch | ended with {e['code']} after {e['elapsed_s']:.1f} s: {e['reason']}"
             self._report(e)
 
     def _write(self, lines: Sequence[str]) -> None:

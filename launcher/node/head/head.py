@@ -218,6 +218,11 @@ class Head:
             for start in starts[link.node.id]:
                 link.line.send(start.to_data())
 
+    @property
+    def has_setup(self) -> bool:
+        """True once the setup of nodes has begun."""
+        return self._opening.has_furnished
+
     def settle(self, nodes: Sequence[job.Node]) -> None:
         """Place the processes again, with the nodes' paths and addresses."""
         self.placed = job.place(self.placed.plan, nodes)

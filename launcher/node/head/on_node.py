@@ -345,8 +345,9 @@ class Lead:
         states = zip(self._head.make_status()["processes"], self._head.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
         end = self._head.end
-        self._note({"state": "ended", "processes": processes, "code": end["code"], "reason": end["reason"],
-                    "elapsed_s": end["elapsed_s"], "failure": end["failure"]})  # fmt: skip
+        self._note({"state": "ended", "processes": processes, "has_setup": self._head.has_setup,
+                    "code": end["code"], "reason": end["reason"], "elapsed_s": end["elapsed_s"],
+                    "failure": end["failure"]})  # fmt: skip
         self._supply.close()
         if self._gate:
             self._gate.close()

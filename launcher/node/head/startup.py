@@ -37,6 +37,7 @@ class Opening:
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
+        self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
         self,
@@ -112,6 +113,7 @@ class Opening:
         if not plan.has_setup:
             self._find_addrs()
             return
+        self.has_furnished = True
 
         def make_order(link: Link) -> messages.FurnishMsg:
             return {

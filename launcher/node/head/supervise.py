@@ -17,6 +17,7 @@ from ..link import Failure
 
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
+_OLD_PYTHON = "Unknown option: -P"  # with which our pservers are started
 
 
 def make_lost_advice(job_id: str) -> str:
@@ -331,4 +332,6 @@ def _find_advice(end: Exit) -> str:
             f"its Python has no {missing[1]}: install it there, give another --python, "
             "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
         )
+    if _OLD_PYTHON in end.tail:
+        return "pslaunch's own runtime needs Python 3.11 or later: give such a --python, or another --image"
     return ""

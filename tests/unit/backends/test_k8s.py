@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,15 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.backends import k8s
-from pslaunch.backends.base import Answered
+from pslaunch.backends import k8s_manifests as manifests
+from pslaunch.backends.answers import Answered
 from pslaunch.backends.k8s import LIMIT, K8sBackend, from_data, to_data
 from pslaunch.backends.k8s_api import Cluster
-from pslaunch.backends.k8s_errors import Right
+from pslaunch.backends.k8s_errors import AbsentError, Right
 from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s_pods import Pods, PodWait
-from pslaunch.backends.k8s_records import HELD, Object
+from pslaunch.backends.k8s_records import BEGINNING, HELD, OF_JOB, Object
 from pslaunch.backends.k8s_words import Cause
-from pslaunch.errors import ClusterError, FileError, HostError, SpecError
+from pslaunch.errors import ClusterError, FileError, HostError, PreflightError, SpecError
 from pslaunch.node.job import Node, Package
 from pslaunch.options.k8s_spec import Access, K8sReach
 from pslaunch.options.k8s_values import SecretKey
@@ -83,7 +85,7 @@ AWAY = ClusterError("https://k:6443", "it is not reached: Connection refused", "
 
 
 class Creating:
-    """A cluster that keeps all created objects, and is away when the job is released."""
+    """A cluster that keeps all created objects, and refuses to release the job."""
 
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []
@@ -99,7 +101,7 @@ class Creating:
         return {"metadata": {"uid": "1"}}
 
     def patch(self, *_args: Any) -> None:
-        raise AWAY
+        raise PreflightError("not released")
 
 
 @pytest.mark.parametrize(
@@ -120,10 +122,62 @@ def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
     monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
     cluster, backend = Creating(), K8sBackend(K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0))
     backend._cluster = cast(Cluster, cluster)
-    with pytest.raises(ClusterError):
+    with pytest.raises(PreflightError, match="not released"):
         backend.begin(plan, lambda _news: None)
     (job,) = (thing for thing in cluster.made if thing["kind"] == "Job")
     assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)
+
+
+def test_apply_creates_the_printed_objects_and_a_secret_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    site = make_local_site(tmp_path)._replace(package=Package(str(tmp_path)))
+    plan = make_plan(JobSpec(backend="k8s", job_name="j", workspace=tmp_path, site=site), "j")
+    reach = K8sReach("j", "i", network_policy=True)
+    printed = manifests.make_objects(plan, reach, manifests.pack_package(plan, {}))
+    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
+    cluster, backend = Creating(), K8sBackend(reach)
+    backend._cluster = cast(Cluster, cluster)
+    with pytest.raises(PreflightError, match="not released"):
+        backend.begin(plan, lambda _news: None)
+    job, *others = cluster.made
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1"}
+    assert all(thing["metadata"].pop("ownerReferences") == [owner] for thing in others)
+    assert job["spec"].pop("suspend") and list(job["metadata"].pop("annotations")) == [BEGINNING]
+    (secret,) = (thing for thing in others if thing["kind"] == "Secret")
+    found = [thing for thing in cluster.made if thing is not secret]
+    assert sorted(found, key=json.dumps) == sorted(printed, key=json.dumps)
+    assert secret["stringData"]["secret"] not in json.dumps(found)
+    assert {tuple(thing["metadata"]["labels"].items())[:4] for thing in cluster.made} == {
+        tuple(job["metadata"]["labels"].items())[:4]
+    }
+
+
+class Deleting:
+    """A cluster whose pods are all there in one look, and gone in the next; it keeps all deletions."""
+
+    def __init__(self) -> None:
+        self.deleted: dict[str, Any] = {}
+
+    def delete(self, kind: str, name: str, options: Mapping[str, Any]) -> None:
+        self.deleted[f"{kind} {name}"] = options
+
+
+def test_each_deletion_says_that_owned_objects_go_too_and_a_hurried_one_has_the_shortest_grace() -> None:
+    looks = [{"j-0": make_pod({"running": {}})}, {}]
+    for limit_s, grace in ((5.0, {}), (0.0, {"gracePeriodSeconds": 1})):
+        cluster, pods = Deleting(), Failing(0, make_pod({}))
+        backend = make_backend(pods)
+        backend._cluster, backend._gone_limit_s = cast(Cluster, cluster), 45.0
+        backend._made = [{"kind": kind, "metadata": {"name": "j"}} for kind in ("Job", "Secret")]
+        rest = list(looks)
+        pods.find_all = functools.partial(rest.pop, 0)  # type: ignore[method-assign]
+        backend.limit_end(limit_s)
+        assert backend.remove() == []
+        policy = {"propagationPolicy": "Background"}
+        hurried = {"Pod j-1-pod": {**policy, **grace}} if grace else {}
+        assert cluster.deleted == {"Job j": policy, "Secret j": policy, **hurried}
 
 
 def make_pod(state: Object) -> Object:
@@ -197,6 +251,20 @@ def test_pod_that_is_not_shown_as_running_yet_is_asked(monkeypatch: pytest.Monke
     monkeypatch.setattr(backend, "_answer_whole", lambda pod, _words: iter([json.dumps(pod).encode()]))
     (answered,) = backend.ask(Node(1, "j-1", ""), ["read"])
     assert b"running" in answered and not looks
+
+
+def test_pod_that_goes_before_it_is_asked_has_no_files_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> Iterator[bytes]:
+        raise AbsentError('the server can\'t run a program in pod j-1-pod: pods "j-1-pod" not found')
+
+    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {})
+    backend = make_backend(Failing(0, make_pod({})))
+    backend._cluster = cast(Cluster, None)
+    monkeypatch.setattr(backend, "_answer", fail)
+    pod = make_pod({"running": {"startedAt": "x"}})
+    pod["metadata"]["labels"] = {OF_JOB: "j"}
+    with pytest.raises(FileError, match="no pod of it runs any more"):
+        list(backend._answer_whole(pod, ["read"]))
 
 
 def test_pod_that_has_ended_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from pslaunch.backends.k8s_api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from pslaunch.backends.k8s_errors import Right
-from pslaunch.backends.k8s_rights import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from pslaunch.check.cluster_findings import (
     COLUMNS,
     KINDS,

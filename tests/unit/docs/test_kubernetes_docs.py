@@ -6,8 +6,11 @@ import re
 
 import yaml
 
-from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES, QUEUE_LABEL
+from pslaunch.backends.k8s import KINDS
+from pslaunch.backends.k8s_api import _make_plural
+from pslaunch.backends.k8s_manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
 from pslaunch.backends.k8s_patch import patch_object
+from pslaunch.backends.k8s_records import INSTANCE
 from pslaunch.backends.k8s_words import FAILURES
 from pslaunch.options.options import get_options
 from support.pages import DOCS, rows, section
@@ -38,3 +41,20 @@ def test_patch_of_the_page_is_accepted() -> None:
 def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_PACKAGE_BYTES // 1024} KiB when compressed" in PAGE
     assert f"`{QUEUE_LABEL}`" in section("kubernetes.md", "Kueue")
+
+
+def test_command_of_the_page_deletes_all_kinds_of_objects_by_their_label() -> None:
+    (kinds,) = re.findall(rf"kubectl delete (\S+) -l {INSTANCE}=", PAGE)
+    assert kinds.split(",") == [_make_plural(kind).lower() for kind in KINDS]
+
+
+def test_log_of_the_page_is_that_of_pod_0() -> None:
+    head = next(yaml.safe_load_all((GOLDEN / "k8s-default.yaml").read_text()))
+    selector = ",".join(f"{key}={value}" for key, value in head["spec"]["selector"].items())
+    assert f"kubectl logs -f --tail=-1 -l {selector}\n" in PAGE
+
+
+def test_pods_have_5_s_more_than_the_longest_ending_of_its_page() -> None:
+    text = (DOCS / "endings.md").read_text()
+    (rest,) = re.findall(r"a pod is evicted.*\| (\d+) s \+ grace \+ (\d+) s \|", text)
+    assert sum(map(int, rest)) + 5 == ENDING_EXTRA_S

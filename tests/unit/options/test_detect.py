@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.options.detect import choose_server, detect_server
+from pslaunch.errors import SpecError
+from pslaunch.options.detect import check_syntax, choose_server, detect_server
 
 
 def detect_in(ws: Path, **files: str) -> tuple[str, str]:
@@ -79,6 +80,20 @@ def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes)
     kind, why = detect_server(tmp_path / "train.py", tmp_path)
     assert kind == "bundled"
     assert "can't be read" in why and "--server" in why
+
+
+def test_syntax_error_is_found_by_its_line(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import os\ndef f(:\n")
+    with pytest.raises(SpecError, match=r"train\.py is no program of Python 3\.\d+: line 2: invalid syntax"):
+        check_syntax(program)
+
+
+@pytest.mark.parametrize("name", ["train.py", "absent.py", "train.sh"])
+def test_program_without_a_syntax_error_passes(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text("return  # perhaps a part of a program")
+    (tmp_path / "train.sh").write_text("echo 'no Python")
+    check_syntax(tmp_path / name)
 
 
 def test_an_unreadable_module_is_named(tmp_path: Path) -> None:

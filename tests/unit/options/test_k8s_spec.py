@@ -223,6 +223,23 @@ def test_separate_refuses_an_option_that_contradicts_it(folder: Path, word: str)
         make(folder, "--separate", word)
 
 
+@pytest.mark.parametrize(
+    ("words", "linger_s", "lease_s"),
+    [
+        ((), 120.0, 120.0),
+        (("--pvc=d:/data",), 120.0, 120.0),
+        (("--detach",), 600.0, 0.0),
+        (("--detach", "--pvc=d:/data"), 0.0, 0.0),
+        (("--detach", "--linger=9"), 9.0, 0.0),
+    ],
+)
+def test_pods_stay_for_their_files_as_long_as_their_launcher_needs(
+    folder: Path, words: tuple[str, ...], linger_s: float, lease_s: float
+) -> None:
+    reach = make(folder, *words, run="abc").site.reach
+    assert (reach.linger_s, reach.lease_s) == (linger_s, lease_s)
+
+
 @pytest.mark.parametrize("word", ["--detach", "--linger=0"])
 def test_job_without_files_for_a_launcher_refuses_folders_for_them(folder: Path, word: str) -> None:
     spec = make(folder, word, run="abc")
@@ -238,8 +255,14 @@ def test_workspace_of_the_image_is_sent_nowhere(folder: Path) -> None:
     (node,) = spec.site.nodes
     assert (node.workspace, node.dispatched) == ("/opt/code", False)
     assert node.output_dir == f"/workspace/{spec.job_name}/output"  # the image is read-only
-    with pytest.raises(SpecError, match="where nothing is sent"):
-        make(folder, "--job_workspace=/opt/code", "--shard=data/{}")
+    for word in ("--shard=data/{}", "--link=data=/data"):
+        with pytest.raises(SpecError, match="where nothing is sent"):
+            make(folder, "--job_workspace=/opt/code", word)
+
+
+def test_folder_of_a_claim_is_linked_into_the_package(folder: Path) -> None:
+    package = make(folder, "--link=data=/data", "--pvc=d:/data").site.package
+    assert package and package.links == {"data": "/data"}
 
 
 def test_models_are_saved_in_a_claim_or_in_the_workspace(folder: Path) -> None:

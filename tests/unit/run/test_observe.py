@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,19 @@ def test_head_with_impossible_messages_is_lost(said: list[dict[str, Any]], why: 
     loop.run(lambda: head.done)
     assert head.code == codes.NODE_LOST and why in head.lost
     line.close()
+    loop.close()
+
+
+@pytest.mark.timeout(60)
+def test_lost_job_has_run_since_its_first_event() -> None:
+    loop = Loop()
+    head, line = both_ends(loop)
+    line.send({"type": "events", "events": [{**NOTE, "time": time.time() - 60}]})
+    line.send({"type": "stopping"})
+    loop.run(lambda: "stopping" in head.answers)
+    line.close()
+    loop.run(lambda: head.done)
+    assert head.list_events(1)[0][0]["elapsed_s"] >= 60
     loop.close()
 
 

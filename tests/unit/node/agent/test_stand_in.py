@@ -56,10 +56,14 @@ class Told:
 
     def tell(self, texts: Sequence[str]) -> None:
         """Tell of notes, by one message."""
+        self.tell_all([{"event": "note", "text": text} for text in texts])
+
+    def tell_all(self, events: Sequence[dict[str, Any]]) -> None:
+        """Tell of events, by one message."""
         numbers = itertools.count(self._count)
-        notes = [{"n": next(numbers), "time": 0, "event": "note", "text": text} for text in texts]
-        self._line.send({"type": "events", "events": notes})
-        self._count += len(notes)
+        numbered: Any = [{"n": next(numbers), "time": 0, **event} for event in events]
+        self._line.send({"type": "events", "events": numbered})
+        self._count += len(numbered)
 
     def settle(self) -> None:
         """Wait until all that was told is understood: this message has an answer."""
@@ -101,6 +105,18 @@ def test_line_cut_by_a_full_pipe_is_completed_later(told: Told) -> None:
     assert got.decode().splitlines() == [
         f"pslaunch | {texts[0]}", "pslaunch | 1 lines are left out here", "pslaunch | b"
     ]  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+def test_gap_and_end_are_in_words(told: Told) -> None:
+    gap = {"event": "gap", "process": "trainer/1", "bytes": 12}
+    end = {"event": "end", "code": 7, "elapsed_s": 2.04, "reason": "trainer/0 ended", "failure": None}
+    told.tell_all([gap, end])
+    told.settle()
+    assert told.read().decode().splitlines() == [
+        "pslaunch | trainer/1: 12 bytes are left out here; its log is complete",
+        "pslaunch | ended with 7 after 2.0 s: trainer/0 ended",
+    ]
 
 
 @pytest.mark.timeout(60)

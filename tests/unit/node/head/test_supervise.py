@@ -446,3 +446,13 @@ def test_missing_module_is_explained(module: str, remedy: str) -> None:
     s = job()
     s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
     assert s.failure is not None and remedy in s.failure.advice
+
+
+def test_python_that_is_too_old_for_our_pservers_is_explained() -> None:
+    s = job()
+    said = (
+        "Unknown option: -P",
+        "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...",
+    )
+    s.note_exit("pserver/0", Exit(2, tail=said), 1.0)
+    assert s.failure is not None and "needs Python 3.11 or later" in s.failure.advice

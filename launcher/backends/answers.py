@@ -1,0 +1,94 @@
+"""Answers of the programs in node/later/relay.py, as every backend reads them."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+from _blake2 import blake2b  # hashlib would load OpenSSL
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import FileError, HostError
+from ..node import codes
+from ..node.later import relay
+
+SILENT_S = 30.0  # limit of a node's silence while it answers
+
+
+class Ending(NamedTuple):
+    """End of a program that has not answered completely."""
+
+    code: int | None  # None if it is not known
+    said: str  # last words
+
+
+def read_answer(
+    fd: int, name: str, mode: str, find_ending: Callable[[EOFError], Ending], start_s: float = 0.0
+) -> Iterator[bytes]:
+    """Yield the answer of a mode on a node; closes `fd`.
+
+    start_s: more time, for the start of the program. Raises FileError if the node answers, but lacks the
+    file, otherwise HostError.
+    """
+    with io.BufferedReader(_Reader(fd, SILENT_S + start_s)) as f:
+        try:
+            yield from relay.read_pieces(f)
+        except TimeoutError as e:
+            raise HostError(name, mode, str(e)) from None
+        except EOFError as e:
+            ending = find_ending(e)
+            if ending.code == codes.IO:
+                said = ending.said.removeprefix(f"pslaunch {relay.COMMANDS[mode]}: ")
+                raise FileError(f"{name}: {said}") from None
+            raise HostError(name, mode, ending.said or str(e)) from None
+
+
+class _Reader(io.RawIOBase):
+    """Bytes of a descriptor; a long silence raises TimeoutError."""
+
+    def __init__(self, fd: int, silent_s: float) -> None:
+        self._fd, self._silent_s = fd, silent_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        waiting = select.poll()
+        waiting.register(self._fd, select.POLLIN)
+        if not waiting.poll(self._silent_s * 1000):
+            raise TimeoutError(
+                f"no answer for {self._silent_s:.0f} s; check that its machine and disks respond"
+            )
+        return os.readv(self._fd, [buffer])
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+
+class Answered:
+    """Bytes of an answer that were passed on, by their hash; a later answer has to begin with them."""
+
+    def __init__(self) -> None:
+        self._hash, self._size = blake2b(), 0
+
+    def skip(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the rest of an answer. Raises FileError if it is another one."""
+        again, left = blake2b(), self._size
+        for piece in pieces:
+            old, new = piece[:left], piece[left:]
+            again.update(old)
+            left -= len(old)
+            if new:
+                self._compare(again)
+                for each in (again, self._hash):
+                    each.update(new)
+                self._size += len(new)
+                yield new
+        self._compare(again)
+
+    def _compare(self, again: Any) -> None:
+        if again.digest() != self._hash.digest():
+            raise FileError("its files changed while they were fetched; fetch them again")

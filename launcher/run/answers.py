@@ -1,0 +1,94 @@
+"""Answers of several nodes: all are asked at the same time, and read in order."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from ..errors import ClusterError, HostError, NodeLostError
+
+AT_ONCE = 16  # questions at the same time
+AHEAD = 16  # pieces of an answer that wait here
+SILENCE = (HostError, ClusterError, NodeLostError)  # of a node that is not asked again
+
+
+class Question(NamedTuple):
+    """Question to a node, which answers one at a time."""
+
+    node: object
+    ask: Callable[[], Iterator[bytes]]
+
+
+@contextlib.contextmanager
+def ask_all(questions: Sequence[Question]) -> Iterator[list[Generator[bytes]]]:
+    """Ask several nodes at the same time; yield their answers, to be read in this order or closed.
+
+    An answer raises the error of its question. After an early end of the block, questions that wait for
+    a node go on until its backend is released.
+    """
+    answers: list[_Answer] = []
+    last: dict[object, _Answer] = {}
+    for question in questions:
+        answers.append(_Answer(question, last.get(question.node)))
+        last[question.node] = answers[-1]
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        for answer in answers:
+            pool.submit(answer.take)
+        yield [answer.read() for answer in answers]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for answer in answers:
+            answer.leave()
+
+
+class _Answer:
+    """Pieces of an answer on their way from a thread."""
+
+    def __init__(self, question: Question, before: _Answer | None) -> None:
+        """`before`: the answer of the same node that comes first."""
+        self._question, self._before = question, before
+        self._pieces: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(AHEAD)
+        self._left = False
+        self._over = threading.Event()
+        self._silence: Exception | None = None  # of the node
+
+    def take(self) -> None:
+        """Take all pieces from the node; in a thread."""
+        try:
+            if self._before:
+                self._before._over.wait()
+                if self._before._silence:
+                    raise self._before._silence
+            for piece in self._question.ask():
+                self._room.acquire()
+                if self._left:
+                    return
+                self._pieces.put(piece)
+            self._pieces.put(None)
+        except Exception as e:
+            self._silence = e if isinstance(e, SILENCE) else None
+            self._pieces.put(e)
+        finally:
+            self._over.set()
+
+    def read(self) -> Generator[bytes]:
+        """Yield the pieces. Raises the error of the question."""
+        try:
+            while (piece := self._pieces.get()) is not None:
+                if isinstance(piece, Exception):
+                    raise piece
+                self._room.release()
+                yield piece
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Take no more pieces."""
+        self._left = True
+        self._room.release()
