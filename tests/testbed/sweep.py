@@ -70,20 +70,21 @@ def sweep(set_id: str, folder: str) -> None:
             raise RuntimeError(f"processes {pids} do not end")
         time.sleep(0.005)
     remove_cgroups({LINK + set_id, *(path.name for path in Path(folder).glob(f"*/{CONTAINERS}/*"))})
+    if any(Path(folder).glob(f"*/{CONTAINERS}")):  # it was a cluster, whose pods may be gone already
+        for group in [path for path in Path("/sys/fs/cgroup").glob("**/") if path.name == NAMESPACE]:
+            with contextlib.suppress(OSError):  # others are in it
+                group.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
     if left := [*links(set_id), *([folder] if Path(folder).exists() else [])]:
         raise RuntimeError(f"can't be removed: {', '.join(left)}")
 
 
 def remove_cgroups(names: Set[str]) -> None:
-    """Remove the cgroups of these names in every hierarchy, and that of all containers once it is empty."""
+    """Remove the cgroups of these names in every hierarchy, with all in them."""
     end_s = time.monotonic() + PATIENCE_S
     for group in [path for path in Path("/sys/fs/cgroup").glob("**/") if path.name in names]:
         for folder, _, _ in os.walk(group, topdown=False):
             _remove_group(Path(folder), end_s)
-        if group.parent.name == NAMESPACE:
-            with contextlib.suppress(OSError):  # others are in it
-                group.parent.rmdir()
 
 
 def _remove_group(group: Path, end_s: float) -> None:

@@ -79,10 +79,15 @@ def make_binding(role: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def find_built(name: str) -> Path:
+    """Return the file of a program or an image, in the folder of all of them."""
+    return (BUILT / name).resolve()
+
+
 def make_import(image: str, archive: Path | None = None) -> list[str | Path]:
     """Return the command by which a node takes an image: one of `.ci/kube`, unless `archive` has it."""
     name = image.partition(":")[0]
-    archive = archive or BUILT / Path(name).name
+    archive = archive or find_built(Path(name).name)
     return ["ctr", "-n", "k8s.io", "images", "import", "--base-name", name, archive]
 
 
@@ -117,7 +122,8 @@ class Cluster:
         self._tokens = {ADMIN: secrets.token_hex(16), USER: secrets.token_hex(16)}
         self._network = net.claim(sweep.LINK + self.id)
         self._guard = self._start_guard()
-        self.nodes = [Node(self.id, self.folder, number, self._network) for number in (1, 2)]
+        programs = find_built("kubernetes").parent
+        self.nodes = [Node(self.id, self.folder, number, self._network, programs) for number in (1, 2)]
         try:
             self._make()
         except BaseException:
@@ -191,7 +197,7 @@ class Cluster:
         """Start the API server, for the first time or again."""
         first, key = self.nodes[0], self.folder / "service.key"
         first.start("api", [
-            BUILT / "kubernetes", "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
+            find_built("kubernetes"), "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
             "--secure-port=6443",
             f"--advertise-address={first.address}", f"--cert-dir={first.folder}/certs",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
@@ -206,18 +212,19 @@ class Cluster:
 
     def _start_control(self) -> None:
         first, config, key = self.nodes[0], self.admin_config, self.folder / "service.key"
+        kubernetes = find_built("kubernetes")
         first.start("controllers", [
-            BUILT / "kubernetes", "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false",
+            kubernetes, "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false",
             f"--service-account-private-key-file={key}", f"--root-ca-file={first.folder}/certs/apiserver.crt",
             "--use-service-account-credentials",
             "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
         ])  # fmt: skip
         first.start("scheduler", [
-            BUILT / "kubernetes", "kube-scheduler", f"--kubeconfig={config}", "--leader-elect=false",
+            kubernetes, "kube-scheduler", f"--kubeconfig={config}", "--leader-elect=false",
         ])  # fmt: skip
         corefile = first.folder / "Corefile"
         corefile.write_text(COREFILE.format(address=first.address, kubeconfig=config))
-        first.start("coredns", [BUILT / "coredns", "-conf", corefile])
+        first.start("coredns", [find_built("coredns"), "-conf", corefile])
 
     def _start_containerd(self, node: Node) -> None:
         folder, config = node.folder, node.folder / "containerd.toml"
@@ -251,7 +258,7 @@ class Cluster:
             "podLogsDir": str(folder / "pods"), "nodeStatusUpdateFrequency": "2s",
         }))  # fmt: skip
         node.start("kubelet", [
-            BUILT / "kubernetes", "kubelet", f"--kubeconfig={self.admin_config}",
+            find_built("kubernetes"), "kubelet", f"--kubeconfig={self.admin_config}",
             f"--config={folder}/kubelet.yaml", f"--root-dir={folder}/kubelet",
             f"--cert-dir={folder}/kubelet-certs", f"--hostname-override={node.name}",
             f"--node-ip={node.address}",
@@ -262,7 +269,7 @@ class Cluster:
             "hostnameOverride": node.name, "conntrack": {"maxPerCore": 0, "min": 0}, "healthzBindAddress": "",
             "iptables": {"minSyncPeriod": "0s", "localhostNodePorts": False},
         }))  # fmt: skip
-        node.start("proxy", [BUILT / "kubernetes", "kube-proxy", f"--config={folder}/proxy.yaml"])
+        node.start("proxy", [find_built("kubernetes"), "kube-proxy", f"--config={folder}/proxy.yaml"])
 
     @property
     def cgroup(self) -> str:

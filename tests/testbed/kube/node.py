@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testbed.net import HERE, Network
@@ -26,12 +26,13 @@ def make_entry(init: int, argv: Sequence[str | Path]) -> list[str]:
 class Node:
     """A machine whose processes, mounts and network end with one process of this machine."""
 
-    def __init__(self, set_id: str, folder: Path, number: int, network: Network) -> None:
+    def __init__(self, set_id: str, folder: Path, number: int, network: Network, programs: Path) -> None:
+        """`programs`: folder of what is started; it may be below /tmp, though a node's /tmp is its own."""
         self.name, self.address = f"node{number}", network.address(number)
         self.folder = folder / self.name
         self.folder.mkdir(exist_ok=True)
         self.pods = f"10.244.{number}"  # the first three parts of its pods' addresses
-        self._set_id, self._number, self._network = set_id, number, network
+        self._set_id, self._number, self._network, self._of_programs = set_id, number, network, programs
         self._link = f"{network.bridge}.{number:x}"
         self._outer: subprocess.Popen[bytes] | None = None
         self.init, self._init_fd = 0, -1
@@ -40,7 +41,7 @@ class Node:
     def boot(self, others: Sequence[Node]) -> None:
         """Switch it on, with routes to the pods of the others."""
         self._outer = subprocess.Popen(
-            ["unshare", *NAMESPACES, "sh", str(BOOT), self.name],
+            ["unshare", *NAMESPACES, "sh", str(BOOT), self.name, str(self._of_programs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,6 +118,15 @@ class Node:
         if done.returncode:
             raise RuntimeError(f"{self.name}: {argv}: {done.stdout}{done.stderr}")
         return done.stdout
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Take its network away for a while; all on it goes on."""
+        ip(f"link set {self._link} down")
+        try:
+            yield
+        finally:
+            ip(f"link set {self._link} up")
 
     def crash(self) -> None:
         """Power failure: everything on it ends at once."""
