@@ -24,7 +24,7 @@ class Value:
     """Result of an operation: an input of other operations, and of a fetch by its name.
 
     `op` names a class of `ops/`; "data" is an input of the program. `attrs` are that class's options.
-    `shape` begins with BATCH, unless the size does not depend on the batch: (BATCH, 26, 9), (1,).
+    `shape` begins with BATCH, unless the size does not depend on the batch: (BATCH, 26, 9), ().
     `kind`: "float" values are float32, "id" values int64, such as ids, labels and counts.
     `is_sequence`: each sample has a number of items of its own; `shape[1:]` is then the shape of one item.
     `params` are the parameters that the operation itself reads, in the order that its class defines.

@@ -200,9 +200,9 @@ class Plan:
             sparse = self._sum_rows(step, batch)
         finally:
             _core.set_floats(before)
-        values, grads = [batch.results[i].copy() for i in self._targets], step.param_grads
+        values = [np.array(batch.results[i], order="C") for i in self._targets]
         return StepResult(
-            samples=batch.samples, values=values, errors=step.errors, dense=grads, sparse=sparse
+            samples=batch.samples, values=values, errors=step.errors, dense=step.param_grads, sparse=sparse
         )
 
     def _find_rows(self, lookups: Lookups, results: Sequence[Array]) -> dict[str, Rows]:
@@ -238,9 +238,10 @@ class Plan:
     def _run_forward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
         for node in self._late:
             try:
-                results[node.place] = node.op.forward(step, *[results[i] for i in node.inputs])
+                found = node.op.forward(step, *[results[i] for i in node.inputs])
             except ValueError as e:
                 raise ValueError(f"{node.op.value.name}: {e}") from None
+            results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
             between()
 
     def _run_backward(self, step: Step, results: list[Array], between: Callable[[], None]) -> None:
@@ -250,7 +251,7 @@ class Plan:
             parts = grads.pop(node.place, None)
             if parts is None:
                 continue
-            grad = parts[0] if len(parts) == 1 else functools.reduce(np.add, reversed(parts))
+            grad = np.asarray(parts[0] if len(parts) == 1 else functools.reduce(np.add, reversed(parts)))
             found = node.op.backward(step, grad, results[node.place], *[results[i] for i in node.inputs])
             for k, i in node.needed:
                 own = found[k]

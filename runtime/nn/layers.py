@@ -120,7 +120,7 @@ class Linear(Layer):
 
     def forward(self, *inputs: Any, **options: Any) -> Variable:
         (x,) = inputs
-        if isinstance(x, Variable) and x.shape[-1] != self.weight.rows:
+        if isinstance(x, Variable) and x.shape[-1:] != (self.weight.rows,):
             raise ValueError(
                 f"{self._full_name}: input {x.name} {list(x.shape)}, expected {self.weight.rows} last"
             )

@@ -210,7 +210,7 @@ class Reshape(Op, op="reshape"):
 
     def forward(self, step: Step, x: Array) -> Array:
         shape = self.value.shape
-        return np.reshape(x, (len(x), *shape[1:]) if shape[0] == BATCH else shape)
+        return np.reshape(x, (len(x), *shape[1:]) if self.value.has_batch else shape)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.reshape(x.shape),)
@@ -240,14 +240,14 @@ class Slice(Op, op="slice"):
             if found == range(0):
                 raise ValueError(f"input {describe(x)} has no items {part} at axis {axis}")
             sizes += [len(found)] if isinstance(found, range) else []
-        return (*x.shape[:first], *sizes, *x.shape[len(parts) :]) or (1,)
+        return (*x.shape[:first], *sizes, *x.shape[len(parts) :])
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
         self._parts = _read_parts(value.attrs["parts"])
 
     def forward(self, step: Step, x: Array) -> Array:
-        return np.ascontiguousarray(x[self._parts])
+        return np.asarray(x[self._parts], order="C")
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         back = np.zeros_like(x)
@@ -275,7 +275,7 @@ class Transpose(Op, op="transpose"):
         return tuple(x.shape[i] for i in perm)
 
     def forward(self, step: Step, x: Array) -> Array:
-        return np.ascontiguousarray(x.transpose(self.value.attrs["perm"]))
+        return np.asarray(x.transpose(self.value.attrs["perm"]), order="C")
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.transpose(np.argsort(self.value.attrs["perm"])),)
@@ -308,7 +308,7 @@ class Row(Op, op="row"):
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         if x.has_batch or not 0 <= attrs["index"] < x.shape[0]:
             raise ValueError(f"input {describe(x)} has no item {attrs['index']} to take")
-        return x.shape[1:] or (1,)
+        return x.shape[1:]
 
     def forward(self, step: Step, x: Array) -> Array:
         return np.reshape(x[self.value.attrs["index"]], self.value.shape)

@@ -198,7 +198,7 @@ class Softmax(Activation, op="softmax"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        if x.shape[-1] == BATCH:
+        if x.shape[-1:] in ((), (BATCH,)):
             raise ValueError(f"input {describe(x)} has no axis beside the batch")
         return x.shape
 
@@ -246,11 +246,11 @@ class Sum(Op, op="mean sum"):
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         axes = resolve_axes(x, attrs["axis"])
         kept = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
-        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes) or (1,)
+        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes)
 
     def forward(self, step: Step, x: F32) -> F32:
         total, shape = self._reduce(x, step.threads), self.value.shape
-        return total.reshape((len(x), *shape[1:]) if shape[0] == BATCH else shape)
+        return total.reshape((len(x), *shape[1:]) if self.value.has_batch else shape)
 
     def _reduce(self, x: F32, threads: int) -> F32:
         total = sum_axes(x, self._axes, threads)

@@ -47,10 +47,10 @@ class Auc(Op, op="auc"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        return (1,)
+        return ()
 
     def forward(self, step: Step, counts: Ids) -> F32:
-        return np.array([compute_auc(*counts)], dtype=np.float32)
+        return np.array(compute_auc(*counts), dtype=np.float32)
 
 
 class Accuracy(Op, op="accuracy"):
@@ -64,7 +64,7 @@ class Accuracy(Op, op="accuracy"):
         _check_shapes(x, label)
         if not 1 <= attrs["k"] <= x.shape[1]:
             raise ValueError(f"k={attrs['k']}, expected 1 to {x.shape[1]}, the items of each row")
-        return (1,)
+        return ()
 
     def forward(self, step: Step, x: F32, labels: Ids) -> F32:
         each, count = labels.reshape(-1, 1), x.shape[1]
@@ -73,7 +73,7 @@ class Accuracy(Op, op="accuracy"):
         own = np.take_along_axis(x, each, axis=1)
         ahead = ~(x <= own) | ((x == own) & (np.arange(count) < each))  # NaN is ahead, and never right
         right = np.count_nonzero(ahead.sum(axis=1) < self.value.attrs["k"])
-        return np.array([right / max(1, len(x))], dtype=np.float32)
+        return np.array(right / max(1, len(x)), dtype=np.float32)
 
 
 def _check_shapes(x: Value, label: Value) -> None:

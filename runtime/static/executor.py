@@ -24,6 +24,7 @@ from ..settings import get_settings
 from ..updater import Updater
 from .commands import Commands
 from .dataset import QueueDataset
+from .fetched import make_fetched
 from .program import Program, Variable, default_main_program, get_variable
 
 Array = npt.NDArray[Any]
@@ -77,6 +78,8 @@ class Executor:
     ) -> list[Array]:
         """Run a program once, and return the values of `fetch_list`: variables or their names.
 
+        One number is an array of the shape (), of which [0] is the number too.
+
         A startup program makes the parameters' initial values. A main program computes a batch: `feed` has
         an array for each variable of static.data, or a DataLoader of the program gives it. If minimize() was
         called, it also learns. Other arguments have no effect. Raises ValueError, naming the variable, for a
@@ -86,7 +89,7 @@ class Executor:
         if program.configs or not len(program.graph):
             _initialize(program)
             return []
-        return _get_session(program).run(feed, _list_fetches(fetch_list))
+        return make_fetched(_get_session(program).run(feed, _list_fetches(fetch_list)))
 
     def train_from_dataset(
         self,

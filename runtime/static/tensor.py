@@ -79,7 +79,7 @@ def reshape(x: Variable, shape: Sequence[int | None], name: str | None = None) -
 
 def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None) -> Variable:
     """Return the values with several axes as one."""
-    rank = len(x.shape)
+    rank = builtins.max(1, len(x.shape))
     first, last = start_axis % rank, stop_axis % rank
     return reshape(x, [*x.shape[:first], -1, *x.shape[last + 1 :]])
 

@@ -115,13 +115,13 @@ def look_up(s: Sizes, padding: int | None) -> Example:
 def find_auc(counts: Array) -> Array:
     low, high = (np.repeat(np.arange(len(row)), row) for row in counts)
     pairs = (high[:, None] > low) + 0.5 * (high[:, None] == low)
-    return np.array([pairs.mean() if pairs.size else 0.0])
+    return np.array(pairs.mean() if pairs.size else 0.0)
 
 
 def find_right(s: Sizes, k: int) -> Example:
     def oracle(x: Array, y: Array) -> Array:
         best = np.argsort(-x, axis=1, kind="stable")[:, :k]
-        return np.array([(best == y).any(axis=1).mean()])
+        return np.array((best == y).any(axis=1).mean())
 
     few = np.round(s.draw_shares(s.n, 5), 1)  # many are equal
     return Example([few, s.draw_ids(5, s.n, 1)], oracle, {"k": k})
@@ -138,7 +138,7 @@ def multiply_swapped(x: Array, y: Array) -> Array:
 
 def reduce(s: Sizes, find: Callable[..., Array], axis: Any, *, keepdim: bool) -> Example:
     def oracle(x: Array) -> Array:
-        return np.atleast_1d(find(x, axis=axis, keepdims=keepdim))
+        return np.asarray(find(x, axis=axis, keepdims=keepdim))
 
     return Example([s.draw(s.n, s.k, s.d)], oracle, {"axis": axis, "keepdim": keepdim})
 

@@ -60,10 +60,28 @@ def test_run_returns_fetches_by_variable_and_by_name() -> None:
     executor = run_startup()
     feed = {"word": IDS, "label": LABELS}
     values = executor.run(feed=feed, fetch_list=[loss, guess.name, "word"])
-    np.testing.assert_allclose(values[0], [find_loss(START.astype(np.float64))], rtol=1e-5)
-    assert [value.shape for value in values] == [(1,), (3, 1), (3, 1)]
+    np.testing.assert_allclose(values[0], find_loss(START.astype(np.float64)), rtol=1e-5)
+    assert [value.shape for value in values] == [(), (3, 1), (3, 1)]
     np.testing.assert_array_equal(values[2], IDS)
     assert executor.run(feed=feed) == []
+
+
+def test_fetched_number_serves_programs_of_all_versions() -> None:
+    loss, _ = make_model()
+    twice = loss + loss
+    first = paddle.mean(static.data("x", [None, 2]), axis=0)[0]
+    assert (loss.shape, twice.shape, first.shape) == ((), (), ())
+    feed = {"word": IDS, "label": LABELS, "x": np.array([[1, 2], [2, 4], [1.5, 0]], np.float32)}
+    values = run_startup().run(feed=feed, fetch_list=[loss, twice, first])
+    expected = [find_loss(START.astype(np.float64)) * factor for factor in (1, 2)] + [1.5]
+    for value, number in zip(values, expected, strict=True):
+        assert (type(value[0]), type(value.copy()[-1]), value.dtype) == (np.float32,) * 3
+        same = float(value), float(value[0]), float(f"{value:.9f}"), value.item()
+        np.testing.assert_allclose(same, number, rtol=1e-5)
+        assert (np.isscalar(value[0]), value[None].shape, value.reshape(1)[0]) == (True, (1,), value)
+        with pytest.raises(IndexError):
+            value[1]
+    assert str(values[2]) == "1.5"
 
 
 def test_a_program_is_compiled_once_for_each_list_of_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +109,7 @@ def test_minimize_lets_each_run_learn(programs: tuple[static.Program, static.Pro
     feed = {"word": IDS, "label": LABELS}
     table = START.astype(np.float64)
     losses = [executor.run(feed=feed, fetch_list=[loss])[0] for _ in range(2)]
-    np.testing.assert_allclose(losses[0], [find_loss(table)], rtol=1e-5)
+    np.testing.assert_allclose(losses[0], find_loss(table), rtol=1e-5)
     grad = np.zeros_like(table)
     for place in np.ndindex(*table.shape):
         kept, changed = table[place], table.copy()
@@ -121,7 +139,7 @@ def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
     feed = {"word": IDS, "label": LABELS}
     executor.run(feed=feed)
     values = executor.run(feed=feed, fetch_list=[total, batch, *states])
-    assert [float(v[0]) for v in values[:2]] == [0.0, 0.0]  # the words of label 1 have the lower values
+    assert [float(v) for v in values[:2]] == [0.0, 0.0]  # the words of label 1 have the lower values
     assert [int(v.sum()) for v in values[2:]] == [2, 1, 4, 2]
     swapped = {"word": IDS, "label": 1 - LABELS}
     assert executor.run(feed=swapped, fetch_list=[batch])[0] == 1.0
@@ -294,7 +312,7 @@ def test_fetches_may_be_one_or_in_lists() -> None:
     feed = {"word": IDS, "label": LABELS}
     assert [v.shape for v in executor.run(feed=feed, fetch_list=guess.name)] == [(3, 1)]
     assert [v.shape for v in executor.run(feed=feed, fetch_list=guess)] == [(3, 1)]
-    assert [v.shape for v in executor.run(feed=feed, fetch_list=[[loss], guess])] == [(1,), (3, 1)]
+    assert [v.shape for v in executor.run(feed=feed, fetch_list=[[loss], guess])] == [(), (3, 1)]
 
 
 def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +352,7 @@ def test_accuracy_finds_labels_among_the_likeliest_and_the_first_of_equal_ones_w
     executor = run_startup()
     for labels, expected in (([2, 1, 2, 0], [0.0, 0.5]), ([1, 0, 0, 2], [0.75, 1.0])):
         feed = {"x": rows, "label": np.array(labels).reshape(-1, 1)}
-        assert [float(v[0]) for v in executor.run(feed=feed, fetch_list=[first, two])] == expected
+        assert [float(v) for v in executor.run(feed=feed, fetch_list=[first, two])] == expected
     with pytest.raises(ValueError, match="labels beyond 0 to 2"):
         executor.run(feed={"x": rows, "label": np.full((4, 1), 3)}, fetch_list=[first])
 
