@@ -78,7 +78,7 @@ class Executor:
     ) -> list[Array]:
         """Run a program once, and return the values of `fetch_list`: variables or their names.
 
-        One number is an array of the shape (), of which [0] is the number too.
+        One number is an array of the shape (); its [0] is the number too.
 
         A startup program makes the parameters' initial values. A main program computes a batch: `feed` has
         an array for each variable of static.data, or a DataLoader of the program gives it. If minimize() was
