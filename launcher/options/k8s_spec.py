@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
@@ -152,11 +152,13 @@ def _choose_linger_s(given: Given, reach: K8sReach, *, attached: bool) -> float:
     return ATTACHED_LINGER_S if attached else 0.0 if reach.claims else DETACHED_LINGER_S
 
 
-def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Path]:
+def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
     """Return the folders for results: those of a job in the folder `here` unless others are given."""
+    defaults = {"fetch_output": here / "output", "fetch_logs": here / "log"}
+    found = {name: check_folder_to_make(given.get(name), cwd) for name in defaults}
     return {
-        "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd) or here / "output",
-        "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd) or here / "log",
+        **{name: found[name] or defaults[name] for name in defaults},
+        "default_folders": frozenset(name for name in defaults if not found[name]),
     }
 
 

@@ -86,6 +86,7 @@ class JobSpec(NamedTuple):
     setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
     fetch_output: Path | None = None  # local folder for output/ of node 0
     fetch_logs: Path | None = None  # local folder for log/ of every node
+    default_folders: frozenset[str] = frozenset()  # those of these two that were not given
     trace: Path | None = None  # file for the control messages
 
     @property

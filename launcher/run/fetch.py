@@ -10,9 +10,9 @@ import functools
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..backends.base import Backend
 from ..errors import FileError, PslaunchError
@@ -59,10 +59,7 @@ def fetch_results(
     found = Fetched([], [], [])
     wanted = [(nodes[0], output, "results", nodes[0].output_dir)] if output else []
     if logs:
-        for node in nodes:
-            # A name of this run alone says nothing; the next run's logs then take the place of these.
-            name = "" if node.name.startswith(f"{job_id}-") else f"-{node.name.replace('/', '_')}"
-            wanted.append((node, logs / f"{node.id}{name}", "pack", node.log_dir))
+        wanted += [(node, logs / _name_folder(job_id, node), "pack", node.log_dir) for node in nodes]
     questions = [
         Question(node.id, functools.partial(backend.ask, node, [mode, path, node.state_dir, job_id]))
         for node, _, mode, path in wanted
@@ -75,6 +72,40 @@ def fetch_results(
             except PslaunchError as e:  # others may have theirs
                 found.failed.append(Failed(e, f"{path} on {node.name}"))
     return found
+
+
+def _name_folder(job_id: str, node: Node) -> str:
+    """Return the name of the folder for a node's logs."""
+    # A name of this run alone says nothing; the next run's logs then take the place of these.
+    name = "" if node.name.startswith(f"{job_id}-") else f"-{node.name.replace('/', '_')}"
+    return f"{node.id}{name}"
+
+
+def describe_results(found: Fetched, output: Path | None, logs: Path | None) -> list[str]:
+    """Return in words what came into the folders of a fetch without failures."""
+    said = []
+    if output:
+        none = "there are no results: output/ has nothing new"
+        said.append(f"results are in {output}" if _has_file(output, found) else none)
+    if logs:
+        said.append(f"logs are in {logs}" if _has_file(logs, found) else "there are no logs")
+    return said
+
+
+def _has_file(folder: Path, found: Fetched) -> bool:
+    return any(path.startswith(f"{folder}/") and not Path(path).is_dir() for path in found.brought)
+
+
+def describe_log(
+    found: Fetched, failure: Mapping[str, Any], job_id: str, nodes: Sequence[Node], logs: Path
+) -> list[str]:
+    """Return in words where the log of what has failed is here; [] if it has none, or that did not come.
+
+    failure: of the event `end`.
+    """
+    folders = [logs / _name_folder(job_id, node) for node in nodes if node.id == failure["node"]]
+    paths = [str(folder / Path(failure["log"]).name) for folder in folders if failure["log"]]
+    return [f"the log of {failure['what']} is {path}" for path in paths if path in found.brought]
 
 
 def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:

@@ -300,6 +300,7 @@ def fetch(
 ) -> int:
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
     from .fetch import fetch_results
+    from .result_folders import hold, make_held_error
 
     r = _find_begun(word, elsewhere)
     nodes = _read_places(r)
@@ -308,21 +309,30 @@ def fetch(
     r = _add_status(r, elsewhere)
     # Without a process, files there belong to earlier jobs.
     output = folder / "output" if _has_begun(r) else None
-    with open_backend(r) as there:
-        found = fetch_results(there, r["job"], nodes, output=output, logs=folder / "log")
+    logs = folder / "log"
+    with contextlib.ExitStack() as at_end:
+        for place in filter(None, (output, logs)):
+            if holder := at_end.enter_context(hold(place, r["job"], _warn_fetching)):
+                raise make_held_error(str(place), holder)
+        there = at_end.enter_context(open_backend(r))
+        found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
     brought = sorted(found.brought)
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
     for path in () if as_json else brought:
         print_line(path, out)
     for left_out in found.left_out:
-        complain(f"pslaunch fetch: not fetched: {left_out}")
+        _warn_fetching(f"not fetched: {left_out}")
     for told in dict.fromkeys(str(e) for e, _ in found.failed):
         complain(f"pslaunch: {told}")
     code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
         complain(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
     return code or (codes.FAILED if output is None else codes.OK)
+
+
+def _warn_fetching(text: str) -> None:
+    complain(f"pslaunch fetch: {text}")
 
 
 def stop(

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -20,7 +21,6 @@ from ..errors import (
     HostsError,
     PreflightError,
     PslaunchError,
-    SpecError,
 )
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place
@@ -76,7 +76,6 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError if it can't begin.
     """
-    _make_folders(spec)
     trace = _begin_trace(spec)
     plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.job_name)), spec)
     if spec.detach and spec.site.remote:
@@ -111,14 +110,13 @@ def _report_failed_start(out: TextIO) -> Iterator[None]:
         raise
 
 
-def _make_folders(spec: JobSpec) -> None:
-    """Make the folders for results before the training, not after it. Raises SpecError."""
-    for name, folder in (("fetch_output", spec.fetch_output), ("fetch_logs", spec.fetch_logs)):
-        try:
-            if folder:
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise SpecError(f"--{name}={folder}: the folder can't be made: {e.strerror}") from None
+def _hold_folders(spec: JobSpec, job_id: str) -> AbstractContextManager[tuple[JobSpec, list[str]]]:
+    """Make and hold the folders for results, as `hold_folders`, if this launcher fetches any."""
+    if spec.detach or not (spec.fetch_output or spec.fetch_logs):
+        return contextlib.nullcontext((spec, []))
+    from .result_folders import hold_folders
+
+    return hold_folders(spec, job_id)
 
 
 def _begin_trace(spec: JobSpec) -> Trace | None:
@@ -157,10 +155,11 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
-    site, way = spec.site, choose_way(spec, plan)
-    backend = way.backend
-    loop, outlet = Loop(), Outlet(out or sys.stdout)
     with contextlib.ExitStack() as at_end:
+        spec, warnings = at_end.enter_context(_hold_folders(spec, plan.job_id))
+        site, way = spec.site, choose_way(spec, plan)
+        backend = way.backend
+        loop, outlet = Loop(), Outlet(out or sys.stdout)
         at_end.callback(outlet.drain)
         if trace:
             at_end.callback(trace.close)
@@ -178,6 +177,8 @@ def _run(
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
+        for text in warnings:
+            watch.say(text, "warning")
         head = way.find_head(Scene(loop, watch, at_end, trace), starting)
         if way.later and site.remote:
             _keep_way(plan, way.later, len(way.nodes), detach=spec.detach)
@@ -226,7 +227,7 @@ def _leave_job(way: Way, watch: Watch, state: str) -> int:
 
 def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[Node], *, quiet: bool) -> int:
     """Fetch the results and report what failed. Returns an exit code, 0 if all came."""
-    from .fetch import fetch_results
+    from .fetch import describe_log, describe_results, fetch_results
 
     # Without a process, files there belong to another job.
     output = spec.fetch_output if watch.any_began else None
@@ -248,7 +249,10 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     if found.failed:
         return found.failed[0].error.exit_code
     if not quiet:
-        watch.say(f"results are in {' and '.join(places)}")
+        said = describe_results(found, output, logs)
+        if watch.failure and logs:
+            said += describe_log(found, watch.failure, way.plan.job_id, nodes, logs)
+        watch.say("; ".join(said))
     return codes.OK
 
 

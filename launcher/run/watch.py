@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..errors import FileError
 from ..node import codes
@@ -34,6 +34,7 @@ class Watch:
         self.on_ending: Callable[[float], None] = lambda _grace_s: None
         self.any_began = False  # a process was started
         self.any_ran = False  # a process or a step that prepares a node
+        self.failure: Mapping[str, Any] | None = None  # of the event `end`
         self._waited_for: set[str] | None = None  # processes not yet started, once the job is known
         loop.call_every(TICK_S, lambda: self.show(tick=True))
 
@@ -75,6 +76,8 @@ class Watch:
             self.any_ran |= event["event"] in ("process", "line")
             if event["event"] == "ending":
                 self.on_ending(event["grace_s"])
+            elif event["event"] == "end":
+                self.failure = event["failure"]
             elif event["event"] == "job":
                 self._waited_for = {p["process"] for p in event["processes"]}
             elif event["event"] == "process" and self._waited_for:

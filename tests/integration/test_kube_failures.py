@@ -142,15 +142,17 @@ def test_patch_below_the_security_level_is_named(cluster: Kube, workspace: Path)
     assert (code, "violates PodSecurity" in said) == (codes.PREFLIGHT, True), said
 
 
-def test_two_jobs_of_one_name_both_run(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
+def test_two_jobs_of_one_folder_both_run_and_keep_their_results(cluster: Kube, workspace: Path) -> None:
+    write = "open(e['PSLAUNCH_OUTPUT_DIR'] + '/id', 'w').write(e['PSLAUNCH_JOB_ID'])"
+    (workspace / "train.py").write_text(f"from os import environ as e; {write}")
     where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}", f"--image={PYTHON}")
     argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--job_name=same"]
-    both = [
-        subprocess.Popen([*argv, f"--fetch_logs=log{i}", f"--fetch_output=output{i}"], cwd=workspace)
-        for i in range(2)
-    ]
+    both = [subprocess.Popen(argv, cwd=workspace) for _ in range(2)]
     assert [process.wait(120.0) for process in both] == [0, 0]
+    output, logs = workspace / "output", workspace / "log"
+    first, (second,) = (output / "id").read_text(), output.glob("same-*/id")
+    assert second.read_text() == second.parent.name != first
+    assert (logs / "0/train.log").exists() and (logs / second.parent.name / "0/train.log").exists()
     cluster.wait_until_gone()
 
 

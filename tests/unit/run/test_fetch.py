@@ -15,7 +15,7 @@ from pslaunch.backends.local import LocalBackend
 from pslaunch.errors import FileError
 from pslaunch.node.job import Node
 from pslaunch.node.later.relay import NOTES, read_pieces
-from pslaunch.run.fetch import Fetched, fetch_results, unpack
+from pslaunch.run.fetch import Fetched, describe_log, describe_results, fetch_results, unpack
 
 
 def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
@@ -234,3 +234,29 @@ def test_failure_comes_with_the_folder_and_its_node(tmp_path: Path) -> None:
     Path(nodes[0].log_dir).mkdir(parents=True)
     found = fetch_results(LocalBackend(), "demo-1", nodes, logs=tmp_path / "got")
     assert [failed.place for failed in found.failed] == [f"{nodes[1].log_dir} on n1"]
+
+
+def test_only_files_that_came_are_named(tmp_path: Path) -> None:
+    nodes = [Node(i, f"demo-1-{i}", "").place_in(f"{tmp_path}/ws{i}") for i in range(2)]
+    for node in nodes:
+        Path(node.log_dir).mkdir(parents=True)
+    (Path(nodes[0].output_dir) / "empty").mkdir(parents=True)
+    output, logs = tmp_path / "output", tmp_path / "log"
+
+    def fetch() -> Fetched:
+        return fetch_results(LocalBackend(), "demo-1", nodes, output=output, logs=logs)
+
+    failure = {"what": "trainer/1", "node": 1, "log": f"{nodes[1].log_dir}/train.log"}
+    logs.joinpath("1").mkdir(parents=True)
+    logs.joinpath("1/train.log").touch()  # of an earlier job
+    none = ["there are no results: output/ has nothing new", "there are no logs"]
+    assert describe_results(fetch(), output, logs) == none
+    assert describe_log(fetch(), failure, "demo-1", nodes, logs) == []
+    (Path(nodes[0].output_dir) / "model").touch()
+    (Path(nodes[1].log_dir) / "train.log").touch()
+    found = fetch()
+    assert describe_results(found, output, logs) == [f"results are in {output}", f"logs are in {logs}"]
+    assert describe_results(found, None, logs) == [f"logs are in {logs}"]
+    said = describe_log(found, failure, "demo-1", nodes, logs)
+    assert said == [f"the log of trainer/1 is {logs}/1/train.log"]
+    assert describe_log(found, {**failure, "log": ""}, "demo-1", nodes, logs) == []

@@ -21,6 +21,7 @@ from pslaunch.node.job import Node
 from pslaunch.node.later import record
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
+from pslaunch.run.result_folders import hold
 from support.process import poll_until
 
 Note = Callable[..., None]
@@ -258,3 +259,13 @@ def test_every_node_whose_logs_can_not_be_fetched_is_named(
     assert out.getvalue() == f"{tmp_path}/got/log/2-n2/train.log\n"
     missing = [f"n{i}: {tmp_path}/ws{i}/log: No such file or directory" for i in range(2)]
     assert capsys.readouterr().err.splitlines() == [f"pslaunch: {text}" for text in missing]
+
+
+def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
+    note("train-1", "ended", processes=[process], code=0)
+    with hold(tmp_path / "got/output", "train-2", print), pytest.raises(SpecError, match="job train-2"):
+        jobs.fetch("train-1", tmp_path / "got", io.StringIO())
+    with hold(tmp_path / "got/output", "train-1", print):  # by its own launcher
+        assert jobs.fetch("train-1", tmp_path / "got", io.StringIO()) == codes.OK

@@ -16,7 +16,7 @@ import pytest
 from pslaunch.backends import fabric, local
 from pslaunch.backends.base import Line, Tell
 from pslaunch.backends.local import LocalBackend
-from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError
+from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError, SpecError
 from pslaunch.node import codes
 from pslaunch.node.head.events import Event
 from pslaunch.node.job import Limits, Node, Plan
@@ -28,6 +28,7 @@ from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
+from pslaunch.run.result_folders import hold
 from pslaunch.run.watch import Watch
 
 
@@ -219,6 +220,28 @@ def test_secret_for_later_shells_ends_with_its_attached_job(
     assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (codes.OK, True)
     assert "['j-1.secret']" in out.getvalue()
     assert not [*state.rglob("*.secret")]
+
+
+@pytest.mark.timeout(90)
+def test_job_beside_another_of_its_folder_names_the_places_of_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = "import os; open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w'); raise SystemExit(3)"
+    (tmp_path / "train.py").write_text(write)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    got, own, logs = tmp_path / "got", tmp_path / "got/j-2", tmp_path / "logs"
+    spec = job("j", tmp_path, "launcher")._replace(server_num=0, fetch_output=got, fetch_logs=logs)
+    out = io.StringIO()
+    with hold(got, "j-1", print):
+        with pytest.raises(SpecError, match="of job j-1"):
+            session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out)
+        spec = spec._replace(default_folders=frozenset(["fetch_output"]))
+        assert session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out) == (3, True)
+    first, last = out.getvalue().splitlines()[0], out.getvalue().splitlines()[-1]
+    assert f"job j-1 come there, which is not over; those of this job come into {own}" in first
+    log = logs / "0-localhost/train.log"
+    assert last.endswith(f"results are in {own}; logs are in {logs}; the log of trainer/0 is {log}")
+    assert (own / "model").exists() and log.exists()
 
 
 class Cutting(Keeping):
