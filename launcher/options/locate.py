@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
 from ..errors import SpecError
-from .args import Split
+from .args import Split, find_nearest
 from .kinds import Value
 from .sources import Given
 
@@ -88,13 +89,23 @@ def find_folder(value: Value, cwd: Path) -> Path:
 def _check_program(path: Path, split: Split, place: str) -> None:
     shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
     if split.program == "" or not _exists(path):
-        raise SpecError(f"no program {shown}{place}{_make_forward_hint(split)}")
+        near = _find_near(path, split)
+        raise SpecError(f"no program {shown}{place}{near}{_make_forward_hint(split)}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file")
     if not os.access(path, os.R_OK):
         raise SpecError(f"the program {shown} can't be read: permission denied")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise SpecError(f"the program {shown} is neither a .py file nor executable (try chmod +x)")
+
+
+def _find_near(path: Path, split: Split) -> str:
+    """Return a hint at the file beside a missing program with nearly its name, "" if there is none."""
+    named, beside = Path(DEFAULT_PROGRAM if split.program is None else split.program), list[str]()
+    with contextlib.suppress(OSError, ValueError):
+        beside = [item.name for item in path.parent.iterdir() if item.is_file()]
+    near = find_nearest(named.name, beside)
+    return f"; did you mean {named.with_name(near)}?" if near else ""
 
 
 def _make_forward_hint(split: Split) -> str:

@@ -241,6 +241,18 @@ def test_a_bad_program_is_named(ws: Path, program: str, says: str) -> None:
             make(ws, Split(program=program), **given)
 
 
+@pytest.mark.parametrize(
+    ("program", "near"), [("trian.py", "train.py"), ("train", "train.py"), ("sub/mian.py", "sub/main.py")]
+)
+def test_misspelt_program_is_named_as_it_is(ws: Path, program: str, near: str) -> None:
+    (ws / "sub").mkdir()
+    for name in ("train.py", "sub/main.py", "data.txt"):
+        (ws / name).touch()
+    for given in ({}, {"job_workspace": str(ws)}):
+        with pytest.raises(SpecError, match=rf"no program '{program}'.*; did you mean {near}\?$"):
+            make(ws, Split(program=program), **given)
+
+
 def test_the_folder_of_a_command_is_no_workspace(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command, beside = ws / "run", ws / "job.py"
     for file in (command, beside):
