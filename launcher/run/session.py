@@ -26,7 +26,7 @@ from ..node import codes
 from ..node.job import Facts, Node, Plan, place
 from ..node.later import record
 from ..node.loop import Loop
-from ..options.spec import JobSpec
+from ..options.spec import JobSpec, Site
 from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, render
 from ..views.async_writer import Outlet
@@ -173,7 +173,12 @@ def _run(
         # While nodes start: 5 ms, which they would wait.
         from ..views.make_view import make_view
 
-        view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
+        view = make_view(
+            json=as_json,
+            out=cast(TextIO, outlet),
+            clock=time.monotonic,
+            processes=_list_expected(plan, site),
+        )
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = backend.limit_end
@@ -207,6 +212,14 @@ def _run(
         if head.code != codes.NODE_LOST:  # the job's end was seen
             record.remove_secret(str(_name_pointer(plan)))
         return code or fetched, watch.any_began
+
+
+def _list_expected(plan: Plan, site: Site) -> list[str]:
+    """Return the names of a job's processes; none where only agents know its nodes."""
+    try:
+        return [process.key for process in place(plan, plan.nodes or site.expected).processes]
+    except ValueError:
+        return []
 
 
 def _leave(starting: SlowWork[Started], backend: Backend) -> None:

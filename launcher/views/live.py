@@ -7,7 +7,7 @@ table, which is not redrawn for every line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
@@ -57,9 +57,16 @@ class _Row:
 class LiveView(View):
     """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = True) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        clock: Callable[[], float],
+        *,
+        colour: bool = True,
+        processes: Iterable[str] = (),
+    ) -> None:
         self._clock = clock
-        self._transcript = Transcript(out.encoding)
+        self._transcript = Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
         self._drawn_s = clock()

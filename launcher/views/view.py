@@ -10,7 +10,7 @@ import json as jsonlib
 import math
 import re
 import signal as signals
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
 from ..node.logs import clean
@@ -53,14 +53,15 @@ class Said(NamedTuple):
 class Transcript:
     """Converter of events into lines; remembers names and logs, does no I/O."""
 
-    def __init__(self, encoding: str | None = None) -> None:
+    def __init__(self, encoding: str | None = None, processes: Iterable[str] = ()) -> None:
+        """processes: those expected, so that the first lines are already as wide as theirs."""
         self._encoding = encoding or "utf-8"
         self._nodes: dict[Any, str] = {}
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
         self._begun = False  # some process runs, or has run
         self._prefixes: dict[tuple[str, str], str] = {}  # by source and mark, for this width
-        self.width = len(OURS)
+        self.width = max(map(len, (OURS, *processes)))
 
     def make_lines(self, e: Event) -> list[Said]:
         """Return the lines for an event, often none; none for an unknown event."""
@@ -78,7 +79,7 @@ class Transcript:
     def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
         """Learn the names of a job's nodes, and its processes with their logs."""
         self._nodes, self._logs = dict(nodes), dict(logs)
-        self.width = max(map(len, (OURS, *logs)))
+        self.width = max(self.width, *map(len, logs), 0)
         self._prefixes = {}
 
     def _on_job(self, e: Event) -> Iterator[Said]:
@@ -276,9 +277,16 @@ def _replace_infinite(value: Any) -> Any:
 class PlainView(View):
     """View with prefixed lines, for files, pipes and simple terminals."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float], *, colour: bool = False) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        clock: Callable[[], float],
+        *,
+        colour: bool = False,
+        processes: Iterable[str] = (),
+    ) -> None:
         self._out, self._clock, self._colour = out, clock, colour
-        self._transcript = Transcript(out.encoding)
+        self._transcript = Transcript(out.encoding, processes)
         self._told_s: dict[str, float] = {}  # time of the last progress line of each process
         self._start_s = clock()
         self._sending = Sending()

@@ -237,7 +237,8 @@ def test_job_beside_another_of_its_folder_names_the_places_of_its_results(
             session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out)
         spec = spec._replace(default_folders=frozenset(["fetch_output"]))
         assert session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out) == (3, True)
-    first, last = out.getvalue().splitlines()[0], out.getvalue().splitlines()[-1]
+    first, *_, last = out.getvalue().splitlines()
+    assert first.startswith("pslaunch  | ")
     assert f"job j-1 come there, which is not over; those of this job come into {own}" in first
     log = logs / "0-localhost/train.log"
     assert last.endswith(f"results are in {own}; logs are in {logs}; the log of trainer/0 is {log}")

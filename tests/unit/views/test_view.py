@@ -66,6 +66,18 @@ def plain(*events: Mapping[str, Any], clock: Callable[[], float] = time.monotoni
     return out.getvalue().splitlines()
 
 
+@pytest.mark.parametrize("make", [PlainView, LiveView])
+def test_lines_before_the_job_is_known_are_as_wide_as_later_ones(make: Callable[..., Any]) -> None:
+    out = io.StringIO()
+    view = make(out, Clock(), processes=["pserver/0", "trainer/0", "trainer/1"])
+    for e in ({"event": "note", "text": "early"}, JOB, line("trainer/0", "x")):
+        view.show_event(e)
+    view.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    bars = [text.index("|") for text in shown.splitlines() if " | " in text]
+    assert len(bars) == 5 and set(bars) == {len("trainer/0 ")}
+
+
 def test_the_first_lines_show_roles_and_nodes() -> None:
     text = "\n".join(plain(JOB)[:3])
     for word in (
