@@ -191,7 +191,7 @@ def render_k8s(ctx: typer.Context) -> None:
     from .plan import make_plan
 
     plan = make_plan(spec, spec.job_name)
-    package = manifests.pack_package(plan, os.environ)
+    package = manifests.pack_package(plan, os.environ, lambda text: _tell(ctx, [text]))
     manifests.refuse_brought(plan, package)
     rendered = manifests.render(plan, spec.site.reach, package)
     if folder is None:

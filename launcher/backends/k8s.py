@@ -134,7 +134,7 @@ class K8sBackend:
     # --- the beginning ---
 
     def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
-        package = manifests.pack_package(plan, os.environ)
+        package = manifests.pack_package(plan, os.environ, lambda text: tell(News(text)))
         self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(AT_ONCE) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)

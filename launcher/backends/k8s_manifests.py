@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from ..node import beginning, job
 from ..node.codes import Refusal
 from ..node.dispatch.archive import pack
 from ..node.job import Plan
+from ..node.loop import ignore
 from ..options.k8s_spec import K8sReach, name_servers
 from ..options.k8s_values import FOLDER, HOME, ROOT
 from ..options.options import DEFAULT
@@ -218,15 +219,15 @@ def compute_ending_s(plan: Plan) -> int:
     return math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S
 
 
-def pack_package(plan: Plan, environ: Mapping[str, str]) -> bytes:
+def pack_package(plan: Plan, environ: Mapping[str, str], warn: Callable[[str], object] = ignore) -> bytes:
     """Return the package for a ConfigMap, b"" if none is sent or it is too large.
 
-    Raises SpecError, FileError.
+    warn: gets a remark on large folders that tools have made. Raises SpecError, FileError.
     """
     if plan.package is None:
         return b""
     try:
-        return pack(list_package(plan.package, environ), MAX_PACKAGE_BYTES)
+        return pack(list_package(plan.package, environ, warn), MAX_PACKAGE_BYTES)
     except Refusal as e:
         raise SpecError(str(e)) from None
     except OSError as e:

@@ -34,7 +34,7 @@ from ..backends.base import (
 from ..errors import STOP_SIGNALS, EndedEarlyError, FileError, NodeLostError, PreflightError, PslaunchError
 from ..node import codes
 from ..node.job import Node, Placed, Plan, place
-from ..node.loop import Loop
+from ..node.loop import Loop, ignore
 from ..options.spec import JobSpec
 from ..plan import place_found
 from .slow_work import SlowWork
@@ -61,6 +61,9 @@ class Scene(NamedTuple):
     watch: Watch
     at_end: contextlib.ExitStack
     trace: Trace | None
+
+    def warn(self, text: str) -> None:
+        self.watch.say(text, "warning")
 
 
 class Way(ABC):
@@ -145,7 +148,7 @@ class _Here(Way):
         loop, plan = scene.loop, self.plan
         started = [] if plan.nodes else _wait_for_nodes(scene, self.backend, starting, "the cluster")
         placed = place_found(plan, [node for node, _ in started])
-        secret, supply = os.urandom(32).hex(), _make_supply(loop, placed)
+        secret, supply = os.urandom(32).hex(), _make_supply(loop, placed, scene.warn)
         launcher = f"process {os.getpid()} on {socket.gethostname()}"
         head = Head(loop, placed, secret, time.time, supply, scene.trace, launcher)
         scene.at_end.callback(head.close)
@@ -180,7 +183,8 @@ class _OnNode(Way):
         started = _wait_for_nodes(scene, backend, starting, awaited)
         placed = place_found(plan, self.nodes)
         first, line = started.pop()
-        head = _follow(scene, backend, plan, first, line, supply=_make_supply(scene.loop, placed))
+        supply = _make_supply(scene.loop, placed, scene.warn)
+        head = _follow(scene, backend, plan, first, line, supply=supply)
         port, addrs = head.lead(placed, self._secret, detach=self._detach)
         if port:
             head.follow()
@@ -235,7 +239,7 @@ class _ByItself(Way):
             return None
         first, line = started.pop() if started else (plan.nodes[0], _make_cut_line())
         placed = place(plan, plan.nodes)
-        supply = _make_supply(scene.loop, placed)
+        supply = _make_supply(scene.loop, placed, ignore)  # its backend has warned
         self._head = _follow(scene, backend, plan, first, line, supply=supply, reopen=backend.reopen)
         if self._end:
             self._head.take_end(placed, self._end)
@@ -408,10 +412,10 @@ def _cut(backend: Backend, watch: Watch, head: AnyHead) -> None:
     watch.begin(head)
 
 
-def _make_supply(loop: Loop, placed: Placed) -> Supply | None:
+def _make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Supply | None:
     package = placed.plan.package
     if package is None or not placed.is_sent:
         return None
     from ..ship.package import Folder
 
-    return Folder(loop, package)
+    return Folder(loop, package, warn=warn)

@@ -29,12 +29,18 @@ from ..node.dispatch.manifest import (
 from ..node.dispatch.sender import Source
 from ..node.job import Package
 from ..node.listing import make_own_folder, show_few
-from ..node.loop import Loop
+from ..node.loop import Loop, ignore
+from ..views.dispatch_progress import show_bytes
 
 if TYPE_CHECKING:
     from ..node.dispatch.head_side import Fail, Parts, Tell, Then
 
 IGNORE = ".pslaunchignore"
+# Folders that tools make, which programs on nodes seldom need, and the size from which they are named.
+OF_TOOLS = frozenset(
+    (".git", ".hg", ".svn", ".venv", "venv", ".tox", "node_modules", "__pycache__", ".mypy_cache")
+)
+HEAVY_BYTES = 10 * 1024 * 1024
 
 
 class Folder:
@@ -42,11 +48,19 @@ class Folder:
 
     filled: frozenset[int] = frozenset()
 
-    def __init__(self, loop: Loop, package: Package, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        package: Package,
+        environ: Mapping[str, str] = os.environ,
+        warn: Callable[[str], object] = ignore,
+    ) -> None:
         self._answer: Callable[[Then, Fail], object] | None = None  # once it is listed
         self._waiting: list[tuple[Then, Fail]] = []
+        self._warn = warn
+        self._warnings: list[str] = []
         loop.do_aside(
-            lambda: list_package(package, environ),
+            lambda: list_package(package, environ, self._warnings.append),
             lambda source: self._finish_listing(lambda then, _fail: then(source)),
             lambda failure: self._finish_listing(lambda _then, fail: fail(failure)),
         )
@@ -60,16 +74,25 @@ class Folder:
 
     def _finish_listing(self, answer: Callable[[Then, Fail], object]) -> None:
         self._answer = answer
+        for text in self._warnings:
+            self._warn(text)
         for waiting in self._waiting:
             answer(*waiting)
 
 
-def list_package(package: Package, environ: Mapping[str, str]) -> Source:
-    """List and hash the folder. Raises Refusal if something in it can't be sent, OSError."""
+def list_package(
+    package: Package, environ: Mapping[str, str], warn: Callable[[str], object] = ignore
+) -> Source:
+    """List and hash the folder. Raises Refusal if something in it can't be sent, OSError.
+
+    warn: gets a remark on large folders that tools have made.
+    """
     walked = {
         "": _walk(package),
         **{name: _resolve_links(walk(folder, links_out=True)) for name, folder in package.extras.items()},
     }
+    if heavy := find_heavy(walked[""]):
+        warn(describe_heavy(package.folder, heavy))
     fingerprints = [
         repr(sorted(package.links.items())).encode(),
         *(w.take_fingerprint() for w in walked.values()),
@@ -95,6 +118,22 @@ def list_package(package: Package, environ: Mapping[str, str]) -> Source:
     if certain:
         listing.keep(source.manifest)
     return source
+
+
+def find_heavy(walked: Walked) -> dict[str, int]:
+    """Return the names of large folders that tools have made, with the bytes in all of that name."""
+    sizes: dict[str, int] = {}
+    if any(e.kind == "d" and e.path.rpartition("/")[2] in OF_TOOLS for e in walked.others):
+        for path, st in walked.files:
+            name = next((part for part in path.split("/")[:-1] if part in OF_TOOLS), "")
+            sizes[name] = sizes.get(name, 0) + st.st_size
+    return {name: size for name, size in sorted(sizes.items()) if name and size >= HEAVY_BYTES}
+
+
+def describe_heavy(folder: str, heavy: Mapping[str, int]) -> str:
+    """Return the remark on large folders, with the remedy."""
+    listed = ", ".join(f"{name}/ ({show_bytes(size)})" for name, size in heavy.items())
+    return f"{folder} is sent with {listed}; if the programs don't need it, a line in {IGNORE} leaves it out"
 
 
 def _select_own(package: Package, found: Found) -> list[Entry]:

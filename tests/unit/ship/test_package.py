@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.staging import Incoming
 from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data
+from pslaunch.node.loop import Loop
 from pslaunch.ship import package as package_module
-from pslaunch.ship.package import list_package
+from pslaunch.ship.package import Folder, list_package
 
 
 @pytest.fixture
@@ -41,6 +43,29 @@ def test_ignored_files_stay_here(folder: Path) -> None:
     assert paths(Package(str(folder))) == [
         ".pslaunchignore", "data", "data/deep", "data/deep/keep.bin", "train.py",
     ]  # fmt: skip
+
+
+def test_large_folders_of_tools_are_named_with_their_sizes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_module, "HEAVY_BYTES", 3000)
+    for name in (".git/a", ".git/b/c", "src/__pycache__/d", "src/__pycache__/.venv/e", "src/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(bytes(1500))
+    (folder / "node_modules").write_bytes(bytes(5000))
+    said: list[str] = []
+    for _ in range(2):  # also where the list is kept
+        list_package(Package(str(folder)), {"XDG_CACHE_HOME": str(folder)}, said.append)
+    assert said[0].startswith(f"{folder} is sent with .git/ (3.0 kB), __pycache__/ (3.0 kB); ")
+    assert said == [said[0]] * 2 and "a line in .pslaunchignore leaves it out" in said[0]
+    with contextlib.closing(Loop()) as loop:
+        came: list[object] = []
+        Folder(loop, Package(str(folder)), {}, said.append).get(came.append, came.append)
+        loop.run(lambda: bool(came))
+    assert said.pop() == said[0]
+    (folder / ".pslaunchignore").write_text(".git\n__pycache__\n")
+    list_package(Package(str(folder)), {}, said.append)
+    assert len(said) == 2
 
 
 def test_an_ignored_folder_is_left_out_whole(folder: Path) -> None:
