@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from testbed.__main__ import began, close_output, holder, start_holder
-from testbed.kube.cluster import NAMESPACE, PYTHON, USER, Cluster, why_not
+from testbed.kube.cluster import BUILT, NAMESPACE, PYTHON, USER, Cluster, why_not
 
 ENDS_S = 150.0  # nobody hears while the cluster is made
 
@@ -70,13 +70,14 @@ def hold(folder: Path, owner: int) -> None:
 
 
 def describe(folder: Path) -> str:
-    where = Path(os.path.relpath(folder))
+    where, kubectl = (os.path.relpath(path) for path in (folder, BUILT / "kubectl"))
     return (
         f"A Kubernetes cluster of two nodes is up. For its user {USER}, with the rights of "
         f"templates/k8s/role.yaml in the namespace {NAMESPACE}:\n"
         f"    export KUBECONFIG=$PWD/{where}/kubeconfig\n"
-        f"{where}/admin.kubeconfig is for its administrator. Its nodes have the image {PYTHON},\n"
-        "made by templates/k8s/image.sh. To remove all of it: make kube-down"
+        f"{where}/admin.kubeconfig is for its administrator. A kubectl for it is {kubectl}.\n"
+        f"Its nodes have the image {PYTHON}, made by templates/k8s/image.sh.\n"
+        "To remove all of it: make kube-down"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import ssl
@@ -80,8 +81,10 @@ def make_binding(role: str) -> dict[str, Any]:
 
 
 def find_built(name: str) -> Path:
-    """Return the file of a program or an image, in the folder of all of them."""
-    return (BUILT / name).resolve()
+    """Return the file of a program or an image to use, in the folder of all of them."""
+    path = (BUILT / name).resolve()
+    os.utime(path)  # .ci/kube removes what is not used any more
+    return path
 
 
 def make_import(image: str, archive: Path | None = None) -> list[str | Path]:
