@@ -235,6 +235,7 @@ class Client:
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
         rows: Mapping[str, tuple[U64, F32]] | None = None,
         samples: int = 0,
+        factor: float = 1.0,
     ) -> None:
         """Do one step: push gradients, and store the new dense values in place.
 
@@ -243,9 +244,10 @@ class Client:
         [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
         [n, dim] for these rows as they are after the push. Gradients of keys without a row that the table's
         entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
-        schedules of the learning rate.
+        schedules of the learning rate. factor: of the learning rate of this step; synchronous: that of the
+        first trainer, in order, that pushes in the step.
         """
-        add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
+        add = self._make_push(grads, out, sparse or {}, rows or {}, samples, factor)
         with self._calls.hold_alone():
             self._calls.begun = True
             self._calls.carry_out(add)
@@ -257,12 +259,13 @@ class Client:
         sparse: Mapping[str, tuple[U64, F32]] | None = None,
         rows: Mapping[str, tuple[U64, F32]] | None = None,
         samples: int = 0,
+        factor: float = 1.0,
     ) -> int:
         """Begin what push_pull() does, and return the number of its call; leave all arrays until it is done.
 
         Nothing is sent before progress() or wait().
         """
-        add = self._make_push(grads, out, sparse or {}, rows or {}, samples)
+        add = self._make_push(grads, out, sparse or {}, rows or {}, samples, factor)
         with self._calls.hold_alone():
             self._calls.begun = True
             self._calls.build(add)
@@ -290,6 +293,7 @@ class Client:
         sparse: Mapping[str, tuple[U64, F32]],
         rows: Mapping[str, tuple[U64, F32]],
         samples: int,
+        factor: float,
     ) -> Callable[[], None]:
         for name in [*grads, *out]:
             self._get_dense_id(name)
@@ -300,10 +304,10 @@ class Client:
 
         def add() -> None:
             for name, i in self._dense.items():
-                self._core.push(i, grads[name], out.get(name), samples)
+                self._core.push(i, grads[name], out.get(name), samples, factor)
             for name, i in self._sparse.items():
                 keys, values = sparse.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
-                self._core.push_rows(i, keys, values, samples)
+                self._core.push_rows(i, keys, values, samples, factor)
             for name, (keys, values) in rows.items():
                 self._core.pull_rows(self._sparse[name], keys, values)
 

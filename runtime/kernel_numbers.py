@@ -11,7 +11,7 @@ from typing import Literal
 
 from . import _core
 
-Method = Literal["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
+Method = Literal["sgd", "momentum", "adagrad", "fleet_adagrad", "adam", "fleet_momentum"]
 METHODS: dict[str, int] = {name: number for number, (name, *_) in enumerate(_core.list_methods())}
 SLOTS = tuple(slots for _, slots, _ in _core.list_methods())  # floats of state per value, by method
 OWN = tuple(own for *_, own in _core.list_methods())  # names of a method's own numbers
@@ -65,9 +65,12 @@ class Optim:
         own = [getattr(self, name) if name else 0.0 for name in OWN[number]]
         return (number, self.learning_rate, self.l1, self.decay, self.clip, own[0], own[1], own[2])
 
-    def pack_at(self, samples: int, passes: int) -> PackedOptim:
-        """Return the rule of an update, after so many samples with its own, and complete passes."""
-        rate = _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes)
+    def pack_at(self, samples: int, passes: int, factor: float) -> PackedOptim:
+        """Return the rule of an update, after so many samples with its own, and complete passes.
+
+        `factor`: of the learning rate.
+        """
+        rate = _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes, factor)
         packed = self.pack()
         return (packed[0], rate, *packed[2:])
 

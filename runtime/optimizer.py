@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import _core, publish
+from . import _core, lr, publish
 from .kernel_numbers import SCHEDULES, Method, Optim, Schedule
 from .param_config import ParamConfig
 from .regularizer import L2Decay
 from .strategy import RATIO, Strategy, make_v2_strategy
 
-__all__ = ["SGD", "AdaGrad", "Adagrad", "Adam", "L2Regularization", "Momentum", "Optimizer"]
+__all__ = ["SGD", "AdaGrad", "Adagrad", "Adam", "L2Regularization", "Momentum", "Optimizer", "lr"]
 publish(__name__, __all__)
+
+
+Rate = float | lr.LRScheduler
 
 
 class L2Regularization:
@@ -99,6 +102,8 @@ def refuse_choices(parameters: object, no_grad_set: object) -> None:
 class Optimizer:
     """Base of all optimizers: `learning_rate` (default 1e-3) and `regularization`.
 
+    `learning_rate` is a number, or a scheduler of optimizer.lr, which has the rate of each update.
+
     `learning_rate_schedule`, with `learning_rate_decay_a`, `learning_rate_decay_b` and `learning_rate_args`:
     the learning rate as a function of the samples of all trainers so far (docs/training.md).
 
@@ -119,14 +124,20 @@ class Optimizer:
         "momentum",
         "numbers",
         "schedule",
+        "scheduler",
         "warning",
     )
     method: Method = "sgd"
 
-    def __init__(self, learning_rate: float = 1e-3, **options: Any) -> None:
+    def __init__(self, learning_rate: Rate = 1e-3, **options: Any) -> None:
         for name, value in options.items():
             self._check(name, value)
-        self.learning_rate = float(learning_rate)
+        self.scheduler = learning_rate if isinstance(learning_rate, lr.LRScheduler) else None
+        if self.scheduler is not None and options.get(_SCHEDULE):
+            raise ValueError(
+                f"{self._name}: {_SCHEDULE} and a scheduler as learning_rate both change the rate; remove one"
+            )
+        self.learning_rate = 1.0 if isinstance(learning_rate, lr.LRScheduler) else float(learning_rate)
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(
                 f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
@@ -165,6 +176,20 @@ class Optimizer:
         self._strategy = value
 
     @property
+    def factor(self) -> float:
+        """Factor of `learning_rate` in the next update: the rate of the scheduler, else 1."""
+        if self.scheduler is None:
+            return 1.0
+        rate = float(self.scheduler())
+        if not 0.0 <= rate < float("inf"):
+            raise ValueError(f"{self._name}: the rate of its scheduler is {rate}, expected 0 or more")
+        return rate
+
+    def get_lr(self) -> float:
+        """Return the learning rate of the next update, without options learning_rate_schedule."""
+        return self.learning_rate * self.factor
+
+    @property
     def _name(self) -> str:
         return f"optimizer.{type(self).__name__}"
 
@@ -197,12 +222,15 @@ class Optimizer:
         if config.momentum and self.method != "sgd":
             raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
         momentum = self.momentum if config.momentum is None else config.momentum
-        schedule = self.schedule
+        schedule, method = self.schedule, self.method
+        if method == "sgd" and momentum > 0.0:
+            # With a rate that changes PaddlePaddle 2's formula differs from v2's.
+            method = "momentum" if self.scheduler is None else "fleet_momentum"
         if schedule.kind == "linear":  # its numbers are rates, to which the parameter's factor applies too
             factor = config.learning_rate
             schedule = replace(schedule, a=schedule.a * factor, b=schedule.b * factor)
         return Optim(
-            method="momentum" if self.method == "sgd" and momentum > 0.0 else self.method,
+            method=method,
             learning_rate=self.learning_rate * config.learning_rate,
             schedule=schedule,
             momentum=momentum,
@@ -219,11 +247,14 @@ class SGD(Optimizer):
 
 
 class Momentum(Optimizer):
-    """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, the same as SGD."""
+    """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, the same as SGD.
+
+    With a scheduler PaddlePaddle 2's: m = momentum * m + g; p -= lr * m.
+    """
 
     __slots__ = ()
 
-    def __init__(self, *numbers: float, momentum: float | None = None, **options: Any) -> None:
+    def __init__(self, *numbers: Any, momentum: float | None = None, **options: Any) -> None:
         """Numbers without names are PaddlePaddle 2's: the learning rate, then the momentum."""
         if len(numbers) == 1:
             raise TypeError(
@@ -250,7 +281,7 @@ class Adagrad(Optimizer):
     __slots__ = ()
     method: Method = "fleet_adagrad"
 
-    def __init__(self, learning_rate: float = 1e-3, epsilon: float = 1e-6, **options: Any) -> None:
+    def __init__(self, learning_rate: Rate = 1e-3, epsilon: float = 1e-6, **options: Any) -> None:
         super().__init__(learning_rate, **options)
         self.numbers = {"epsilon": float(epsilon)}
         if not 0.0 < epsilon < float("inf"):
@@ -268,7 +299,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float = 1e-3,
+        learning_rate: Rate = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,

@@ -20,8 +20,8 @@ U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
-SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM = range(5)
-SLOTS = (0, 1, 1, 1, 2)
+SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM, FLEET_MOMENTUM = range(6)
+SLOTS = (0, 1, 1, 1, 2, 1)
 NORMAL, UNIFORM = 0, 1
 ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
@@ -143,6 +143,10 @@ def apply_optim(rule: Rule, step: int, value: F32, slots: F32 | None, grad: F32)
         assert slots is not None
         slots[0] += decayed * decayed
         value -= rate * decayed / (np.sqrt(slots[0]) + own[0])
+    elif rule.method == FLEET_MOMENTUM:
+        assert slots is not None
+        slots[0] = own[0] * slots[0] + decayed
+        value -= rate * slots[0]
     else:
         assert slots is not None
         one = np.float32(1)

@@ -116,7 +116,7 @@ class RemoteUpdater:
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples)
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

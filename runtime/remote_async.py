@@ -66,7 +66,9 @@ class AsyncUpdater(RemoteUpdater):
 
     def _push(self) -> None:
         fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
-        call = self.client.begin_push_pull(self._dense, fresh, self._sparse, samples=self._samples)
+        call = self.client.begin_push_pull(
+            self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor
+        )
         self._calls.append((call, fresh))
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
         self.client.progress()

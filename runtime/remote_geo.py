@@ -152,7 +152,7 @@ class GeoUpdater(RemoteUpdater):
                 )
         for name, rule in self._params.rules.items():
             if rule.method != "sgd":
-                remedy = ": use Momentum(momentum=0)" if rule.method == "momentum" else ""
+                remedy = ": use Momentum(momentum=0)" if rule.method.endswith("momentum") else ""
                 raise ValueError(f"parameter {name}: geo trains with SGD, not with {rule.method}{remedy}")
 
     def _get_server_rule(self, name: str) -> Optim:
@@ -190,14 +190,15 @@ class GeoUpdater(RemoteUpdater):
         """Apply one step to the own copy; begin an exchange if it is time."""
         self._steps += 1
         self._samples += samples * self._trainers  # schedules count all trainers' samples: about as many
+        factor = self._params.factor
         for name, grad in self._params.collect_dense_grads(dense, sparse, self._scatter).items():
-            rule = self._params.rules[name].pack_at(self._samples, self._passes)
+            rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
             _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             places = rows.find(keys)
             rows.note_used(places)
-            rule = self._params.rules[name].pack_at(self._samples, self._passes)
+            rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
             _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
         self.progress()
         if self._exchange is not None and self.client.is_done(self._exchange.call):

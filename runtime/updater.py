@@ -53,8 +53,14 @@ class ParamRules:
             name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
         }
         self.tables = tables
+        self._optimizer = optimizer
         self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
         self.dense = [name for name in self.rules if name not in self.sparse]
+
+    @property
+    def factor(self) -> float:
+        """Factor of the learning rate of the next update."""
+        return self._optimizer.factor
 
     def collect_dense_grads(
         self, dense: Mapping[str, F32], sparse: Sparse, scatter: Callable[[str, U64, F32], F32]
@@ -133,7 +139,7 @@ class LocalUpdater:
             _core.apply_sparse(*self._get_target(name), keys, np.ascontiguousarray(grad[:, -cols:]))
 
     def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
-        rule = self._params.rules[name].pack_at(self._samples, self._passes)
+        rule = self._params.rules[name].pack_at(self._samples, self._passes, self._params.factor)
         return rule, self._step, self._parameters.get_array(name), self._slots[name]
 
     def end_pass(self) -> None:

@@ -102,7 +102,7 @@ static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
 /* Note the first byte of a push that will be used. */
 static void begin_part(const ps_shard *s, const ps_peer *p, ps_object *o, uint8_t part) {
     o->step.part[p->trainer] = part;
-    ps_object_count(o, p->head.samples, s->pass);
+    ps_object_count(o, &p->head, s->pass);
 }
 
 /* Decide whether an asynchronous push is applied or dropped: once, at its first byte. */
@@ -302,8 +302,8 @@ static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
 
 static bool same_request(const ps_header *a, const ps_header *b) {
     return a->op == b->op && a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
-           a->version == b->version && a->samples == b->samples && a->length == b->length &&
-           a->count == b->count;
+           a->version == b->version && a->samples == b->samples && a->factor == b->factor &&
+           a->length == b->length && a->count == b->count;
 }
 
 int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err) {

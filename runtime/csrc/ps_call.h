@@ -122,6 +122,9 @@ void ps_call_restart(ps_client *c);
  * object is synchronous and the push before has no answer yet. */
 int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err);
 
+/* Set what a push's header says of its batch. PS_OK; PS_EINVAL if a number is out of range. */
+int ps_call_batch(const ps_batch *batch, ps_header *head, ps_err *err);
+
 /* Allocate bytes until the end of a call that has begun. NULL on failure. */
 void *ps_call_more(ps_call *call, size_t bytes);
 

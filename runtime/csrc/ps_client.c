@@ -1,4 +1,6 @@
 /* A trainer's side of the data plane. */
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -294,6 +296,17 @@ int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err) {
     return PS_OK;
 }
 
+int ps_call_batch(const ps_batch *batch, ps_header *head, ps_err *err) {
+    if (batch->samples > PS_MAX_SAMPLES)
+        return ps_fail(err, PS_EINVAL, 0, "a push of %" PRIu64 " samples, limit %u", batch->samples,
+                       PS_MAX_SAMPLES);
+    if (!isfinite(batch->factor) || batch->factor < 0)
+        return ps_fail(err, PS_EINVAL, 0, "a push with %g times the learning rate", (double)batch->factor);
+    head->samples = (uint32_t)batch->samples;
+    head->factor = batch->factor;
+    return PS_OK;
+}
+
 /* Add the same request to every shard that has a part of the object. */
 static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect, const float *body,
                       float *answer, ps_err *err) {
@@ -317,8 +330,11 @@ int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err) 
     return dense_call(c, id, (ps_header){.op = PS_INIT}, PS_DONE, values, NULL, err);
 }
 
-int ps_client_push(ps_client *c, uint32_t id, uint64_t samples, const float *grad, float *out, ps_err *err) {
-    ps_header head = {.op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0, .samples = samples};
+int ps_client_push(ps_client *c, uint32_t id, const ps_batch *batch, const float *grad, float *out,
+                   ps_err *err) {
+    ps_header head = {.op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0};
+    int code = ps_call_batch(batch, &head, err);
+    if (code < 0) return code;
     return dense_call(c, id, head, out != NULL ? PS_VALUES : PS_DONE, grad, out, err);
 }
 

@@ -49,10 +49,17 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
 /* Set the initial values of a dense object; NULL: wait until trainer 0 has set them. */
 int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err);
 
-/* Push a gradient of a dense object, from a batch of `samples`. Synchronous: for its next step, answered when
- * that is complete; no push of it may be on its way. Else: computed from the values at the mark, answered
- * when it is applied, or dropped. out: its new values; NULL: none. */
-int ps_client_push(ps_client *c, uint32_t id, uint64_t samples, const float *grad, float *out, ps_err *err);
+/* The batch that gave a gradient. */
+typedef struct ps_batch {
+    uint64_t samples; /* up to PS_MAX_SAMPLES */
+    float factor;     /* of the learning rate: finite, not negative */
+} ps_batch;
+
+/* Push a gradient of a dense object. Synchronous: for its next step, answered when that is complete; no push
+ * of it may be on its way. Else: computed from the values at the mark, answered when it is applied, or
+ * dropped. out: its new values; NULL: none. */
+int ps_client_push(ps_client *c, uint32_t id, const ps_batch *batch, const float *grad, float *out,
+                   ps_err *err);
 
 /* Read the values of a dense object. */
 int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err);
@@ -62,8 +69,8 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
                        ps_err *err);
 
 /* Push row gradients of a table, likewise; rows: [n, ps_client_push_floats()]. n may be 0. */
-int ps_client_push_rows(ps_client *c, uint32_t id, uint64_t samples, const uint64_t *keys, const float *rows,
-                        size_t n, ps_err *err);
+int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const uint64_t *keys,
+                        const float *rows, size_t n, ps_err *err);
 
 /* Decay the counts of a table with an entry rule, and give back rows: ps_shrink in ps_entry.h. Of trainer 0.
  */

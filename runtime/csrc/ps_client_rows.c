@@ -115,14 +115,16 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
     return rows_call(c, o, (ps_header){.op = PS_SET_ROWS, .object = id}, &g, NULL, err);
 }
 
-int ps_client_push_rows(ps_client *c, uint32_t id, uint64_t samples, const uint64_t *keys, const float *rows,
-                        size_t n, ps_err *err) {
+int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const uint64_t *keys,
+                        const float *rows, size_t n, ps_err *err) {
     ps_known *o = NULL;
     grouped g;
-    int code = ps_call_find(c, id, 1, &o, err);
+    ps_header head = {.op = PS_PUSH_ROWS, .object = id};
+    int code = ps_call_batch(batch, &head, err);
+    if (code == PS_OK) code = ps_call_find(c, id, 1, &o, err);
     if (code == PS_OK) code = group(c, o, keys, rows, ps_push_floats(&o->spec), n, &g, err);
     if (code < 0) return code;
-    return rows_call(c, o, (ps_header){.op = PS_PUSH_ROWS, .object = id, .samples = samples}, &g, NULL, err);
+    return rows_call(c, o, head, &g, NULL, err);
 }
 
 int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err) {

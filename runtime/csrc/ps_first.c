@@ -54,7 +54,7 @@ static int set_rows(const ps_first *f, ps_object *o, uint64_t pass, ps_err *err)
     int code = keys != NULL && scratch != NULL
                    ? PS_OK
                    : ps_fail(err, PS_ENOMEM, 0, "rows of '%.*s'", PS_NAME(&o->spec));
-    ps_object_count(o, 0, pass);
+    ps_object_begin(o, pass);
     for (uint64_t key = 0, end = f->n / f->dim; code == PS_OK && key < end; key++) {
         if (ps_key_shard(key, f->shards) == f->shard) keys[n++] = key;
         if (n < most && key + 1 < end) continue;

@@ -2,6 +2,7 @@
 #include "ps_frame.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,7 +122,8 @@ void ps_header_encode(const ps_header *h, uint8_t *buf) {
     put_u16(buf + 6, h->op);
     put_u32(buf + 8, h->epoch);
     put_u32(buf + 12, h->trainer);
-    put_u64(buf + 16, h->samples);
+    put_u32(buf + 16, h->samples);
+    put_f32(buf + 20, h->factor);
     put_u64(buf + 24, h->sequence);
     put_u32(buf + 32, h->object);
     put_u32(buf + 36, h->flags);
@@ -142,8 +144,12 @@ static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     if (h->length > ps_frame_limit(h->op))
         return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64,
                        ps_op_name(h->op), h->length, ps_frame_limit(h->op));
-    if (h->samples > (h->op == PS_PUSH || h->op == PS_PUSH_ROWS ? PS_MAX_SAMPLES : 0))
-        return ps_fail(err, PS_EPROTO, 0, "%s of %" PRIu64 " samples", ps_op_name(h->op), h->samples);
+    bool push = h->op == PS_PUSH || h->op == PS_PUSH_ROWS;
+    if (!push && h->samples != 0)
+        return ps_fail(err, PS_EPROTO, 0, "%s of %u samples", ps_op_name(h->op), h->samples);
+    if (push ? !isfinite(h->factor) || h->factor < 0 : h->factor != 0)
+        return ps_fail(err, PS_EPROTO, 0, "%s with %g times the learning rate", ps_op_name(h->op),
+                       (double)h->factor);
     if (h->trainer >= PS_MAX_TRAINERS || h->object >= PS_MAX_OBJECTS)
         return ps_fail(err, PS_EPROTO, 0, "trainer %u or object %u above the limit", h->trainer, h->object);
     return PS_OK;
@@ -156,7 +162,8 @@ int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err
     *h = (ps_header){.op = get_u16(buf + 6),
                      .epoch = get_u32(buf + 8),
                      .trainer = get_u32(buf + 12),
-                     .samples = get_u64(buf + 16),
+                     .samples = get_u32(buf + 16),
+                     .factor = get_f32(buf + 20),
                      .sequence = get_u64(buf + 24),
                      .object = get_u32(buf + 32),
                      .flags = get_u32(buf + 36),

@@ -67,7 +67,8 @@ typedef struct ps_header {
     uint16_t op;
     uint32_t epoch;    /* of the job */
     uint32_t trainer;  /* the requesting trainer */
-    uint64_t samples;  /* of a push: in the batch that gave the gradient */
+    uint32_t samples;  /* of a push: in the batch that gave the gradient */
+    float factor;      /* of a push: of the learning rate; in other frames 0 */
     uint64_t sequence; /* of the request on this shard, from 1 */
     uint32_t object;
     uint32_t flags;

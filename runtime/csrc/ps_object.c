@@ -12,6 +12,7 @@ int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint
     if (o == NULL) return ps_fail(err, PS_ENOMEM, 0, "object '%.*s'", PS_NAME(spec));
     o->spec = *spec;
     o->creator = creator;
+    o->rated_by = UINT32_MAX;
     int code = ps_step_init(&o->step, trainers, err);
     if (code == PS_OK && spec->sparse)
         code = ps_sparse_new(&o->sparse, spec->dim, &spec->optim, &spec->init, &spec->entry, err);
@@ -129,9 +130,18 @@ int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_
     return PS_OK;
 }
 
-void ps_object_count(ps_object *o, uint64_t samples, uint64_t pass) {
-    o->samples += samples;
-    float rate = ps_schedule_rate(&o->spec.schedule, o->spec.optim.learning_rate, o->samples, pass);
+void ps_object_count(ps_object *o, const ps_header *push, uint64_t pass) {
+    o->samples += push->samples;
+    if (ps_object_async(o) || push->trainer <= o->rated_by) {
+        o->rated_by = push->trainer;
+        o->factor = push->factor;
+    }
+    ps_object_begin(o, pass);
+}
+
+void ps_object_begin(ps_object *o, uint64_t pass) {
+    float base = o->spec.optim.learning_rate * o->factor;
+    float rate = ps_schedule_rate(&o->spec.schedule, base, o->samples, pass);
     if (o->sparse != NULL) ps_sparse_begin(o->sparse, rate, o->step.version + 1, pass);
     else o->dense.optim.learning_rate = rate;
 }
@@ -141,6 +151,7 @@ void ps_object_commit(ps_object *o) {
     if (o->sparse != NULL) ps_sparse_commit(o->sparse, step);
     else ps_dense_commit(&o->dense, step);
     ps_step_commit(&o->step);
+    o->rated_by = UINT32_MAX;
 }
 
 bool ps_object_async(const ps_object *o) {

@@ -20,6 +20,9 @@ typedef struct ps_object {
     uint32_t creator; /* the trainer that created it */
     ps_step step;
     uint64_t samples;      /* of all pushes that have begun */
+    float factor;          /* of the learning rate, from the trainer `rated_by` */
+    uint32_t rated_by;     /* the first in order whose push of this step has begun; of an asynchronous object
+                              the last that began */
     uint64_t shrunk;       /* rows given back by SHRINK */
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
@@ -48,9 +51,12 @@ void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
  * counted bytes. PS_OK, or an error of the table; then the remaining ones stay held. */
 int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
 
-/* Count the samples of a push that begins. The learning rate follows from those of all pushes of a step and
- * the pass, so it is known when the last push of the step has begun. Can't fail. */
-void ps_object_count(ps_object *o, uint64_t samples, uint64_t pass);
+/* Count a push that begins. The learning rate follows from the samples of all pushes of a step, the factor of
+ * the first trainer's and the pass, so it is known when the last push of the step has begun. Can't fail. */
+void ps_object_count(ps_object *o, const ps_header *push, uint64_t pass);
+
+/* Give the learning rate, step and pass to the values, before they change. Can't fail. */
+void ps_object_begin(ps_object *o, uint64_t pass);
 
 /* Apply the complete step. Can't fail. */
 void ps_object_commit(ps_object *o);

@@ -46,6 +46,17 @@ PS_INLINE void momentum(PARAMS, bool full) {
     }
 }
 
+PS_INLINE void fleet_momentum(PARAMS, bool full) {
+    const ps_optim r = *o;
+    float by = rate * r.l1;
+    (void)stride;
+    for (size_t i = 0; i < n; i++) {
+        s[i] = r.numbers[0] * s[i] + (clipped(&r, g[i], full) + r.l2 * p[i]);
+        p[i] -= rate * s[i];
+        p[i] = shrunk(&r, p[i], by, full);
+    }
+}
+
 /* sqrtf becomes a vector instruction only with -fno-math-errno: several times faster. */
 PS_INLINE void adagrad(PARAMS, bool full) {
     const ps_optim r = *o;
@@ -112,6 +123,7 @@ BUILDS(momentum)
 BUILDS(adagrad)
 BUILDS(fleet_adagrad)
 BUILDS(adam)
+BUILDS(fleet_momentum)
 
 /* --- The table: a further method is a row here, a kernel above and an oracle in runtime/reference.py. --- */
 
@@ -124,6 +136,7 @@ static const struct {
     [PS_ADAGRAD] = {{"adagrad", 1, {"epsilon"}}, KERNELS(adagrad)},
     [PS_FLEET_ADAGRAD] = {{"fleet_adagrad", 1, {"epsilon"}}, KERNELS(fleet_adagrad)},
     [PS_ADAM] = {{"adam", 2, {"beta1", "beta2", "epsilon"}}, KERNELS(adam)},
+    [PS_FLEET_MOMENTUM] = {{"fleet_momentum", 1, {"momentum"}}, KERNELS(fleet_momentum)},
 };
 
 const ps_method *ps_optim_method(uint32_t method) {

@@ -7,17 +7,19 @@
  *   PS_MOMENTUM       m = momentum * m - rate * (g + l2 * p);  p += m
  *   PS_ADAGRAD        h += g * g;  p -= rate * (g + l2 * p) / sqrt(h + epsilon)          (no l2 in h)
  *   PS_FLEET_ADAGRAD  d = g + l2 * p;  h += d * d;  p -= rate * d / (sqrt(h) + epsilon)
- *   PS_ADAM           d = g + l2 * p;  m = beta1 * m + (1 - beta1) * d;  v = beta2 * v + (1 - beta2) * (d *
- * d) p -= m * rate / (sqrt(v) + epsilon) then, if l1 > 0, p moves towards 0 by learning_rate * l1, but not
+ *   PS_ADAM           d = g + l2 * p;  m = beta1 * m + (1 - beta1) * d;
+ *                     v = beta2 * v + (1 - beta2) * (d * d);  p -= m * rate / (sqrt(v) + epsilon)
+ *   PS_FLEET_MOMENTUM m = momentum * m + (g + l2 * p);  p -= rate * m
+ * then, if l1 > 0, p moves towards 0 by learning_rate * l1, but not
  * beyond (soft threshold); with PS_ADAGRAD by learning_rate * l1 / sqrt(h + epsilon) Sources: PaddlePaddle
  * v2, paddle/parameter/ParameterUpdateFunctions.cpp (sgdUpdateCpu), paddle/math/TrainingAlgorithmOp.cu
  * (adagradApply; Duchi, Hazan, Singer, JMLR 12, 2011; adamApply; Kingma, Ba, ICLR 2015, end of section 2),
  * paddle/parameter/Regularizer.h (L1), paddle/parameter/FirstOrderOptimizer.cpp
- * (OptimizerWithGradientClipping); PaddlePaddle Fluid, paddle/fluid/operators/optimizers/adagrad_op.h. They
- * differ in the order of roundings: decay is multiplied by the rate first there, and the root's reciprocal is
- * taken; Paddle moves h to a second buffer each 16384 steps, which keeps more digits of it; v2 shrinks values
- * by L2 after the update if the method is Adam or L1 is given too; and for rows of a table it catches up on
- * the steps between (OptimizerWithRegularizerSparse). */
+ * (OptimizerWithGradientClipping); PaddlePaddle Fluid, paddle/fluid/operators/optimizers/adagrad_op.h,
+ * momentum_op.h. They differ in the order of roundings: decay is multiplied by the rate first there, and the
+ * root's reciprocal is taken; Paddle moves h to a second buffer each 16384 steps, which keeps more digits of
+ * it; v2 shrinks values by L2 after the update if the method is Adam or L1 is given too; and for rows of a
+ * table it catches up on the steps between (OptimizerWithRegularizerSparse). */
 #ifndef PS_OPTIM_H
 #define PS_OPTIM_H
 
@@ -31,7 +33,8 @@ enum {
     PS_ADAGRAD = 2,
     PS_FLEET_ADAGRAD = 3,
     PS_ADAM = 4,
-    PS_METHODS = 5,
+    PS_FLEET_MOMENTUM = 5,
+    PS_METHODS = 6,
 };
 
 #define PS_NUMBERS 3 /* at most, of a method */

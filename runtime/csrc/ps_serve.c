@@ -185,7 +185,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
     if (o->given) return PS_OK;
-    ps_object_count(o, 0, s->pass);
+    ps_object_begin(o, s->pass);
     const float *values = (const float *)(p->rows->data + p->head.count);
     int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
     return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;

@@ -237,15 +237,18 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
     PyObject *grad_obj, *out_obj;
     float *grad, *out;
     unsigned long long samples = 0;
+    float factor = 1;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IOO|K", &id, &grad_obj, &out_obj, &samples) || ready(self) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "IOO|Kf", &id, &grad_obj, &out_obj, &samples, &factor) || ready(self) < 0)
+        return NULL;
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
     if (grad == NULL) {
         PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
         return NULL;
     }
-    return done(ps_client_push(self->core, id, samples, grad, out, &err), &err);
+    ps_batch batch = {samples, factor};
+    return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
 }
 
 static PyObject *client_pull(PyObject *obj, PyObject *args) {
@@ -269,15 +272,18 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     size_t n;
     int code;
     unsigned long long samples = 0;
+    float factor = 1;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|K" : "IOO", &id, &keys_obj, &rows_obj, &samples) ||
+    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|Kf" : "IOO", &id, &keys_obj, &rows_obj, &samples,
+                          &factor) ||
         ready(self) < 0)
         return NULL;
     if (row_arrays(self, op, id, keys_obj, rows_obj, &keys, &rows, &n) < 0) return NULL;
+    ps_batch batch = {samples, factor};
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
     if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
-    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, samples, keys, rows, n, &err);
+    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, &batch, keys, rows, n, &err);
     else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
     Py_END_ALLOW_THREADS
     self->running = false;

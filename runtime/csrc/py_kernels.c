@@ -220,12 +220,13 @@ static PyObject *list_schedules(PyObject *self, PyObject *unused) {
 static PyObject *find_rate(PyObject *self, PyObject *args) {
     (void)self;
     ps_schedule schedule = {0};
-    float rate;
+    float rate, factor = 1;
     unsigned long long samples, pass;
     ps_err err;
-    if (!PyArg_ParseTuple(args, "O&fKK", py_schedule, &schedule, &rate, &samples, &pass)) return NULL;
+    if (!PyArg_ParseTuple(args, "O&fKK|f", py_schedule, &schedule, &rate, &samples, &pass, &factor))
+        return NULL;
     if (ps_schedule_check(&schedule, &err) < 0) return py_raise(&err);
-    return PyFloat_FromDouble((double)ps_schedule_rate(&schedule, rate, samples, pass));
+    return PyFloat_FromDouble((double)ps_schedule_rate(&schedule, rate * factor, samples, pass));
 }
 
 /* Features of this build on this machine; the names are those of `pslaunch version`. */

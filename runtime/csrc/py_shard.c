@@ -77,23 +77,26 @@ static PyObject *decode_header(PyObject *self, PyObject *arg) {
         PyErr_SetString(PyExc_ValueError, err.text);
         return NULL;
     }
-    return Py_BuildValue("{sisIsIsKsKsIsIsKsKsI}", "op", (int)h.op, "epoch", h.epoch, "trainer", h.trainer,
-                         "samples", (unsigned long long)h.samples, "sequence", (unsigned long long)h.sequence,
-                         "object", h.object, "flags", h.flags, "version", (unsigned long long)h.version,
-                         "length", (unsigned long long)h.length, "count", h.count);
+    return Py_BuildValue("{sisIsIsIsfsKsIsIsKsKsI}", "op", (int)h.op, "epoch", h.epoch, "trainer", h.trainer,
+                         "samples", h.samples, "factor", (double)h.factor, "sequence",
+                         (unsigned long long)h.sequence, "object", h.object, "flags", h.flags, "version",
+                         (unsigned long long)h.version, "length", (unsigned long long)h.length, "count",
+                         h.count);
 }
 
 static PyObject *encode_header(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"op",    "epoch",   "trainer", "samples", "sequence", "object",
-                            "flags", "version", "length",  "count",   NULL};
-    unsigned int op, epoch = 0, trainer = 0, object = 0, flags = 0, count = 0;
-    unsigned long long samples = 0, sequence = 0, version = 0, length = 0;
+    static char *names[] = {"op",     "epoch", "trainer", "samples", "factor", "sequence",
+                            "object", "flags", "version", "length",  "count",  NULL};
+    unsigned int op, epoch = 0, trainer = 0, samples = 0, object = 0, flags = 0, count = 0;
+    float factor = 0;
+    unsigned long long sequence = 0, version = 0, length = 0;
     uint8_t raw[PS_HEADER_BYTES];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIKKIIKKI", names, &op, &epoch, &trainer, &samples,
-                                     &sequence, &object, &flags, &version, &length, &count))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIIfKIIKKI", names, &op, &epoch, &trainer, &samples,
+                                     &factor, &sequence, &object, &flags, &version, &length, &count))
         return NULL;
-    ps_header h = {(uint16_t)op, epoch, trainer, samples, sequence, object, flags, version, length, count};
+    ps_header h = {(uint16_t)op, epoch, trainer, samples, factor, sequence,
+                   object,       flags, version, length,  count};
     ps_header_encode(&h, raw);
     return PyBytes_FromStringAndSize((const char *)raw, sizeof raw);
 }

@@ -7,6 +7,7 @@ static const ps_header sample = {.op = PS_PUSH,
                                  .epoch = 3,
                                  .trainer = 7,
                                  .samples = UINT32_MAX,
+                                 .factor = 0.1F,
                                  .sequence = 9,
                                  .object = 11,
                                  .flags = PS_WANT,
@@ -16,8 +17,8 @@ static const ps_header sample = {.op = PS_PUSH,
 
 static bool same(const ps_header *a, const ps_header *b) {
     return a->op == b->op && a->epoch == b->epoch && a->trainer == b->trainer && a->samples == b->samples &&
-           a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
-           a->version == b->version && a->length == b->length && a->count == b->count;
+           a->factor == b->factor && a->sequence == b->sequence && a->object == b->object &&
+           a->flags == b->flags && a->version == b->version && a->length == b->length && a->count == b->count;
 }
 
 TEST(header_survives_both_ways) {
@@ -71,6 +72,14 @@ TEST(numbers_above_limits_are_errors) {
     CHECK(decode((ps_header){.op = PS_PULL, .trainer = PS_MAX_TRAINERS}) == PS_EPROTO);
     CHECK(decode((ps_header){.op = PS_PULL, .object = PS_MAX_OBJECTS}) == PS_EPROTO);
     CHECK(decode((ps_header){.op = PS_PULL, .object = UINT32_MAX}) == PS_EPROTO);
+}
+
+TEST(only_a_push_has_samples_and_a_factor) {
+    const float bad[] = {-1, (float)(1e300 * 1e300), -(float)(1e300 * 1e300)};
+    for (int i = 0; i < 3; i++) CHECK(decode((ps_header){.op = PS_PUSH, .factor = bad[i]}) == PS_EPROTO);
+    CHECK(decode((ps_header){.op = PS_PUSH_ROWS, .samples = 1, .factor = 0.5F}) == PS_HEADER_BYTES);
+    CHECK(decode((ps_header){.op = PS_PULL, .factor = 1}) == PS_EPROTO);
+    CHECK(decode((ps_header){.op = PS_PULL, .samples = 1}) == PS_EPROTO);
 }
 
 TEST(an_operation_has_only_its_own_flags) {

@@ -137,7 +137,7 @@ TEST(calls_overlap_and_complete_each_for_itself) {
     run_one(&w, 0, 0);
     add_push(&w, 0);
     uint64_t push = ps_client_begin(w.clients[0]);
-    CHECK(ps_client_push(w.clients[0], w.dense, 1, grads[0], NULL, &err) == PS_EINVAL);
+    CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], NULL, &err) == PS_EINVAL);
     ps_client_cancel(w.clients[0]);
     CHECK(ps_client_tell(w.clients[0], PS_BARRIER, 0, &err) == PS_OK);
     uint64_t barrier = ps_client_begin(w.clients[0]);

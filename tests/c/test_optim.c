@@ -14,7 +14,8 @@ static ps_optim rule_of(uint32_t method, bool full) {
     static const float numbers[PS_METHODS][PS_NUMBERS] = {[PS_MOMENTUM] = {0.9F},
                                                           [PS_ADAGRAD] = {1e-6F},
                                                           [PS_FLEET_ADAGRAD] = {1e-6F},
-                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F}};
+                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F},
+                                                          [PS_FLEET_MOMENTUM] = {0.9F}};
     ps_optim o = {.method = method, .learning_rate = 0.1F, .l2 = 0.01F};
     memcpy(o.numbers, numbers[method], sizeof o.numbers);
     if (full) o.l1 = 0.02F, o.clip = 3;
@@ -94,6 +95,8 @@ TEST(optim_formulas_by_hand) {
     CHECK(apply_one(&o, 1, &h, 1) == 0.5F && h == 4); /* 1 - 0.5 * 2 / sqrt(4) */
     o.method = PS_FLEET_ADAGRAD, o.numbers[0] = 1, h = 5;
     CHECK(apply_one(&o, 1, &h, 1) == 0.75F && h == 9); /* d = 2; 1 - 0.5 * 2 / (sqrt(9) + 1) */
+    o.method = PS_FLEET_MOMENTUM, o.numbers[0] = 0.5F, m = 2;
+    CHECK(apply_one(&o, 1, &m, 1) == -0.5F && m == 3); /* m = 0.5 * 2 + 2; 1 - 0.5 * 3 */
     o = (ps_optim){.method = PS_ADAM, .learning_rate = 0.5F, .numbers = {0.5F, 0.75F, 0}};
     CHECK(apply_one(&o, 1, state, 4) == 0.5F); /* the first step of Adam is the rate, whatever the gradient */
     CHECK(state[0] == 2 && state[1] == 4);
@@ -154,6 +157,7 @@ TEST(optim_rounds_every_product) {
 TEST(optim_slots_by_method) {
     CHECK(ps_optim_slots(PS_SGD) == 0 && ps_optim_slots(PS_MOMENTUM) == 1 && ps_optim_slots(PS_ADAGRAD) == 1);
     CHECK(ps_optim_slots(PS_FLEET_ADAGRAD) == 1 && ps_optim_slots(PS_ADAM) == 2);
+    CHECK(ps_optim_slots(PS_FLEET_MOMENTUM) == 1);
     CHECK(ps_optim_slots(99) == 0 && ps_optim_method(99) == NULL);
 }
 
@@ -169,7 +173,7 @@ TEST(optim_check_names_what_is_wrong) {
         o = rule_of(method, true);
         CHECK(ps_optim_check(&o, &err) == PS_OK);
     }
-    o = some, o.method = PS_METHODS, check_refusal(o, "method 5");
+    o = some, o.method = PS_METHODS, check_refusal(o, "method 6");
     o = some, o.l2 = (float)(1e300 * 1e300), check_refusal(o, "l2 inf");
     o = some, o.numbers[0] = -1, check_refusal(o, "epsilon -1");
     o = some, o.clip = -1, check_refusal(o, "clip -1");

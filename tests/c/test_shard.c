@@ -61,7 +61,7 @@ TEST(a_call_that_was_built_and_not_run_leaves_no_trace) {
     open_slow_world(&w, 1, 0); /* its thread allocates nothing meanwhile */
     create_all(&w);
     for (int i = 1; i <= 2; i++) {
-        CHECK(ps_client_push(w.clients[0], w.dense, 1, grads[0], out[0], &err) == PS_OK);
+        CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
         CHECK(ps_client_pull_rows(w.clients[0], 99, keys, KEYS, rows[0], &err) == PS_EINVAL);
         harness_fail_alloc(i);
         CHECK(ps_client_dense(w.clients[0], &spec, &piece, 1, &id, &err) == PS_ENOMEM);
@@ -196,7 +196,7 @@ TEST(reads_of_others_do_not_hide_a_stall) {
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 3, 300);
     create_all(&w);
-    CHECK(ps_client_push(w.clients[0], w.dense, 1, grads[0], out[0], &err) == PS_OK);
+    CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     CHECK(hear_stall(&w, 2, 5000, text));
     CHECK(strncmp(text, "step 1 waits for trainer 1", 26) == 0);

@@ -47,8 +47,8 @@ static void *train(void *arg) {
     CHECK(ps_client_init(c, w, t->number == 0 ? t->values : NULL, &err) == PS_OK);
     run(t, c, false);
     for (int step = 0; step < STEPS; step++) {
-        CHECK(ps_client_push(c, w, 1, t->grad, t->values, &err) == PS_OK);
-        CHECK(ps_client_push_rows(c, e, 1, t->keys, t->rows, OWN, &err) == PS_OK);
+        CHECK(ps_client_push(c, w, &(ps_batch){1, 1}, t->grad, t->values, &err) == PS_OK);
+        CHECK(ps_client_push_rows(c, e, &(ps_batch){1, 1}, t->keys, t->rows, OWN, &err) == PS_OK);
         CHECK(ps_client_pull_rows(c, e, t->keys, OWN, t->read, &err) == PS_OK);
         run(t, c, step % 5 == 4);
     }

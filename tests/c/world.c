@@ -129,8 +129,9 @@ void add_push(world *w, uint32_t t) {
     for (uint64_t i = 0; i < KEYS; i++) keys[i] = i;
     for (size_t i = 0; i < SIZE; i++) grads[t][i] = (float)(t + 1);
     for (size_t i = 0; i < KEYS * DIM; i++) rows[t][i] = (float)(t + 1);
-    CHECK(ps_client_push(w->clients[t], w->dense, 1, grads[t], out[t], &err) == PS_OK);
-    CHECK(ps_client_push_rows(w->clients[t], w->sparse, 1, keys, rows[t], KEYS, &err) == PS_OK);
+    CHECK(ps_client_push(w->clients[t], w->dense, &(ps_batch){1, 1}, grads[t], out[t], &err) == PS_OK);
+    CHECK(ps_client_push_rows(w->clients[t], w->sparse, &(ps_batch){1, 1}, keys, rows[t], KEYS, &err) ==
+          PS_OK);
 }
 
 void push_from(world *w, uint32_t from, int cuts) {

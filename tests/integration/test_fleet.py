@@ -145,6 +145,78 @@ def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quic
     assert len(digests) == 1
 
 
+SCHEDULED = """
+import sys
+import numpy as np
+import pslaunch.runtime as paddle
+import pslaunch.runtime.distributed.fleet as fleet
+
+mode, optimizer, folder = sys.argv[1:]
+fleet.init()
+rank = fleet.worker_index() if fleet.is_worker() else 0
+word = paddle.static.data("word", [None, 1], "int64")
+row = paddle.reshape(paddle.static.nn.embedding(word, [20, 4], is_sparse=True), [-1, 4])
+loss = paddle.mean(paddle.square(paddle.static.nn.fc(row, 9000) - 1.0)) * 1000.0  # of 3 blocks
+decay = paddle.optimizer.lr.ExponentialDecay(0.2, gamma=0.7)
+scheduler = paddle.optimizer.lr.LinearWarmup(decay, 3, 0.0, 0.2)
+options = {"momentum": 0.9} if optimizer == "Momentum" else {}
+own = getattr(paddle.optimizer, optimizer)(learning_rate=scheduler, **options)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = mode != "sync"
+if mode == "geo":
+    strategy.a_sync_configs = {"k_steps": 2}
+fleet.distributed_optimizer(own, strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    feed = {"word": np.arange(8).reshape(-1, 1) + rank}
+    losses = []
+    for i in range(12 - 3 * rank):
+        losses.append(float(exe.run(feed=feed, fetch_list=[loss])[0]))
+        if rank == 0 or mode != "sync":  # in sync the rate is that of worker 0
+            scheduler.step()
+    print("first", losses[0] == losses[1], "last", losses[-1] < losses[0] * 0.9)
+    fleet.barrier_worker()
+    if fleet.is_first_worker():
+        fleet.save_persistables(exe, folder)
+    fleet.stop_worker()
+"""
+
+
+def train_scheduled(folder: Path, servers: int, workers: int, *arguments: str) -> str:
+    """Return the digest of the model; check that all workers have learned."""
+    (folder / "train.py").write_text(SCHEDULED)
+    blocks = make_local_blocks(servers, workers) if servers else [{}]
+    program = ["train.py", *arguments, f"{servers}"]
+    processes = run_by_hand(folder, *blocks, program=program)
+    assert [process.wait() for process in processes] == [0] * len(blocks), [p.output() for p in processes]
+    assert all("last True" in worker.output() for worker in processes[servers:])
+    assert workers > 1 or "first True" in processes[-1].output()  # the first rate is 0
+    return hashlib.sha256((folder / f"{servers}" / "parameters.tar").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "Adam"])
+def test_rates_of_a_scheduler_give_the_same_bits_alone_and_with_any_number_of_servers(
+    tmp_path: Path, optimizer: str
+) -> None:
+    alone, *others = (train_scheduled(tmp_path, servers, 1, "sync", optimizer) for servers in (0, 1, 3))
+    assert others == [alone, alone]
+
+
+def test_step_of_several_workers_has_the_rate_of_the_first(tmp_path: Path) -> None:
+    first, second = (train_scheduled(tmp_path, servers, 2, "sync", "Momentum") for servers in (1, 2))
+    assert first == second
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_schedulers_work_in_every_mode(tmp_path: Path, mode: str) -> None:
+    train_scheduled(tmp_path, 2, 2, mode, "SGD")
+
+
 def test_worker_without_servers_trains_alone(quick_start: Path) -> None:
     (process,) = run_by_hand(quick_start, {}, program=("train.py", "sync", "model"))
     assert process.wait() == 0, process.output()

@@ -56,6 +56,15 @@ def test_functions_of_tensors_have_values_and_gradients_of_paddlepaddle(tmp_path
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def test_learning_rates_and_their_training_are_those_of_paddlepaddle(tmp_path: Path) -> None:
+    found, expected = (json.loads(one.splitlines()[-1]) for one in run_both("schedule_steps.py", tmp_path))
+    assert [list(found[kind]) for kind in found] == [list(expected[kind]) for kind in expected]
+    for kind, values in expected.items():
+        for name, theirs in values.items():
+            tolerance = 1e-3 if kind == "losses" else 1e-12
+            np.testing.assert_allclose(found[kind][name], theirs, rtol=tolerance, atol=1e-15, err_msg=name)
+
+
 def test_training_from_datasets_gives_the_values_of_paddlepaddle(tmp_path: Path) -> None:
     pattern = r"^time: \[[-0-9: ]+\], (batch: \[\d+\], loss\[1\]):\[(\S+)\]$"
     found, expected = (

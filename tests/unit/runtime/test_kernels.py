@@ -18,8 +18,8 @@ from pslaunch.runtime import _core, reference
 pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
-METHODS = range(5)
-NUMBERS = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8))
+METHODS = range(6)
+NUMBERS = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8), (0.9,))
 ISAS = [0, 1, 2]
 ADAGRAD = (2, 0.1, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0)
 
@@ -79,7 +79,14 @@ def test_optimizer_is_its_oracle(value: F32, data: st.DataObject, rule: referenc
 
 def test_methods_are_those_of_the_oracle() -> None:
     table = _core.list_methods()
-    assert [name for name, *_ in table] == ["sgd", "momentum", "adagrad", "fleet_adagrad", "adam"]
+    assert [name for name, *_ in table] == [
+        "sgd",
+        "momentum",
+        "adagrad",
+        "fleet_adagrad",
+        "adam",
+        "fleet_momentum",
+    ]
     assert tuple(slots for _, slots, _ in table) == reference.SLOTS
     assert [sum(name is not None for name in names) for *_, names in table] == [len(n) for n in NUMBERS]
 
@@ -208,8 +215,8 @@ def test_overlapping_arrays_are_refused() -> None:
 
 def test_bad_numbers_are_refused() -> None:
     value, slots, grad = arrays(8)
-    with pytest.raises(ValueError, match="unknown optimizer method 5"):
-        call(value, slots, grad, method=5)
+    with pytest.raises(ValueError, match="unknown optimizer method 6"):
+        call(value, slots, grad, method=6)
     with pytest.raises(ValueError, match="unknown"):
         call(value, slots, grad, method=-1)
     with pytest.raises(ValueError, match="learning_rate nan, expected a finite number"):

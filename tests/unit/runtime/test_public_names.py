@@ -13,7 +13,7 @@ import pslaunch.runtime as paddle
 MODULES = [name for name in dir(paddle) if inspect.ismodule(getattr(paddle, name))]
 
 
-INNER = ["nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"]
+INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"]
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ INNER = ["nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"
         "image",
         "layer.lstmemory",
         "optimizer.AdaDelta",
+        "optimizer.lr.CyclicLR",
         "data_type.sparse_float_vector_sequence",
         "dataset.uci_housing",
         "activation.Exp",

@@ -110,7 +110,7 @@ def make_config(learning_rate: float = 1.0) -> ParamConfig:
 def test_rates_follow_the_options(options: dict[str, Any], samples: int, passes: int, rate: float) -> None:
     made = optimizer.Momentum(learning_rate=0.5, **options)
     for factor in (1.0, 2.0):
-        rule = made.make_rule(make_config(learning_rate=factor)).pack_at(samples, passes)
+        rule = made.make_rule(make_config(learning_rate=factor)).pack_at(samples, passes, 1.0)
         assert rule[1] == pytest.approx(rate * factor, rel=1e-7)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ class Push:
     keys: U64
     rows: F32
     wanted: U64  # rows that are read after the step
+    factor: float  # of the learning rate
     out: F32 = field(default_factory=lambda: np.zeros(SIZE, np.float32))
     read: F32 = field(default_factory=lambda: np.zeros((0, DIM), np.float32))
 
@@ -134,18 +135,18 @@ class TurnsMachine(RuleBasedStateMachine):
             self.shard.connect(self.trainers[t].core, t)
 
     @precondition(lambda self: self.shard is not None)
-    @rule(t=st.integers(0, 2), size=st.integers(0, 60))
-    def push(self, t: int, size: int) -> None:
+    @rule(t=st.integers(0, 2), size=st.integers(0, 60), factor=st.sampled_from([1.0, 0.3, 0.0]))
+    def push(self, t: int, size: int, factor: float) -> None:
         trainer = self.trainers[t % len(self.trainers)]
         if trainer.call or trainer.ending:
             return
         keys = self.rng.integers(0, KEYS, size).astype(np.uint64)
         rows = self.rng.standard_normal((size, DIM)).astype(np.float32)
         wanted = self.rng.integers(0, KEYS, 20).astype(np.uint64)
-        made = Push(self.rng.standard_normal(SIZE).astype(np.float32), keys, rows, wanted)
+        made = Push(self.rng.standard_normal(SIZE).astype(np.float32), keys, rows, wanted, factor)
         made.read = np.zeros((20, DIM), np.float32)
-        trainer.core.push(DENSE, made.grad, made.out, 7)
-        trainer.core.push_rows(TABLE, keys, rows, 7)
+        trainer.core.push(DENSE, made.grad, made.out, 7, factor)
+        trainer.core.push_rows(TABLE, keys, rows, 7, factor)
         trainer.core.pull_rows(TABLE, wanted, made.read)
         trainer.pushes.append(made)
         trainer.call = trainer.core.begin()
@@ -200,7 +201,9 @@ class TurnsMachine(RuleBasedStateMachine):
             for part in parts:
                 self.table.add(part.keys, part.rows)
             self.applied += 1
-            reference.apply_optim(RULE, self.applied, self.values, self.slots, total)
+            first = np.float32(parts[0].factor)
+            own = self.table.rule = replace(RULE, lr=float(np.float32(RULE.lr) * first))
+            reference.apply_optim(own, self.applied, self.values, self.slots, total)
             self.table.commit()
             rows = self.table.read(np.arange(KEYS, dtype=np.uint64))
             self.models.append((self.values.copy(), rows))
@@ -231,7 +234,7 @@ class TurnsMachine(RuleBasedStateMachine):
             for t, trainer in enumerate(self.trainers):
                 if len(trainer.pushes) < most:
                     self.complete(t)  # its own step is over
-                    self.push(t, 5)
+                    self.push(t, 5, 1.0)
             for t in range(len(self.trainers)):
                 self.complete(t)
         for trainer in self.trainers:
