@@ -49,7 +49,8 @@ static ps_optim rule_of(uint32_t method, int full) {
     static const float numbers[PS_METHODS][PS_NUMBERS] = {[PS_MOMENTUM] = {0.9F},
                                                           [PS_ADAGRAD] = {1e-6F},
                                                           [PS_FLEET_ADAGRAD] = {1e-6F},
-                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F}};
+                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F},
+                                                          [PS_FLEET_MOMENTUM] = {0.9F}};
     ps_optim o = {.method = method, .learning_rate = 0.1F, .l2 = 8e-4F};
     memcpy(o.numbers, numbers[method], sizeof o.numbers);
     if (full) o.l1 = 1e-3F, o.clip = 0.2F;

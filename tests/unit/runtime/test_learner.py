@@ -159,7 +159,7 @@ def check_gradients(program: Builder, loss: Value, feeds: Mapping[str, Any]) -> 
                 moved[place] += shift
                 training.parameters[name] = moved
                 costs.append(
-                    float(training.learner.compute(training.learner.prepare(feeds, [loss])).values[0][0])
+                    float(training.learner.compute(training.learner.prepare(feeds, [loss])).values[0])
                 )
             training.parameters[name] = values
             assert grad[place] == pytest.approx((costs[0] - costs[1]) / 2e-2, rel=2e-2, abs=2e-3), (
@@ -227,7 +227,7 @@ def test_metrics_count_over_all_steps() -> None:
 
     def step(share: float, label: int) -> float:
         feeds = {"shares": np.array([[1 - share, share]], np.float32), "label": np.array([[label]])}
-        return float(learner.compute(learner.prepare(feeds, [auc])).values[0][0])
+        return float(learner.compute(learner.prepare(feeds, [auc])).values[0])
 
     assert [step(0.8, 1), step(0.3, 0), step(0.9, 0)] == [0.0, 1.0, 0.5]
     assert learner.counts[counts.name].sum() == 3

@@ -150,7 +150,7 @@ some_keys = st.lists(one_key, max_size=80).map(lambda keys: np.array(keys, dtype
 
 def rule_of(method: int) -> reference.Rule:
     """Return a rule of the method with L1, L2 and clipping."""
-    numbers = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8))[method]
+    numbers = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8), (0.9,))[method]
     return reference.Rule(method=method, lr=0.1, l1=1e-3, l2=1e-3, clip=2.0, numbers=numbers)
 
 
@@ -161,7 +161,7 @@ entries = st.one_of(
     st.tuples(st.just(reference.SHOW_CLICK), st.floats(0, 8, width=32), st.floats(0, 1, width=32)),
 )
 
-PLAIN_5 = reference.Rule(method=5, lr=0.1)
+PLAIN_6 = reference.Rule(method=6, lr=0.1)
 PLAIN_NAN = reference.Rule(method=0, lr=np.nan)
 
 
@@ -172,7 +172,7 @@ class SparseMachine(RuleBasedStateMachine):
 
     @initialize(
         dim=st.integers(1, 40),
-        method=st.integers(0, 4),
+        method=st.integers(0, 5),
         kind=st.integers(0, 1),
         seed=st.integers(0, 9),
         entry=entries,
@@ -323,7 +323,7 @@ def test_many_rows_stay_findable_and_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"dim": 0}, {"dim": 2**20 + 1}, {"rule": PLAIN_5}, {"rule": PLAIN_NAN}, {"std": -1.0}, {"kind": 2}],
+    [{"dim": 0}, {"dim": 2**20 + 1}, {"rule": PLAIN_6}, {"rule": PLAIN_NAN}, {"std": -1.0}, {"kind": 2}],
 )
 def test_tables_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
