@@ -171,6 +171,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "user": USER,
         "folder": FOLDER,
+        "name_file": PurePosixPath(beginning.NAME).name,
         "root": ROOT,
         "home": HOME,
         "secret_command": make_secret_command(reach),
@@ -191,19 +192,21 @@ def _make_groups(plan: Plan, reach: K8sReach) -> list[_Group]:
         "trainers" if reach.server_pods else "nodes",
         0,
         trainers,
-        _make_command(plan, reach, 0),
+        _make_command(plan, reach, reach.name, 0),
         limits,
     )
     if not reach.server_pods:
         return [main]
     limits = _make_limits(reach.server_cpu, reach.server_memory, 0)
-    command = _make_command(plan, reach, trainers)
-    return [_Group(name_servers(reach.name), "pservers", trainers, reach.server_pods, command, limits), main]
+    name = name_servers(reach.name)
+    command = _make_command(plan, reach, name, trainers)
+    return [_Group(name, "pservers", trainers, reach.server_pods, command, limits), main]
 
 
-def _make_command(plan: Plan, reach: K8sReach, first: int) -> list[str]:
-    """Return the command of pods whose nodes count from `first`."""
-    words = ["keeper", f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}", "begin", FOLDER]
+def _make_command(plan: Plan, reach: K8sReach, name: str, first: int) -> list[str]:
+    """Return the command of the pods of the Job `name`, whose nodes count from `first`."""
+    limits = plan.limits
+    words = ["keeper", f"{limits.lost_after_s:g}", f"{limits.grace_s:g}", "begin", FOLDER, name]
     return make_command(reach, words, f'str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))')
 
 

@@ -7,11 +7,12 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from . import job
+from . import codes, job
 
 # Paths in the folder that every node has.
 JOB, PROGRAM, PACKAGE, SECRET = "job/job.json.gz", "job/pslaunch.pyz", "package/package.zip", "secret/secret"
 WHEEL = "wheel"  # folder of a wheel of pslaunch
+NAME = "job/name"  # of the Job that this node's pod is of, from the cluster
 MIN_SECRET_BYTES = 16
 
 
@@ -38,6 +39,18 @@ def read(folder: str) -> Beginning:
     with gzip.open(os.path.join(folder, JOB)) as f:
         data: dict[str, Any] = json.load(f)
     return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})
+
+
+def check_name(folder: str, name: str) -> None:
+    """Raise Refusal if the cluster has the Job under another name, OSError without that name."""
+    with open(os.path.join(folder, NAME), encoding="utf-8") as f:
+        found = f.read().strip()
+    if found != name:
+        raise codes.Refusal(
+            codes.PREFLIGHT,
+            f"this pod is of the Job {found}, but the job was made as {name}, and its pods find each other "
+            "by that name: render it anew with another --job_name instead of a namePrefix or nameSuffix",
+        )
 
 
 def read_secret(folder: str) -> bytes:

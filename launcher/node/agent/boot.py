@@ -40,8 +40,8 @@ def main(
 
     Modes: `serve` has its line to the head on standard input and output; `lead` runs the head itself, and has
     the launcher's line there. `dial [MODE [WORDS]]` reads an address there, connects to it, and goes on in
-    the next mode, on that line. `begin FOLDER NODE` does one or the other by a file (beginning.py): node 0
-    leads, and ends with the job's exit code.
+    the next mode, on that line. `begin FOLDER NAME NODE` does one or the other by a file (beginning.py):
+    node 0 leads, and ends with the job's exit code.
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
@@ -51,7 +51,8 @@ def main(
     if mode == "begin":
         from .. import beginning
 
-        folder, node = words[0], int(words[1])
+        folder, name, node = words[0], words[1], int(words[2])
+        beginning.check_name(folder, name)
         begun, secret = beginning.read(folder), beginning.read_secret(folder)
         _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
         if node:

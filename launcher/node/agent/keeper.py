@@ -125,6 +125,9 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
         code = 70
         try:
             code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {}, argv[3:])
+        except codes.Refusal as e:
+            code = e.code
+            procs.complain(f"agent: {e}")
         except BaseException as e:  # border of a process: reports, and never runs the keeper's code
             sys.excepthook(type(e), e, e.__traceback__)
             remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""
