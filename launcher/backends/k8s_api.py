@@ -116,12 +116,15 @@ class Cluster:
         found: list[Object] = json.loads(answer.data)["items"]
         return found
 
-    def create(self, thing: Object, **params: Any) -> Object:
-        """Create an object and return it as the server has it. Raises PslaunchError."""
+    def create(self, thing: Object, *, dry_run: bool = False) -> Object:
+        """Create an object and return it as the server has it. Raises PslaunchError.
+
+        A field that the server does not know is an error; by default it would leave it out and say nothing.
+        """
         doing = f"create {thing['kind']} {thing['metadata']['name']}"
-        made: Object = json.loads(
-            self.request(doing, "post", self.locate(thing["kind"]), thing, **params).data
-        )
+        params = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
+        answer = self.request(doing, "post", self.locate(thing["kind"]), thing, query_params=params)
+        made: Object = json.loads(answer.data)
         return made
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:

@@ -1,17 +1,28 @@
-"""The user's patches of manifests: strategic merge patches, and the fields that they must leave.
+"""The user's patches of manifests: strategic merge patches, fields that they must leave, forms of all others.
 
 Lists whose items have a merge key are merged by it, as the API server does; all other lists are replaced.
+Unlike there, new items come last, so that a variable may refer to ours, and `$patch: replace` sets what was
+not set before.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..errors import FileError, SpecError
 from .k8s_records import Object
+
+
+class _Form(NamedTuple):
+    """A test of a field's value, and the words for what it takes."""
+
+    fits: Callable[[Any], bool]
+    words: str
+
 
 # By the last names of a path: the keys by which Kubernetes merges lists in Jobs, Services and their metadata.
 MERGE_KEYS: Final[Mapping[str, str]] = {
@@ -22,8 +33,7 @@ MERGE_KEYS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 SERVICE_PORTS: Final = "spec.ports"  # by `port`; those of containers by `containerPort`
 CONTAINER: Final = "node"
-# As the API server reads amounts of resources.
-QUANTITY: Final = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+DIRECTIVE: Final = "$patch"
 # Fields of a Job that a patch may change or take away; all others are needed as they are.
 FREE: Final = (
     "spec.ttlSecondsAfterFinished",
@@ -42,6 +52,9 @@ FREE: Final = (
 )
 # Fields with which a job could not do its work, and the reason.
 ABSENT: Final[Mapping[str, str]] = {
+    "metadata.namespace": "--namespace does it for all objects",
+    "spec.selector": "the cluster makes it",
+    "spec.manualSelector": "the cluster makes the selector",
     "spec.podFailurePolicy": "the head decides on failures",
     "spec.successPolicy": "the head decides on the end",
     "spec.backoffLimitPerIndex": "pods are never restarted",
@@ -50,9 +63,95 @@ ABSENT: Final[Mapping[str, str]] = {
     "spec.template.spec.shareProcessNamespace": "the keeper is the first process of its pod",
     "spec.template.spec.hostPID": "the keeper is the first process of its pod",
     "spec.template.spec.activeDeadlineSeconds": "--deadline ends the whole job in order",
+    "spec.template.spec.ephemeralContainers": "the cluster takes them for running pods alone",
     "spec.template.spec.containers.node.args": "the command is pslaunch's own",
     "spec.template.spec.containers.node.lifecycle": "the keeper ends the programs in order",
+    "spec.template.spec.containers.node.restartPolicy": "pods are never restarted",
+    "spec.template.spec.containers.node.terminationMessagePath": "the end of the job is written to the usual",
 }
+
+# --- Forms of fields. A field's name tells its form, wherever it is; a name that Kubernetes uses for several
+# forms is left to the server. ---
+
+# As the API server reads amounts of resources.
+QUANTITY: Final = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+TEXT: Final = _Form(lambda value: isinstance(value, str), "a text, in quotes")
+NUMBER: Final = _Form(lambda value: type(value) is int, "a whole number")
+FLAG: Final = _Form(lambda value: isinstance(value, bool), "true or false")
+MAPPING: Final = _Form(lambda value: isinstance(value, dict), "a mapping")
+PORT: Final = _Form(lambda value: type(value) in (int, str), "a number or a name")
+LIST: Final = _Form(lambda value: isinstance(value, list), "a list")
+AMOUNT: Final = _Form(
+    lambda value: not isinstance(value, bool) and bool(QUANTITY.fullmatch(str(value))),
+    "an amount such as 2, 500m or 4Gi",
+)
+# The names of fields by their form.
+NAMES: Final[Mapping[_Form, str]] = {
+    TEXT: """audience claimName completionMode conditionType dnsPolicy driver effect fieldPath
+        fsGroupChangePolicy fsType imagePullPolicy ip key level localhostProfile managedBy medium
+        mountPath mountPropagation name namespace nodeName operator path podReplacementPolicy
+        preemptionPolicy prefix priorityClassName protocol restartPolicy runtimeClassName schedulerName
+        scheme secretName server serviceAccountName storageClassName subPath subPathExpr topologyKey type
+        value volumeMode whenUnsatisfiable workingDir""",
+    NUMBER: """activeDeadlineSeconds backoffLimit containerPort defaultMode expirationSeconds
+        failureThreshold fsGroup hostPort initialDelaySeconds maxSkew minDomains periodSeconds
+        priority runAsGroup runAsUser successThreshold terminationGracePeriodSeconds timeoutSeconds
+        tolerationSeconds ttlSecondsAfterFinished weight""",
+    FLAG: """allowPrivilegeEscalation enableServiceLinks hostIPC hostNetwork hostPID hostUsers immutable
+        manualSelector optional privileged publishNotReadyAddresses readOnly readOnlyRootFilesystem
+        runAsNonRoot setHostnameAsFQDN shareProcessNamespace stdin suspend tty""",
+    MAPPING: """affinity annotations appArmorProfile capabilities configMap configMapKeyRef configMapRef
+        csi data dnsConfig downwardAPI emptyDir ephemeral exec fieldRef hostPath httpGet labels
+        labelSelector limits livenessProbe matchLabels metadata namespaceSelector nfs nodeAffinity
+        nodeSelector persistentVolumeClaim podAffinity podAffinityTerm podAntiAffinity preference
+        projected readinessProbe requests resourceFieldRef resources seccompProfile secret secretKeyRef
+        secretRef securityContext seLinuxOptions serviceAccountToken spec startupProbe tcpSocket template
+        valueFrom volumeAttributes volumeClaimTemplate""",
+    LIST: """accessModes add args command containers drop env envFrom hostAliases hostnames
+        imagePullSecrets initContainers items matchExpressions matchFields matchLabelKeys nameservers
+        namespaces nodeSelectorTerms ports preferredDuringSchedulingIgnoredDuringExecution readinessGates
+        resourceClaims schedulingGates searches sources supplementalGroups sysctls tolerations
+        topologySpreadConstraints values volumeDevices volumeMounts volumes""",
+    AMOUNT: "divisor sizeLimit",
+    PORT: "port targetPort",
+}  # fmt: skip
+FORMS: Final[Mapping[str, _Form]] = {name: form for form, names in NAMES.items() for name in names.split()}
+# The form of all values of a mapping whose names are the user's, and of all items of a list; else mappings.
+VALUES: Final[Mapping[str, _Form]] = {
+    **dict.fromkeys(
+        ("annotations", "data", "labels", "matchLabels", "nodeSelector", "volumeAttributes"), TEXT
+    ),
+    **dict.fromkeys(("accessModes", "add", "args", "command", "drop", "hostnames", "matchLabelKeys"), TEXT),
+    **dict.fromkeys(("nameservers", "namespaces", "searches", "values"), TEXT),
+    **dict.fromkeys(("limits", "requests"), AMOUNT),
+    "supplementalGroups": NUMBER,
+}
+# Fields that Kubernetes needs, by the name of their mapping or list.
+NEEDED: Final[Mapping[str, Sequence[str]]] = {
+    "configMapKeyRef": ("name", "key"),
+    "fieldRef": ("fieldPath",),
+    "hostPath": ("path",),
+    "httpGet": ("port",),
+    "initContainers": ("name", "image"),
+    "matchExpressions": ("key", "operator"),
+    "nfs": ("server", "path"),
+    "persistentVolumeClaim": ("claimName",),
+    "secretKeyRef": ("name", "key"),
+    "tcpSocket": ("port",),
+    "topologySpreadConstraints": ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+    "volumeMounts": ("name", "mountPath"),
+}
+# Fields that exclude each other, by the name of their mapping or list.
+EXCLUSIVE: Final[Mapping[str, Sequence[str]]] = {
+    "env": ("value", "valueFrom"),
+    "valueFrom": ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
+    **dict.fromkeys(
+        ("livenessProbe", "readinessProbe", "startupProbe"), ("exec", "grpc", "httpGet", "tcpSocket")
+    ),
+}
+OPTIONAL: Final = ("env", "volumes")  # may have none of these fields
+# Resources of a container without a domain in their names.
+RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|.+/.+")
 
 
 def read_patches(path: str) -> list[Object]:
@@ -72,7 +171,7 @@ def read_patches(path: str) -> list[Object]:
     return found
 
 
-def apply_patches(rendered: Mapping[str, str], patches: list[Object]) -> dict[str, str]:
+def apply_patches(rendered: Mapping[str, str], patches: Sequence[Object]) -> dict[str, str]:
     """Return the manifests with each patch merged into all objects of its kind. Raises SpecError."""
     import yaml
 
@@ -92,7 +191,7 @@ def apply_patches(rendered: Mapping[str, str], patches: list[Object]) -> dict[st
     return result
 
 
-def patch_object(thing: Object, patches: list[Object]) -> Object:
+def patch_object(thing: Object, patches: Sequence[Object]) -> Object:
     """Return an object with the patches of its kind. Raises SpecError with the field that must stay."""
     patched = thing
     for patch in patches:
@@ -103,29 +202,34 @@ def patch_object(thing: Object, patches: list[Object]) -> Object:
 
 
 def merge(base: Any, patch: Any, path: str) -> Any:
-    """Return `base` after a strategic merge patch, as the API server does it. Raises SpecError."""
+    """Return `base` after a strategic merge patch. Raises SpecError."""
     if not isinstance(patch, dict):
         return patch
-    directive = patch.get("$patch", "merge")
-    if unknown := [k for k in patch if str(k).startswith("$") and k != "$patch"] or directive not in (
-        "merge",
-        "replace",
-    ):
-        word = unknown[0] if isinstance(unknown, list) else f"$patch: {directive}"
-        raise SpecError(
-            f"--patch: {path or 'document'}: {word} is not supported here; $patch: replace, delete are"
-        )
-    values = {key: value for key, value in patch.items() if key != "$patch"}
-    merged = dict(base) if isinstance(base, dict) and directive == "merge" else {}
-    for key, value in values.items():
+    replaces = _read_directive(patch, path) == "replace"
+    merged = dict(base) if isinstance(base, dict) and not replaces else {}
+    for key, value in patch.items():
         place = f"{path}.{key}".lstrip(".")
-        if value is None:
+        if key == DIRECTIVE:
+            continue
+        if value is None or value == {DIRECTIVE: "delete"}:
             merged.pop(key, None)
         elif isinstance(value, list):
             merged[key] = _merge_list(merged.get(key), value, place)
         else:
             merged[key] = merge(merged.get(key), value, place)
     return merged
+
+
+def _read_directive(patch: Object, path: str) -> str:
+    """Return what a patch does to a mapping: merge, replace or (to an item of a list) delete."""
+    directive = patch.get(DIRECTIVE, "merge")
+    unknown = [str(key) for key in patch if str(key).startswith("$") and key != DIRECTIVE]
+    if unknown or directive not in ("merge", "replace", "delete"):
+        word = unknown[0] if unknown else f"{DIRECTIVE}: {directive}"
+        raise SpecError(
+            f"--patch: {path or 'document'}: {word} is not supported here; {DIRECTIVE}: replace, delete are"
+        )
+    return str(directive)
 
 
 def _find_merge_key(path: str) -> str | None:
@@ -138,84 +242,44 @@ def _find_merge_key(path: str) -> str | None:
 def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
     key = _find_merge_key(path)
     if key is None:
+        if any(isinstance(item, dict) and DIRECTIVE in item for item in patch):
+            raise SpecError(f"--patch: {path}: {DIRECTIVE} has no meaning here: the whole list is replaced")
         return patch
-    merged = {item[key]: item for item in base} if isinstance(base, list) else {}
+    if {DIRECTIVE: "replace"} in patch:
+        base, patch = None, [item for item in patch if item != {DIRECTIVE: "replace"}]
     for item in patch:
         if not isinstance(item, dict) or not isinstance(item.get(key), (str, int)):
-            if item == {"$patch": "replace"}:
-                merged = {}
-                continue
             raise SpecError(f"--patch: {path}: an item has no {key}, by which Kubernetes merges it")
-        name = item[key]
-        if item.get("$patch") == "delete":
-            merged.pop(name, None)
-        else:
-            merged[name] = merge(merged.get(name), item, f"{path}.{name}")
-    return list(merged.values())
+    deleted = [item[key] for item in patch if _read_directive(item, f"{path}.{item[key]}") == "delete"]
+    added = [item for item in patch if item.get(DIRECTIVE) != "delete"]
+    if not isinstance(base, list):  # it may have a key twice: a port of TCP and UDP
+        return [merge(None, item, f"{path}.{item[key]}") for item in added]
+    merged = [item for item in base if item[key] not in deleted]
+    for item in added:
+        at = next((i for i, one in enumerate(merged) if one[key] == item[key]), len(merged))
+        merged[at : at + 1] = [merge(next(iter(merged[at:]), None), item, f"{path}.{item[key]}")]
+    return merged
 
 
 def _check(thing: Object, patched: Object) -> None:
     """Raise SpecError with the first field that a patch broke."""
+    kind = thing["kind"]
     for path in _list_broken(thing, patched, ""):
-        raise SpecError(f"--patch: {thing['kind']} {path} must stay as it is: the job needs it")
-    if thing["kind"] != "Job":
-        return
-    for kind in ("containers", "initContainers", "imagePullSecrets"):
-        path, found = f"spec.template.spec.{kind}", patched["spec"]["template"]["spec"].get(kind, [])
-        if not isinstance(found, list):  # of mappings, or it was not merged
-            raise SpecError(f"--patch: Job {path}: {found!r}: expected a list")
-        _check_amounts(found, path)
-        _check_variables(found, path)
+        raise SpecError(f"--patch: {kind} {path} must stay as it is: the job needs it")
     for path, why in ABSENT.items():
-        if _look_up(patched, path) is not None:
-            raise SpecError(f"--patch: Job {path} can't be set: {why}")
-    if more := [
-        c["name"] for c in patched["spec"]["template"]["spec"]["containers"] if c["name"] != CONTAINER
-    ]:
-        raise SpecError(
-            f"--patch: Job spec.template.spec.containers.{more[0]}: a pod ends with the container "
-            f"{CONTAINER}; add others as initContainers with restartPolicy: Always"
-        )
-
-
-def _check_amounts(containers: Iterable[Object], path: str) -> None:
-    """Raise SpecError with the first resource whose amount is none."""
-    for container in containers:
-        resources, of = container.get("resources", {}), f"--patch: Job {path}.{container['name']}.resources"
-        if not isinstance(resources, dict):
-            raise SpecError(f"{of}: {resources!r}: expected a mapping with limits, requests")
-        for kind in ("limits", "requests"):
-            place, amounts = f"{of}.{kind}", resources.get(kind, {})
-            if not isinstance(amounts, dict):
-                raise SpecError(f"{place}: {amounts!r}: expected amounts by the names of resources")
-            for name, amount in amounts.items():
-                if not QUANTITY.fullmatch(str(amount)):
-                    raise SpecError(f"{place}.{name}: {amount!r}: expected an amount such as 2, 500m or 4Gi")
-
-
-def _check_variables(containers: Iterable[Object], path: str) -> None:
-    """Raise SpecError with the first variable whose text or source has no form that the API server knows."""
-    for container in containers:
-        env, of = container.get("env", []), f"--patch: Job {path}.{container['name']}.env"
-        if not isinstance(env, list):
-            raise SpecError(f"{of}: {env!r}: expected a list of variables")
-        for variable in env:
-            place, value, source = (
-                f"{of}.{variable['name']}",
-                variable.get("value", ""),
-                variable.get("valueFrom", {}),
+        if _look_up(patched, path) is not None and _look_up(thing, path) is None:
+            raise SpecError(f"--patch: {kind} {path} can't be set: {why}")
+    for path, fault in _list_faults(patched):
+        raise SpecError(f"--patch: {kind} {path}: {fault}")
+    if kind == "Job":
+        path, pod = "spec.template.spec", patched["spec"]["template"]["spec"]
+        if more := [c["name"] for c in pod["containers"] if c["name"] != CONTAINER]:
+            raise SpecError(
+                f"--patch: Job {path}.containers.{more[0]}: a pod ends with the container "
+                f"{CONTAINER}; add others as initContainers with restartPolicy: Always"
             )
-            if not isinstance(value, str):
-                raise SpecError(f"{place}.value: {value!r}: expected a text, in quotes")
-            if not isinstance(source, dict):
-                raise SpecError(f"{place}.valueFrom: {source!r}: expected a mapping, such as secretKeyRef")
-            secret = source.get("secretKeyRef", {"name": "", "key": ""})
-            if not isinstance(secret, dict) or not all(
-                isinstance(secret.get(x), str) for x in ("name", "key")
-            ):
-                raise SpecError(
-                    f"{place}.valueFrom.secretKeyRef: {secret!r}: expected name and key of a secret"
-                )
+        for place, fault in _list_faults_of_pod(pod, path):
+            raise SpecError(f"--patch: Job {place}: {fault}")
 
 
 def _list_broken(needed: Any, found: Any, path: str) -> Iterator[str]:
@@ -250,3 +314,80 @@ def _look_up(thing: Any, path: str) -> Any:
         elif isinstance(thing, dict):
             thing = thing.get(name)
     return thing
+
+
+def _list_faults(thing: Object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield paths of fields that the API server would not take, and what is wrong there."""
+    for key, value in thing.items():
+        name, place = str(key), f"{path}.{key}".lstrip(".")
+        form = FORMS.get(name)
+        if value is None:  # as if it were not there
+            continue
+        if form and not form.fits(value):
+            yield place, f"{value!r}: expected {form.words}"
+        elif isinstance(value, list) or name in VALUES:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for number, item in items:
+                yield from _list_in_item(name, item, number, place)
+        elif isinstance(value, dict):
+            yield from _list_in_mapping(name, value, place)
+
+
+def _list_in_item(name: str, item: Any, number: object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the faults of a value of the mapping or list `name`."""
+    form = VALUES.get(name, MAPPING if name in FORMS else None)
+    place = f"{path}.{item.get('name', number) if isinstance(item, dict) else number}"
+    if form and not form.fits(item):
+        yield place, f"{item!r}: expected {form.words}"
+    elif isinstance(item, dict):
+        yield from _list_in_mapping(name, item, place)
+
+
+def _list_in_mapping(name: str, thing: Object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the faults of a mapping that is the field `name`, or an item of this list."""
+    yield from _list_faults(thing, path)
+    for field in NEEDED.get(name, ()):
+        if thing.get(field) is None:
+            yield path, f"it has no {field}"
+    exclusive = set(EXCLUSIVE.get(name, ())) if name != "volumes" else set(thing) - {"name"}
+    found = exclusive.intersection(thing)
+    if len(found) > 1 or (exclusive and not found and name not in OPTIONAL):
+        yield path, f"expected one of {', '.join(sorted(found or exclusive))}"
+
+
+def _list_faults_of_pod(pod: Object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the same for fields of a pod that don't fit each other; each by itself is right."""
+    volumes, taken = {volume["name"] for volume in pod.get("volumes", [])}, set()
+    for kind in ("containers", "initContainers"):
+        for container in pod.get(kind, []):
+            place = f"{path}.{kind}.{container['name']}"
+            if container["name"] in taken:
+                yield place, "the name is another container's"
+            taken.add(container["name"])
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] not in volumes:
+                    yield f"{place}.volumeMounts.{mount['mountPath']}", f"there is no volume {mount['name']}"
+            security = container.get("securityContext", {})
+            if security.get("privileged") and security.get("allowPrivilegeEscalation") is False:
+                yield f"{place}.securityContext", "privileged needs allowPrivilegeEscalation: true"
+            yield from _list_faults_of_resources(container.get("resources", {}), f"{place}.resources")
+
+
+def _list_faults_of_resources(resources: Object, path: str) -> Iterator[tuple[str, str]]:
+    limits, requests = (resources.get(kind) or {} for kind in ("limits", "requests"))
+    for kind, amounts in (("limits", limits), ("requests", requests)):
+        for name in amounts:
+            if not RESOURCE.fullmatch(name):
+                yield f"{path}.{kind}.{name}", "expected cpu, memory or a full name such as nvidia.com/gpu"
+    for name, amount in requests.items():
+        limit = limits.get(name)
+        if limit is not None and _parse(amount) > _parse(limit):
+            yield f"{path}.requests.{name}", f"{amount} is above its limit of {limit}"
+        elif "/" in name and (limit is None or _parse(amount) != _parse(limit)):
+            yield f"{path}.requests.{name}", f"expected its limit, {limit or 'which is missing'}"
+
+
+def _parse(amount: object) -> Decimal:
+    from kubernetes.utils.quantity import parse_quantity  # 0.2 s
+
+    return Decimal(parse_quantity(str(amount)))

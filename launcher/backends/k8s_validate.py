@@ -55,7 +55,7 @@ def ask(cluster: Cluster, objects: Sequence[Mapping[str, Any]]) -> Iterator[Verd
 def _ask_one(cluster: Cluster, thing: Mapping[str, Any]) -> Verdict:
     name = _name(thing)
     try:
-        cluster.create(thing, query_params=[("dryRun", "All"), ("fieldValidation", "Strict")])
+        cluster.create(thing, dry_run=True)
     except ClusterError:
         raise
     except PslaunchError as e:

@@ -208,11 +208,10 @@ def test_missing_namespace_is_named(cluster: Kube) -> None:
     admin.close()
 
 
-def test_invalid_object_names_its_field(opened: Cluster) -> None:
-    wrong = {**JOB, "spec": {**JOB["spec"], "completionMode": "Sorted"}}
-    with pytest.raises(
-        PreflightError, match=r"refuses to create Job refused: .*spec.completionMode.*; correct"
-    ):
+@pytest.mark.parametrize("field", ["completionMode", "completionMood"])  # a wrong value, an unknown field
+def test_invalid_object_names_its_field(opened: Cluster, field: str) -> None:
+    wrong = {**JOB, "spec": {**JOB["spec"], field: "Sorted"}}
+    with pytest.raises(PreflightError, match=rf"refuses to create Job refused: .*spec.{field}.*; correct"):
         opened.create(wrong)
 
 
@@ -222,7 +221,7 @@ def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
     try:
         for _ in range(100):  # the quota's controller counts first
             try:
-                opened.create(JOB, dry_run="All")
+                opened.create(JOB, dry_run=True)
             except PreflightError as e:
                 assert "exceeded quota: none" in str(e) and "larger quota" in str(e)
                 return

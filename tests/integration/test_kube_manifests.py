@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from kubernetes import client
 
 from pslaunch.backends.k8s_manifests import make_objects, pack_package
-from pslaunch.backends.k8s_patch import merge
+from pslaunch.backends.k8s_patch import merge, patch_object
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
 from pslaunch.options.k8s_spec import make_k8s_spec
@@ -21,6 +22,7 @@ from pslaunch.options.options import get_options
 from pslaunch.options.sources import gather
 from pslaunch.plan import make_plan
 from support.kube import Kube
+from support.kube_patches import draw_patches
 
 BOUNDED = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -98,6 +100,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def job(folder: Path) -> dict[str, Any]:
+    """A Job with most that options can give it."""
+    words = (
+        "--server=script --node_selector=disk=ssd --cpu=1 --pvc=data:/data --env_secret=TOKEN=s:k --shm=1Gi"
+    )
+    return make(folder, words.split())[-1]
+
+
 def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
     """Return the objects of a job. Raises SpecError."""
     rows = get_options("k8s")
@@ -108,7 +119,7 @@ def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
     return make_objects(plan, spec.site.reach, pack_package(plan, {"XDG_CACHE_HOME": str(folder)}))
 
 
-def create(cluster: Kube, thing: dict[str, Any]) -> None:
+def create(cluster: Kube, thing: Mapping[str, Any]) -> None:
     """Ask the server for its verdict on an object, as the limited user."""
     network = client.NetworkingV1Api(cluster.core.api_client)
     ask = {
@@ -146,6 +157,20 @@ def test_options_that_are_taken_here_are_valid_for_the_server(
             create(cluster, thing)
 
 
+@settings(BOUNDED, max_examples=60)
+@given(made=draw_patches())
+def test_patches_that_are_taken_here_are_valid_for_the_server(
+    cluster: Kube, job: dict[str, Any], made: tuple[list[dict[str, Any]], bool]
+) -> None:
+    patches, is_right = made
+    try:
+        patched = patch_object(job, patches)
+    except SpecError as e:
+        assert re.match(r"--patch: (Job )?(metadata|spec)\b", str(e)) and not is_right, e
+    else:
+        create(cluster, patched)
+
+
 def sort_items(thing: Any) -> Any:
     """Return data with lists in one order, for comparing."""
     if isinstance(thing, dict):
@@ -156,9 +181,8 @@ def sort_items(thing: Any) -> Any:
 
 
 @pytest.fixture
-def template(cluster: Kube, folder: Path) -> Iterator[dict[str, Any]]:
+def template(cluster: Kube, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A template of our pods, which is there, and can be patched."""
-    job = make(folder, ["--server=script", "--node_selector=disk=ssd", "--cpu=1"])[-1]
     thing = {"metadata": {"name": "patched"}, "template": job["spec"]["template"]}
     cluster.admin.create_namespaced_pod_template(cluster.namespace, thing)
     yield thing

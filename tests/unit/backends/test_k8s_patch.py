@@ -41,6 +41,18 @@ def patch_pod(text: str) -> dict[str, Any]:
         ),
         ({"env": [{"name": "A"}]}, {"env": [{"$patch": "replace"}, {"name": "B"}]}, {"env": [{"name": "B"}]}),
         ({}, {"volumes": [{"name": "v", "emptyDir": {}}]}, {"volumes": [{"name": "v", "emptyDir": {}}]}),
+        ({"a": {"b": 1}}, {"a": {"$patch": "delete"}, "c": {"$patch": "delete"}}, {}),
+        ({"a": {"b": 1}}, {"a": {"b": None, "c": [{"d": None}]}}, {"a": {"c": [{"d": None}]}}),
+        (
+            {"env": [{"name": "A", "value": "1", "x": "2"}]},
+            {"env": [{"name": "A", "value": "3"}, {"name": "A", "$patch": "delete"}]},
+            {"env": [{"name": "A", "value": "3"}]},
+        ),
+        (
+            {},
+            {"ports": [{"containerPort": 53, "protocol": x} for x in ("TCP", "UDP")]},
+            {"ports": [{"containerPort": 53, "protocol": x} for x in ("TCP", "UDP")]},
+        ),
     ],
 )
 def test_merge_is_strategic(base: Any, change: Any, merged: Any) -> None:
@@ -109,10 +121,10 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
         ),
         (
             "containers: [{name: node, resources: {limits: 3}}]",
-            "containers.node.resources.limits: 3: expected amounts",
+            "containers.node.resources.limits: 3: expected a mapping",
         ),
         ("containers: [{name: node, env: 5}]", "containers.node.env must stay"),
-        ("initContainers: [{name: own, env: 5}]", "initContainers.own.env: 5: expected a list of variables"),
+        ("initContainers: [{name: own, env: 5}]", "initContainers.own.env: 5: expected a list"),
         ("containers: [{name: node, env: [{name: A, value: 5}]}]", "env.A.value: 5: expected a text"),
         (
             "containers: [{name: node, env: [{name: A, valueFrom: 5}]}]",
@@ -120,11 +132,11 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
         ),
         (
             "containers: [{name: node, env: [{name: A, valueFrom: {secretKeyRef: 5}}]}]",
-            "env.A.valueFrom.secretKeyRef: 5: expected name and key",
+            "env.A.valueFrom.secretKeyRef: 5: expected a mapping",
         ),
         (
             "containers: [{name: node, env: [{name: A, valueFrom: {secretKeyRef: {key: k}}}]}]",
-            "env.A.valueFrom.secretKeyRef: {'key': 'k'}: expected name and key",
+            "env.A.valueFrom.secretKeyRef: it has no name",
         ),
         ("containers: 5", "Job spec.template.spec.containers must stay"),
         ("initContainers: x", "Job spec.template.spec.initContainers: 'x': expected a list"),
@@ -134,6 +146,50 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
         ("containers: [{image: p}]", "spec.template.spec.containers: an item has no name"),
         ("initContainers: [{name: [a]}]", "spec.template.spec.initContainers: an item has no name"),
         ("nodeSelector: {$retainKeys: [a]}", "nodeSelector: \\$retainKeys is not supported here"),
+        ("nodeSelector: {$patch: merged}", "nodeSelector: \\$patch: merged is not supported here"),
+        ("tolerations: [{$patch: replace}, {key: gpu}]", "tolerations: \\$patch has no meaning here"),
+        ("nodeSelector: {gpu: true}", "spec.nodeSelector.gpu: True: expected a text, in quotes"),
+        ("hostNetwork: 'yes'", "spec.hostNetwork: 'yes': expected true or false"),
+        ("securityContext: {runAsUser: x}", "securityContext.runAsUser: 'x': expected a whole number"),
+        ("dnsConfig: {nameservers: 8.8.8.8}", "dnsConfig.nameservers: '8.8.8.8': expected a list"),
+        ("dnsConfig: {options: [{name: ndots, value: 5}]}", "options.ndots.value: 5: expected a text"),
+        ("hostAliases: [{ip: 10.0.0.1, hostnames: [5]}]", "hostAliases.0.hostnames.0: 5: expected a text"),
+        ("volumes: [{name: a, emptyDir: {sizeLimit: much}}]", "a.emptyDir.sizeLimit: 'much': expected an am"),
+        ("volumes: [{name: home, hostPath: {path: /h}}]", "volumes.home: expected one of emptyDir, hostPath"),
+        ("volumes: [{name: data, hostPath: {}}]", "volumes.data.hostPath: it has no path"),
+        ("initContainers: [{name: own}]", "initContainers.own: it has no image"),
+        ("initContainers: [{name: node, image: i}]", "initContainers.node: the name is another container's"),
+        ("ephemeralContainers: [{name: a, image: i}]", "ephemeralContainers can't be set: the cluster takes"),
+        ("topologySpreadConstraints: [{topologyKey: zone}]", "SpreadConstraints.0: it has no maxSkew"),
+        (
+            "containers: [{name: node, volumeMounts: [{mountPath: /d, name: d}]}]",
+            "containers.node.volumeMounts./d: there is no volume d",
+        ),
+        (
+            "containers: [{name: node, env: [{name: A, value: a, valueFrom: {fieldRef: {fieldPath: b}}}]}]",
+            "containers.node.env.A: expected one of value, valueFrom",
+        ),
+        (
+            "containers: [{name: node, env: [{name: A, valueFrom: {}}]}]",
+            "A.valueFrom: expected one of config",
+        ),
+        (
+            "containers: [{name: node, securityContext: {privileged: true}}]",
+            "node.securityContext: privileged needs allowPrivilegeEscalation: true",
+        ),
+        (
+            "containers: [{name: node, resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}]",
+            "resources.requests.cpu: 2 is above its limit of 500m",
+        ),
+        (
+            "containers: [{name: node, resources: {requests: {nvidia.com/gpu: 2}}}]",
+            "resources.requests.nvidia.com/gpu: expected its limit, which is missing",
+        ),
+        (
+            "containers: [{name: node, resources: {limits: {gpu: 1}}}]",
+            "resources.limits.gpu: expected cpu, memory or a full name",
+        ),
+        ("containers: [{name: node, terminationMessagePath: /tmp/x}]", "MessagePath can't be set: the end"),
     ],
 )
 def test_patch_that_breaks_the_job_is_refused_with_its_field(text: str, field: str) -> None:
@@ -147,6 +203,9 @@ def test_patch_that_breaks_the_job_is_refused_with_its_field(text: str, field: s
         "spec: {backoffLimit: 3}",
         "spec: {completions: 9}",
         "spec: {podFailurePolicy: {rules: []}}",
+        "spec: {manualSelector: true}",
+        "metadata: {namespace: other}",
+        "metadata: {annotations: {stage: 2}}",
         "metadata: {name: other}",
         "metadata: {labels: {app.kubernetes.io/instance: x}}",
     ],
