@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -19,10 +15,11 @@ import pytest
 
 from pslaunch.ship.wheel import make_wheel
 from support.kube import Kube
+from support.kubectl import LIMIT_S, Shell
 from support.sshd import needs_openssh
 from support.wheelhouse import make_wheelhouse
 from testbed.kube import of_run
-from testbed.kube.cluster import BUILT, MPI
+from testbed.kube.cluster import MPI
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Imported by the launcher for `pslaunch mpi`.
@@ -32,40 +29,16 @@ TRAIN = """
 import os, socket
 print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "on", socket.gethostname(), flush=True)
 """
-LIMIT_S = 200.0
 
 pytestmark = pytest.mark.timeout(1200)
 
 
-class Shell:
-    """A shell in a copy of the examples' folder, whose kubectl is the cluster's administrator."""
-
-    def __init__(self, cluster: Kube, folder: Path) -> None:
-        self.folder = folder / "clusters"
-        for name in ("clusters", "eks"):
-            shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("access", "ws"))
-        (folder / "bin").mkdir()
-        (folder / "bin/kubectl").symlink_to((BUILT / "kubectl").resolve())
-        config = copy.deepcopy(cluster.admin_config)
-        config["contexts"][0]["context"]["namespace"] = cluster.namespace
-        (folder / "kubeconfig").write_text(json.dumps(config))
-        path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self._environ = {**os.environ, "PATH": path, "KUBECONFIG": str(folder / "kubeconfig")}
-
-    def run(self, command: str, given: bytes = b"") -> str:
-        """Return the output of a command, which must give 0."""
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=self.folder, env=self._environ, input=given,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        said = done.stdout.decode(errors="replace")
-        assert done.returncode == 0, f"{command} gave {done.returncode}:\n{said}"
-        return said
-
-
 @pytest.fixture
 def shell(cluster: Kube, tmp_path: Path) -> Shell:
-    return Shell(cluster, tmp_path)
+    """A shell in a copy of the examples' folder, whose kubectl is the cluster's administrator."""
+    for name in ("clusters", "eks"):
+        shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("access", "ws"))
+    return Shell(cluster, cluster.admin_config, tmp_path / "clusters", tmp_path / "tools")
 
 
 @pytest.fixture

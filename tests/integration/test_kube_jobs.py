@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,15 @@ import yaml
 from kubernetes import client, utils, watch
 
 from integration.test_contract_training import TRAIN
+from pslaunch.node import codes
 from support.jobs import PSLAUNCH, LocalPlace, finished
 from support.kube import Kube, KubePlace
-from support.process import started
+from support.kubectl import Shell
+from support.pages import section
+from support.process import poll_until, started
 from testbed.kube.cluster import PYTHON
 
+PAGE = section("kubernetes.md", "From nothing to a finished job")
 # Trainers print what they have learned.
 LEARN = (
     TRAIN.replace("HOOK", "pass")
@@ -122,17 +127,97 @@ def find_hashes(lines: Sequence[str]) -> set[str]:
     return {line.rpartition("sha256 ")[2] for line in lines if "sha256 " in line}
 
 
-def test_training_ends_with_the_bits_of_local(applied: Applied, cluster: Kube, workspace: Path) -> None:
+@pytest.fixture
+def shell(cluster: Kube, workspace: Path, tmp_path: Path) -> Shell:
+    """A shell in the workspace, as the limited user."""
+    user = yaml.safe_load(cluster.kubeconfig.read_text())
+    return Shell(cluster, user, workspace, tmp_path / "tools")
+
+
+def test_steps_of_the_page_train_with_the_bits_of_local_and_leave_nothing(
+    applied: Applied, cluster: Kube, shell: Shell, workspace: Path
+) -> None:
     (workspace / "train.py").write_text(LEARN)
     code, job = finished(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2")
     assert code == 0, job.launcher.output()
     here = find_hashes(job.launcher.output().replace('"', "\n").splitlines())
     assert len(here) == 1
-    code, end, log = applied.run(workspace, "--nodes=2")
-    assert (code, end["code"], end["failure"]) == (0, 0, None), log
+    page = PAGE.replace("--image=NAME", f"--image={PYTHON}").replace("word2vec", applied.name)
+    begin, remove = (block.split("\n") for block in re.findall(r"```\n(.*?)\n *```", page, re.DOTALL))
+    (look,) = re.findall(r"`(kubectl get pods [^`]*)`", page)
+    for command in begin[:-1]:
+        shell.run(command)
+    poll_until(lambda: is_begun(cluster, applied.name), describe=lambda: cluster.describe(applied.name))
+    log = shell.run(begin[-1])
     assert find_hashes(log.splitlines()) == here
     assert "trainer/0 | sha256" in log and "trainer/1 | sha256" in log
-    assert {pod.status.phase for pod in cluster.list_pods(applied.name)} == {"Succeeded"}
+    cluster.wait_for_end(applied.name)
+    assert shell.run(look).count("Completed") == 2
+    (ended,) = (
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]
+        for pod in json.loads(shell.run(f"{look} -o json"))["items"]
+        if pod["metadata"]["name"].startswith(f"{applied.name}-0-")
+    )
+    end = json.loads(ended["message"])
+    assert (ended["exitCode"], end["code"], end["failure"]) == (0, 0, None), log
+    for command in remove:
+        shell.run(command)
+    cluster.wait_until_gone()
+
+
+def is_begun(cluster: Kube, job: str) -> bool:
+    """Return True once the log of pod 0 is there."""
+    return any(pod.status.phase != "Pending" for pod in cluster.list_pods(job)[:1])
+
+
+def test_kustomize_may_add_a_namespace_labels_and_annotations(
+    applied: Applied, cluster: Kube, shell: Shell, workspace: Path
+) -> None:
+    add_base(applied, workspace)
+    overlay = {
+        "resources": ["base"],
+        "namespace": cluster.namespace,
+        "labels": [{"pairs": {"team": "search"}, "includeSelectors": True, "includeTemplates": True}],
+        "commonAnnotations": {"example.org/owner": "a b"},
+    }
+    (workspace / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    found = json.loads(shell.run("kubectl apply --server-side --dry-run=server -o json -k ."))["items"]
+    kinds = [thing["kind"] for thing in found]
+    assert sorted(kinds) == ["ConfigMap"] * 4 + ["Job"] + ["NetworkPolicy"] + ["Service"] * 2
+    by_name = {f"{thing['kind']} {thing['metadata']['name']}": thing for thing in found}
+    pods = by_name[f"Job {applied.name}"]["spec"]["template"]["metadata"]["labels"]
+    head = by_name[f"Service {applied.name}-head"]["spec"]["selector"]
+    policy = by_name[f"NetworkPolicy {applied.name}"]["spec"]
+    assert head.pop("batch.kubernetes.io/job-name") == applied.name
+    assert head.pop("batch.kubernetes.io/job-completion-index") == "0"
+    peer = policy["ingress"][0]["from"][0]["podSelector"]
+    for selector in (head, policy["podSelector"]["matchLabels"], peer["matchLabels"]):
+        assert selector["team"] == "search" and selector.items() <= pods.items()
+
+
+def test_prefix_of_names_ends_the_job_at_once(
+    applied: Applied, cluster: Kube, shell: Shell, workspace: Path
+) -> None:
+    add_base(applied, workspace, "--separate", "--server_num=1", "--worker_num=1")
+    overlay = {"resources": ["base"], "namePrefix": "dev-", "nameSuffix": "-2"}
+    (workspace / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    applied.create_secret()
+    shell.run("kubectl apply --server-side -k .")
+    for name in (applied.name, f"{applied.name}-server"):
+        cluster.wait_for_end(f"dev-{name}-2")
+        (pod,) = cluster.list_pods(f"dev-{name}-2")
+        ended = pod.status.container_statuses[0].state.terminated
+        assert ended.exit_code == codes.PREFLIGHT
+        assert f"of the Job dev-{name}-2, but the job was made as {name}," in ended.message
+
+
+def add_base(applied: Applied, workspace: Path, *options: str) -> None:
+    """Render a job into the folder `base`, for an overlay of Kustomize."""
+    (workspace / "train.py").write_text("")
+    folder = workspace / "base"
+    applied.render(workspace, "--network_policy", f"--output_dir={folder}", *options)
+    files = sorted(path.name for path in folder.iterdir())
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": files}))
 
 
 def test_separate_jobs_of_trainers_and_pservers_end_with_the_bits_of_local(

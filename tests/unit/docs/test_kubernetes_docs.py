@@ -7,7 +7,7 @@ import re
 import yaml
 
 from pslaunch.backends.k8s import KINDS
-from pslaunch.backends.k8s_api import _make_plural
+from pslaunch.backends.k8s_api import EXEC, JOB, KUBECTL, LOOK, _make_plural
 from pslaunch.backends.k8s_manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
 from pslaunch.backends.k8s_patch import patch_object
 from pslaunch.backends.k8s_records import INSTANCE
@@ -41,6 +41,8 @@ def test_patch_of_the_page_is_accepted() -> None:
 def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_PACKAGE_BYTES // 1024} KiB when compressed" in PAGE
     assert f"`{QUEUE_LABEL}`" in section("kubernetes.md", "Kueue")
+    rights = len([*JOB, *EXEC, *LOOK, *KUBECTL])
+    assert f"  {rights} of {rights}  " in section("kubernetes.md", "Checking the cluster")
 
 
 def test_command_of_the_page_deletes_all_kinds_of_objects_by_their_label() -> None:
