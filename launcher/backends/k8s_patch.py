@@ -90,9 +90,9 @@ NAMES: Final[Mapping[_Form, str]] = {
     TEXT: """audience claimName completionMode conditionType dnsPolicy driver effect fieldPath
         fsGroupChangePolicy fsType imagePullPolicy ip key level localhostProfile managedBy medium
         mountPath mountPropagation name namespace nodeName operator path podReplacementPolicy
-        preemptionPolicy prefix priorityClassName protocol restartPolicy runtimeClassName schedulerName
-        scheme secretName server serviceAccountName storageClassName subPath subPathExpr topologyKey type
-        value volumeMode whenUnsatisfiable workingDir""",
+        preemptionPolicy prefix priorityClassName protocol resource restartPolicy runtimeClassName
+        schedulerName scheme secretName server serviceAccountName storageClassName subPath subPathExpr
+        topologyKey type value volumeMode whenUnsatisfiable workingDir""",
     NUMBER: """activeDeadlineSeconds backoffLimit containerPort defaultMode expirationSeconds
         failureThreshold fsGroup hostPort initialDelaySeconds maxSkew minDomains periodSeconds
         priority runAsGroup runAsUser successThreshold terminationGracePeriodSeconds timeoutSeconds
@@ -102,11 +102,11 @@ NAMES: Final[Mapping[_Form, str]] = {
         runAsNonRoot setHostnameAsFQDN shareProcessNamespace stdin suspend tty""",
     MAPPING: """affinity annotations appArmorProfile capabilities configMap configMapKeyRef configMapRef
         csi data dnsConfig downwardAPI emptyDir ephemeral exec fieldRef hostPath httpGet labels
-        labelSelector limits livenessProbe matchLabels metadata namespaceSelector nfs nodeAffinity
-        nodeSelector persistentVolumeClaim podAffinity podAffinityTerm podAntiAffinity preference
-        projected readinessProbe requests resourceFieldRef resources seccompProfile secret secretKeyRef
-        secretRef securityContext seLinuxOptions serviceAccountToken spec startupProbe tcpSocket template
-        valueFrom volumeAttributes volumeClaimTemplate""",
+        labelSelector lifecycle limits livenessProbe matchLabels metadata namespaceSelector nfs
+        nodeAffinity nodeSelector persistentVolumeClaim podAffinity podAffinityTerm podAntiAffinity
+        postStart preference preStop projected readinessProbe requests resourceFieldRef resources
+        seccompProfile secret secretKeyRef secretRef securityContext seLinuxOptions serviceAccountToken
+        spec startupProbe tcpSocket template valueFrom volumeAttributes volumeClaimTemplate""",
     LIST: """accessModes add args command containers drop env envFrom hostAliases hostnames
         imagePullSecrets initContainers items matchExpressions matchFields matchLabelKeys nameservers
         namespaces nodeSelectorTerms ports preferredDuringSchedulingIgnoredDuringExecution readinessGates
@@ -148,6 +148,7 @@ EXCLUSIVE: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(
         ("livenessProbe", "readinessProbe", "startupProbe"), ("exec", "grpc", "httpGet", "tcpSocket")
     ),
+    **dict.fromkeys(("postStart", "preStop"), ("exec", "httpGet", "sleep", "tcpSocket")),
 }
 OPTIONAL: Final = ("env", "volumes")  # may have none of these fields
 # Resources of a container without a domain in their names.

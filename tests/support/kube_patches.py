@@ -76,7 +76,6 @@ resources:
 ports: [[{containerPort: 53, protocol: TCP, name: dns}, {containerPort: 53, protocol: UDP, name: dns-udp}]]
 securityContext:
   - {capabilities: {add: [IPC_LOCK]}, readOnlyRootFilesystem: false}
-  - {privileged: true, allowPrivilegeEscalation: true}
   - {runAsUser: 5, runAsNonRoot: null, capabilities: {$patch: delete}}
 livenessProbe: [{exec: {command: ["true"]}, initialDelaySeconds: 9, failureThreshold: 2}]
 startupProbe: [{tcpSocket: {port: 80}, timeoutSeconds: 2}]
@@ -131,7 +130,11 @@ BROKEN: Sequence[Any] = yaml.safe_load("""
 - {restartPolicy: OnFailure}
 """)
 OTHERS: Sequence[Any] = (5, "x", True, [], {}, ["x"], {"a": "b"})  # of other types than what is there
-LEFT = ("requiredDuringSchedulingIgnoredDuringExecution", "options")  # to the server: they have several forms
+LEFT = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "options",
+    "image",
+)  # to the server: they have several forms
 
 
 def _choose(fields: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[dict[str, Any]]:
