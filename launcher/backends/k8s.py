@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import (
@@ -36,7 +36,7 @@ from .k8s_api import EXEC, JOB, Cluster, open_cluster
 from .k8s_errors import AbsentError, ConflictError
 from .k8s_exec import Exec, has_answered
 from .k8s_later import delete, list_jobs
-from .k8s_pods import AWAY, POLL_S, Pods, PodWait, list_pods
+from .k8s_pods import AWAY, LOOK_S, POLL_S, Pods, PodWait, list_pods
 from .k8s_records import (
     BEGINNING,
     HELD,
@@ -51,7 +51,7 @@ from .k8s_records import (
     read_end,
     select_main,
 )
-from .k8s_words import explain_loss
+from .k8s_words import explain_loss, explain_silence
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord
@@ -251,6 +251,25 @@ class K8sBackend:
     # --- the running job ---
 
     def reopen(self) -> Line | Event:
+        found: Future[Line | Event] = Future()
+        over = threading.Event()
+
+        def work() -> None:
+            try:
+                found.set_result(self._try_to_reopen(over))
+            except BaseException as e:
+                found.set_exception(e)
+
+        threading.Thread(target=work, daemon=True).start()  # a pod that is lost keeps a try for a minute
+        while not wait([found], LOOK_S).done:
+            with contextlib.suppress(*AWAY):
+                if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
+                    over.set()
+                    found.add_done_callback(_drop)
+                    raise NodeLostError(why)
+        return found.result()
+
+    def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         end_s = time.monotonic() + self._reach.lease_s + self._gone_limit_s
         while True:
             why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
@@ -264,7 +283,7 @@ class K8sBackend:
                 raise
             except PslaunchError as e:
                 why = e
-            if time.monotonic() > end_s or self._cancelled.wait(POLL_S):
+            if over.is_set() or time.monotonic() > end_s or self._cancelled.wait(POLL_S):
                 raise why
 
     def _find_end(self, pod: Object) -> Line | Event | None:
@@ -493,6 +512,12 @@ class K8sBackend:
         except PslaunchError as e:
             return e
         return None
+
+
+def _drop(late: Future[Line | Event]) -> None:
+    """Close a line that nobody takes any more."""
+    if not late.exception() and isinstance(line := late.result(), Line):
+        line.close()
 
 
 def _describe(thing: Object) -> str:

@@ -174,8 +174,7 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
 
     pods: those that are left, by the names of their nodes.
     """
-    states = {name: get_state(pod, "terminated") for name, pod in pods.items()}
-    failed = {name: state for name, state in states.items() if state and state["exitCode"]}
+    failed = _find_failed(pods)
     if not failed:
         return None
     if cause := explain([pods[name] for name in failed], ()):
@@ -185,6 +184,33 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
     how = "its keeper was killed" if code == KILLED else f"it ended with {code}"
     why = _shorten(failed[name].get("message", "")) or how
     return codes.NODE_LOST, f"pod {name} on {machine} was lost: {why}"
+
+
+def explain_silence(node: str, pods: Mapping[str, Object]) -> str:
+    """Return why a pod that does not answer never will; "" while it may.
+
+    Its machine is silent to the cluster too, and may still come back, but not for a pod that is to be deleted
+    or whose job has lost another pod.
+
+    node: its name in the plan. pods: of the job, by the names of their nodes.
+    """
+    pod = pods.get(node)
+    # A kubelet that speaks sets both conditions; the cluster itself sets only the first.
+    if not (pod and _has_condition(pod, "Ready", "False") and _has_condition(pod, "ContainersReady", "True")):
+        return ""
+    text = f"pod {node} on {pod['spec'].get('nodeName')} and its machine do not answer (NodeNotReady)"
+    if "deletionTimestamp" in pod["metadata"]:
+        conditions = pod["status"]["conditions"]
+        said = (_shorten(c.get("message", "")) for c in conditions if c["type"] == "DisruptionTarget")
+        return ": ".join(filter(None, (f"{text}, and the cluster removes it", *said)))
+    failed = ", ".join(sorted(_find_failed(pods)))
+    return f"{text}, and without it {failed} ended" if failed else ""
+
+
+def _find_failed(pods: Mapping[str, Object]) -> Mapping[str, Object]:
+    """Return the last states of the pods that have failed, by the names of their nodes."""
+    states = {name: get_state(pod, "terminated") for name, pod in pods.items()}
+    return {name: state for name, state in states.items() if state and state["exitCode"]}
 
 
 def _fits(failure: Failure, sign: _Sign) -> bool:

@@ -1,6 +1,6 @@
 """Failures of a cluster while a job runs: of memory, rights, the API server, a machine with its pods.
 
-The last two disturb all jobs of a cluster, so each has one of its own.
+The last two disturb all jobs of a cluster, so each test of them has one of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,8 @@ for i in range({lines}):
 """
 AWAY_S = 20.0
 LOST_AFTER_S, SLACK_S = 15.0, 45.0  # silence of a machine, and of a busy one of ours
+NOT_READY_S = 60.0  # until the cluster tells it
+LEASE_S = 300.0  # longer than all these
 OLD = "pslaunch.test/python39:1"
 HOST = "kubernetes.io/hostname"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -192,7 +194,7 @@ def test_image_of_python_3_9_runs_as_any_user(cluster: Kube, workspace: Path) ->
 def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(COUNT.format(lines=LINES))
     pods = KubePlace(own, 2)
-    pods.lease_s = 300.0
+    pods.lease_s = LEASE_S
     with running(pods, workspace, *BOTH) as job:
         job.until(lambda events: count_connected(events) == 2, "both nodes")  # before a program runs
         machines.stop_api()
@@ -221,6 +223,24 @@ def test_machine_that_is_cut_off_or_dies_ends_the_job(machines: Cluster, own: Ku
         check_lost(job)
 
 
+@pytest.mark.timeout(LONG_S)
+def test_machine_of_pod_0_that_is_cut_off_ends_the_job_once_the_cluster_gives_it_up(
+    machines: Cluster, own: Kube, workspace: Path
+) -> None:
+    with (
+        running_on_both(own, workspace, "--linger=0", places=("node2", "node1")) as job,
+        machines.nodes[1].cut_off(),
+    ):
+        lost_s = time.time()
+        assert job.launcher.wait(timeout_s=200.0) == codes.NODE_LOST, job.launcher.output()
+        first = f"{job.get_job()['job']}-0"
+        why = f"node 0 ({first}) was lost: its agent: pod {first} on node2 and its machine do not answer"
+        assert job.end()["reason"].startswith(why), job.launcher.output()
+        assert job.end()["time"] - lost_s < NOT_READY_S + SLACK_S, job.launcher.output()
+        assert re.search(rf"Pod {first}-\w+ on node2", job.launcher.output()), job.launcher.output()
+    own.wait_until_gone()
+
+
 def check_lost(job: Job) -> None:
     """Check the end of a job that just now loses the machine of its pod 1."""
     lost_s = time.time()
@@ -232,13 +252,17 @@ def check_lost(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def running_on_both(own: Kube, workspace: Path, *more: str) -> Iterator[Job]:
-    """Run a job with one pod on each machine."""
+def running_on_both(
+    own: Kube, workspace: Path, *more: str, places: Sequence[str] = ("node1", "node2")
+) -> Iterator[Job]:
+    """Run a job with one pod on each machine: `places` are those of pods 0 and 1."""
     (workspace / "train.py").write_text(WAIT)
     (workspace / "held.yaml").write_text(HELD)
     options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", f"--lost_after={LOST_AFTER_S:g}", *more)
-    with running(KubePlace(own, 2), workspace, *options) as job:
-        place(own, 0, "node1")
-        place(own, 1, "node2")
+    pods = KubePlace(own, 2)
+    pods.lease_s = LEASE_S
+    with running(pods, workspace, *options) as job:
+        for number, machine in enumerate(places):
+            place(own, number, machine)
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         yield job

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import json
 import random
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,20 +20,23 @@ from hypothesis import strategies as st
 from pslaunch.backends import k8s
 from pslaunch.backends import k8s_manifests as manifests
 from pslaunch.backends.answers import Answered
+from pslaunch.backends.base import Line
 from pslaunch.backends.k8s import LIMIT, K8sBackend, from_data, to_data
 from pslaunch.backends.k8s_api import Cluster
 from pslaunch.backends.k8s_errors import AbsentError, Right
 from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s_pods import Pods, PodWait
-from pslaunch.backends.k8s_records import BEGINNING, HELD, OF_JOB, Object
+from pslaunch.backends.k8s_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, Object
 from pslaunch.backends.k8s_words import Cause
-from pslaunch.errors import ClusterError, FileError, HostError, PreflightError, SpecError
+from pslaunch.errors import ClusterError, FileError, HostError, NodeLostError, PreflightError, SpecError
 from pslaunch.node.job import Node, Package
 from pslaunch.options.k8s_spec import Access, K8sReach
 from pslaunch.options.k8s_values import SecretKey
 from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def answer(pieces: Sequence[bytes], cut: int | None = None) -> Iterator[bytes]:
@@ -274,3 +280,75 @@ def test_pod_that_has_ended_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     backend._cluster = cast(Cluster, None)
     with pytest.raises(FileError, match="no pod of it runs any more"):
         backend.ask(Node(1, "j-1", ""), ["read"])
+
+
+class Listing:
+    """A cluster with one pod of job `j`, another recorded state of it in each look; the last one stays."""
+
+    def __init__(self, *names: str) -> None:
+        recorded = json.loads((GOLDEN / "kube_objects.json").read_text())
+        self._looks = [copy.deepcopy(recorded[name]["pods"][0]) for name in names]
+        for pod in self._looks:
+            pod["metadata"]["labels"] = {INSTANCE: "j", OF_JOB: "j", INDEX: "0"}
+
+    def list_objects(self, _kind: str, **_selectors: str) -> list[Object]:
+        return [self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]]
+
+
+class Answering:
+    """An exec that fails at first, and then connects to a pod that says hello, or nothing until `close`."""
+
+    def __init__(self, fails: int, hello: bytes) -> None:
+        self._fails, self._hello = fails, hello
+        self._there: list[socket.socket] = []
+        self.fd = -1
+
+    def __call__(self, *_args: object) -> Answering:
+        self._fails -= 1
+        if self._fails >= 0:
+            raise AWAY
+        here, there = socket.socketpair()
+        there.sendall(self._hello)
+        self._there.append(there)
+        self.fd = here.detach()
+        return self
+
+    def describe_end(self) -> str:
+        return ""
+
+    def find_code(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._fails = 10**6
+        for there in self._there:
+            there.close()
+
+
+def reopen(monkeypatch: pytest.MonkeyPatch, cluster: Listing, opened: Answering) -> Any:
+    for name in ("LOOK_S", "POLL_S"):
+        monkeypatch.setattr(k8s, name, 0.01)
+    monkeypatch.setattr(k8s, "Exec", opened)
+    backend = K8sBackend(K8sReach("j", "i", lease_s=60.0))
+    backend._cluster = cast(Cluster, cluster)
+    with contextlib.closing(opened):
+        return backend.reopen()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("fails", [0, 10**6])
+def test_lost_line_is_given_up_once_the_cluster_removes_a_pod_with_a_silent_machine(
+    monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    with pytest.raises(NodeLostError, match=r"^pod j-0 on node2 and its machine .*: Taint manager: "):
+        reopen(monkeypatch, Listing(*["node-not-ready"] * 6, "node-lost"), Answering(fails, b""))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("state", ["healthy", "node-not-ready", "drained"])
+def test_lost_line_is_opened_again_while_the_pod_may_answer(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    line = reopen(monkeypatch, Listing(state), Answering(5, b"hello"))
+    assert isinstance(line, Line)
+    line.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, UNUSUAL, explain, explain_loss
+from pslaunch.backends.k8s_words import FAILURES, MAX_WORDS, UNUSUAL, explain, explain_loss, explain_silence
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "golden/kube_objects.json").read_text()
@@ -100,6 +100,33 @@ def test_pod_that_failed_first_is_the_reason_once_the_others_are_gone(
     pods: dict[str, Any], loss: tuple[int, str] | None
 ) -> None:
     assert explain_loss(pods) == loss
+
+
+SILENT = "pod j-0 on node2 and its machine do not answer (NodeNotReady), and "
+TAINT = "the cluster removes it: Taint manager: deleting due to NoExecute taint"
+TO_DELETE = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "others", "words"),
+    [
+        ("node-lost", {}, {}, SILENT + TAINT),
+        ("node-not-ready", TO_DELETE, {}, f"{SILENT}the cluster removes it"),
+        ("node-not-ready", {}, {"j-1": make_ended(76, 1)}, f"{SILENT}without it j-1 ended"),
+        ("node-not-ready", {}, {"j-1": make_ended(0, 1)}, ""),  # the machine may come back
+        ("node-not-ready", {}, {}, ""),
+        ("drained", {}, {"j-1": make_ended(76, 1)}, ""),  # pod 0 ends the job in order
+        ("deleted", {}, {}, ""),
+        ("healthy", {}, {"j-1": make_ended(76, 1)}, ""),
+    ],
+)
+def test_silent_pod_is_given_up_with_its_machine_alone(
+    name: str, more: dict[str, str], others: dict[str, Any], words: str
+) -> None:
+    pod = copy.deepcopy(RECORDED[name]["pods"][0])
+    pod["metadata"] |= more
+    assert explain_silence("j-0", {"j-0": pod, **others}) == words
+    assert explain_silence("j-0", others) == ""
 
 
 def test_every_record_is_of_a_known_failure() -> None:
