@@ -14,7 +14,7 @@
 #include "ps_schedule.h"
 
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
-#define PS_VERSION 2
+#define PS_VERSION 3
 #define PS_HEADER_BYTES 64
 #define PS_SHRINK_BYTES 12  /* the body of SHRINK */
 #define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
