@@ -86,8 +86,6 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
         numbers[key] = _read_number(value, f"{where}: {line!r}: {name}")
     if numbers.get("max_slots", MAX_SLOTS) < numbers.get("slots", 1):
         raise SpecError(f"{where}: {line!r}: max_slots is smaller than slots")
-    if "max_slots" in numbers:  # alone it is both, as for mpirun
-        numbers.setdefault("slots", numbers["max_slots"])
     return numbers
 
 
@@ -98,7 +96,10 @@ def _read_number(text: str, label: str) -> int:
 
 
 def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
-    """Return each host once: slots are added, a line without slots adds one."""
+    """Return each host once: slots are added, a line without slots adds one.
+
+    In a host's first line max_slots alone is both, as for mpirun.
+    """
     if len(lines) > MAX_HOSTS:
         raise SpecError(f"{lines[MAX_HOSTS].host.where}: {MAX_HOSTS} hosts at most, named twice or not")
     found: dict[str, SlotHost] = {}
@@ -108,8 +109,10 @@ def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
                 f"{line.host.where}: {line.host.text!r} and {near.text!r} ({near.where}) may be one host: "
                 "give each host one name"
             )
-        known = found.setdefault(line.host.address, line)
-        if known is line:
+        known = found.get(line.host.address)
+        if known is None:
+            slots = line.max_slots if line.slots is None else line.slots
+            found[line.host.address] = line._replace(slots=slots)
             continue
         check_user(known.host, line.host, line.host.where)
         given = known.slots is not None or line.slots is not None

@@ -30,7 +30,7 @@ LINES = st.lists(
 GOOD_LINES = st.lists(
     st.tuples(
         st.sampled_from(["node1", "node2", "me@node3", "10.0.0.4", "fd00::2"]),
-        st.sampled_from(["", " slots=2", " slots = 3 max_slots=9", " # comment"]),
+        st.sampled_from(["", " slots=2", " slots = 3 max_slots=9", " max_slots=9", " # comment"]),
     ).map("".join),
     min_size=1,
     max_size=4,
@@ -62,8 +62,10 @@ def test_hosts_of_different_domains_are_different() -> None:
     )
 
 
-def test_max_slots_alone_are_slots_too() -> None:
-    assert read("node1 max_slots=2\n") == {"node1": 2}
+def test_max_slots_alone_are_slots_too_in_the_first_line_of_a_host() -> None:
+    assert read("node1 max_slots=2\nnode1\n") == {"node1": 3}
+    assert read("node1\nnode1 max_slots=9\n") == {"node1": 2}
+    assert read("node1 slots=3\nnode1 max_slots=9\n") == {"node1": 4}
 
 
 @pytest.mark.parametrize(
