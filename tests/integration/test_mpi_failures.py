@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import finished
+from support.jobs import FabricPlace, finished
 from support.openmpi import MpiPlace, get_prefix
 from support.process import started
 from testbed import Hosts
@@ -161,6 +161,16 @@ def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> No
     (end,) = job.events()  # no process was started
     assert found == codes.PREFLIGHT == end["code"]
     assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
+
+
+def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:
+    (package / "train.py").write_text("import pslaunch.runtime")
+    for place in (MpiPlace(hosts, 5), FabricPlace(hosts)):
+        code, job = finished(place, package, "--grace=1")
+        failure = job.events()[-1]["failure"]
+        assert code == codes.PREFLIGHT == failure["code"], job.launcher.output()
+        assert failure["what"].startswith("pserver/") and failure["text"] == "can't run there"
+        assert "--install, which brings pslaunch" in failure["advice"]
 
 
 def check(hosts: Hosts, package: Path, major: int, *options: str) -> tuple[int, str]:

@@ -6,7 +6,7 @@ Fed with events and a clock value in seconds; returns actions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Union
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
@@ -18,6 +18,7 @@ from ..link import Failure
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
 _OLD_PYTHON = "Unknown option: -P"  # with which our pservers are started
+_RUNTIME = ("pslaunch", "numpy")  # modules that bundled pservers need
 
 
 def make_lost_advice(job_id: str) -> str:
@@ -259,12 +260,13 @@ class Supervisor:
         """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
 
         They explain a secondary loss too (2). A pserver, or a trainer blamed by it (2), explains trainers
-        that miss the pserver (3).
+        that miss the pserver (3). A pserver that lacks the runtime explains trainers that lack it too (2).
         """
         if failure.code == codes.NODE_LOST:
             return 2 if failure in self._secondary else 0
         if failure.code != codes.PEER:
-            return 1
+            is_trainer = failure.what.startswith(f"{TRAINER}/")
+            return 2 if is_trainer and self.has_unreached_pservers and _lacks_runtime(failure.tail) else 1
         blamed = any(member.blames == failure.what for member in self.members.values())
         return 3 if failure.what.startswith(f"{TRAINER}/") and not blamed else 2
 
@@ -308,6 +310,12 @@ class Supervisor:
         if member.role == PSERVER and self.server == "script" and end.code == 0:
             advice = "start a program that does not serve in role PSERVER with --server bundled"
         code = end.code or codes.PEER
+        if (
+            member.role == PSERVER
+            and self.server == "bundled"
+            and (_lacks_runtime(end.tail) or _OLD_PYTHON in end.tail)
+        ):
+            code, text = codes.PREFLIGHT, "can't run there"
         if code == codes.PEER and member.blames in self.members:
             other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
             advice = "see its log; if it is only slow, give a longer --stall_timeout"
@@ -321,17 +329,28 @@ def _find_advice(end: Exit) -> str:
         return "reduce its use of memory, or choose a machine with more"
     if end.signal == "SIGKILL":
         return "if nobody sent it, see the kernel's log (dmesg): it kills processes when memory is short"
-    missing = re.search(_NO_MODULE, end.tail[-1]) if end.tail else None
-    if missing and missing[1].partition(".")[0] == "paddle":
+    missing = _find_missing(end.tail)
+    if missing.partition(".")[0] == "paddle":
         return (
             "import pslaunch.runtime as paddle, the bundled runtime (docs/from_paddle.md), or install "
             "PaddlePaddle there"
         )
     if missing:
         return (
-            f"its Python has no {missing[1]}: install it there, give another --python, "
+            f"its Python has no {missing}: install it there, give another --python, "
             "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
         )
     if _OLD_PYTHON in end.tail:
         return "pslaunch's own runtime needs Python 3.11 or later: give such a --python, or another --image"
     return ""
+
+
+def _lacks_runtime(tail: Sequence[str]) -> bool:
+    """Return True if the end of a program was the import of the runtime or of what that needs."""
+    return _find_missing(tail).partition(".")[0] in _RUNTIME
+
+
+def _find_missing(tail: Sequence[str]) -> str:
+    """Return the module whose import was the end of a program, by its last lines, "" for none."""
+    missing = re.search(_NO_MODULE, tail[-1]) if tail else None
+    return missing[1] if missing else ""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pslaunch.node import codes
 from pslaunch.node.ending import Ending, Signal
-from pslaunch.node.head.supervise import Exit, Finish, Member, Supervisor
+from pslaunch.node.head.supervise import LOOK_FURTHER_S, Exit, Finish, Member, Supervisor
 from pslaunch.node.link import Failure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -456,3 +456,31 @@ def test_python_that_is_too_old_for_our_pservers_is_explained() -> None:
     )
     s.note_exit("pserver/0", Exit(2, tail=said), 1.0)
     assert s.failure is not None and "needs Python 3.11 or later" in s.failure.advice
+    assert s.failure.code == codes.PREFLIGHT
+
+
+@pytest.mark.parametrize("first", ["pserver/0", "trainer/1"])
+def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(first: str) -> None:
+    s = job()
+    second = "pserver/0" if first == "trainer/1" else "trainer/1"
+    for key in (first, second):
+        s.note_exit(key, Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+    assert s.decide(1.0)
+    assert s.failure is not None and "--install, which brings pslaunch, numpy" in s.failure.advice
+    assert (s.failure.what, s.failure.code) == ("pserver/0", codes.PREFLIGHT)
+
+
+@pytest.mark.parametrize(("module", "wait_s"), [("torch", 0.0), ("numpy", LOOK_FURTHER_S)])
+def test_trainer_that_lacks_a_module_alone_keeps_its_code(module: str, wait_s: float) -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    if wait_s:  # a pserver may lack it too
+        assert s.decide(1.0) == [] and s.find_due_s(1.0) == 1.0 + wait_s
+    assert s.decide(1.0 + wait_s)
+    assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", 1)
+
+
+def test_script_in_the_role_of_a_pserver_keeps_its_code() -> None:
+    s = job(server="script")
+    s.note_exit("pserver/0", Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+    assert s.failure is not None and s.failure.code == 1
