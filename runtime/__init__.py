@@ -42,6 +42,7 @@ _TENSOR_FUNCTIONS = (
     "clip",
     "concat",
     "divide",
+    "exp",
     "flatten",
     "full",
     "log",
@@ -53,12 +54,15 @@ _TENSOR_FUNCTIONS = (
     "minimum",
     "multiply",
     "ones",
+    "pow",
     "reshape",
+    "rsqrt",
     "scale",
     "split",
     "sqrt",
     "square",
     "squeeze",
+    "stack",
     "subtract",
     "sum",
     "tanh",
@@ -86,13 +90,14 @@ __all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES, "__version__"]
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error for a name of PaddlePaddle that this runtime lacks; it has the nearest, and all."""
+    """Return the error for a name of PaddlePaddle that this runtime lacks; it has the nearest, or all."""
     from difflib import get_close_matches  # rarely needed
 
     place, known = module.replace("pslaunch.runtime", "paddle"), sorted(names)
     near = get_close_matches(name, known, 1, cutoff=0.75)  # below, it is another word: save, scale
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return AttributeError(f"{place}.{name} is not in this runtime{hint}; it has {', '.join(known)}")
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+    # Without an object Python does not add a hint of its own.
+    return AttributeError(f"{place}.{name} is not in this runtime; {hint}", name=name, obj=None)
 
 
 def publish(module: str, names: Iterable[str]) -> None:

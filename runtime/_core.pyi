@@ -70,7 +70,7 @@ def matmul(
     start: _F32 | None = None,  # first link of each chain: [1, n], or `out` itself; None: zero
     threads: int = 1,
 ) -> None: ...
-def activate(act: str, x: _F32, threads: int, /) -> None: ...  # in place; sigmoid, tanh, relu, softmax
+def activate(act: str, x: _F32, threads: int, /) -> None: ...  # in place; sigmoid, tanh, relu, softmax, exp
 def undo_activation(act: str, y: _F32, grad: _F32, out: _F32, threads: int, /) -> None: ...
 def cross_entropy(  # scores [n, classes] become their softmax; returns the number of wrong answers
     scores: _F32, labels: npt.NDArray[np.int64], cost: _F32, threads: int, /

@@ -72,6 +72,8 @@ PS_INLINE void apply_row(ps_act act, float *x, size_t n) {
         for (size_t i = 0; i < n; i++) x[i] = ps_tanh(x[i]);
     else if (act == PS_RELU)
         for (size_t i = 0; i < n; i++) x[i] = x[i] < 0.0F ? 0.0F : x[i];
+    else if (act == PS_EXPONENTIAL)
+        for (size_t i = 0; i < n; i++) x[i] = ps_exp(x[i]);
     else scale(x, n, 1.0F / exponentiate(x, n, find_highest(x, n)));
 }
 
@@ -84,6 +86,8 @@ PS_INLINE void undo_row(ps_act act, const float *restrict y, const float *restri
         for (size_t i = 0; i < n; i++) out[i] = grad[i] * (1.0F - y[i] * y[i]);
     else if (act == PS_RELU)
         for (size_t i = 0; i < n; i++) out[i] = y[i] > 0.0F ? grad[i] : 0.0F;
+    else if (act == PS_EXPONENTIAL)
+        for (size_t i = 0; i < n; i++) out[i] = grad[i] * y[i];
     else {
         float inner = dot(grad, y, n);
         for (size_t i = 0; i < n; i++) out[i] = y[i] * (grad[i] - inner);

@@ -6,7 +6,7 @@
 
 #include "ps_compute.h"
 
-typedef enum ps_act { PS_SIGMOID, PS_TANH, PS_RELU, PS_SOFTMAX, PS_ACTS } ps_act;
+typedef enum ps_act { PS_SIGMOID, PS_TANH, PS_RELU, PS_SOFTMAX, PS_EXPONENTIAL, PS_ACTS } ps_act;
 
 /* Apply `act` in place. */
 int ps_act_apply(ps_act act, float *x, size_t rows, size_t cols, unsigned threads, ps_err *err);

@@ -115,7 +115,7 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *kwargs) {
 }
 
 static int get_act(const char *name, ps_act *act) {
-    static const char *const names[PS_ACTS] = {"sigmoid", "tanh", "relu", "softmax"};
+    static const char *const names[PS_ACTS] = {"sigmoid", "tanh", "relu", "softmax", "exp"};
     for (int i = 0; i < PS_ACTS; i++)
         if (strcmp(name, names[i]) == 0) {
             *act = (ps_act)i;

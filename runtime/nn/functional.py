@@ -80,9 +80,10 @@ def binary_cross_entropy(
     reduction: Reduction = "mean",
     name: str | None = None,
 ) -> Variable:
-    """Return log_loss with an epsilon of 1e-12, reduced."""
-    _refuse("binary_cross_entropy", weight=weight)
-    return _reduce(log_loss(input, label, 1e-12), reduction, "binary_cross_entropy")
+    """Return -y log(p) - (1 - y) log(1 - p), for p=`input` and y=`label`, reduced; no part is above 100."""
+    where = "binary_cross_entropy"
+    _refuse(where, weight=weight)
+    return _reduce(add_value(where, [input, label]), reduction, where)
 
 
 def binary_cross_entropy_with_logits(

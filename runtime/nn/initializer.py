@@ -181,8 +181,10 @@ def _check_std(std: float, name: str) -> None:
 
 
 def _find_fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of a matrix; of a vector its size twice."""
-    return shape[0], shape[-1]
+    """Return rows and columns of a matrix, of a vector its size twice, of more axes a convolution's."""
+    if len(shape) < 3:
+        return math.prod(shape[:1]), math.prod(shape[-1:])
+    return math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

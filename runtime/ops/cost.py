@@ -13,6 +13,8 @@ from ..graph import Program, Value
 from .base import Grads, Op, Shape, Step, as_rows, describe
 
 LEAST = np.float32(1e-30)  # of a probability, for its logarithm
+# PaddlePaddle's, of binary_cross_entropy: of a logarithm, and of p (1 - p) in its derivative.
+LEAST_LOG, LEAST_SPREAD = np.float32(-100.0), np.float32(1e-12)
 
 
 def check_labels(label: Ids, classes: int, name: str) -> Ids:
@@ -145,6 +147,26 @@ class LogLoss(Op, op="log_loss"):
     def _shift(self, p: F32) -> tuple[F32, F32]:
         epsilon = np.float32(self.value.attrs["epsilon"])
         return p + epsilon, np.float32(1.0) - p + epsilon
+
+
+class BinaryCrossEntropy(Op, op="binary_cross_entropy"):
+    """-y log(p) - (1 - y) log(1 - p), for probabilities p and labels y; no logarithm is below -100."""
+
+    takes = ("float", "float")
+
+    find_shape = staticmethod(_find_common_shape)
+
+    def forward(self, step: Step, p: F32, y: F32) -> F32:
+        logs = p.copy(), np.asarray(np.float32(1.0) - p)
+        for one in logs:
+            _core.take_logs(one.reshape(-1), step.threads)
+            np.maximum(one, LEAST_LOG, out=one)
+        high, low = logs
+        return np.negative(y * high + (np.float32(1.0) - y) * low)
+
+    def backward(self, step: Step, grad: F32, result: F32, p: F32, y: F32) -> Grads:
+        spread: F32 = np.maximum(p * (np.float32(1.0) - p), LEAST_SPREAD)
+        return np.asarray(grad * (p - y) / spread, np.float32), None
 
 
 class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy"):

@@ -175,7 +175,7 @@ class Scale(Op, op="scale"):
         return (grad * np.float32(self.value.attrs["scale"]),)
 
 
-class Activation(Op, op="relu sigmoid tanh"):
+class Activation(Op, op="exp relu sigmoid tanh"):
     """A function of the core by the operation's name, and its derivative in terms of the result."""
 
     overwrites = True

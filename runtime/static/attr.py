@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -49,7 +50,7 @@ def make_param(
     sparse: bool = False,
     entry: EntryAttr = ANY,
 ) -> ParamConfig:
-    """Return the configuration of a parameter: a vector or a matrix.
+    """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
 
     Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle.
     """
@@ -61,7 +62,7 @@ def make_param(
     if not isinstance(own, ParamAttr):
         raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
     begin = (own.initializer or (Constant() if is_bias else XavierUniform())).begin(shape)
-    rows, cols = (1, shape[0]) if len(shape) == 1 else (shape[0], shape[-1])
+    rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
     return ParamConfig(
         name=own.name or default_name,
         rows=rows,

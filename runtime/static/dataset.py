@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,20 @@ class InMemoryDataset(QueueDataset):
     def update_settings(self, **settings: Any) -> None:
         """Change arguments of init()."""
         self._set(self._settings or DatasetSettings(), "update_settings", settings)
+
+    def set_date(self, date: str) -> None:
+        """Do nothing, as in PaddlePaddle without GPUs; raises ValueError for a date that is not YYYYMMDD."""
+        try:
+            datetime.strptime(date, "%Y%m%d")
+        except ValueError:
+            raise ValueError(f"InMemoryDataset.set_date: {date!r}, expected YYYYMMDD, as 20211111") from None
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Raise ValueError that names the substitute."""
+        raise ValueError(
+            f"InMemoryDataset.slots_shuffle({slots!r}) is not in this runtime: shuffle the values of these "
+            "slots in pipe_command, or in the files"
+        )
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Read all files; raises ValueError naming file and line, or the command that failed."""

@@ -119,6 +119,11 @@ def concat(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
     return add_value("concat", list(x), {"axis": axis})
 
 
+def stack(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
+    """Return variables of one shape one after the other, along a new axis; not before the batch."""
+    return concat([unsqueeze(one, axis) for one in x], axis)
+
+
 def split(
     x: Variable, num_or_sections: int | Sequence[int], axis: int = 0, name: str | None = None
 ) -> list[Variable]:
@@ -191,6 +196,32 @@ def abs(x: Variable, name: str | None = None) -> Variable:
 def sqrt(x: Variable, name: str | None = None) -> Variable:
     """Return the square root of x."""
     return add_value("sqrt", [x])
+
+
+def exp(x: Variable, name: str | None = None) -> Variable:
+    """Return e to the power of x."""
+    return add_value("exp", [x])
+
+
+def rsqrt(x: Variable, name: str | None = None) -> Variable:
+    """Return 1 / sqrt(x)."""
+    return combine("divide", ones([1]), sqrt(x))
+
+
+def pow(x: Variable, y: object, name: str | None = None) -> Variable:
+    """Return x to the power of y, which is a whole number from 1 to 64, 0.5 or -0.5."""
+    if y in (0.5, -0.5):
+        return sqrt(x) if y == 0.5 else rsqrt(x)
+    if not isinstance(y, float | int) or y not in range(1, 65):
+        raise ValueError(f"pow: y={y!r}, expected a whole number from 1 to 64, 0.5 or -0.5")
+    result, power, left = None, x, int(y)
+    while left:
+        if left % 2:
+            result = power if result is None else combine("multiply", result, power)
+        left //= 2
+        power = square(power) if left else power
+    assert result is not None  # y is above 0
+    return result
 
 
 def log(x: Variable, name: str | None = None) -> Variable:

@@ -36,7 +36,7 @@ static void run_all(ps_isa isa, unsigned threads, float *out) {
 }
 
 TEST(act_has_the_same_bits_in_every_build_and_for_any_number_of_threads) {
-    enum { ALL = 11 * N };
+    enum { ALL = 13 * N };
     float *first = calloc(ALL, sizeof *first), *other = calloc(ALL, sizeof *other);
     for (float size = 1; size < 1000; size *= 30) {
         fill(x, N, size), fill(y, N, size);

@@ -14,6 +14,7 @@ RANDOM = np.random.RandomState(0)
 X = RANDOM.normal(size=(8, 4, 3)).astype("float32")
 Y = RANDOM.rand(8, 4, 3).astype("float32")
 W = RANDOM.normal(size=(1, 12)).astype("float32")
+AXES = paddle.ParamAttr(initializer=paddle.nn.initializer.Assign(W.reshape(2, 2, 3)))
 
 FUNCTIONS = {
     "item": lambda x, y: x[:, 2],
@@ -38,6 +39,14 @@ FUNCTIONS = {
     "abs": lambda x, y: paddle.abs(x),
     "sqrt": lambda x, y: paddle.sqrt(paddle.square(x) + 0.5),
     "log": lambda x, y: paddle.log(paddle.abs(x) + 0.5),
+    "certain": lambda x, y: F.binary_cross_entropy(paddle.clip(x, 0.0, 1.0), y, reduction="none"),
+    "exp": lambda x, y: paddle.exp(0.5 * x),
+    "rsqrt": lambda x, y: paddle.rsqrt(paddle.square(x) + 0.5),
+    "pow": lambda x, y: paddle.pow(0.5 * x, 3) + paddle.pow(paddle.abs(x) + 1.0, 0.5) + paddle.pow(x, 2.0),
+    "stack": lambda x, y: paddle.stack([x, 2.0 * y, x], axis=2),
+    "sums": lambda x, y: paddle.sum(x, axis=[1, 2]) + paddle.mean(x, axis=-1, keepdim=True)[:, 0, 0],
+    "matmul": lambda x, y: paddle.matmul(x, y, transpose_y=True),
+    "axes": lambda x, y: x * paddle.create_parameter([2, 2, 3], "float32", attr=AXES)[:1, 1, :],
     "max": lambda x, y: paddle.max(x, axis=1),
     "min": lambda x, y: paddle.min(x, axis=[1, 2], keepdim=True),
     "equal": lambda x, y: paddle.max(paddle.concat([x, x], axis=-1), axis=-1),

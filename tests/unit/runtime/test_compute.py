@@ -20,6 +20,7 @@ THREADS = st.integers(1, 3)
 ACTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
+    "exp": np.exp,
     "relu": lambda x: np.maximum(x, 0),
     "softmax": lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True),
 }

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.asan
 
 Array = npt.NDArray[Any]
 CONSTANTS: Final = {
+    ("binary_cross_entropy", 1),
     ("log_loss", 1),
     ("nce", 2),
     ("sigmoid_cross_entropy", 1),
@@ -84,6 +85,10 @@ def pick(x: Array, labels: Array) -> Array:
 
 def find_log_loss(p: Array, y: Array) -> Array:
     return np.asarray(-y * np.log(p + 1e-4) - (1 - y) * np.log(1 - p + 1e-4))
+
+
+def find_entropy(p: Array, y: Array) -> Array:
+    return np.asarray(-y * np.log(p) - (1 - y) * np.log(1 - p))
 
 
 def drop(s: Sizes, *, upscales: bool) -> Example:
@@ -286,6 +291,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("scale", lambda s: Example([s.draw(s.n, s.k)], lambda x: x * 3.5 - 1.25, {"scale": 3.5, "bias": -1.25})),
     ("sigmoid", lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: 1 / (1 + np.exp(-x)))),
     ("tanh", lambda s: Example([s.draw(s.n, s.k)], np.tanh)),
+    ("exp", lambda s: Example([s.draw(s.n, s.k)], np.exp)),
     ("relu", lambda s: Example([s.draw(s.n, s.k)], lambda x: np.maximum(x, 0))),
     ("abs", lambda s: Example([s.draw(s.n, s.k)], np.abs)),
     ("sqrt", lambda s: Example([s.draw_shares(s.n, s.k)], np.sqrt)),
@@ -331,6 +337,12 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
             [s.draw_shares(s.n, 1), s.draw_ids(2, s.n, 1).astype(np.float32)],
             find_log_loss,
             {"epsilon": 1e-4},
+        ),
+    ),
+    (
+        "binary_cross_entropy",
+        lambda s: Example(
+            [0.1 + 0.8 * s.draw_shares(s.n, 2), s.draw_ids(2, s.n, 2).astype(np.float32)], find_entropy
         ),
     ),
     (

@@ -233,6 +233,15 @@ def test_uses_in_a_wrong_order_are_named(
         use(make_dataset(InMemoryDataset, files))
 
 
+def test_dates_and_shuffles_of_slots_are_checked_and_refused(files: list[str]) -> None:
+    dataset = make_dataset(InMemoryDataset, files)
+    dataset.set_date("20211111")
+    with pytest.raises(ValueError, match="'2021-11-11', expected YYYYMMDD"):
+        dataset.set_date("2021-11-11")
+    with pytest.raises(ValueError, match=r"slots_shuffle\(\['word'\]\) is not in this runtime: shuffle"):
+        dataset.slots_shuffle(["word"])
+
+
 def test_missing_programs_and_files_are_named(files: list[str]) -> None:
     with pytest.raises(
         RuntimeError, match=r"pipe_command 'no-such-program -x': No such file .*expected a program"

@@ -84,6 +84,25 @@ def test_costs_of_large_scores_are_finite(x: static.Variable) -> None:
     np.testing.assert_allclose(compute(cost, scores), [[500, 15, 15, 500]], rtol=1e-6)
 
 
+def test_cost_of_a_certain_mistake_is_limited(x: static.Variable) -> None:
+    labels = paddle.full([1, 4], 1.0) * (x * 0 + 1)
+    cost = F.binary_cross_entropy(x, labels, reduction="none")
+    np.testing.assert_allclose(
+        compute(cost, [[0.0, 1e-30, 0.5, 1.0]]), [[100, 69.07755, 0.6931472, 0]], rtol=1e-6
+    )
+
+
+def test_parameters_have_any_number_of_axes(x: static.Variable) -> None:
+    values = np.arange(24.0).reshape(2, 3, 4)
+    given = paddle.create_parameter([2, 3, 4], "float32", default_initializer=nn.initializer.Assign(values))
+    drawn = paddle.create_parameter([2, 3, 4, 5], "float32")
+    both = paddle.concat([paddle.reshape(given, [24]), paddle.reshape(drawn, [120])])
+    found = compute(both, np.zeros((1, 4)))
+    np.testing.assert_array_equal(found[:24], np.arange(24.0))
+    most = (6 / (3 * 20 + 2 * 20)) ** 0.5  # of XavierUniform: those of a convolution
+    assert 0.9 * most < np.abs(found[24:]).max() < most
+
+
 def test_device_is_the_cpu() -> None:
     assert isinstance(paddle.set_device("cpu"), paddle.CPUPlace)
     assert (paddle.get_device(), paddle.is_compiled_with_cuda()) == ("cpu", False)
@@ -116,6 +135,9 @@ def test_device_is_the_cpu() -> None:
         (lambda x: paddle.split(x, [-1, 4], 1), ValueError, r"can't be cut into \[-1, 4\]"),
         (lambda x: paddle.transpose(x, [1, 0]), ValueError, r"can't have its axes in the order \[1, 0\]"),
         (lambda x: paddle.clip(x, 2, 1), ValueError, "min=2 must be at most max=1"),
+        (lambda x: paddle.pow(x, 0.3), ValueError, "pow: y=0.3, expected a whole number from 1 to 64"),
+        (lambda x: paddle.pow(x, x), ValueError, "expected a whole number"),
+        (lambda x: paddle.stack([x, x]), ValueError, "can't have the shape"),
         (lambda x: paddle.clip(x, x), TypeError, "no numbers yet"),
         (lambda x: paddle.maximum(x, 1.0), TypeError, "input 1.0 is no variable"),
         (lambda x: paddle.full([-1, 4], 1), ValueError, r"shape \[-1, 4\], expected whole numbers from 1"),
