@@ -6,6 +6,7 @@ CC ?= cc
 BIN := .venv/bin
 WORKSPACE := examples/word2vec/ws
 PYTEST_ARGS ?=
+COVERED ?= tests/unit tests/integration
 # Neighbours share fixtures, such as the hosts; whoever is done first takes from the others.
 PYTEST = $(BIN)/python -m pytest -n 4 --dist worksteal
 N ?= 1
@@ -28,7 +29,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults hosts hosts-down kube kube-down asan lint typing ctest tsan arm64 bench docs clean setup-train dev
+.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang tsan arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -46,6 +47,16 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
 	    SOAK_STEPS=100000 $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+
+# The processes that tests start count as well, but for those on hosts, which have nothing of .venv/.
+coverage: dev ## the share of program lines that tests/unit and tests/integration reach; COVERED=tests/unit for some
+	@rm -rf build/coverage
+	@code=0; $(BIN)/coverage run -m $(subst $(BIN)/python -m,,$(PYTEST)) $(COVERED) $(PYTEST_ARGS) || code=$$?; \
+	    $(BIN)/coverage combine -q && $(BIN)/coverage report && for folder in launcher runtime; do \
+	    echo "$$folder: $$($(BIN)/coverage report --format=total --include="$$folder/*") %"; done; exit $$code
+
+slow: dev ## the table of slow tests in tests/README.md, from the durations of the last runs
+	@PYTHONPATH=tests $(BIN)/python -m support.slow
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric` and `mpi`; needs root, Linux, openssh-server
@@ -80,15 +91,15 @@ lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with g
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
-	$(BIN)/mypy tests .ci/setup.py $(wildcard docs/*.py examples/*/*.py bench/*.py)
+	$(BIN)/mypy tests $(wildcard .ci/*.py docs/*.py examples/*/*.py bench/*.py)
 	$(BIN)/clang-format --dry-run -Werror $(CORE) $(BINDINGS) $(C_TESTS) $(C_PROGRAMS) $(HEADERS)
-	@for cc in $(COMPILERS); do for c in $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS); do \
-	    echo "$$cc $$c" && $$cc $(C_FLAGS) $(C_WARNINGS) -O3 -DPy_LIMITED_API=0x030B0000 -fPIC \
-	    -isystem $(PYTHON_H) -c -o /dev/null $$c || exit 1; done; done
+	@for cc in $(COMPILERS); do echo "$$cc: every C file" && \
+	    printf '%s\n' $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS) | xargs -P "$$(nproc)" -I FILE $$cc \
+	    $(C_FLAGS) $(C_WARNINGS) -O3 -DPy_LIMITED_API=0x030B0000 -fPIC -isystem $(PYTHON_H) -c -o /dev/null FILE \
+	    || exit 1; done
 
 typing: ## build/typing: a tree in which the import names are real folders, for mypy and editors
-	@rm -rf build/typing && mkdir -p build/typing/pslaunch
-	@ln -s "$(CURDIR)"/launcher/* "$(CURDIR)/runtime" "$(CURDIR)/templates" build/typing/pslaunch/
+	@$(BIN)/python .ci/make_typing.py
 
 ctest: $(CTEST) ## the tests of the C core under ASan and UBSan, without Python; CC=clang for the other compiler
 	./$(CTEST)
@@ -96,6 +107,9 @@ ctest: $(CTEST) ## the tests of the C core under ASan and UBSan, without Python;
 $(CTEST): $(CORE) $(C_TESTS) $(HEADERS) Makefile | dev
 	@mkdir -p build
 	$(CC) $(C_FLAGS) $(SANITIZE) $(WRAP) -Wall -Wextra -Werror $(CORE) $(C_TESTS) -lm -lpthread -o $@
+
+ctest-clang: dev # a target of its own, beside others (.ci/run)
+	@$(MAKE) --no-print-directory ctest CC=clang
 
 tsan: build/ctest-tsan ## the same tests under ThreadSanitizer: shards and trainers in threads share nothing
 	./$<
@@ -114,7 +128,7 @@ build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md
 	@for what in launch agents push_pull tables modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
 
-docs: dev ## write the tables of docs/options.md anew from the code
+docs: dev ## write the tables of docs/ anew from the code
 	$(BIN)/python docs/make_tables.py
 
 clean: ## remove everything that was built, .venv/ and the example's workspace included

@@ -23,7 +23,7 @@ from typing import Any
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.engine.strategy import Strategy
 from turns import Table, make_fresh_folder
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "word2vec"

@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pslaunch.runtime.client import Client, Init, Optim
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from turns import Turn
 
 F32 = npt.NDArray[np.float32]
@@ -33,7 +34,7 @@ Keys = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 Array = F32 | Keys | Bytes
 Address = tuple[str, int]
-Step = Callable[[], None]
+Step = Callable[[], object]
 HOST = "127.0.0.1"
 ROWS, DIM, VOCABULARY = 5_500, 16, 100_000
 LEARNING_RATE = 0.01

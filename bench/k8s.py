@@ -190,7 +190,7 @@ def measure_output(environ: dict[str, str], turns: int) -> None:
     table.add_row("speed", ours, bare, compute_ratio(speeds["ours"], speeds["bare"]))
     (shown, told), (bare_shown, _) = counted["ours"], counted["bare"]
     table.add_row("lines that came", f"{shown:,}", f"{bare_shown:,}")
-    table.add_row("lines lost unsaid", f"{LINES - shown - told:,}", f"{LINES - bare_shown:,}")
+    table.add_row("lines lost without a note", f"{LINES - shown - told:,}", f"{LINES - bare_shown:,}")
     table.add_row("lines of the fetched log", f"{whole:,}")
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import pslaunch.runtime as paddle
 from convergence import EXAMPLE
 from exchange import Address, Case, start_pserver
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.engine.strategy import Strategy
 from turns import Table, Times, compute_ratio, make_fresh_folder, take_turns
 
 WORDS, BATCH, CONTEXT = 300, 64, 5

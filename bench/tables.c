@@ -1,14 +1,9 @@
-/* A table that grows, and SHA-256, in the C core alone.
-
-   "rows" pushes so many keys, 1,000 at a time, in random order, and prints the slowest push in seconds of its
-   thread, the median push, and the bytes of the table. "sha" prints the seconds of a digest by the
-   processor's instructions, and without them. */
+/* A table that grows, in the C core alone: pushes so many keys, 1,000 at a time, in random order, and prints
+   the slowest push in seconds of its thread, the median push, and the bytes of the table. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "ps_sha256.h"
 #include "ps_sparse.h"
 
 enum { PUSH = 1000 };
@@ -56,34 +51,12 @@ static void grow(uint32_t dim, size_t rows) {
     free(grads);
 }
 
-static void digest(size_t mib) {
-    size_t n = mib << 20;
-    uint8_t *data = malloc(n), out[PS_SHA256_BYTES];
-    ps_sha256 s;
-    check(data != NULL, "malloc");
-    memset(data, 7, n);
-    for (int fast = 1; fast >= 0; fast--) {
-        if (fast) ps_sha256_init(&s);
-        else ps_sha256_init_isa(&s, PS_ISA_BASE);
-        double begin = now_s();
-        ps_sha256_add(&s, data, n);
-        ps_sha256_end(&s, out);
-        printf("%.9f ", now_s() - begin);
-    }
-    printf("\n");
-    free(data);
-}
-
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "sha") == 0) {
-        digest(strtoul(argv[2], NULL, 10));
-        return 0;
-    }
-    size_t rows = argc == 4 && strcmp(argv[1], "rows") == 0 ? strtoul(argv[3], NULL, 10) : 0;
+    size_t rows = argc == 3 ? strtoul(argv[2], NULL, 10) : 0;
     if (rows < PUSH) {
-        fprintf(stderr, "usage: tables rows DIM ROWS, with at least 1000 rows | tables sha MIB\n");
+        fprintf(stderr, "usage: tables DIM ROWS, with at least 1000 rows\n");
         return 2;
     }
-    grow((uint32_t)strtoul(argv[2], NULL, 10), rows);
+    grow((uint32_t)strtoul(argv[1], NULL, 10), rows);
     return 0;
 }

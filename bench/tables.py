@@ -1,4 +1,4 @@
-"""A table of pservers that grows to 10,000,000 rows, and SHA-256, in the C core alone: bench/tables.py.
+"""A table of pservers that grows to 10,000,000 rows, in the C core alone: bench/tables.py.
 
 Seconds are those of the thread, so that other work on the machine changes little.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from turns import Table, make_fresh_folder
 
 CORE = Path(__file__).parents[1] / "runtime" / "csrc"
-ROWS, MIB = 10_000_000, 256
+ROWS = 10_000_000
 DIMS = (8, 64)
 SLOTS = 1  # of AdaGrad
 
@@ -48,7 +48,7 @@ def main() -> None:
         program = compile_program(folder)
         table = Table(f"Tables, {given.rows:,} rows in pushes of 1,000 new keys", beside="limit")
         for dim in DIMS:
-            found = [run(program, "rows", dim, given.rows) for _ in range(given.turns)]
+            found = [run(program, dim, given.rows) for _ in range(given.turns)]
             slowest, median, held = (statistics.median(column) for column in zip(*found, strict=True))
             name, limit = f"dim {dim}, AdaGrad", given.rows * (4 * dim * (1 + SLOTS) + 24)
             table.add_row(
@@ -57,11 +57,6 @@ def main() -> None:
             table.add_row(f"{name}: median push", f"{1e3 * median:.2f} ms")
             held_mb, limit_mb = f"{held / 1e6:.0f} MB", f"{limit / 1e6:.0f} MB"
             table.add_row(f"{name}: memory", held_mb, limit_mb, held / limit, "<= 1.25")
-        table = Table("SHA-256 by the processor's instructions, speed", beside="without them")
-        fast, plain = zip(*(run(program, "sha", MIB) for _ in range(given.turns)), strict=True)
-        ours, peer = (f"{MIB * 1.048576 / statistics.median(times):.0f} MB/s" for times in (fast, plain))
-        ratio = statistics.median(b / a for a, b in zip(fast, plain, strict=True))
-        table.add_row(f"digest of {MIB} MiB", ours, peer, ratio)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def make_fresh_folder() -> Iterator[Path]:
 
 @contextmanager
 def make_user_environ() -> Iterator[dict[str, str]]:
-    """The environment of a user whose Python keeps compiled files, as it does unless told otherwise."""
+    """The environment of a user whose Python keeps compiled files, as it does by default."""
     with make_fresh_folder() as folder:
         environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
         yield {**environ, "PYTHONPYCACHEPREFIX": str(folder)}

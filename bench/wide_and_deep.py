@@ -26,9 +26,10 @@ import numpy.typing as npt
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
-from pslaunch.runtime import layer, static
-from pslaunch.runtime.feeder import Feeder
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.engine.feeder import Feeder
+from pslaunch.runtime.engine.strategy import Strategy
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.v2 import layer
 from turns import Table, Turn, make_fresh_folder, parse_turns, start_workers, take_turns
 
 SLOTS, NUMBERS, VOCABULARY, DIM, BATCH = 26, 13, 100_000, 10, 512

@@ -1,24 +1,37 @@
-"""Write the tables of docs/options.md anew from the code: `make docs`."""
+"""Write the tables of docs/ anew from the code: `make docs`."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from pslaunch import cli
-from pslaunch.options.conf_py import KEYS
-from pslaunch.options.options import get_options
-from pslaunch.options.typer_glue import JobCommand, make_options
+from pslaunch.backends import registry
+from pslaunch.backends.fabric.conf_py import KEYS
+from pslaunch.options.typer_glue import make_options
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
-PAGE: Final = Path(__file__).parent / "options.md"
-COMMANDS: Final[dict[str, Any]] = vars(typer.main.get_command(cli.app))["commands"]
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = tuple(ROOT / "docs" / name for name in ("architecture.md", "modules.md", "options.md"))
+COMMANDS: Final[Mapping[str, Any]] = {
+    name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)
+}
 NONE: Final = "\N{EN DASH}"
+# Tables of options that several commands share, with these commands; the wider ones first.
+SHARED: Final = {
+    "every job": registry.OWN,
+    "jobs on other machines": tuple(
+        name for name in registry.OWN if "agent_python" in registry.get_options(name)
+    ),
+    "jobs on hosts": tuple(name for name in registry.OWN if "root_dir" in registry.get_options(name)),
+    "later shells": ("jobs", "status", "logs", "stop", "delete", "fetch"),
+}
+Row = tuple[str, str, str, str]  # of an option: name, metavar, default, meaning
 # The names that PaddlePaddle's cluster scripts and other tools have for our options.
 ANCESTORS: Final = {
     "server_num": "Fleet `--server_num`",
@@ -68,10 +81,6 @@ ANCESTORS: Final = {
     # Other things of the same name.
     "pslaunch pserver log_dir": "glog `--log_dir`",
     "pslaunch pserver save_dir": NONE,
-    "init() log_dir": "glog `--log_dir`",
-    "init() connect_timeout": NONE,
-    **{name: f"v2 `{name}`" for name in ("trainer_id", "pservers", "seed")},
-    **{name: f"v2 trainer `--{name}`" for name in env.TRAINER_FLAGS if name != "no_save"},
 }
 
 
@@ -84,14 +93,14 @@ def _list_aliases(names: Sequence[str]) -> str:
     return "".join(f"`{alias}`; " for alias in names[1:])
 
 
-def list_options(command: str) -> list[tuple[str, str, str, str]]:
+def list_options(command: str) -> list[Row]:
     """Return name, metavar, default and meaning of every option of a command."""
     if command == "pserver":
         actions = [a for a in pserver_options._make_parser({})._actions if a.dest != "help"]
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
     else:
-        one = getattr(COMMANDS[command], "commands", {}).get("render", COMMANDS[command])
-        params = make_options(one.backend) if isinstance(one, JobCommand) else one.params
+        job = command in registry.list_names()
+        params = make_options(registry.get_options(command).values()) if job else COMMANDS[command].params
         options = [p for p in params if p.param_type_name == "option"]
         found = [
             (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
@@ -102,42 +111,127 @@ def list_options(command: str) -> list[tuple[str, str, str, str]]:
     return [(name, metavar, default, meaning) for name, metavar, meaning, _, default in parts]
 
 
+def share_options(table: str) -> dict[str, Row]:
+    """Return the options that all commands of a shared table have, most of them in the same words."""
+    commands = SHARED[table]
+    rows = [{row[0]: row for row in list_options(command)} for command in commands]
+    most = {
+        name: Counter(found[name] for found in rows if name in found).most_common(1)[0] for name in rows[0]
+    }
+    return {
+        name: row for name, (row, n) in most.items() if 2 * n > len(rows) and all(name in r for r in rows)
+    }
+
+
+def list_own_options(command: str) -> list[Row]:
+    """Return the options of a command that no shared table has in the same words."""
+    shared = {
+        row
+        for table, commands in SHARED.items()
+        if command in commands
+        for row in share_options(table).values()
+    }
+    return [row for row in list_options(command) if row not in shared]
+
+
+def _list_table(table: str) -> list[Row]:
+    if table not in SHARED:
+        return list_own_options(table.removeprefix("pslaunch "))
+    wider = [other for other in SHARED if {*SHARED[table]} < {*SHARED[other]}]
+    known = {row for other in wider for row in share_options(other).values()}
+    return [row for row in share_options(table).values() if row not in known]
+
+
+def _show_default(value: object) -> str:
+    return "" if value in (None, "") else f"`{value}`"
+
+
 def _make_rows(table: str) -> list[Sequence[str]]:
     """Return the rows of a table, its head first."""
     if table == "conf.py":
-        help_of = {name: option.help for name, option in get_options("fabric").items()}
+        help_of = {name: option.help for name, option in registry.get_options("fabric").items()}
         said = [(f"`{key}`", f"`--{name}`", help_of[name]) for key, name in KEYS.items()]
         return [("name", "option", "meaning"), *said]
     if table == "init()":
-        args = [
-            (
-                f"`{name}`",
-                f"`{env.get_init_var(name)}`",
-                arg.default,
-                arg.meaning,
-                _find_ancestor(table, name),
-            )
-            for name, arg in env.INIT_ARGS.items()
+        return [
+            ("argument", "variable", "default", "meaning"),
+            *(
+                (f"`{name}`", f"`{env.get_init_var(name)}`", _show_default(arg.default), arg.meaning)
+                for name, arg in env.INIT_ARGS.items()
+            ),
         ]
-        shown = [(n, var, "" if d in (None, "") else f"`{d}`", *rest) for n, var, d, *rest in args]
-        return [("argument", "variable", "default", "meaning", "ancestor"), *shown]
     options = [
         (f"`--{name}{f' {metavar}' if metavar else ''}`", default, meaning, _find_ancestor(table, name))
-        for name, metavar, default, meaning in list_options(table.removeprefix("pslaunch "))
+        for name, metavar, default, meaning in _list_table(table)
     ]
     return [("option", "default", "meaning", "ancestor"), *options]
 
 
+def _read_summary(path: Path) -> str:
+    """Return the first line of a module's docstring, or the first sentence of a C file's comment."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    found = re.match(r"/\*(.*?)\*/", text, re.DOTALL)
+    words = " ".join(re.sub(r"\n \*", " ", found[1]).split()) if found else ""
+    return re.split(r"[.;] ", words, maxsplit=1)[0].rstrip(".") + "."
+
+
+def list_rooms() -> Iterator[tuple[Path, str]]:
+    """Yield each folder of modules with the task of its package."""
+    for top in ("launcher", "runtime"):
+        for init in sorted((ROOT / top).rglob("__init__.py")):
+            yield init.parent, _read_summary(init)
+
+
+def list_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return name and task of each module of a folder, of the C core by its header if it has one."""
+    if folder.name != "csrc":
+        return [(p.name, _read_summary(p)) for p in sorted(folder.glob("*.py")) if p.stem != "__init__"]
+    files = [(path, path.with_suffix(".h")) for path in sorted(folder.glob("*.c"))]
+    return [(path.stem, _read_summary(header if header.exists() else path)) for path, header in files]
+
+
+def _make_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def _make_rooms() -> str:
+    rows = [(f"`{folder.relative_to(ROOT)}/`", task) for folder, task in list_rooms()]
+    return _make_table(("folder", "task"), rows)
+
+
+def _make_modules(top: str) -> str:
+    if top == "runtime/csrc":
+        folders = [ROOT / top]
+    else:
+        folders = [folder for folder, _ in list_rooms() if folder.relative_to(ROOT).parts[0] == top]
+    parts = []
+    for folder in folders:
+        rows = [(f"`{module}`", task) for module, task in list_modules(folder)]
+        heading = "" if len(folders) == 1 else f"### {folder.relative_to(ROOT)}/\n\n"
+        parts += [heading + _make_table(("module", "task"), rows)] if rows else []
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
 def render(page: str) -> str:
-    """Return the page with the table between each pair of markers as the code has it."""
+    """Return the page with the text between each pair of markers as the code has it."""
 
-    def make_table(found: re.Match[str]) -> str:
-        head, *rows = _make_rows(found[2])
-        lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
-        return "\n".join([found[1], lines[0], "|" + "---|" * len(head), *lines[1:], found[3]])
+    def make(found: re.Match[str]) -> str:
+        kind, _, name = found[2].partition(": ")
+        if kind == "table":
+            head, *rows = _make_rows(name)
+            text = _make_table(head, rows)
+        else:
+            text = _make_rooms() if kind == "rooms" else _make_modules(name)
+        return f"{found[1]}\n{text}\n{found[3]}"
 
-    return re.sub(r"(<!-- table: (.+?) -->)\n.*?(<!-- end -->)", make_table, page, flags=re.DOTALL)
+    return re.sub(
+        r"(<!-- ((?:table|modules): .+?|rooms) -->)\n.*?(<!-- end -->)", make, page, flags=re.DOTALL
+    )
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(render(path.read_text()))

@@ -10,7 +10,7 @@ GC_THRESHOLD = 50_000
 
 
 def main() -> None:
-    """Run `cli.main`, whose imports are half of what a user waits for."""
+    """Run `cli.main`; its imports take half of the time of a start."""
     gc.set_threshold(GC_THRESHOLD)
     from . import cli
 

@@ -12,7 +12,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from .errors import PreflightError
 from .node import job
-from .node.job import Count, Facts, Install, Limits, Node, Placed, Plan, Role
+from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
 from .options.detect import choose_server
 from .options.locate import DEFAULT_PROGRAM
 from .options.spec import JobSpec
@@ -30,24 +30,12 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         bundled = (spec.python or job.PYTHON if site.remote else sys.executable, *BUNDLED_PSERVER)
         how_many = _choose_count(spec.server_num, site.pservers)
         roles.insert(0, Role(PSERVER, how_many, argv if server == "script" else bundled))
-    return Plan(
+    return spec.draft._replace(
         job_id=job_id,
-        name=spec.job_name,
-        epoch=0,
-        backend=spec.backend,
         server=server,
         why=why,
         roles=tuple(roles),
-        port=spec.port,
-        ports_num=spec.ports_num,
-        ports_num_for_sparse=spec.ports_num_for_sparse,
-        trainer_count=spec.trainer_count,
-        use_gpu=spec.use_gpu,
-        added_env=dict(spec.env),
-        flags=dict(spec.trainer_flags),
-        limits=Limits(*(getattr(spec, name) for name in Limits._fields)),
         install=_make_install(spec),
-        setup=spec.setup,
         nic=site.nic,
         nodes=site.nodes,
         package=site.package,

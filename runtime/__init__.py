@@ -2,91 +2,84 @@
 
 Importing it does not load numpy: each name is loaded on first use, so that the launcher and a pserver,
 which need only a part, stay small. Never imports launcher code.
+
+Programs import by the names of PaddlePaddle, whose modules lie in rooms here: PUBLIC says where.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 if __name__ != "pslaunch.runtime":  # run from a checkout, `import runtime` would make second copies
     raise ImportError("this folder is imported as 'pslaunch.runtime'; install the project (make dev) first")
 
-_MODULES = (
-    "activation",
-    "attr",
-    "data_type",
-    "dataset",
-    "event",
-    "layer",
-    "optimizer",
-    "parameters",
-    "pooling",
-    "reader",
-    "trainer",
-)
-_NAMES = {
-    "init": "pslaunch.runtime.settings",
-    "batch": "pslaunch.runtime.reader",
-    "infer": "pslaunch.runtime.inference",
+_OWN_V2 = (
+    "activation", "data_type", "dataset", "event", "layer", "parameters", "pooling", "reader", "trainer",
+)  # fmt: skip
+_V2 = {
+    **{name: f"v2.{name}" for name in _OWN_V2},
+    "attr": "engine.attr",
+    "optimizer": "engine.optimizer",
 }
-# PaddlePaddle 2's, of static mode
-_FLEET_MODULES = ("core", "distributed", "fleet", "io", "nn", "regularizer", "static")
+_PADDLE2 = {  # of static mode and Fleet
+    **{name: f"paddle2.{name}" for name in ("core", "distributed", "fleet", "io", "nn", "static")},
+    "regularizer": "engine.regularizer",
+}
+_FLEET = {
+    "fleet.base": "paddle2.base",
+    "fleet.base.role_maker": "paddle2.base.role_maker",
+    "fleet.data_generator": "paddle2.fleet.data_generator",
+    "fleet.metrics": "paddle2.fleet.metrics",
+}
+# Each module that a program may import, and where it is in this package; it shows the names of its __all__.
+PUBLIC = {
+    **_V2,
+    **_PADDLE2,
+    **_FLEET,
+    "dataset.imikolov": "v2.dataset.imikolov",
+    "distributed.fleet": "paddle2.fleet",
+    **{f"distributed.{name}": place for name, place in _FLEET.items()},
+    "nn.functional": "paddle2.nn.functional",
+    "nn.initializer": "paddle2.program.initializer",
+    "optimizer.lr": "engine.lr",
+    "reader.creator": "v2.reader.creator",
+    "reader.decorator": "v2.reader.decorator",
+    "static.nn": "paddle2.static.nn",
+    # beside those of PaddlePaddle
+    "arrays": "engine.arrays",
+    "entry": "engine.entry",
+    "inference": "v2.inference",
+    "strategy": "engine.strategy",
+}
+_MODE_FUNCTIONS = (
+    "disable_static", "enable_static", "get_device", "in_dynamic_mode", "is_compiled_with_cuda", "seed",
+    "set_device",
+)  # fmt: skip
 _TENSOR_FUNCTIONS = (
-    "abs",
-    "add",
-    "add_n",
-    "cast",
-    "clip",
-    "concat",
-    "divide",
-    "exp",
-    "flatten",
-    "full",
-    "log",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "multiply",
-    "ones",
-    "pow",
-    "reshape",
-    "rsqrt",
-    "scale",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "subtract",
-    "sum",
-    "tanh",
-    "transpose",
-    "unsqueeze",
+    "abs", "add", "add_n", "cast", "clip", "concat", "divide", "exp", "flatten", "full", "log", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "multiply", "ones", "pow", "reshape", "rsqrt", "scale",
+    "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum", "tanh", "transpose", "unsqueeze",
     "zeros",
-)
-_NAMES.update(dict.fromkeys(_TENSOR_FUNCTIONS, "pslaunch.runtime.static.tensor"))
-_NAMES.update(
-    {
-        "CPUPlace": "pslaunch.runtime.static.executor",
-        "ParamAttr": "pslaunch.runtime.static.attr",
-        "create_parameter": "pslaunch.runtime.nn.layers",
-        "disable_static": "pslaunch.runtime.static.mode",
-        "enable_static": "pslaunch.runtime.static.mode",
-        "get_device": "pslaunch.runtime.static.mode",
-        "in_dynamic_mode": "pslaunch.runtime.static.mode",
-        "is_compiled_with_cuda": "pslaunch.runtime.static.mode",
-        "seed": "pslaunch.runtime.static.mode",
-        "set_device": "pslaunch.runtime.static.mode",
-    }
-)
+)  # fmt: skip
+# Each function and class of this package itself, and where it is.
+_NAMES = {
+    **dict.fromkeys(_MODE_FUNCTIONS, "paddle2.static.mode"),
+    **dict.fromkeys(_TENSOR_FUNCTIONS, "paddle2.program.tensor"),
+    "CPUPlace": "paddle2.static.executor",
+    "ParamAttr": "paddle2.program.param_attr",
+    "batch": "v2.reader",
+    "create_parameter": "paddle2.nn.layers",
+    "infer": "v2.inference",
+    "init": "process.settings",
+}
 __version__ = "2.6.2"  # of PaddlePaddle, whose names these are: programs compare it with theirs
-__all__ = [*_MODULES, *_NAMES, *_FLEET_MODULES, "__version__"]
+__all__ = [*_V2, *_PADDLE2, *_NAMES, "__version__"]
+_PREFIX = f"{__name__}."
 
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
@@ -100,21 +93,56 @@ def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeEr
     return AttributeError(f"{place}.{name} is not in this runtime; {hint}", name=name, obj=None)
 
 
-def publish(module: str, names: Iterable[str]) -> None:
-    """Let `dir()` of a module show only these names, and an access to another name list them."""
+def _show_names(module: ModuleType, public: str) -> None:
+    """Let `dir()` of a module show only its __all__, and an access to another name list them."""
+    names = module.__all__
 
     def raise_name_error(name: str) -> Any:
-        raise make_name_error(module, name, names)
+        raise make_name_error(public, name, names)
 
     # Set at run time: with definitions in the module, type checkers would accept any name.
-    vars(sys.modules[module]).update(__getattr__=raise_name_error, __dir__=lambda: sorted(names))
+    vars(module).update(__getattr__=raise_name_error, __dir__=lambda: sorted(names))
+
+
+class _PublicNames:
+    """Imports the modules of PUBLIC: the public name is another one of the same module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = fullname[len(_PREFIX) :] if fullname.startswith(_PREFIX) else ""
+        if name in PUBLIC:
+            inner = any(other.startswith(f"{name}.") for other in PUBLIC)
+            return ModuleSpec(fullname, self, is_package=inner)  # type: ignore[arg-type]  # importlib.abc is slow
+        if name.partition(".")[0] in PUBLIC:  # found in the folder of a public one, it would be a second copy
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(_PREFIX + PUBLIC[spec.name[len(_PREFIX) :]])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        module.__spec__ = spec.loader_state  # the import has replaced it
+        name = spec.name[len(_PREFIX) :]
+        if hasattr(module, "__all__") and not hasattr(module, "__getattr__"):
+            _show_names(module, spec.name)
+        for other in PUBLIC:  # a program reaches them as attributes as well
+            if other.rpartition(".")[0] == name:
+                importlib.import_module(_PREFIX + other)
+
+
+sys.meta_path.insert(0, _PublicNames())
 
 
 def __getattr__(name: str) -> Any:
-    if name in (*_MODULES, *_FLEET_MODULES):
-        return importlib.import_module(f"pslaunch.runtime.{name}")
+    if name in PUBLIC:
+        return importlib.import_module(_PREFIX + name)
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        return getattr(importlib.import_module(_PREFIX + _NAMES[name]), name)
     raise make_name_error(__name__, name, __all__)
 
 

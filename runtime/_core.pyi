@@ -4,7 +4,7 @@ Arrays are C-contiguous, aligned, of the named item type, and never share memory
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -19,7 +19,7 @@ class _Features(TypedDict):
     double: bool
     rdma: bool
 
-# -- kernels: py_kernels.c; runtime/reference.py is their specification
+# -- kernels: py_kernels.c; tests/support/reference.py is their specification
 
 # Optim.pack() of kernel_numbers.py: method, learning_rate, l1, l2, clip, the method's own numbers, zeros.
 _Rule = tuple[int, float, float, float, float, float, float, float]
@@ -147,7 +147,13 @@ def read_slots(  # returns the number of lines before the first with a value tha
 _First = tuple[str, _F32, int, int, int]
 
 def run_shard(
-    trainers: int, epoch: int, mailbox_fd: int, event_fd: int, stall_after_s: float, first: list[_First]
+    trainers: int,
+    epoch: int,
+    mailbox_fd: int,
+    event_fd: int,
+    stall_after_s: float,
+    first: list[_First],
+    save: Callable[[memoryview], object],  # takes the bytes of a save, which are borrowed for the call
 ) -> None: ...
 def decode_header(data: bytes, /) -> dict[str, Any] | None: ...  # ValueError: it can't be one
 def encode_header(

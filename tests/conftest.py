@@ -29,7 +29,8 @@ from support.jobs import (
 from support.left_out import is_left_out
 from support.openmpi import MpiPlace
 from support.process import poll_until
-from support.slurm import Slurm, need_slurm, run_slurm
+from support.record import Record
+from support.slurm import Slurm, SlurmPlace, need_slurm, run_slurm
 from support.wheelhouse import make_wheelhouse
 from testbed import Hosts, why_not
 from testbed.kube import of_run
@@ -75,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
         guarding.communicate()
 
     config.add_cleanup(end)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Record(config))
     of_run.begin_run(config)
 
 
@@ -208,6 +211,16 @@ def mpi_led_place(hosts: Hosts) -> Place:
 
 
 @pytest.fixture
+def slurm_place(slurm: Slurm) -> Place:
+    return SlurmPlace(slurm)
+
+
+@pytest.fixture
+def slurm_led_place(slurm: Slurm) -> Place:
+    return SlurmPlace(slurm, "--head=node")
+
+
+@pytest.fixture
 def k8s_place(cluster: Kube) -> Place:
     from support.kube import KubePlace
 
@@ -254,11 +267,6 @@ def install(hosts: Hosts, wheelhouse: Path) -> Iterator[tuple[str, ...]]:
 @pytest.fixture
 def fabric_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
     return FabricPlace(hosts, *install)
-
-
-@pytest.fixture
-def fabric_led_furnished_place(hosts: Hosts, install: tuple[str, ...]) -> Place:
-    return FabricPlace(hosts, "--head=node", *install)
 
 
 @pytest.fixture
@@ -325,9 +333,9 @@ def make_hosts(check_leftovers: None) -> Iterator[Callable[..., Hosts]]:
         yield lambda count, **options: stack.enter_context(make_set(count, **options))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def standing_slurm(check_leftovers_of_the_run: None) -> Iterator[Slurm]:
-    """Slurm on three hosts of its own, for the tests of a module."""
+    """Slurm on three hosts of its own, for many tests, one after the other."""
     need_slurm()
     with keep_set() as hosts, run_slurm(hosts) as slurm:
         yield slurm

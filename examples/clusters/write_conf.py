@@ -221,7 +221,9 @@ def render_known_hosts(servers: Sequence[Server], keys: Mapping[str, str]) -> st
     for one in servers:
         key = " ".join(keys[one.name].split()[:2])
         if not _KEY.fullmatch(key):
-            raise ClusterError(f"{one.name}: {one.account.host_key} is no public key: {keys[one.name]!r:.80}")
+            raise ClusterError(
+                f"{one.name}: {one.account.host_key} is not a public key: {keys[one.name]!r:.80}"
+            )
         lines.append(f"{one.name},[{one.address}]:{one.port} {key}\n")
     return "".join(lines)
 

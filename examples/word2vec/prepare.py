@@ -204,7 +204,7 @@ def read_given_texts(corpus: Iterable[Path]) -> Iterator[str]:
             raise ValueError(f"--corpus {path}: {e.strerror}") from None
         except UnicodeDecodeError as e:
             raise ValueError(
-                f"--corpus {path}: it is no text in UTF-8: {e.reason} at byte {e.start}"
+                f"--corpus {path}: it is not text in UTF-8: {e.reason} at byte {e.start}"
             ) from None
 
 

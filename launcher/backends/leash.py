@@ -1,11 +1,12 @@
 """A leash: a command that runs no longer than its launcher, however that ends.
 
-`python -m pslaunch.backends.leash GRACE REMOVED COMMAND…` leads a session of its own, apart from the
+`python -m pslaunch.backends.leash GRACE REMOVED AFTER COMMAND…` leads a session of its own, apart from the
 terminal's signals. Standard input is a socket to the launcher. At its word the command ends at once; its
 closing ends the command after the grace, in which it may end by itself. If the leash follows the job, by its
 head's address, the end of the job does that, and the launcher may go. All processes of the session end with
 the command, found by its number, which no stranger can take on; the removed ones, a list in JSON, are folders
-and files that end with it. The launcher gets the command's wait status.
+and files that end with it, and AFTER, a list too, is a command that runs after it. The launcher gets the
+command's wait status.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
 KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
+AFTER_S = 1.0  # for the command that runs after it
 ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES = 4000
 # Kinds of messages: to the leash; from it; and for an end without a message.
@@ -80,12 +82,25 @@ class Leashed:
         grace_s: float,
         *,
         removed: Sequence[str] = (),
+        after: Sequence[str] = (),
         stdout: int | None = None,
     ) -> None:
-        """Start it. removed: paths that end with it; stdout: in place of our file. Raises OSError."""
+        """Start it. removed: folders that end with it; after: a command that runs after it, however it ends;
+        stdout: in place of our file. Raises OSError.
+        """
+        self._after = after
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         sock, theirs = socket.socketpair()
-        words = [sys.executable, "-P", "-m", __name__, str(grace_s), json.dumps(removed), *argv]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            __name__,
+            str(grace_s),
+            json.dumps(removed),
+            json.dumps(after),
+            *argv,
+        ]
         with contextlib.ExitStack() as on_error, theirs:
             on_error.enter_context(self._said)
             on_error.enter_context(sock)
@@ -110,8 +125,8 @@ class Leashed:
         return self._hear({_ENDED, _GONE}, limit_s)
 
     def _hear(self, kinds: Set[str], limit_s: float) -> bool:
-        """Wait until the leash has told one of these kinds; return False after the limit."""
-        self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not tell
+        """Wait until the leash has sent one of these kinds; return False after the limit."""
+        self._leash.send_signal(signal.SIGCONT)  # a stopped leash would not answer
         end_s = time.monotonic() + limit_s
         while kinds.isdisjoint(self._told):
             if not select.select([self._line], [], [], max(0.0, end_s - time.monotonic()))[0]:
@@ -172,6 +187,8 @@ class Leashed:
         except subprocess.TimeoutExpired:
             self._leash.kill()
             self._leash.wait()
+        if self._leash.returncode:
+            _run_after(self._after)
         self._line.sock.close()
         self._said.close()
 
@@ -181,7 +198,7 @@ class Leashed:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
-    grace_s, removed, command = float(argv[0]), json.loads(argv[1]), argv[2:]
+    grace_s, removed, after, command = float(argv[0]), json.loads(argv[1]), json.loads(argv[2]), argv[3:]
     launcher = _Line(socket.socket(fileno=0))
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
@@ -200,10 +217,23 @@ def main(argv: Sequence[str]) -> int:
         _end_session()
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(path)  # noqa: PTH108 - a file
+    _run_after(after)
     launcher.send(_ENDED, status)
     return 0
+
+
+def _run_after(after: Sequence[str]) -> None:
+    """Run what has to run after the command, if anything."""
+    if after:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                after,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=AFTER_S,
+                check=False,
+            )
 
 
 class _Leash:

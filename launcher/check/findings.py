@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..errors import HostError
 from ..node import codes
 from ..views.dispatch_progress import show_bytes
-from .table import Level
+from ..views.table import Level
 
 if TYPE_CHECKING:
     from ..node.messages import NodeFacts
@@ -28,140 +28,79 @@ class FindingKind(NamedTuple):
     advice: str
 
 
-KINDS: Final[Mapping[str, FindingKind]] = {
-    "name": FindingKind(
-        "reached", "problem",
+FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
+    "name": FindingKind("reached", "problem",
         "correct the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows the "
-        "settings in effect",
-    ),
-    "connect": FindingKind(
-        "reached", "problem",
+        "settings in effect"),
+    "connect": FindingKind("reached", "problem",
         "check that the host is on, that sshd listens on this port, and that no firewall blocks it; "
-        "ssh -v HOST shows more",
-    ),
-    "start": FindingKind(
-        "reached", "problem",
+        "ssh -v HOST shows more"),
+    "start": FindingKind("reached", "problem",
         "ssh HOST true must work without a question: check its login files, its limits and its "
-        "temporary folder",
-    ),
-    "silent": FindingKind(
-        "reached", "problem",
-        "check the host's load and its network, then try again",
-    ),
-    "host key": FindingKind(
-        "key", "problem",
-        "before that, compare the key with the host administrator's",
-    ),
-    "key": FindingKind(
-        "key", "problem",
-        "ssh-copy-id HOST puts your key there; ssh-add -l lists the keys of your agent",
-    ),
-    "no Python": FindingKind(
-        "python", "problem",
+        "temporary folder"),
+    "silent": FindingKind("reached", "problem",
+        "check the host's load and its network, then try again"),
+    "host key": FindingKind("key", "problem",
+        "before that, compare the key with the host administrator's"),
+    "key": FindingKind("key", "problem",
+        "ssh-copy-id HOST puts your key there; ssh-add -l lists the keys of your agent"),
+    "no Python": FindingKind("python", "problem",
         "install Python 3.9 or later there (apt-get install python3), or give its path: "
-        "--agent_python",
-    ),
-    "Python of the programs": FindingKind(
-        "python", "problem",
-        "give a Python that every host has: --python",
-    ),
-    "no workspace": FindingKind(
-        "disk", "problem",
-        "give a folder that every host has (--job_workspace), or send one (--job_dispatch_package)",
-    ),
-    "no program": FindingKind(
-        "disk", "problem",
-        "give a program that is in the workspace of every host",
-    ),
-    "no link": FindingKind(
-        "disk", "warning",
-        "mount it there, or give a path that every host has: --link NAME=PATH",
-    ),
-    "no rights": FindingKind(
-        "disk", "problem",
+        "--agent_python"),
+    "Python of the programs": FindingKind("python", "problem",
+        "give a Python that every host has: --python"),
+    "no workspace": FindingKind("disk", "problem",
+        "give a folder that every host has (--job_workspace), or send one (--job_dispatch_package)"),
+    "no program": FindingKind("disk", "problem",
+        "give a program that is in the workspace of every host"),
+    "no link": FindingKind("disk", "warning",
+        "mount it there, or give a path that every host has: --link NAME=PATH"),
+    "no rights": FindingKind("disk", "problem",
         "give the user the right to write there, or choose another ROOT_DIR (--root_dir), or "
-        "--log_dir",
-    ),
-    "in use": FindingKind(
-        "disk",
-        "problem",
-        "wait for that job, end it (pslaunch stop), or choose another --log_dir or --job_name",
-    ),
-    "disk full": FindingKind(
-        "disk", "problem",
-        "free some space, or choose a ROOT_DIR (--root_dir) on a larger disk",
-    ),
-    "disk nearly full": FindingKind(
-        "disk", "warning",
-        "free some space: the changed files of the package need room beside the old ones",
-    ),
-    "no interface": FindingKind(
-        "address", "problem",
-        "give an interface that every host has (PADDLE_NIC, --nics); without it, pslaunch chooses one",
-    ),
-    "busy port": FindingKind(
-        "ports", "problem",
+        "--log_dir"),
+    "in use": FindingKind("disk", "problem",
+        "wait for that job, end it (pslaunch stop), or choose another --log_dir or --job_name"),
+    "disk full": FindingKind("disk", "problem",
+        "free some space, or choose a ROOT_DIR (--root_dir) on a larger disk"),
+    "disk nearly full": FindingKind("disk", "warning",
+        "free some space: the changed files of the package need room beside the old ones"),
+    "no interface": FindingKind("address", "problem",
+        "give an interface that every host has (PADDLE_NIC, --nics); without it, pslaunch chooses one"),
+    "busy port": FindingKind("ports", "problem",
         "give another --port (PADDLE_PORT), or end the program that holds it; without --port, "
-        "pslaunch chooses a free one",
-    ),
-    "missing modules": FindingKind(
-        "imports", "problem",
+        "pslaunch chooses a free one"),
+    "missing modules": FindingKind("imports", "problem",
         "install them there, or use --install (a virtual environment with pslaunch and the "
-        "workspace's requirements.txt), or give a Python that has them: --python",
-    ),
-    "missing later": FindingKind(
-        "imports", "warning",
-        "a function of the program imports them: install them if it is called",
-    ),
-    "no venv": FindingKind(
-        "imports", "problem",
+        "workspace's requirements.txt), or give a Python that has them: --python"),
+    "missing later": FindingKind("imports", "warning",
+        "a function of the program imports them: install them if it is called"),
+    "no venv": FindingKind("imports", "problem",
         "--install needs them: apt-get install python3-venv, or give a Python that has them: "
-        "--agent_python",
-    ),
-    "old Python": FindingKind(
-        "imports", "problem",
+        "--agent_python"),
+    "old Python": FindingKind("imports", "problem",
         "pslaunch's own runtime needs Python 3.11 or later: give one for --install with "
-        "--agent_python",
-    ),
-    "no packages": FindingKind(
-        "imports", "problem",
-        "give the host access to its index, or give a --wheelhouse that has them",
-    ),
-    "other pslaunch": FindingKind(
-        "imports", "warning",
-        "install the same version there as here, or use --install",
-    ),
-    "no way": FindingKind(
-        "network", "problem",
+        "--agent_python"),
+    "no packages": FindingKind("imports", "problem",
+        "give the host access to its index, or give a --wheelhouse that has them"),
+    "other pslaunch": FindingKind("imports", "warning",
+        "install the same version there as here, or use --install"),
+    "no way": FindingKind("network", "problem",
         "open the nodes' network to each other for the ports of the job, or give the interface that "
-        "they share: PADDLE_NIC (--nics)",
-    ),
-    "little memory": FindingKind(
-        "memory", "warning",
-        "end the programs that use it, or leave the host out: --exclude",
-    ),
-    "clock": FindingKind(
-        "clock", "warning",
-        "synchronize the clocks by NTP: times in logs can't be compared",
-    ),
-    "proxies": FindingKind(
-        "system", "warning",
-        "the programs don't get these variables; --env NAME=VALUE sets one",
-    ),
-    "other numpy": FindingKind(
-        "imports", "warning",
+        "they share: PADDLE_NIC (--nics)"),
+    "little memory": FindingKind("memory", "warning",
+        "end the programs that use it, or leave the host out: --exclude"),
+    "clock": FindingKind("clock", "warning",
+        "synchronize the clocks by NTP: times in logs can't be compared"),
+    "proxies": FindingKind("system", "warning",
+        "the programs don't get these variables; --env NAME=VALUE sets one"),
+    "other numpy": FindingKind("imports", "warning",
         "programs that compute with libraries of their own may get other bits than on equal hosts: "
-        "install the same numpy everywhere",
-    ),
-    "other Python": FindingKind(
-        "python", "warning",
-        "install the same Python everywhere, or give the path of an equal one: --python",
-    ),
-    "other processor": FindingKind(
-        "system", "warning",
+        "install the same numpy everywhere"),
+    "other Python": FindingKind("python", "warning",
+        "install the same Python everywhere, or give the path of an equal one: --python"),
+    "other processor": FindingKind("system", "warning",
         "programs that compute with libraries of their own may get other bits than on equal hosts: "
-        "use hosts of one kind",
-    ),
+        "use hosts of one kind"),
 }  # fmt: skip
 
 # Kind of finding by the step of a HostError.
@@ -173,8 +112,8 @@ STEPS: Final[Mapping[str, str]] = {
     "python": "no Python",
     "start": "start",
 }
-OF_RIGHTS: Final = frozenset({"key"})
-OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | OF_RIGHTS
+RIGHTS_KINDS: Final = frozenset({"key"})
+OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | RIGHTS_KINDS
 
 
 class Finding(NamedTuple):
@@ -186,11 +125,11 @@ class Finding(NamedTuple):
 
     @property
     def level(self) -> Level:
-        return KINDS[self.kind].level
+        return FINDING_KINDS[self.kind].level
 
     @property
     def advice(self) -> str:
-        return KINDS[self.kind].advice
+        return FINDING_KINDS[self.kind].advice
 
 
 class Seen(NamedTuple):
@@ -218,7 +157,7 @@ class Wanted(NamedTuple):
     version: str = ""  # of pslaunch here, if the nodes need it
 
 
-def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
+def judge_hosts(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
     """Return all findings in the order of hosts; `sent_bytes`: size of the package for each."""
     found = []
     for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
@@ -227,12 +166,12 @@ def find(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> lis
     return sorted(found, key=lambda f: f.node)
 
 
-def choose_exit_code(findings: Sequence[Finding]) -> int:
+def choose_check_code(findings: Sequence[Finding]) -> int:
     """Return the exit code; 0 without problems."""
     kinds = {f.kind for f in findings if f.level == "problem"}
     if not kinds:
         return codes.OK
-    if kinds <= OF_RIGHTS:
+    if kinds <= RIGHTS_KINDS:
         return codes.RIGHTS
     return codes.HOST if kinds <= OF_REACHING else codes.PREFLIGHT
 
@@ -269,7 +208,9 @@ def _judge_disk(facts: NodeFacts, wanted: Wanted, size: int) -> Iterator[tuple[s
     if not wanted.sent and not workspace["there"]:
         yield "no workspace", f"{workspace['path']}: No such file or directory"
         return
-    yield from (("no program", f"{path} is no file") for path, there in facts["files"].items() if not there)
+    yield from (
+        ("no program", f"{path} is not a file") for path, there in facts["files"].items() if not there
+    )
     yield from (("no link", f"{path} is not there") for path, there in facts["links"].items() if not there)
     if facts["used_by"]:
         yield "in use", f"job {facts['used_by']} has its logs in {workspace['path']}"

@@ -10,27 +10,18 @@ from typing import Any, Final, TextIO
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
 from ..views.dispatch_progress import show_bytes
-from .findings import KINDS, OF_REACHING, Finding, Seen
-from .table import WORDS, Level, Table, show
+from ..views.table import LEVEL_WORDS, Level, Table, show
+from .findings import FINDING_KINDS, OF_REACHING, Finding, Seen
 
-COLUMNS: Final = (
+HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
     *("ports", "imports", "memory", "clock", "network", "starter"),
 )
-DROPPED: Final = (
-    "starter",
-    "clock",
-    "memory",
-    "system",
-    "address",
-    "disk",
-    "ports",
-    "imports",
-    "python",
-    "network",
+HOST_COLUMNS_DROPPED: Final = (
+    *("starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network"),
 )
-MAX_NAMES: Final = 3  # in a cell
-UNKNOWN: Final = "?"
+NAMES_IN_CELL: Final = 3  # in a cell
+UNKNOWN_CELL: Final = "?"
 
 
 def tell(
@@ -42,11 +33,11 @@ def tell(
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
-    table, lines = make_table(seen, findings), make_lines(seen, findings)
-    show(table, lines, make_data(seen, findings), out, as_json=as_json, environ=environ)
+    table, lines = make_hosts_table(seen, findings), make_hosts_lines(seen, findings)
+    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json, environ=environ)
 
 
-def make_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
@@ -70,7 +61,7 @@ def make_advice(finding: Finding, host: str) -> str:
     return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
-def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     """Return a line for each finding with its hosts and advice, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
@@ -79,7 +70,8 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
             if f.level == level:
                 same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
         lines += [
-            f"{WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; what to do: {make_advice(f, hosts[0])}"
+            f"{LEVEL_WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; "
+            f"what to do: {make_advice(f, hosts[0])}"
             for f, hosts in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
@@ -89,22 +81,22 @@ def make_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
 
 
-def make_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
+def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     started = any(one.facts and one.facts["starter"] for one in seen)
-    columns = COLUMNS if started else [name for name in COLUMNS if name != "starter"]
+    columns = HOST_COLUMNS if started else [name for name in HOST_COLUMNS if name != "starter"]
     for i, one in enumerate(seen):
         worst: dict[str, Level] = {}
         for f in findings:
-            if f.node == i and worst.get(KINDS[f.kind].column) != "problem":
-                worst[KINDS[f.kind].column] = f.level
+            if f.node == i and worst.get(FINDING_KINDS[f.kind].column) != "problem":
+                worst[FINDING_KINDS[f.kind].column] = f.level
         unreached = {f.kind for f in findings if f.node == i} & OF_REACHING
         cells = {"host": one.host, **_show_reached(unreached), **(_make_cells(one, others=others))}
         if "no Python" in {f.kind for f in findings if f.node == i}:
             cells |= {"python": "none"}
-        rows.append([(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in columns])
-    return Table(columns, [name for name in DROPPED if name in columns], rows)
+        rows.append([(cells.get(name, UNKNOWN_CELL), worst.get(name, "ok")) for name in columns])
+    return Table(columns, [name for name in HOST_COLUMNS_DROPPED if name in columns], rows)
 
 
 def _show_reached(kinds: set[str]) -> dict[str, str]:
@@ -121,20 +113,20 @@ def _make_cells(one: Seen, *, others: int) -> dict[str, str]:
         return {}
     programs, memory = facts["programs"], facts["memory"]
     workspace = facts["folders"]["workspace"]
-    busy = [port for port, why in facts["ports"].items() if why]
+    busy = show_few([port for port, why in facts["ports"].items() if why], NAMES_IN_CELL)
     return {
         "python": programs["version"] or "none",
         "system": f"{facts['libc'] or 'libc?'}, {facts['machine']}, {facts['cores']} cores",
         "disk": "no rights" if workspace["error"] else _show_free(workspace["free_bytes"]),
         "address": one.addr or next(iter(facts["addrs"]), "none"),
-        "ports": f"{show_few(busy, MAX_NAMES)} busy" if busy else "free" if facts["ports"] else "none needed",
-        "imports": f"no {show_few(programs['missing'], MAX_NAMES)}" if programs["missing"] else "ok",
+        "ports": f"{busy} busy" if busy else "free" if facts["ports"] else "none needed",
+        "imports": f"no {show_few(programs['missing'], NAMES_IN_CELL)}" if programs["missing"] else "ok",
         "memory": _show_free(memory.get("available")),
         "clock": f"{one.clock_off_s:+.1f} s",
-        "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN,
+        "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN_CELL,
         "starter": facts["starter"],
     }  # fmt: skip
 
 
 def _show_free(n: int | None) -> str:
-    return UNKNOWN if n is None else f"{show_bytes(n)} free"
+    return UNKNOWN_CELL if n is None else f"{show_bytes(n)} free"

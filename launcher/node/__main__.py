@@ -23,6 +23,10 @@ def main(argv: Sequence[str]) -> int | str:
         from .agent import rank
 
         return rank.main(words)
+    if mode == "task":
+        from .agent import brought
+
+        return brought.main(words)
     if mode == "furnish":
         from .agent import install
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from . import codes, job
 
 # Paths in the folder that every node has.
-JOB, PROGRAM, PACKAGE, SECRET = "job/job.json.gz", "job/pslaunch.pyz", "package/package.zip", "secret/secret"
+JOB_FILE, PROGRAM = "job/job.json.gz", "job/pslaunch.pyz"
+PACKAGE = "package/package.zip"
+SECRET_FILE = "secret/secret"
 WHEEL = "wheel"  # folder of a wheel of pslaunch
-NAME = "job/name"  # of the Job that this node's pod is of, from the cluster
+NAME_FILE = "job/name"  # of the Job that this node's pod is of, from the cluster
 MIN_SECRET_BYTES = 16
 
 
@@ -21,9 +23,8 @@ class Beginning(NamedTuple):
 
     plan: job.Plan  # with all nodes
     head: str  # name at which other nodes find node 0, perhaps only later
-    first: str  # name of node 0 itself, which may be known sooner
     port: int  # of the head
-    wait_timeout_s: float  # for all nodes to come
+    wait_timeout_s: float  # for all nodes to connect
     report: str = ""  # file for the job's end as JSON, if it exists
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
     linger_s: float = 0.0  # after the end, for a launcher to fetch files
@@ -34,16 +35,16 @@ class Beginning(NamedTuple):
         return gzip.compress(json.dumps(job.to_data(self), separators=(",", ":")).encode(), mtime=0)
 
 
-def read(folder: str) -> Beginning:
-    """Return what JOB in the folder says."""
-    with gzip.open(os.path.join(folder, JOB)) as f:
+def read_beginning(folder: str) -> Beginning:
+    """Return the content of JOB_FILE in the folder."""
+    with gzip.open(os.path.join(folder, JOB_FILE)) as f:
         data: dict[str, Any] = json.load(f)
     return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})
 
 
 def check_name(folder: str, name: str) -> None:
     """Raise Refusal if the cluster has the Job under another name, OSError without that name."""
-    with open(os.path.join(folder, NAME), encoding="utf-8") as f:
+    with open(os.path.join(folder, NAME_FILE), encoding="utf-8") as f:
         found = f.read().strip()
     if found != name:
         raise codes.Refusal(
@@ -55,8 +56,10 @@ def check_name(folder: str, name: str) -> None:
 
 def read_secret(folder: str) -> bytes:
     """Return the job's secret. Raises ValueError, OSError."""
-    with open(os.path.join(folder, SECRET), encoding="ascii") as f:
+    with open(os.path.join(folder, SECRET_FILE), encoding="ascii") as f:
         secret = bytes.fromhex(f.read().strip())
     if len(secret) < MIN_SECRET_BYTES:
-        raise ValueError(f"{f.name} is no secret: expected at least {MIN_SECRET_BYTES} bytes in hexadecimal")
+        raise ValueError(
+            f"{f.name} is not a secret: expected at least {MIN_SECRET_BYTES} bytes in hexadecimal"
+        )
     return secret

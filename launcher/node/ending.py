@@ -1,6 +1,6 @@
 """Order and times of the signals that end processes. Pure, fed with a clock value in seconds.
 
-`supervise.py` has one ending or several for a job; an agent without a head ends its own processes with one.
+`supervisor.py` has one ending or several for a job; an agent without a head ends its own processes with one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
-KILL_WAIT_S = 2.0  # for reports after KILL; then a node is given up, and its keeper goes on
+KILL_WAIT_S = 2.0  # for reports after KILL; then a node is given up, and its keeper continues
 NEVER = float("inf")
 
 

@@ -81,11 +81,11 @@ class Node(NamedTuple):
 class Limits(NamedTuple):
     """Time limits of a job, in seconds."""
 
-    grace_s: float
-    lost_after_s: float
-    stall_after_s: float
-    stall_timeout_s: float | None
-    trainer_timeout_s: float
+    grace_s: float = 5.0
+    lost_after_s: float = 30.0
+    stall_after_s: float = env.INIT_ARGS["stall_after"].default
+    stall_timeout_s: float | None = None
+    trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
 
 
 class Install(NamedTuple):
@@ -110,23 +110,23 @@ class Package(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All decisions made before any node is asked."""
+    """All decisions made before any node is asked; first, in a JobSpec, those that the user has made."""
 
-    job_id: str
-    name: str
-    epoch: int
-    backend: str
-    server: str  # bundled, script or none
-    why: str  # the reason for `server`
-    roles: tuple[Role, ...]
-    port: int | None  # fixed if given by the user, else proposed by the head
-    ports_num: int
-    ports_num_for_sparse: int
-    trainer_count: int
-    use_gpu: bool
-    added_env: Mapping[str, str]
-    flags: Mapping[str, str]
-    limits: Limits
+    job_id: str = ""
+    name: str = ""
+    epoch: int = 0
+    backend: str = ""
+    server: str = ""  # bundled, script or none
+    why: str = ""  # the reason for `server`
+    roles: tuple[Role, ...] = ()
+    port: int | None = None  # fixed if given by the user, else proposed by the head
+    ports_num: int = env.INIT_ARGS["ports_num"].default
+    ports_num_for_sparse: int = env.INIT_ARGS["ports_num_for_sparse"].default
+    trainer_count: int = env.INIT_ARGS["trainer_count"].default  # compute threads of a trainer
+    use_gpu: bool = env.INIT_ARGS["use_gpu"].default
+    added_env: Mapping[str, str] = {}
+    flags: Mapping[str, str] = {}  # of the trainer
+    limits: Limits = Limits()
     install: Install | None = None
     setup: tuple[str, ...] = ()  # commands that the node's shell runs once before the start
     nic: str = ""  # the interface at whose address others reach a node, if given
@@ -161,11 +161,6 @@ class Placed(NamedTuple):
     plan: Plan
     nodes: tuple[Node, ...]
     processes: tuple[Process, ...]
-
-    @property
-    def is_sent(self) -> bool:
-        """True if any node is filled from the package, False where all have its folder."""
-        return self.plan.package is not None and any(node.dispatched for node in self.nodes)
 
     def list_processes(self, role: str) -> list[Process]:
         return [p for p in self.processes if p.role == role]
@@ -400,11 +395,9 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         ports_num=plan.ports_num,
         ports_num_for_sparse=plan.ports_num_for_sparse,
         pservers=peers.pservers,
-        stall_after_s=plan.limits.stall_after_s,
-        stall_timeout_s=plan.limits.stall_timeout_s,
+        stall_s=(plan.limits.stall_after_s, plan.limits.stall_timeout_s),
         trainer_endpoints=peers.trainers,
-        gloo_endpoint=_make_endpoint(facts, GLOO, 0) if script else None,
-        gloo_path=f"{run_dir}/gloo" if script else "",
+        gloo=(_make_endpoint(facts, GLOO, 0), f"{run_dir}/gloo") if script else None,
         master=_make_endpoint(facts, MASTER, 0) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
@@ -417,16 +410,9 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return Start(
-        key=process.key,
-        node=process.node,
-        role=process.role,
-        argv=argv,
-        cwd=node.workspace,
-        added_env=plan.added_env,
-        contract=written,
-        log=process.log,
+        process.key, process.node, process.role, argv, node.workspace, plan.added_env, written, process.log,
         keep_ports=bundled,
-    )
+    )  # fmt: skip
 
 
 def _make_bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class Round:
 
 
 class Desk(Protocol):
-    """The head, as its opening and dispatch use it."""
+    """The head, as its startup and dispatch use it."""
 
     placed: job.Placed
     links: dict[int, Link]

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 MAX_LINE_CHARS = 8192  # a longer line comes in pieces
 OVERWRITTEN_EVERY_S = 5.0  # period for states of a progress bar that redraws itself by \r
 TAIL_LINES = 20
-ADVICE = "what to do: "  # begins a last line with the remedy for the line before it
+ADVICE_MARK = "what to do: "  # begins a last line with the remedy for the line before it
 _TAIL_BYTES = 8192
 # Our own files beside a node's logs: with --trace, and words that the line to the head no longer carries.
 OWN_LOGS = NODE_TRACE, HEAD_TRACE, GUARDS_LOG = "trace.jsonl", "head-trace.jsonl", "guards.log"

@@ -1,6 +1,6 @@
 """The event loop of one thread: ready descriptors, due timers, signals.
 
-Decisions are elsewhere, pure (supervise.py, job.py), and called with a clock value.
+Decisions are elsewhere, pure (supervisor.py, job.py), and called with a clock value.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def ignore(_result: object) -> None:
 class Timer:
     """A call due at a time, until it is cancelled."""
 
-    __slots__ = ("at_s", "callback")
+    __slots__ = ("callback",)
 
-    def __init__(self, at_s: float, callback: Callback) -> None:
-        self.at_s = at_s
+    def __init__(self, callback: Callback) -> None:
         self.callback: Callback | None = callback
 
     def cancel(self) -> None:
@@ -123,7 +122,7 @@ class Loop:
             self._selector.register(fd, events, (read, write))
 
     def call_at(self, at_s: float, callback: Callback) -> Timer:
-        timer = Timer(at_s, callback)
+        timer = Timer(callback)
         heapq.heappush(self._timers, (at_s, next(self._order), timer))
         return timer
 

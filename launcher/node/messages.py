@@ -32,11 +32,10 @@ PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tu
 
 # Starter -> agent, without a hello: dial this address, and tell there all keys after `secret`, which is
 # missing over TCP: there it stays the same. own: addresses of the node; trainers: as by `pack_ranks`; of:
-# number of trainers on all nodes; sees_mark: the launcher's mark in its folder is seen there.
+# number of trainers on all nodes.
 DialMsg = TypedDict("DialMsg", {
     "type": Literal["dial"], "addrs": Sequence[str], "port": int, "secret": str,
     "node": int, "host": str, "own": Sequence[str], "trainers": list[list[int]], "of": int,
-    "sees_mark": bool,
 }, total=False)
 
 # --- Head -> agent -> head: a node is made ready ---
@@ -211,14 +210,14 @@ FreedMsg = TypedDict("FreedMsg", {"type": Literal["freed"]})
 
 # --- Check -> agent -> check ---
 
-Question = TypedDict("Question", {
+InspectQuestion = TypedDict("InspectQuestion", {
     "nic": str, "paths": dict[str, str], "lock": str, "files": list[str], "links": list[str],
     "ports": list[int], "python": str, "modules": list[str], "packages": tuple[str, ...],
     "pins": list[str], "env": dict[str, str],
 })
 
 
-class InspectMsg(Question):
+class InspectMsg(InspectQuestion):
     """-> Report the facts of the node. Only over pipes or SSH."""
 
     type: Literal["inspect"]

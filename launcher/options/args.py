@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -48,19 +49,21 @@ def split_command_line(
     words: Sequence[str],
     options: Mapping[str, int],
     repeatable: Set[str] = frozenset({"env"}),
-    others: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    find_others: Callable[[str], Sequence[str]] = lambda _name: (),
     aliases: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
     """Split `words`; `options` maps each of our options to how many values follow it.
 
-    others: options of our other commands, with their names. aliases: other spellings of options,
-    with their dashes (`-n`), and the option's name. refused: names of options not to be taken, with reasons.
+    find_others: returns the names of our other commands that have an option. aliases: other spellings of
+    options, with their dashes (`-n`), and the option's name. refused: names of options not to be taken,
+    with reasons.
 
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    return _Splitter(words, options, repeatable, others, aliases, refused).split()
+    ours = {name.replace("-", "_"): (name, values) for name, values in options.items()}
+    return _Splitter(words, ours, repeatable, find_others, aliases, refused).split()
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -69,55 +72,33 @@ def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str |
     return found[0] if found else None
 
 
+@dataclass
 class _Splitter:
-    """One walk over the words; its fields collect the results."""
+    """One walk over the words; its later fields collect the results."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        options: Mapping[str, int],
-        repeatable: Set[str],
-        others: Mapping[str, Sequence[str]],
-        aliases: Mapping[str, str],
-        refused: Mapping[str, str],
-    ) -> None:
-        self.words = words
-        self.at = 0
-        self.options = {name.replace("-", "_"): (name, values) for name, values in options.items()}
-        self.aliases = aliases
-        self.repeatable = repeatable
-        self.others, self.refused = others, refused
-        self.seen: set[str] = set()
-        self.ours: list[str] = []
-        self.flags: dict[str, str] = {}
-        self.forwarded: list[str] = []
-        self.written: dict[str, str] = {}
+    words: Sequence[str]
+    options: Mapping[str, tuple[str, int]]  # with underscores: the name as declared, and its values
+    repeatable: Set[str]
+    find_others: Callable[[str], Sequence[str]]
+    aliases: Mapping[str, str]
+    refused: Mapping[str, str]
+    at: int = 0
+    seen: set[str] = field(default_factory=set)
+    ours: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+    forwarded: list[str] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)
 
     def split(self) -> Split:
-        while self.at < len(self.words):
-            word = self.words[self.at]
-            if word == "--":
-                return self._end_options(self.at + 1)
-            if not word.startswith("-"):
-                return self._make_split(word, self.at + 1)
+        while self.at < len(self.words) and (word := self.words[self.at]).startswith("-") and word != "--":
             self.at += 1
             self._take_option(word)
-        return self._make_split(None, self.at)
-
-    def _end_options(self, at: int) -> Split:
-        if at < len(self.words) and not self.words[at].startswith("-"):
-            return self._make_split(self.words[at], at + 1)
-        return self._make_split(None, at)
-
-    def _make_split(self, program: str | None, args_from: int) -> Split:
-        return Split(
-            ours=tuple(self.ours),
-            trainer_flags=self.flags,
-            forwarded=tuple(self.forwarded),
-            program=program,
-            program_args=tuple(self.words[args_from:]),
-            written=self.written,
-        )
+        rest = [*self.words[self.at :]]
+        if rest[:1] == ["--"]:
+            del rest[0]
+        program = rest.pop(0) if rest and not rest[0].startswith("-") else None
+        ours, forwarded = tuple(self.ours), tuple(self.forwarded)
+        return Split(ours, self.flags, forwarded, program, tuple(rest), self.written)
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
@@ -143,9 +124,9 @@ class _Splitter:
         elif key in TRAINER_FLAGS:
             self._take_flag(key, value if has_value else None)
         else:
-            if key in self.others:
+            if others := self.find_others(key):
                 raise SpecError(
-                    f"--{key} is no option of this command; these have it: {', '.join(self.others[key])}"
+                    f"this command has no option --{key}; commands that have it: {', '.join(others)}"
                 )
             self._refuse_foreign(f"--{name}", key)
             self._refuse_near_miss(name, key)
@@ -203,7 +184,7 @@ class _Splitter:
         return self.words[self.at - 1]
 
     def _refuse_foreign(self, shown: str, key: str) -> None:
-        ours = ELSEWHERE.get(key.replace("-", "_"))
+        ours = ELSEWHERE.get(key.replace("-", "_"), "")
         if ours in self.options:
             raise SpecError(
                 f"{shown} belongs to other launchers; use --{self.options[ours][0]}. "

@@ -80,7 +80,7 @@ def check_syntax(program: Path) -> None:
         parse(program)
     except SyntaxError as e:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise SpecError(f"{program.name} is no program of Python {version}: {_describe(e)}") from None
+        raise SpecError(f"{program.name} is not a program of Python {version}: {_describe(e)}") from None
     except UNREADABLE:
         pass
 

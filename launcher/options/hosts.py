@@ -66,11 +66,10 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
             if named > MAX_HOSTS:
                 raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
             known = found.get(host.address)
-            if known is None:
-                found[host.address] = host
-            else:
+            if known:
                 check_user(known, host, place)
-                found[host.address] = known._replace(times=known.times + 1)
+                host = known._replace(times=known.times + 1)
+            found[host.address] = host
     return list(found.values())
 
 
@@ -126,7 +125,7 @@ def _list_numbers(text: str, word: str, where: str) -> Iterator[str]:
     for piece in text.split(","):
         match = _PIECE.fullmatch(piece.strip())
         if match is None:
-            raise SpecError(f"{where}: {word!r}: [{text}] is no range, as in node[01-64] or node[1-3,7]")
+            raise SpecError(f"{where}: {word!r}: [{text}] is not a range, as in node[01-64] or node[1-3,7]")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise SpecError(f"{where}: {word!r}: [{text}] goes backwards")
@@ -140,13 +139,13 @@ def _check_name(name: str, word: str, where: str) -> str:
         try:
             return str(ipaddress.IPv6Address(name[1:-1]))
         except ValueError as e:
-            raise SpecError(f"{where}: {word!r}: {name} is no IPv6 address: {e}") from None
+            raise SpecError(f"{where}: {word!r}: {name} is not an IPv6 address: {e}") from None
     if not NAME.fullmatch(name):
         raise SpecError(f"{where}: {word!r}: {name!r} is not a host name")
     return name
 
 
-def find_host(hosts: Sequence[Host], text: str, shown: str) -> Host:
+def find_host(hosts: Sequence[Host], text: str, shown: str, remedy: str) -> Host:
     """Return the host of a `Host.text`, with any user. Raises SpecError.
 
     shown: its name in messages.
@@ -156,7 +155,7 @@ def find_host(hosts: Sequence[Host], text: str, shown: str) -> Host:
         if host.address == address:
             return host
     known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
-    raise SpecError(f"{shown} is not among the hosts of this command: {known}; --conf conf.py names others")
+    raise SpecError(f"{shown} is not among the hosts of this command: {known}; {remedy}")
 
 
 # --- Selection. ---
@@ -169,12 +168,10 @@ def choose(hosts: Sequence[Host], include: Sequence[Value], exclude: Sequence[Va
     Raises SpecError for an unknown host, and if none is left.
     """
     chosen = list(hosts)
-    if include:
-        taken = _find_named(include, chosen)
-        chosen = [host for host in chosen if host.address in taken]
-    if exclude:
-        left_out = _find_named(exclude, chosen)
-        chosen = [host for host in chosen if host.address not in left_out]
+    for values, wanted in ((include, True), (exclude, False)):
+        if values:
+            named = _find_named(values, chosen)
+            chosen = [host for host in chosen if (host.address in named) == wanted]
     if hosts and not chosen:
         raise SpecError(f"{_join_values(exclude)} leaves no host")
     return chosen

@@ -64,7 +64,7 @@ def _make_absolute(text: str, cwd: Path) -> Path:
     try:
         return Path(os.path.normpath(cwd / text))
     except ValueError as e:  # an embedded NUL
-        raise SpecError(f"{text!r} is no path: {e}") from e
+        raise SpecError(f"{text!r} is not a path: {e}") from e
 
 
 def _exists(path: Path) -> bool:

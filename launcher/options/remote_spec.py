@@ -19,7 +19,7 @@ from .args import Split
 from .kinds import Value
 from .locate import DEFAULT_PROGRAM, check_folder_to_make, find_folder
 from .sources import Given
-from .spec import JobSpec, choose_job_name, refuse_without_effect
+from .spec import JobSpec, choose_job_name
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 
@@ -46,7 +46,7 @@ def read_nic(given: Given) -> str:
 def _read_path(value: Value) -> str:
     path = value.text
     if not path.startswith(("/", "~")) or not path.isprintable():
-        raise SpecError(f"{value.shown} is no path on the hosts: expected an absolute path, or one from ~")
+        raise SpecError(f"{value.shown} is not a path on the hosts: expected an absolute path, or one from ~")
     return posixpath.normpath(path)
 
 
@@ -126,12 +126,10 @@ def read_programs(given: Given, split: Split, log_dir: str | None, cwd: Path) ->
     wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
     return {
         "program_args": (*split.forwarded, *split.program_args),
-        "trainer_flags": given.trainer_flags,
         "python": None if given.is_set("install") else given.read("python"),
         "log_dir": Path(log_dir) if log_dir else None,
         "wheel": _find_wheel(wheel, cwd) if wheel else None,
         "wheelhouse": find_folder(wheelhouse, cwd) if wheelhouse else None,
-        "setup": tuple(given.options["setup"].kind.read(v.text, v.label) for v in given.get_all("setup")),
         "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd),
         "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd),
     }
@@ -144,21 +142,8 @@ def _find_wheel(value: Value, cwd: Path) -> Path:
     return path
 
 
-def check_remote_effects(spec: JobSpec, given: Given) -> None:
-    """Raise SpecError for an option of the command line without effect on other machines."""
-    sent = spec.site.package
-    for name in ("shard", "link") if not sent else ():
-        refuse_without_effect(given, name, "where nothing is sent (--job_workspace)")
+def check_install(spec: JobSpec, given: Given) -> None:
+    """Raise SpecError for wheels without the package in which they are sent."""
     install = given.get("install")
-    if spec.install and install and not sent:
+    if spec.install and install and not spec.site.package:
         raise SpecError(f"{install.label} needs --job_dispatch_package: the wheels are sent with the package")
-    if spec.install:
-        refuse_without_effect(
-            given, "python", "with --install; --agent_python names the Python that makes its environment"
-        )
-    for name in ("wheel", "wheelhouse") if not spec.install else ():
-        refuse_without_effect(given, name, "without --install")
-    for name in ("fetch_output", "fetch_logs") if spec.detach else ():
-        refuse_without_effect(given, name, "with --detach")
-    if not sent and not spec.install:
-        refuse_without_effect(given, "root_dir", "where nothing is sent (--job_workspace)")

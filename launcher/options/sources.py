@@ -1,8 +1,9 @@
-"""Sources of a job's options: the command line, then pslaunch.toml, then conf.py; the first wins."""
+"""Sources of a job's options: the command line, pslaunch.toml, a file such as conf.py; the first one wins."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,27 +11,22 @@ from pslaunch.runtime.shared.env import get_init_var
 
 from .args import Split
 from .kinds import SourceValues, Value
-from .options import Option, get_options
+from .options import GIVEN, Need, Option, Tables
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
 EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
 
 
+@dataclass
 class Given:
     """All values given for one job, as text."""
 
-    def __init__(
-        self,
-        options: Mapping[str, Option],
-        values: SourceValues,
-        trainer_flags: Mapping[str, str],
-        files: tuple[str, ...] = (),
-        left_out: tuple[str, ...] = (),
-    ) -> None:
-        self.options, self.values, self.trainer_flags = options, values, trainer_flags
-        self.files = files  # that were read
-        self.left_out = left_out  # of these, as lines for the user
+    options: Mapping[str, Option]
+    values: SourceValues
+    trainer_flags: Mapping[str, str]
+    files: tuple[str, ...] = ()  # that were read
+    left_out: tuple[str, ...] = ()  # of these, as lines for the user
 
     def __contains__(self, name: str) -> bool:
         return bool(self.values.get(name))
@@ -51,27 +47,35 @@ class Given:
     def is_set(self, name: str) -> bool:
         return bool(self.read(name))
 
+    def list_unmet(self, name: str) -> list[Need]:
+        """Return the needs of an option that the others do not meet."""
+        needs = [need for need in self.options[name].needs if need.name in self.options]
+        return [
+            need for need in needs
+            if (need.name in self if need.value is GIVEN else self.read(need.name) == need.value)
+        ]  # fmt: skip
 
-def gather(backend: str, split: Split, cwd: Path) -> Given:
+
+def gather(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
+    known = tables.get_options(backend)
     # Readers of files that most jobs lack take 5 ms to import.
     if (cwd / SETTINGS).exists():
         from .toml_file import read_settings
 
-        own, common, more = read_settings(cwd / SETTINGS, backend)
+        own, common, more = read_settings(cwd / SETTINGS, backend, tables)
         layers += [own, common]
         flags = {**more, **flags}
         files.append(SETTINGS)
-    known, named = get_options(backend), merge(layers).get("conf")
-    unnamed = str(known["conf"].default or "") if "conf" in known else ""
-    if named or (unnamed and (cwd / unnamed).exists()):
-        from .conf_py import read_conf
-
-        name = named[0].text if named else unnamed
-        layers.append({k: v for k, v in read_conf(cwd / name, name, left_out.append).items() if k in known})
-        files.append(name)
+    for option in [option for option in known.values() if option.name in tables.readers]:
+        named, unnamed = merge(layers).get(option.name), str(option.default or "")
+        if named or (unnamed and (cwd / unnamed).exists()):
+            name = named[0].text if named else unnamed
+            found = tables.readers[option.name](cwd / name, name, left_out.append)
+            layers.append({k: v for k, v in found.items() if k in known})
+            files.append(name)
     return Given(known, _drop_overruled(merge(layers), flags), flags, tuple(files), tuple(left_out))
 
 

@@ -9,21 +9,27 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
-from ..node.job import PYTHON, Count, Node, Package, deal
+from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
 from .args import Split
 from .detect import ServerMode, choose_server
 from .imports import find_imports
-from .kinds import Flag, Text, Value
+from .kinds import Flag, Text, Truth, Value
 from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, choose_name
-from .options import DEFAULT, get_options
+from .options import DEFAULT, Option
 from .sources import Given
+
+# Options with their value in the plan, apart from those that are read in a way of their own.
+PLANNED: Final = (
+    *("port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"),
+    *("grace", "lost_after", "stall_after", "stall_timeout", "trainer_timeout"),
+)
 
 
 class Site(NamedTuple):
@@ -55,38 +61,23 @@ class JobSpec(NamedTuple):
     Paths here are absolute; paths on other machines may begin with ~.
     """
 
-    backend: str
-    job_name: str
+    draft: Plan  # as far as the user decides; make_plan adds the rest
     workspace: Path  # the folder to send; else the folder on the nodes
     site: Site
     program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
     program_args: tuple[str, ...] = ()
-    trainer_flags: Mapping[str, str] = {}
     server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
-    trainer_count: int = DEFAULT["trainer_count"]  # compute threads of a trainer
-    use_gpu: bool = DEFAULT["use_gpu"]
-    port: int | None = None  # None: the head chooses
-    ports_num: int = DEFAULT["ports_num"]
-    ports_num_for_sparse: int = DEFAULT["ports_num_for_sparse"]
-    env: Mapping[str, str] = {}
     python: str | None = sys.executable  # None: the node's own
     log_dir: Path | None = None  # on the nodes
-    grace_s: float = DEFAULT["grace"]
-    lost_after_s: float = DEFAULT["lost_after"]
-    stall_after_s: float = DEFAULT["stall_after"]
-    stall_timeout_s: float | None = None
-    trainer_timeout_s: float = DEFAULT["trainer_timeout"]
     head: Literal["launcher", "node"] = DEFAULT["head"]  # place of the control process
     detach: bool = False  # the job continues without the launcher; the head is on a node
     install: bool = False  # a virtual environment of the job on each node
-    wheel: Path | None = None  # of pslaunch, for it; None: made from what is installed here
+    wheel: Path | None = None  # of pslaunch, for it; None: made from this machine's installation
     wheelhouse: Path | None = None  # folder of wheels for it; None: the node's own index
-    setup: tuple[str, ...] = ()  # commands for the node's shell, once before the start
     fetch_output: Path | None = None  # local folder for output/ of node 0
     fetch_logs: Path | None = None  # local folder for log/ of every node
-    default_folders: frozenset[str] = frozenset()  # those of these two that were not given
     trace: Path | None = None  # file for the control messages
 
     @property
@@ -99,19 +90,21 @@ class JobSpec(NamedTuple):
         return (runnable, *self.program_args)
 
 
-def check_values(spec: JobSpec, port_label: str = "--port") -> None:
-    """Raise SpecError if a value is not allowed. port_label: the port in messages."""
-    _check_name(spec.job_name, "--job_name")
-    for option in get_options(spec.backend).values():
-        value = getattr(spec, option.field, None)
+def check_values(spec: JobSpec, options: Iterable[Option], port_label: str = "--port") -> None:
+    """Raise SpecError if a value is not allowed. options: of its backend. port_label: in messages."""
+    draft = spec.draft
+    _check_name(draft.name, "--job_name")
+    values = {**draft._asdict(), **draft.limits._asdict(), **spec._asdict()}
+    for option in options:
+        value = values.get(option.field)
         if value is not None and not isinstance(value, (Path, Mapping, tuple)):
             option.kind.check(value, f"--{option.name}")
     for name in ("workspace", "log_dir"):
         path = getattr(spec, name)
         if path is not None and not path.is_absolute() and not (spec.site.remote and str(path)[:1] == "~"):
             raise SpecError(f"{name}={path} is not absolute")
-    _check_flags(spec.trainer_flags, spec.env)
-    for name in spec.env:
+    _check_flags(draft.flags, draft.added_env)
+    for name in draft.added_env:
         check_env_name(name, "--env")
     _check_ports(spec, port_label)
 
@@ -144,15 +137,16 @@ def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
 
 
 def _check_ports(spec: JobSpec, label: str) -> None:
-    if spec.port is None or spec.server_num == 0:
+    draft = spec.draft
+    if draft.port is None or spec.server_num == 0:
         return
     count = spec.site.pservers if spec.server_num is None else Count("total", spec.server_num)
     nodes = deal(contract.PSERVER, count, spec.site.nodes) if spec.site.nodes else []
     on_a_node = max(Counter(node.id for node in nodes).values(), default=1)
-    last = spec.port + on_a_node * (spec.ports_num + spec.ports_num_for_sparse) - 1
+    last = draft.port + on_a_node * (draft.ports_num + draft.ports_num_for_sparse) - 1
     if last > 65535:
         raise SpecError(
-            f"{label}={spec.port}: {on_a_node} pservers need ports up to {last}; 65535 is the last"
+            f"{label}={draft.port}: {on_a_node} pservers need ports up to {last}; 65535 is the last"
         )
 
 
@@ -179,14 +173,27 @@ def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
     ]
 
 
+def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
+    """Return the user's part of the plan, without the job's name."""
+    found = {option.field: given.read(name) for name, option in given.options.items() if name in PLANNED}
+    setup = given.options["setup"].kind if "setup" in given.options else None
+    return Plan(
+        backend=backend,
+        added_env=_read_env(given.get_all("env"), environ),
+        flags=given.trainer_flags,
+        limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
+        setup=tuple(setup.read(v.text, v.label) for v in given.get_all("setup")) if setup else (),
+        **found,
+    )
+
+
 def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of JobSpec with equal meaning on every backend."""
+    """Return the other fields of JobSpec with equal meaning on every backend."""
     values = {
         option.field: given.read(name)
         for name, option in given.options.items()
         if option.field in JobSpec._fields and not option.repeatable and not isinstance(option.kind, Text)
     }
-    values["env"] = _read_env(given.get_all("env"), environ)
     values["head"] = _choose_head(given)
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
@@ -221,13 +228,9 @@ def _choose_head(given: Given) -> Literal["launcher", "node"]:
 
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raise SpecError if a value is not allowed, or an option of the command line has no effect."""
-    if "dry_run" in given.options and given.is_set("dry_run"):
-        refuse_without_effect(given, "trace", "with --dry_run")
     port = given.get("port")
-    check_values(spec, port.label if port else "--port")
-    if spec.server_num == 0:
-        for name in ("server", "port", "ports_num", "ports_num_for_sparse", "stall_after", "stall_timeout"):
-            refuse_without_effect(given, name, "without pservers (--server_num=0)")
+    check_values(spec, given.options.values(), port.label if port else "--port")
+    refuse_unmet(given)
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
     if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.site.remote and kind == "bundled"):
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
@@ -253,11 +256,19 @@ def _find_runtime_import(spec: JobSpec) -> str:
     return find_imports(program, spec.workspace).needed.get("pslaunch", "")
 
 
+def refuse_unmet(given: Given) -> None:
+    """Raise SpecError if an option of the command line has no effect beside others."""
+    for name in given.options:
+        for need in given.list_unmet(name) if name in given else ():
+            refuse_without_effect(given, name, need.words)
+
+
 def refuse_without_effect(given: Given, name: str, why: str) -> None:
     """Raise SpecError if the option is on the command line: in a file it may be for other jobs."""
     for value in given.get_all(name):
-        flag = isinstance(given.options[name].kind, Flag)
-        if value.on_line and not (flag and not given.is_set(name)):
+        kind = given.options[name].kind
+        flag, is_off = isinstance(kind, Flag), isinstance(kind, Flag | Truth) and not given.is_set(name)
+        if value.on_line and not is_off:
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 
 

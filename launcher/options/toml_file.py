@@ -1,4 +1,4 @@
-"""pslaunch.toml: options in a file, for all backends or in a section for one.
+"""pslaunch.toml: options in a file, for all commands or in a section for one backend.
 
 Rejected keys and values raise SpecError with file, section, key, and the nearest name.
 """
@@ -8,41 +8,47 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
 
 from ..errors import SpecError
 from .args import find_nearest
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text
-from .options import BACKENDS, OPTIONS, Option, get_options
+from .options import Option, Tables
 
-SECTIONS: Final = BACKENDS
-OPTION_OF: Final = {option.name: option for option in OPTIONS}
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
 
 
-def read_settings(path: Path, backend: str) -> tuple[SourceValues, SourceValues, Mapping[str, str]]:
+def read_settings(
+    path: Path, backend: str, tables: Tables
+) -> tuple[SourceValues, SourceValues, Mapping[str, str]]:
     """Return the values of the backend's section, the values for all, and the trainer's flags of both.
 
     Raises SpecError, also for errors in another backend's section.
     """
     data = _load(path)
-    top = {key: value for key, value in data.items() if key not in SECTIONS}
-    values, flags = _read_table(top, OPTION_OF, f"{path.name}: ", [*OPTION_OF, *TRAINER_FLAGS, *SECTIONS])
+    names = list(dict.fromkeys([*tables.names, backend]))
+    if any(isinstance(value, dict) and key not in (*names, "env") for key, value in data.items()):
+        names += [name for name in tables.list_added() if name not in names]
+    of = {name: tables.get_options(name) for name in names if name in tables.names or name in data}
+    everywhere = {key: option for options in reversed(of.values()) for key, option in options.items()}
+    top = {key: value for key, value in data.items() if key not in names}
+    values, flags = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *TRAINER_FLAGS, *names])
     sections = {
-        name: _read_section(path.name, name, data.get(name, {})) for name in sorted({*BACKENDS, backend})
+        name: _read_section(path.name, name, data.get(name, {}), known, everywhere)
+        for name, known in sorted(of.items())
     }
     own, own_flags = sections[backend]
-    known = get_options(backend)
-    return own, {name: v for name, v in values.items() if name in known}, {**flags, **own_flags}
+    return own, {name: v for name, v in values.items() if name in of[backend]}, {**flags, **own_flags}
 
 
-def _read_section(file: str, name: str, table: object) -> Read:
+def _read_section(
+    file: str, name: str, table: object, known: Mapping[str, Option], everywhere: Mapping[str, Option]
+) -> Read:
     if not isinstance(table, dict):
         raise SpecError(f"{file}: {name} is not a section; begin it with [{name}]")
-    known = get_options(name)
-    others = OPTION_OF.keys() - known.keys()
+    others = everywhere.keys() - known.keys()
     if strange := [key for key in table if key.replace("-", "_") in others]:
         raise SpecError(f"{file}: [{name}].{strange[0]} is not an option of pslaunch {name}")
     return _read_table(table, known, f"{file}: [{name}].", [*known, *TRAINER_FLAGS])

@@ -1,20 +1,24 @@
-"""Extensions of typer: commands that pass words on, and options from the table."""
+"""Extensions of typer: commands that pass words on, and options from the table.
+
+The list of commands needs nothing else of this folder: for its speed the rest is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import SpecError
-from .args import find_nearest, split_command_line
-from .options import OPTIONS, Option, get_options
-from .refused import REFUSED
+
+if TYPE_CHECKING:
+    from .args import Split
+    from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
 
@@ -39,10 +43,28 @@ def _print_help(ctx: Any) -> None:
 # Typer would import pydantic for the options of the next two, which takes longer than starting a job.
 
 
+class Listed(NamedTuple):
+    """A command as its group lists it. It is made only when it is invoked, from the words after its name."""
+
+    text: str  # its help; "": it is not listed
+    make: Callable[[Sequence[str]], Any]  # raises SpecError
+
+
 class Commands(TyperGroup):
     """A group of commands: help without arguments, and the nearest command for an unknown one."""
 
-    absent: ClassVar[Mapping[str, str]] = {}  # messages for commands that do not exist yet
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        names: Sequence[str],
+        find: Callable[[str], Listed],
+        find_added: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """find: returns a command by its name. find_added: returns names of further ones; slow."""
+        settings = {"help_option_names": list(HELP_NAMES)}
+        super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
+        self._names, self._find, self._find_added = names, find, find_added
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] in HELP_NAMES:
@@ -50,47 +72,80 @@ class Commands(TyperGroup):
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
-        if args[0] in self.absent:
-            ctx.fail(self.absent[args[0]])
-        if args[0] not in self.commands:
-            near = find_nearest(args[0].strip("-").lower(), self.commands, cutoff=0.5)
-            meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(self.commands)}"
+        names = self._names
+        if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
+            from .args import find_nearest
+
+            near = find_nearest(args[0].strip("-").lower(), names, cutoff=0.5)
+            meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(names)}"
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         ctx.args = args
         return args
 
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return [*self._names, *(name for name in self._find_added() if name not in self._names)]
+
+    def get_command(self, _ctx: Any, name: str, words: Sequence[str] = ()) -> Any:
+        """Return a command, made for these words. Raises SpecError."""
+        return self._find(name).make(words)
+
     def invoke(self, ctx: Any) -> Any:
         name, *words = ctx.args
-        with self.commands[name].make_context(name, words, parent=ctx) as inner:
+        with report_usage_errors(ctx):
+            command = self.get_command(ctx, name, words)
+        with command.make_context(name, words, parent=ctx) as inner:
             return inner.command.invoke(inner)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            try:
+                text = self._find(name).text
+            except SpecError as e:  # of another package
+                text = str(e)
+            rows.append((name, " ".join(text.strip().partition("\n\n")[0].split())))
+        with formatter.section("Commands"):
+            formatter.write_dl([row for row in rows if row[1]])
 
 
 class JobCommand(TyperCommand):
     """A command that starts a job: unknown words are passed to the trainer and the program."""
 
-    backend: str  # its options
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        options: Mapping[str, Option],
+        refused: Mapping[str, str],
+        find_others: Callable[[str], Sequence[str]],
+        run: Callable[[Any, Split], None],
+    ) -> None:
+        """refused, find_others: as in split_command_line. run: takes the context and the words."""
+        metavar = "[OPTIONS] [PROGRAM [ARGS]...]"
+        super().__init__(name, help=inspect.cleandoc(text), options_metavar=metavar, rich_markup_mode=None)
+        self.options, self._refused, self._find_others, self._run = options, refused, find_others, run
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ours = get_options(self.backend)
-        options = {name: option.values for name, option in ours.items()}
-        aliases = {alias: name for name, option in ours.items() for alias in option.aliases}
-        repeatable = {name for name, option in ours.items() if option.repeatable}
-        others: dict[str, list[str]] = {}
-        for option in OPTIONS:
-            if option.name not in ours:
-                others.setdefault(option.name, []).extend(option.backends)
+        from .args import split_command_line
+
+        options = {name: option.values for name, option in self.options.items()}
+        aliases = {alias: name for name, option in self.options.items() for alias in option.aliases}
+        repeatable = {name for name, option in self.options.items() if option.repeatable}
         with report_usage_errors(ctx):
             split = split_command_line(
-                args, {**options, "help": 0}, repeatable, others, aliases, REFUSED.get(self.backend, {})
+                args, {**options, "help": 0}, repeatable, self._find_others, aliases, self._refused
             )
         if "--help" in split.ours:
             _print_help(ctx)
-        ctx.meta["split"], ctx.meta["backend"] = split, self.backend
+        ctx.meta["split"] = split
         return []
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options for its help; only there, since to make them takes 5 ms for each command."""
-        return [*make_options(self.backend), *super().get_params(ctx)]
+        return [*make_options(self.options.values()), *super().get_params(ctx)]
+
+    def invoke(self, ctx: Any) -> None:
+        self._run(ctx, ctx.meta["split"])
 
 
 class PlainCommand(TyperCommand):
@@ -114,17 +169,23 @@ def make_flag_option(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
 
-def make_options(backend: str) -> list[Any]:
-    """Return the options of a backend's command as typer makes them of a function's signature."""
+def make_command(
+    function: Callable[..., None], cls: type[TyperCommand] = TyperCommand, **settings: Any
+) -> Any:
+    """Return the command that typer makes of a function."""
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(cls=cls, **settings)(function)
+    return typer.main.get_command(alone)
+
+
+def make_options(options: Iterable[Option]) -> list[Any]:
+    """Return options as typer makes them of a function's signature."""
 
     def command() -> None:
         pass
 
-    options = [_make_parameter(option) for option in get_options(backend).values()]
-    vars(command)["__signature__"] = inspect.Signature(options)
-    alone = typer.Typer(add_completion=False)
-    alone.command()(command)
-    return list(typer.main.get_command(alone).params)
+    vars(command)["__signature__"] = inspect.Signature([_make_parameter(option) for option in options])
+    return list(make_command(command).params)
 
 
 def _make_parameter(option: Option) -> inspect.Parameter:

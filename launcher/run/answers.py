@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..errors import ClusterError, HostError, NodeLostError
 
-AT_ONCE = 16  # questions at the same time
+QUESTIONS_AT_ONCE = 16  # questions at the same time
 AHEAD = 16  # pieces of an answer that wait here
 SILENCE = (HostError, ClusterError, NodeLostError)  # of a node that is not asked again
 
@@ -35,7 +35,7 @@ def ask_all(questions: Sequence[Question]) -> Iterator[list[Generator[bytes]]]:
     for question in questions:
         answers.append(_Answer(question, last.get(question.node)))
         last[question.node] = answers[-1]
-    pool = ThreadPoolExecutor(AT_ONCE)
+    pool = ThreadPoolExecutor(QUESTIONS_AT_ONCE)
     try:
         for answer in answers:
             pool.submit(answer.take)

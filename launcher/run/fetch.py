@@ -82,7 +82,7 @@ def _name_folder(job_id: str, node: Node) -> str:
 
 
 def describe_results(found: Fetched, output: Path | None, logs: Path | None) -> list[str]:
-    """Return in words what came into the folders of a fetch without failures."""
+    """Return a text on the files that a fetch without failures has written."""
     said = []
     if output:
         none = "there are no results: output/ has nothing new"
@@ -99,7 +99,7 @@ def _has_file(folder: Path, found: Fetched) -> bool:
 def describe_log(
     found: Fetched, failure: Mapping[str, Any], job_id: str, nodes: Sequence[Node], logs: Path
 ) -> list[str]:
-    """Return in words where the log of what has failed is here; [] if it has none, or that did not come.
+    """Return a text with the local path of the failed part's log; [] if it has none, or it was not fetched.
 
     failure: of the event `end`.
     """

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ..backends.base import OF_ANOTHER, BeginningBackend, find_backend
+from ..backends.base import Backend
+from ..backends.lines import OF_ANOTHER
+from ..backends.registry import find_face
 from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
+from ..follow.remote_head import RemoteHead
 from ..node import codes, job, logs
 from ..node.head.events import PROGRESS, make_end
 from ..node.later import record
@@ -24,30 +27,29 @@ from ..views.log_view import LogView
 from ..views.view import Said, Transcript, show_process
 from .answers import Question, ask_all
 from .known_jobs import (
-    complain,
     explain_no_jobs,
-    find,
+    find_job,
     find_reached,
     format_line,
     list_jobs,
     make_unknown_error,
     open_backend,
+    print_error,
     print_line,
     write_news,
 )
-from .observe import RemoteHead
 
 if TYPE_CHECKING:
     from ..node.messages import JobRecord as Record
 
-LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
+HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
     "failure", "processes",
 )  # fmt: skip
 # Fields of a process in `status`; any others of a record that comes from elsewhere are left out.
-SHOWN: Mapping[str, Any] = {
+SHOWN_FIELDS: Mapping[str, Any] = {
     **PROGRESS, "state": is_name, "said": is_name, "pid": int, "code": is_code, "signal": is_name,
 }  # fmt: skip
 STOPPED = ("job", "state", "code", "reason")  # JSON of `stop`
@@ -59,8 +61,8 @@ class _NoAnswerError(NodeLostError):
 
 def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
     """Return the current record of a job whose head was lost; raises `why` unless it has ended."""
-    again = find(r["job"], elsewhere)
-    if again["state"] in ("running", record.UNKNOWN):
+    again = find_job(r["job"], elsewhere)
+    if again["state"] in ("running", record.STATE_UNKNOWN):
         raise why
     return again
 
@@ -73,7 +75,7 @@ def _connect(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
             line = backend.open_head_line(r)
         except OSError as e:
             raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
-        head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=LOST_AFTER_S)
+        head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=HEAD_LOST_AFTER_S)
         with contextlib.closing(head):
             yield head, loop
         if head.lost:
@@ -86,7 +88,7 @@ def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None)
     for r in found:
         print_line(json.dumps(_select_news(r)) if as_json else format_line(r), out)
     if not found:
-        complain(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
+        print_error(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
 
 
 def _select_news(r: Record) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
     """Print the status of a job and of each process."""
-    r = _add_status(find(word, elsewhere), elsewhere)
+    r = _add_status(find_job(word, elsewhere), elsewhere)
     if as_json:
         print(json.dumps(_select_news(r)), file=out)
         return
@@ -123,7 +125,9 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
         print_line(f"  {said.text}", out)
     never = {record.WAITING: "not started"} if r["state"] == "ended" else {}
     for process in r.get("processes", ()):
-        known = {k: process[k] for k, shape in SHOWN.items() if k in process and fits(process[k], shape)}
+        known = {
+            k: process[k] for k, shape in SHOWN_FIELDS.items() if k in process and fits(process[k], shape)
+        }
         known["state"] = never.get(known.get("state", ""), known.get("state", ""))
         shown = f"{process['process']} on {transcript.show_node(process['node'])}"
         print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
@@ -300,7 +304,7 @@ def fetch(
 ) -> int:
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
     from .fetch import fetch_results
-    from .result_folders import hold, make_held_error
+    from .result_folders import hold_folders
 
     r = _find_begun(word, elsewhere)
     nodes = _read_places(r)
@@ -310,11 +314,8 @@ def fetch(
     # Without a process, files there belong to earlier jobs.
     output = folder / "output" if _has_begun(r) else None
     logs = folder / "log"
-    with contextlib.ExitStack() as at_end:
-        for place in filter(None, (output, logs)):
-            if holder := at_end.enter_context(hold(place, r["job"], _warn_fetching)):
-                raise make_held_error(str(place), holder)
-        there = at_end.enter_context(open_backend(r))
+    folders = {str(place): place for place in (output, logs) if place}
+    with hold_folders(folders, r["job"], _warn_fetching), open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
     brought = sorted(found.brought)
     if as_json:
@@ -324,29 +325,29 @@ def fetch(
     for left_out in found.left_out:
         _warn_fetching(f"not fetched: {left_out}")
     for told in dict.fromkeys(str(e) for e, _ in found.failed):
-        complain(f"pslaunch: {told}")
+        print_error(f"pslaunch: {told}")
     code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
-        complain(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
+        print_error(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
     return code or (codes.FAILED if output is None else codes.OK)
 
 
 def _warn_fetching(text: str) -> None:
-    complain(f"pslaunch fetch: {text}")
+    print_error(f"pslaunch fetch: {text}")
 
 
 def stop(
     word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """End a job, with `kill` at once, and wait for its end. Returns 0."""
-    r = find(word, elsewhere)
-    if r["state"] == record.UNKNOWN:
+    r = find_job(word, elsewhere)
+    if r["state"] == record.STATE_UNKNOWN:
         raise make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] not in record.OVER:
         told = f"{r['job']} has ended"
     with open_backend(r) as backend:
-        if isinstance(backend, BeginningBackend):
+        if backend.owns_nodes:
             r = _stop_and_remove(r, elsewhere, backend, kill=kill)
         elif r["state"] == "running":
             r = _stop_running(r, elsewhere, kill=kill)
@@ -354,10 +355,8 @@ def stop(
     return codes.OK
 
 
-def _stop_and_remove(
-    r: Record, elsewhere: Elsewhere | None, backend: BeginningBackend, *, kill: bool
-) -> Record:
-    """End a job, without a line by its removal, which ends it in order too; remove all that nobody holds."""
+def _stop_and_remove(r: Record, elsewhere: Elsewhere | None, backend: Backend, *, kill: bool) -> Record:
+    """End a job, without a line to its head by removal, in order too; remove all that no launcher holds."""
     stopped = cast("Record", {**r, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"})
     if r["state"] == record.WAITING:
         r = stopped
@@ -370,11 +369,10 @@ def _stop_and_remove(
             r = stopped
     if kill:
         backend.limit_end(0.0)
-    backend.adopt(r["job"])
-    if left := backend.remove():
+    if left := backend.remove_job(r["job"]):
         raise NodeLostError("; ".join(left))
     if "path" in r:
-        write_news(cast("Record", {**r, "reach": find_backend(r["backend"]).to_data(r["reach"])}), r)
+        write_news(cast("Record", {**r, "reach": find_face(r["backend"]).to_data(r["reach"])}), r)
     return r
 
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
-from ..backends.base import BeginningBackend, LaterBackend, find_backend, make_later_backend
+from ..backends.base import Backend
+from ..backends.registry import OWN, find_face
 from ..errors import FileError, PslaunchError, SpecError
 from ..node import logs
 from ..node.later import record
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from ..node.messages import JobRecord as Record
 
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
-MAX_SHOWN = 100  # bytes of an invalid record
+SHOWN_BYTES = 100  # bytes of an invalid record
 ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
 OF_TERMINALS = "a job without --detach is ended in its own terminal"
-NOT_KNOWN = f"its first host does not know it any more: it keeps only the last {record.KEPT} ended jobs"
+NOT_KNOWN = (
+    f"its first host does not know it any more: it keeps only the last {record.KEPT_RECORDS} ended jobs"
+)
 
 
 def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
@@ -35,8 +38,10 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     known to this machine, or those known elsewhere. The state of a job that runs elsewhere is read there.
     """
     if elsewhere is not None:
-        return _read_jobs_there(elsewhere.backend, elsewhere.reach)
-    read = record.read_all(record.get_folder(os.environ), lambda text: complain(f"pslaunch: {text}"))
+        name, reach = elsewhere.backend, elsewhere.reach
+        with open_backend({"backend": name, "reach": reach}) as there:
+            return _parse_records(there.read_records(), name, reach)
+    read = record.read_all(record.get_folder(os.environ), lambda text: print_error(f"pslaunch: {text}"))
     led = {
         r["job"]: r for r in read if not record.is_pointer(r)
     }  # here, or on a machine that shares the folder
@@ -44,9 +49,9 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
     asked: dict[str, list[Record]] = {}
     for r in filter(record.is_pointer, read):
         here = led.pop(r["job"], None)
-        if r["state"] != record.ELSEWHERE:
+        if r["state"] != record.LED_ELSEWHERE:
             found.append(_add_reach(r))
-        elif here and here["state"] != record.UNKNOWN:
+        elif here and here["state"] != record.STATE_UNKNOWN:
             found.append(_add_reach({**here, "reach": r.get("reach")}))
             _note_end(r, here)
         else:
@@ -59,19 +64,14 @@ def _add_reach(r: Record) -> Record:
     """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
     try:
         r = _add_error(r)
-        return {**r, "reach": find_backend(r["backend"]).from_data(r["reach"])} if "reach" in r else r
+        return {**r, "reach": find_face(r["backend"]).from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
         return {**r, "reach": None, "error": e}
 
 
 def _add_error(r: Record) -> Record:
-    """Add the error for who asks for files that are gone."""
+    """Add the error for requests of files that no longer exist."""
     return {**r, "error": FileError(r["unreachable"])} if "unreachable" in r else r
-
-
-def _read_jobs_there(backend: str, reach: object) -> list[Record]:
-    with open_backend({"backend": backend, "reach": reach}) as there:
-        return _parse_records(there.read_records(), backend, reach)
 
 
 def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list[Record]:
@@ -83,11 +83,11 @@ def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list
     found: list[Record] = []
     for line in text.splitlines():
         try:
-            told = {k: v for k, v in record.parse(bytes(line)).items() if k not in ADDED}
+            told = {k: v for k, v in record.parse_record(bytes(line)).items() if k not in ADDED}
             found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
         except (ValueError, RecursionError) as e:
-            begin = line[:MAX_SHOWN].decode("utf-8", "replace")
-            complain(
+            begin = line[:SHOWN_BYTES].decode("utf-8", "replace")
+            print_error(
                 f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
             )
     return found
@@ -102,7 +102,7 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
         for pointers in asked:
             name, reach = pointers[0]["backend"], None
             try:
-                reach = find_backend(name).from_data(pointers[0].get("reach"))
+                reach = find_face(name).from_data(pointers[0].get("reach"))
                 there = at_end.enter_context(open_backend({"backend": name, "reach": reach}))
             except PslaunchError as e:
                 found += _mark_unknown(pointers, reach, e)
@@ -119,12 +119,12 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
 
 
 def _mark_unknown(pointers: Sequence[Record], reach: object, e: PslaunchError) -> list[Record]:
-    unknown = {"state": record.UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
+    unknown = {"state": record.STATE_UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
     return [cast("Record", {**r, **unknown}) for r in pointers]
 
 
 def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) -> list[Record]:
-    """Return the records of jobs with what is known there; their ends are recorded here."""
+    """Return the records of jobs, updated from where they run; their ends are recorded here."""
     known = {r["job"]: r for r in there}
     found: list[Record] = []
     for r in pointers:
@@ -140,11 +140,10 @@ def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) 
 
 def _explain_forgotten(backend: str, reach: object) -> Record:
     """Return the state of a job that is not known there any more."""
-    there = make_later_backend(backend, reach)
-    if not isinstance(there, BeginningBackend):
-        return {"state": record.UNKNOWN, "reason": NOT_KNOWN}
-    error = there.explain_forgotten()
-    return {"state": record.UNKNOWN, "reason": str(error), "error": error}
+    error = find_face(backend).make_backend(reach).explain_forgotten()
+    if error is None:
+        return {"state": record.STATE_UNKNOWN, "reason": NOT_KNOWN}
+    return {"state": record.STATE_UNKNOWN, "reason": str(error), "error": error}
 
 
 def _note_end(pointer: Record, news: Record) -> None:
@@ -154,12 +153,12 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def write_news(pointer: Record, news: Record) -> None:
-    """Write news into the record of a job that runs elsewhere."""
+    """Update the record of a job that runs elsewhere."""
     fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
     record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
 
-def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
+def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
     """Return the job with this id, else with this name, else whose id begins so. Raises SpecError.
 
     Several jobs may match if all but this job have ended.
@@ -167,14 +166,14 @@ def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
     jobs = list_jobs(elsewhere)
     found = (
         [r for r in jobs if r["job"] == word]
-        or [r for r in jobs if word in (r.get("name"), r["job"].rpartition("-")[0])]  # NAME-RUN on Kubernetes
+        or [r for r in jobs if word in (r.get("name"), r["job"].rpartition("-")[0])]
         or [r for r in jobs if r["job"].startswith(word)]
     )
     if len(found) == 1:
         return found[0]
     if found:
         alive = [r for r in found if r["state"] not in record.OVER]
-        if len(alive) == 1 and alive[0]["state"] != record.UNKNOWN:
+        if len(alive) == 1 and alive[0]["state"] != record.STATE_UNKNOWN:
             return alive[0]
         advice = "give more of the id" if alive else f"all have ended, {found[-1]['job']} is the newest"
         raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
@@ -188,8 +187,8 @@ def find(word: str, elsewhere: Elsewhere | None = None) -> Record:
 
 def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job as `find` does; raises the reason if its nodes can't be asked."""
-    r = find(word, elsewhere)
-    if "error" in r or r["state"] == record.UNKNOWN:
+    r = find_job(word, elsewhere)
+    if "error" in r or r["state"] == record.STATE_UNKNOWN:
         raise make_unknown_error(r)
     return r
 
@@ -204,13 +203,14 @@ def explain_no_jobs(elsewhere: Elsewhere | None) -> str:
     """Return the words for an empty list of jobs."""
     if elsewhere is not None:
         return f"no jobs are known to {elsewhere.shown}"
-    return "no jobs are known here; --conf conf.py asks hosts, --namespace=NAME a cluster"
+    hints = ", ".join(filter(None, (find_face(name).place_hint for name in OWN)))
+    return f"no jobs are known here; {hints}"
 
 
 @contextlib.contextmanager
-def open_backend(r: Record) -> Iterator[LaterBackend]:
+def open_backend(r: Record) -> Iterator[Backend]:
     """Open the way to the nodes of a job; the job goes on when it is closed."""
-    backend = make_later_backend(r["backend"], r.get("reach"))
+    backend = find_face(r["backend"]).make_backend(r.get("reach"))
     try:
         yield backend
     finally:
@@ -228,7 +228,7 @@ def format_line(r: Record) -> str:
     return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a line to standard error."""
     if sys.stderr is not None:  # None if it is closed
         print_line(text, sys.stderr)

@@ -9,19 +9,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from ..backends.base import Backend, LaterBackend, find_backend
-from ..errors import (
-    STOP_SIGNALS,
-    FileError,
-    HostError,
-    HostsError,
-    PreflightError,
-    PslaunchError,
-)
+from ..backends.base import Backend
+from ..backends.registry import find_face
+from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightError, PslaunchError
+from ..follow.slow_work import SlowWork
+from ..follow.watch import Watch
+from ..follow.way import Asked, Scene, Started, Way, wait_for_work
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place
 from ..node.later import record
@@ -29,12 +25,11 @@ from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
 from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, render
-from ..views.async_writer import Outlet
-from .slow_work import SlowWork
-from .watch import Watch
-from .ways import Asked, Scene, Started, Way, choose_way, wait_for_work
+from ..views.outlet import Outlet
+from .ways import choose_way
 
 if TYPE_CHECKING:
+    from ..follow.way import AnyHead
     from ..node.line.trace import Trace
     from ..node.messages import JobRecord
 
@@ -53,11 +48,11 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
     Raises PslaunchError if an asked host has a problem, or the package can't be sent.
     """
-    plan = make_plan(spec, spec.site.job_id or make_job_id(spec.job_name))
+    plan = make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name))
     if connect:
         from ..check.check import find_facts
 
-        placed, facts = find_facts(spec, plan)
+        placed, facts = find_facts(spec, plan, find_face(spec.draft.backend).make_backend(spec.site.reach))
     else:
         placed = place(plan, plan.nodes or spec.site.expected)
         facts = Facts.make_symbolic(placed)
@@ -66,7 +61,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
             list_sizes(plan.package)  # raises if it can't be sent
     data = plan_as_data(placed, facts)
-    if start := find_backend(spec.backend).describe_start(spec.site.reach, plan):
+    if start := find_face(spec.draft.backend).describe_start(spec.site.reach, plan):
         data["start"] = start
     return json.dumps(data) if as_json else render(data)
 
@@ -77,7 +72,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     Raises PslaunchError if it can't begin.
     """
     trace = _begin_trace(spec)
-    plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.job_name)), spec)
+    plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name)), spec)
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
@@ -110,13 +105,16 @@ def _report_failed_start(out: TextIO) -> Iterator[None]:
         raise
 
 
-def _hold_folders(spec: JobSpec, job_id: str) -> AbstractContextManager[tuple[JobSpec, list[str]]]:
-    """Make and hold the folders for results, as `hold_folders`, if this launcher fetches any."""
-    if spec.detach or not (spec.fetch_output or spec.fetch_logs):
-        return contextlib.nullcontext((spec, []))
-    from .result_folders import hold_folders
+def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> list[str]:
+    """Make and hold the folders for results, if this launcher fetches any; return warnings."""
+    warnings: list[str] = []
+    given = {"fetch_output": spec.fetch_output, "fetch_logs": spec.fetch_logs}
+    folders = {f"--{name}={folder}": folder for name, folder in given.items() if folder and not spec.detach}
+    if folders:
+        from .result_folders import hold_folders
 
-    return hold_folders(spec, job_id)
+        at_end.enter_context(hold_folders(folders, job_id, warnings.append))
+    return warnings
 
 
 def _begin_trace(spec: JobSpec) -> Trace | None:
@@ -133,7 +131,8 @@ def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
         return False
     from ..check.check import check_after_failed_start
 
-    return check_after_failed_start(spec, failed)
+    backend = find_face(spec.draft.backend).make_backend(spec.site.reach)
+    return check_after_failed_start(spec, backend, failed)
 
 
 def _add_wheels(plan: Plan, spec: JobSpec) -> Plan:
@@ -156,9 +155,8 @@ def _run(
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
     with contextlib.ExitStack() as at_end:
-        spec, warnings = at_end.enter_context(_hold_folders(spec, plan.job_id))
-        site, way = spec.site, choose_way(spec, plan)
-        backend = way.backend
+        warnings = _hold_folders(spec, plan.job_id, at_end)
+        way = choose_way(spec, plan)
         loop, outlet = Loop(), Outlet(out or sys.stdout)
         at_end.callback(outlet.drain)
         if trace:
@@ -167,8 +165,8 @@ def _run(
         # From here on a signal waits until the loop runs, when what was started can be ended.
         loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
         starting = SlowWork(loop, way.start)
-        at_end.callback(backend.close)
-        at_end.callback(_leave, starting, backend)
+        at_end.callback(way.backend.close)
+        at_end.callback(_leave, starting, way.backend)
         starting.give_time()
         # While nodes start: 5 ms, which they would wait.
         from ..views.make_view import make_view
@@ -177,41 +175,48 @@ def _run(
             json=as_json,
             out=cast(TextIO, outlet),
             clock=time.monotonic,
-            processes=_list_expected(plan, site),
+            processes=_list_expected(plan, spec.site),
         )
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
-        watch.on_ending = backend.limit_end
+        watch.on_ending = way.backend.limit_end
         for text in warnings:
             watch.say(text, "warning")
         head = way.find_head(Scene(loop, watch, at_end, trace), starting)
-        if way.later and site.remote:
-            _keep_way(plan, way.later, len(way.nodes), detach=spec.detach)
+        if way.is_found_later and spec.site.remote:
+            _keep_way(plan, way.backend, len(way.nodes), detach=spec.detach)
         if head is None:
-            return _leave_job(way, watch, "goes on by itself"), True
-        watch.begin(head)
-        way.confirm(loop, watch)
-        if spec.detach:
-            watch.run_until(lambda: watch.has_started_all or head.done)
-            if not head.done and way.free(loop):
-                return _leave_job(way, watch, "goes on by itself"), True
-        watch.run_until_done()
-        code = way.explain_loss(loop, watch) if head.code == codes.NODE_LOST else head.code
-        if spec.detach and way.keeps_files(watch):
-            _leave_job(way, watch, "is over already" if way.has_ended else "may go on")
-            return code, True
-        fetched = codes.OK
-        if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
-            fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=as_json)
-        elif site.remote and head.code == codes.OK and not as_json:  # in JSON, `end` is the last line
-            node_0 = head.placed.nodes[0]
-            kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
-            watch.say(way.describe_keeping() or kept)
-        if way.remove(loop, watch):
-            _name_pointer(plan).unlink(missing_ok=True)
-        if head.code != codes.NODE_LOST:  # the job's end was seen
-            record.remove_secret(str(_name_pointer(plan)))
-        return code or fetched, watch.any_began
+            return _leave_job(way, watch, "continues by itself"), True
+        return _follow_to_end(loop, spec, way, watch, head, quiet=as_json)
+
+
+def _follow_to_end(
+    loop: Loop, spec: JobSpec, way: Way, watch: Watch, head: AnyHead, *, quiet: bool
+) -> tuple[int, bool]:
+    """Show the job until it ends or is detached, fetch its results and remove the rest; returns as `_run`."""
+    watch.begin(head)
+    way.confirm(loop, watch)
+    if spec.detach:
+        watch.run_until(lambda: watch.has_started_all or head.done)
+        if not head.done and way.free(loop):
+            return _leave_job(way, watch, "continues by itself"), True
+    watch.run_until_done()
+    code = way.explain_end(loop, watch, head.code)
+    if spec.detach and way.keeps_files(watch):
+        _leave_job(way, watch, "is over already" if way.has_ended else "may go on")
+        return code, True
+    fetched = codes.OK
+    if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
+        fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=quiet)
+    elif spec.site.remote and head.code == codes.OK and not quiet:  # in JSON, `end` is the last line
+        node_0 = head.placed.nodes[0]
+        kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
+        watch.say(way.describe_keeping() or kept)
+    if way.remove(loop, watch):
+        _name_pointer(way.plan).unlink(missing_ok=True)
+    if head.code != codes.NODE_LOST:  # the job's end was seen
+        record.remove_secret(str(_name_pointer(way.plan)))
+    return code or fetched, watch.any_began
 
 
 def _list_expected(plan: Plan, site: Site) -> list[str]:
@@ -273,7 +278,7 @@ def _name_pointer(plan: Plan) -> Path:
     return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
 
 
-def _keep_way(plan: Plan, backend: LaterBackend, nodes: int, *, detach: bool) -> None:
+def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None:
     """Record for later shells the cluster that leads a job; FileError is raised only for one to detach."""
     try:
         way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
@@ -289,11 +294,11 @@ def _keep_way(plan: Plan, backend: LaterBackend, nodes: int, *, detach: bool) ->
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     """Record for later shells the cluster that leads a job. Raises FileError."""
     path = _name_pointer(plan)
-    data = find_backend(plan.backend).to_data(reach)
+    data = find_face(plan.backend).to_data(reach)
     fixed: JobRecord = {
         "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": nodes,
         "started": round(time.time(), 3), "reach": data,
     }  # fmt: skip
-    if why := record.Record(str(path), fixed).write({"state": record.ELSEWHERE}):
+    if why := record.Record(str(path), fixed).write({"state": record.LED_ELSEWHERE}):
         raise FileError(f"later shells can't find the job: {why}")
     return path

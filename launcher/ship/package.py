@@ -20,10 +20,10 @@ from ..node.dispatch.manifest import (
     Found,
     Hashes,
     Walked,
+    add_hashes,
     compute_digest,
     make_key,
-    read,
-    walk,
+    walk_folder,
     write_beside,
 )
 from ..node.dispatch.sender import Source
@@ -33,7 +33,7 @@ from ..node.loop import Loop, ignore
 from ..views.dispatch_progress import show_bytes
 
 if TYPE_CHECKING:
-    from ..node.dispatch.head_side import Fail, Parts, Tell, Then
+    from ..node.dispatch.dispatch import Fail, Parts, Tell, Then
 
 IGNORE = ".pslaunchignore"
 # Folders that tools make, which programs on nodes seldom need, and the size from which they are named.
@@ -43,7 +43,7 @@ OF_TOOLS = frozenset(
 HEAVY_BYTES = 10 * 1024 * 1024
 
 
-class Folder:
+class PackageFolder:
     """A package in a folder of this machine; listing begins at once, `get` gives the result."""
 
     filled: frozenset[int] = frozenset()
@@ -66,7 +66,7 @@ class Folder:
         )
 
     def get(self, then: Then, fail: Fail, mine: Parts | None = None, tell: Tell | None = None) -> None:
-        """Call `then` with the whole package, or `fail` with the error; nothing is received to tell of."""
+        """Call `then` with the whole package, or `fail` with the error; there is no progress to report."""
         if self._answer:
             self._answer(then, fail)
         else:
@@ -89,7 +89,10 @@ def list_package(
     """
     walked = {
         "": _walk(package),
-        **{name: _resolve_links(walk(folder, links_out=True)) for name, folder in package.extras.items()},
+        **{
+            name: _resolve_links(walk_folder(folder, links_out=True))
+            for name, folder in package.extras.items()
+        },
     }
     if heavy := find_heavy(walked[""]):
         warn(describe_heavy(package.folder, heavy))
@@ -106,7 +109,7 @@ def list_package(
     certain = True
     for name, there in walked.items():
         hashes = (_LinkedHashes if name else Hashes)(_find_cache(there.root, environ, "hashes"))
-        found = read(there, hashes)
+        found = add_hashes(there, hashes)
         if name:
             _check_problems(there.root, found.problems, "")
             entries += add_extra(name, found.entries)
@@ -202,13 +205,13 @@ def add_extra(name: str, entries: list[Entry]) -> list[Entry]:
 def list_sizes(package: Package) -> list[Entry]:
     """Return all entries to send, with empty hashes. Raises SpecError if something can't be sent."""
     try:
-        return _select_own(package, read(_walk(package), _EmptyHashes(os.devnull)))
+        return _select_own(package, add_hashes(_walk(package), _EmptyHashes(os.devnull)))
     except Refusal as e:
         raise SpecError(str(e)) from None
 
 
 def _walk(package: Package) -> Walked:
-    walked = walk(
+    walked = walk_folder(
         package.folder,
         ignored=_load_ignore_rules(Path(package.folder) / IGNORE),
         skip=package.skip,

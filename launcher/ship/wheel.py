@@ -30,7 +30,7 @@ from .package import find_caches
 RUNTIME_NEEDS: Final = ("numpy",)
 # Beginnings of paths.
 ALL: Final = ("",)
-RUNTIME: Final = ("pslaunch/__init__.py", "pslaunch/py.typed", "pslaunch/runtime/")
+RUNTIME_FILES: Final = ("pslaunch/__init__.py", "pslaunch/py.typed", "pslaunch/runtime/")
 UNWANTED_S: Final = 30 * 86400.0
 _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file

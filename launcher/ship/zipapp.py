@@ -37,7 +37,7 @@ def list_sources() -> dict[str, Path]:
 
 @functools.cache
 def make_zipapp() -> bytes:
-    """Return the zip file; `python app.pyz keeper …` or the boot in `pslaunch.ssh.boot` runs it."""
+    """Return the zip file; `python app.pyz keeper …` or a boot over SSH runs it."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
 

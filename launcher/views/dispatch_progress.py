@@ -1,4 +1,4 @@
-"""Progress of a dispatch from its events, for all nodes together and for each. Pure."""
+"""Progress of a dispatch from its events, for all nodes together. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Sending:
+class DispatchProgress:
     """Progress of all nodes; `over` when all are done or nothing is sent."""
 
     def __init__(self) -> None:
@@ -26,6 +26,11 @@ class Sending:
         self.over = False
 
     @property
+    def done(self) -> int:
+        """Return the number of nodes that have it all."""
+        return sum(e["state"] == "done" for e in self.nodes.values())
+
+    @property
     def come_bytes(self) -> int:
         return sum(int(e["received"]) for e in self.nodes.values())
 
@@ -37,21 +42,12 @@ class Sending:
         """Show the total: `45 % of 3.4 GB to 3 hosts (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
         hosts = f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}"
-        done = sum(e["state"] == "done" for e in self.nodes.values())
-        have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
+        have = f" ({self.done} {'has' if self.done == 1 else 'have'} it)" if self.done else ""
         took_s = self._now_s - self._began_s
         rate = ""
         if took_s > 0.001 and come:
             rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
         return f"{show_percent(come, total)} of {show_bytes(total)} to {hosts}{have}{rate}"
-
-
-def show_state(e: Mapping[str, Any]) -> str:
-    """Show the state of one node: `sending 45 %`, `45 % from node 2`, `putting in place`."""
-    if e["state"] == "sending":
-        share = show_percent(e["received"], e["bytes"])
-        return f"sending {share}" if e.get("source") is None else f"{share} from node {e['source']}"
-    return "putting in place" if e["state"] == "placing" else str(e["state"])
 
 
 def show_percent(part: int, whole: int) -> str:

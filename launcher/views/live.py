@@ -14,12 +14,20 @@ from typing import Any, Final, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from pslaunch.runtime.shared.env import TRAINER
 
-from .dispatch_bars import Bars
+from .dispatch_progress import DispatchProgress
 from .view import (
     RATE,
     Event,
@@ -35,9 +43,10 @@ from .view import (
 
 REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
-COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
+PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
-DROPPED: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
+DROPPED_ON_NARROW: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
+NARROW: Final = 60  # columns, below which a dispatch shows its bar alone
 WIDE: Final = 1000  # columns; wider than any table
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
@@ -58,12 +67,7 @@ class LiveView(View):
     """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
 
     def __init__(
-        self,
-        out: TextIO,
-        clock: Callable[[], float],
-        *,
-        colour: bool = True,
-        processes: Iterable[str] = (),
+        self, out: TextIO, clock: Callable[[], float], *, colour: bool = True, processes: Iterable[str] = ()
     ) -> None:
         self._clock = clock
         self._transcript = Transcript(out.encoding, processes)
@@ -74,7 +78,13 @@ class LiveView(View):
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
-        self._bars = Bars(self._console, clock)
+        self._sending = DispatchProgress()
+        amount = DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+        columns = (*(amount if self._console.width >= NARROW else ()), TextColumn("{task.description}"))
+        self._bar = Progress(
+            BarColumn(bar_width=None), *columns, console=self._console, auto_refresh=False, get_time=clock
+        )
+        self._all = self._bar.add_task("", total=None)
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -99,11 +109,11 @@ class LiveView(View):
             self._draw()
 
     def compose(self, *, whole: bool = False) -> RenderableType:
-        """Return the part below the output: bars during a dispatch, else the table of processes."""
-        if self._bars.is_over or whole:
+        """Return the part below the output: a bar during a dispatch, else the table of processes."""
+        if self._sending.over or whole:
             return self.make_table(whole=whole)
         title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
-        return Group("", title, "", self._bars.make_table(max(1, self._console.height - LINES_AROUND)))
+        return Group("", title, "", self._bar)
 
     def make_table(self, *, whole: bool = False) -> Table:
         """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
@@ -116,7 +126,7 @@ class LiveView(View):
         left = len(rows) - room
         cells = [self._make_cells(*row) for row in rows[:room]]
         more = f"and {left} more" if left else None
-        columns, droppable = list(COLUMNS), list(DROPPED)
+        columns, droppable = list(PROCESS_COLUMNS), list(DROPPED_ON_NARROW)
         wide = self._console.options.update_width(WIDE)
         while True:
             table = self._build_table(columns, cells, more)
@@ -139,7 +149,7 @@ class LiveView(View):
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
         words = {"process": process, "node": str(row.node), "elapsed": self._show_elapsed(row)}
         words |= show_figures(row.progress)
-        texts = {name: Text(words.get(name, "")) for name in COLUMNS}
+        texts = {name: Text(words.get(name, "")) for name in PROCESS_COLUMNS}
         return texts | {"state": Text(row.state, style=row.style)}
 
     def _draw(self, *, whole: bool = False) -> None:
@@ -165,11 +175,13 @@ class LiveView(View):
         match e.get("event"):
             case "job":
                 self._title = str(e["job"])
-                self._bars.names = {node["id"]: node["name"] for node in e["nodes"]}
                 self._rows = {p["process"]: _Row(node=p["node"]) for p in e["processes"]}
                 self._live.start()
             case "dispatch":
-                self._bars.note(e)
+                self._sending.note(e)
+                sending, text = self._sending, f"{self._sending.done} of {len(self._sending.nodes)} done"
+                come, total = sending.come_bytes, sending.total_bytes
+                self._bar.update(self._all, completed=come, total=total, description=text)
             case "process" if e["process"] in self._rows:
                 self._note_state(self._rows[e["process"]], e)
             case "progress" if e["process"] in self._rows:

@@ -44,7 +44,7 @@ class LogView(View):
         return "missing" in e or (e["event"] == "end" and self._follow)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered text."""
         self._out.flush()
 
     def report(self, said: Said) -> None:

@@ -10,15 +10,16 @@ import json as jsonlib
 import math
 import re
 import signal as signals
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
 from ..node.logs import clean
-from .dispatch_progress import Sending, show_bytes
+from .dispatch_progress import DispatchProgress, show_bytes
 
 Event = Mapping[str, Any]  # from the head; see docs/events.md
 
-PROGRESS_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
+PROGRESS_LINE_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 OURS: Final = "pslaunch"
 RATE: Final = "samples/s"
 # A reason and its details; a leading node or part of the job belongs to the reason.
@@ -217,7 +218,7 @@ def show_progress(report: Event) -> str:
 
 
 def show_reported_state(state: str) -> str:
-    """Show a state that a program reports: a connected trainer is what everybody calls running."""
+    """Show a state that a program reports; a connected trainer counts as running."""
     return "running" if state == "connected" else state
 
 
@@ -236,11 +237,8 @@ def _join(text: str, detail: str | None) -> str:
     return f"{text}: {detail}" if detail else text
 
 
-def _count_roles(processes: Mapping[str, str]) -> str:
-    counts: dict[str, int] = {}
-    for process in processes:
-        role = process.partition("/")[0]
-        counts[role] = counts.get(role, 0) + 1
+def _count_roles(processes: Iterable[str]) -> str:
+    counts = Counter(process.partition("/")[0] for process in processes)
     return ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
 
 
@@ -278,18 +276,13 @@ class PlainView(View):
     """View with prefixed lines, for files, pipes and simple terminals."""
 
     def __init__(
-        self,
-        out: TextIO,
-        clock: Callable[[], float],
-        *,
-        colour: bool = False,
-        processes: Iterable[str] = (),
+        self, out: TextIO, clock: Callable[[], float], *, colour: bool = False, processes: Iterable[str] = ()
     ) -> None:
         self._out, self._clock, self._colour = out, clock, colour
         self._transcript = Transcript(out.encoding, processes)
         self._told_s: dict[str, float] = {}  # time of the last progress line of each process
         self._start_s = clock()
-        self._sending = Sending()
+        self._sending = DispatchProgress()
 
     def show_event(self, e: Event) -> None:
         said = self._transcript.make_lines(e)
@@ -314,7 +307,7 @@ class PlainView(View):
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""
         now_s = self._clock()
-        if now_s - self._told_s.get(what, self._start_s) < PROGRESS_EVERY_S:
+        if now_s - self._told_s.get(what, self._start_s) < PROGRESS_LINE_EVERY_S:
             return False
         self._told_s[what] = now_s
         return True

@@ -11,7 +11,7 @@ enum {
 
 /* Without memory for the text: let the trainer connect again. */
 void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why) {
-    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
+    ps_event_report(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
     p->dying = true;
     p->dead_ms = s->now_ms;
 }
@@ -55,7 +55,7 @@ void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t objec
 
 /* Every error is a frame, and the last one of its connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why) {
-    ps_shard_event(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
+    ps_event_report(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
     size_t n = strlen(why->text);
     void *text = malloc(n + 1);
     if (text != NULL) memcpy(text, why->text, n + 1);

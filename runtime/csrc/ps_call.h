@@ -1,5 +1,6 @@
-/* A client's calls, built and run. Inner header of ps_client.c (objects, requests on dense ones,
- * connections), ps_client_rows.c (requests on tables) and ps_client_run.c (sending and receiving). */
+/* A client's calls, built and run. Inner header of ps_call.c (one call), ps_client.c (objects, requests on
+ * dense ones, connections), ps_client_rows.c (requests on tables) and ps_client_run.c (sending and
+ * receiving). */
 #ifndef PS_CALL_H
 #define PS_CALL_H
 
@@ -44,7 +45,7 @@ typedef struct ps_link {
 
 /* Versions of an object on one shard. */
 typedef struct ps_seen {
-    uint64_t version; /* of the object, as far as answers tell */
+    uint64_t version; /* of the object, as far as answers have it */
     uint64_t values;  /* of the values read last, or of the oldest rows read since the mark */
     uint64_t base;    /* of those that the gradient is computed from: `values` at the mark */
     uint32_t shrunk;  /* rows given back so far */
@@ -133,6 +134,12 @@ void ps_call_complete(ps_client *c, ps_call *call);
 
 /* Remove a call from the client and free it; its requests are in no link any more. */
 void ps_call_free(ps_client *c, ps_call *call);
+
+/* Free the call being built, if there is one. */
+void ps_call_discard(ps_client *c);
+
+/* Note that so many bytes more were sent: of the requests from `sending` on, without those answered. */
+void ps_call_sent(ps_link *l, uint64_t sent);
 
 /* Find the object of this id and kind. PS_OK or PS_EINVAL. */
 int ps_call_find(const ps_client *c, uint32_t id, uint32_t sparse, ps_known **o, ps_err *err);

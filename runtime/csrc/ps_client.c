@@ -1,80 +1,10 @@
 /* A trainer's side of the data plane. */
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps_call.h"
 
-/* --- Memory. --- */
-
-int ps_call_no_memory(ps_err *err) {
-    return ps_fail(err, PS_ENOMEM, 0, "no memory for a request to the pservers");
-}
-
-int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err) {
-    void *p;
-    if (n < *cap) return PS_OK;
-    size_t more = *cap ? 2 * *cap : 32;
-    memcpy(&p, array, sizeof p);
-    p = realloc(p, more * size);
-    if (p == NULL) return ps_call_no_memory(err);
-    memcpy(array, &p, sizeof p);
-    *cap = more;
-    return PS_OK;
-}
-
-static int ensure_building(ps_client *c) {
-    if (c->building != NULL) return PS_OK;
-    c->building = calloc(1, sizeof *c->building);
-    if (c->building == NULL) return PS_ENOMEM;
-    c->building->number = c->begun + 1;
-    return PS_OK;
-}
-
-static void *stage(ps_call *call, size_t n, size_t size) {
-    if (n > (SIZE_MAX - sizeof(ps_stage) - 8) / size) return NULL;
-    ps_stage *s = malloc(sizeof *s + n * size + 8);
-    if (s == NULL) return NULL;
-    s->next = call->stages;
-    call->stages = s;
-    return s->data;
-}
-
-void *ps_call_stage(ps_client *c, size_t n, size_t size) {
-    return ensure_building(c) < 0 ? NULL : stage(c->building, n, size);
-}
-
-void *ps_call_more(ps_call *call, size_t bytes) {
-    return stage(call, bytes, 1);
-}
-
-static void free_call(ps_call *call) {
-    if (call == NULL) return;
-    while (call->stages != NULL) {
-        ps_stage *s = call->stages;
-        call->stages = s->next;
-        free(s);
-    }
-    free(call);
-}
-
-void ps_call_free(ps_client *c, ps_call *call) {
-    ps_call **at = &c->calls;
-    while (*at != call) at = &(*at)->next;
-    *at = call->next;
-    free_call(call);
-}
-
-int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err) {
-    int code = ps_call_room(&c->iovs, c->iovs_n, &c->iovs_cap, sizeof *c->iovs, err);
-    if (code == PS_OK) c->iovs[c->iovs_n++] = (struct iovec){base, length};
-    return code;
-}
-
-void ps_call_restart(ps_client *c) {
-    c->iovs_n = 0;
-}
+/* --- Life. --- */
 
 int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t trainer, ps_err *err) {
     *out = NULL;
@@ -184,40 +114,17 @@ void ps_client_clear(ps_client *c) {
     for (uint32_t i = 0; i < c->objects_n; i++)
         for (uint32_t k = 0; k < c->shards; k++) c->objects[i].seen[k].pushing = false;
     while (c->calls != NULL) ps_call_free(c, c->calls);
-    free_call(c->building);
-    c->building = NULL;
+    ps_call_discard(c);
 }
 
 void ps_client_cancel(ps_client *c) {
     for (const ps_request *r = c->building == NULL ? NULL : c->building->first; r != NULL; r = r->next)
         if (r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS)
             c->objects[r->head.object].seen[r->shard].pushing = false;
-    free_call(c->building);
-    c->building = NULL;
+    ps_call_discard(c);
 }
 
 /* --- Building a call. --- */
-
-int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err) {
-    size_t n = c->iovs_n;
-    ps_request *r = ps_call_stage(c, 1, sizeof *r + n * sizeof(struct iovec));
-    c->iovs_n = 0;
-    if (r == NULL) return ps_call_no_memory(err);
-    struct iovec *iovs = (struct iovec *)(r + 1);
-    if (n > 0) memcpy(iovs, c->iovs, n * sizeof *iovs);
-    *r = (ps_request){.head = head, .call = c->building, .shard = shard, .expect = expect, .out_n = outs};
-    r->in_n = n - outs;
-    r->out = iovs;
-    r->in = iovs + outs;
-    for (size_t i = 0; i < outs; i++) r->head.length += r->out[i].iov_len;
-    for (size_t i = 0; i < r->in_n; i++) r->in_bytes += r->in[i].iov_len;
-    r->head.epoch = c->epoch;
-    r->head.trainer = c->trainer;
-    if (c->building->last != NULL) c->building->last->next = r;
-    else c->building->first = r;
-    c->building->last = r;
-    return PS_OK;
-}
 
 uint64_t ps_client_building(const ps_client *c) {
     return c->begun + 1;
@@ -262,13 +169,6 @@ bool ps_client_done(const ps_client *c, uint64_t number) {
     return number <= c->begun;
 }
 
-int ps_call_find(const ps_client *c, uint32_t id, uint32_t sparse, ps_known **o, ps_err *err) {
-    if (id >= c->objects_n || c->objects[id].spec.sparse != sparse)
-        return ps_fail(err, PS_EINVAL, 0, "no %s object %u", sparse ? "sparse" : "dense", id);
-    *o = &c->objects[id];
-    return PS_OK;
-}
-
 /* Return the end of the pieces on the same shard as `at`. */
 static size_t same_shard(const ps_known *o, size_t at) {
     size_t end = at + 1;
@@ -283,28 +183,6 @@ static int add_pieces(ps_client *c, const ps_known *o, size_t from, size_t to, c
         code = ps_call_iov(c, (void *)(base + o->pieces[i].start),
                            (size_t)o->pieces[i].length * sizeof(float), err);
     return code;
-}
-
-int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err) {
-    ps_seen *seen = &o->seen[shard];
-    bool sync = o->spec.mode == PS_SYNC;
-    if (sync && seen->pushing)
-        return ps_fail(err, PS_EINVAL, 0, "the push of '%.*s' before this one has no answer yet",
-                       PS_NAME(&o->spec));
-    *version = sync ? seen->version + 1 : seen->base;
-    seen->pushing = true;
-    return PS_OK;
-}
-
-int ps_call_batch(const ps_batch *batch, ps_header *head, ps_err *err) {
-    if (batch->samples > PS_MAX_SAMPLES)
-        return ps_fail(err, PS_EINVAL, 0, "a push of %" PRIu64 " samples, limit %u", batch->samples,
-                       PS_MAX_SAMPLES);
-    if (!isfinite(batch->factor) || batch->factor < 0)
-        return ps_fail(err, PS_EINVAL, 0, "a push with %g times the learning rate", (double)batch->factor);
-    head->samples = (uint32_t)batch->samples;
-    head->factor = batch->factor;
-    return PS_OK;
 }
 
 /* Add the same request to every shard that has a part of the object. */

@@ -131,10 +131,10 @@ uint32_t ps_client_dim(const ps_client *c, uint32_t id);
 /* Return the floats of a row in a push to a table; 0 for an unknown id. */
 uint32_t ps_client_push_floats(const ps_client *c, uint32_t id);
 
-/* Return the rows of a table that shrinking has given back so far, as far as answers tell. */
+/* Return the rows of a table that shrinking has given back so far, as far as answers have it. */
 uint64_t ps_client_shrunk(const ps_client *c, uint32_t id);
 
-/* Return the version of an object on a shard, as far as answers tell; 0 for unknown ones. */
+/* Return the version of an object on a shard, as far as answers have it; 0 for unknown ones. */
 uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard);
 
 /* Return the pushes of an object that came too late, counted by shard. */

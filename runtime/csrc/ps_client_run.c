@@ -32,26 +32,13 @@ static size_t gather(const ps_link *l, struct iovec *iov) {
     return n;
 }
 
-static void sent_bytes(ps_link *l, uint64_t sent) {
-    l->sent += sent;
-    while (l->sending != NULL) {
-        const ps_request *r = l->sending;
-        uint64_t whole = r->answered ? 0 : PS_HEADER_BYTES + r->head.length;
-        if (l->sent > 0 && r->head.sequence > l->told) l->told = r->head.sequence;
-        if (l->sent < whole) return;
-        if (r->head.sequence > l->told_whole) l->told_whole = r->head.sequence;
-        l->sent -= whole;
-        l->sending = r->next;
-    }
-}
-
 static int send_link(ps_link *l, ps_err *err) {
     struct iovec iov[PIECES];
-    sent_bytes(l, 0); /* skips requests already answered */
+    ps_call_sent(l, 0); /* skips requests already answered */
     while (l->sending != NULL) {
         int64_t sent = ps_conn_send(&l->conn, iov, gather(l, iov), err);
         if (sent < 0) return (int)sent;
-        sent_bytes(l, (uint64_t)sent);
+        ps_call_sent(l, (uint64_t)sent);
     }
     return PS_OK;
 }
@@ -85,24 +72,6 @@ static void learn(ps_client *c, const ps_request *r, const ps_header *answer) {
     if (pushed) seen->pushing = false;
     if (answer->flags & PS_DROPPED) o->dropped++;
     if (r->head.op == PS_SHRINK) seen->shrunk = answer->count;
-}
-
-static void unlink_call(ps_link *l, const ps_call *call) {
-    ps_request **at = &l->first;
-    if (l->sent == 0) sent_bytes(l, 0); /* `sending` must not be a request of the call */
-    l->last = NULL;
-    while (*at != NULL) {
-        if ((*at)->call == call) *at = (*at)->next;
-        else l->last = *at, at = &(*at)->next;
-    }
-}
-
-void ps_call_complete(ps_client *c, ps_call *call) {
-    for (const ps_scatter *s = call->scatters; s != NULL; s = s->next)
-        for (size_t i = 0; i < s->n; i++)
-            memcpy(s->out + s->order[i] * s->dim, s->rows + i * s->dim, s->dim * sizeof *s->out);
-    for (uint32_t i = 0; i < c->shards; i++) unlink_call(&c->links[i], call);
-    ps_call_free(c, call);
 }
 
 static void answered(ps_client *c, ps_link *l, ps_request *r) {

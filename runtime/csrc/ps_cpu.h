@@ -1,5 +1,5 @@
 /* Compiler extensions and processor features, here alone: every other file uses these names.
- * Not for kernels; those are in ps_optim and ps_sha256_cpu. */
+ * Not for kernels. */
 #ifndef PS_CPU_H
 #define PS_CPU_H
 
@@ -37,34 +37,14 @@ typedef enum ps_isa {
 #define PS_TARGET_AVX2 __attribute__((target("avx2")))
 #define PS_TARGET_FMA __attribute__((target("avx2,fma")))
 #define PS_TARGET_AVX512 __attribute__((target("avx512f")))
-#define PS_HAVE_SHA 1
-#define PS_TARGET_SHA __attribute__((target("sha,sse4.1")))
-#elif defined(__aarch64__)
-#define PS_HAVE_AVX2 0
-#define PS_HAVE_SHA 1
-#define PS_TARGET_SHA __attribute__((target("+crypto")))
 #else
 #define PS_HAVE_AVX2 0
-#define PS_HAVE_SHA 0
 #endif
 
 /* Return true if this machine can run PS_ISA_AVX2. Costs one load. */
 static inline bool ps_cpu_avx2(void) {
 #if PS_HAVE_AVX2
     return __builtin_cpu_supports("avx2") != 0;
-#else
-    return false;
-#endif
-}
-
-/* Return true if this machine has instructions for SHA-256. May cost a microsecond on a virtual machine. */
-static inline bool ps_cpu_sha(void) {
-#if defined(__x86_64__)
-    unsigned a, b, c, d, extended;
-    if (!__get_cpuid_count(7, 0, &a, &extended, &c, &d) || !__get_cpuid(1, &a, &b, &c, &d)) return false;
-    return (extended >> 29 & 1) != 0 && (c >> 19 & 1) != 0; /* SHA and SSE4.1 */
-#elif defined(__aarch64__)
-    return (getauxval(AT_HWCAP) >> 6 & 1) != 0; /* HWCAP_SHA2 */
 #else
     return false;
 #endif

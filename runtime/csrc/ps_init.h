@@ -1,6 +1,6 @@
 /* Initial values that depend on (seed, table, key, column) alone: the same bits for every reader on
  * every machine. Only integer hashing and exact float operations, except for the one
- * product and the one sum at the end; no libm. runtime/reference.py specifies it in numpy. */
+ * product and the one sum at the end; no libm. tests/support/reference.py specifies it in numpy. */
 #ifndef PS_INIT_H
 #define PS_INIT_H
 

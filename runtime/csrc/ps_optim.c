@@ -125,7 +125,8 @@ BUILDS(fleet_adagrad)
 BUILDS(adam)
 BUILDS(fleet_momentum)
 
-/* --- The table: a further method is a row here, a kernel above and an oracle in runtime/reference.py. --- */
+/* --- The table: a further method is a row here, a kernel above and an oracle in tests/support/reference.py.
+ * --- */
 
 static const struct {
     ps_method method;

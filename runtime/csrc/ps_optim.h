@@ -1,5 +1,5 @@
 /* Optimizers: update of values by a gradient. Element by element, so that the bits do not depend on
- * the division of values into blocks, rows or vectors. runtime/reference.py specifies it in numpy.
+ * the division of values into blocks, rows or vectors. tests/support/reference.py specifies it in numpy.
  *
  * With p the value, G the gradient summed over all trainers, rate that of the step (ps_optim_rate):
  *   g = min(max(G, -clip), clip) if clip > 0, else G                          (clipping by value)

@@ -240,7 +240,7 @@ static int settle_all(ps_shard *s, ps_err *err) {
 static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
     uint32_t n = s->config.trainers;
     s->ended[p->trainer] = s->finished[p->trainer] = 1;
-    ps_shard_event(s, PS_EVENT_FINISHED, p->trainer, 0, "");
+    ps_event_report(s, PS_EVENT_FINISHED, p->trainer, 0, "");
     int code = settle_all(s, err);
     if (code < 0) return code;
     bool some_wait = false;
@@ -457,7 +457,7 @@ void ps_serve_resume(ps_shard *s) {
             s->paused_n--;
             again = true;
             if (code < 0) ps_answer_error(s, p, &err);
-            if (ps_serve_input(s, p, &err) == PS_ECONN) ps_shard_drop(s, p, err.text);
+            if (ps_serve_input(s, p, &err) == PS_ECONN) ps_serve_drop(s, p, err.text);
         }
     }
 }
@@ -473,4 +473,10 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
         o->step.waiter[t] = o->init_waits[t] = 0;
         s->held_bytes -= ps_object_forget_parked(o, t);
     }
+}
+
+void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why) {
+    if (p->conn.fd < 0) return;
+    ps_serve_lost(s, p);
+    ps_event_report(s, PS_EVENT_GONE, p->trainer, 0, why);
 }

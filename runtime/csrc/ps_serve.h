@@ -1,5 +1,5 @@
 /* Handling of the frames of a shard's trainers. Inner header of ps_shard.c (the loop),
- * ps_answer.c, ps_begin.c, ps_serve.c and ps_waits.c. */
+ * ps_answer.c, ps_begin.c, ps_event.c, ps_serve.c and ps_waits.c. */
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
 
@@ -11,7 +11,7 @@
 typedef struct ps_shard {
     ps_shard_config config;
     int epoll_fd;
-    int save_fd; /* file to save to at the end; -1: none */
+    bool saves; /* at the end */
     int64_t now_ms;
     ps_peer *peers; /* [trainers] */
     ps_object **objects;
@@ -37,10 +37,16 @@ typedef struct ps_shard {
 
 /* Send the owner an event. Never blocks. Those that carry a trainer's state are kept until the pipe takes
  * them; of the others only the first MAX_BACKLOG. */
-void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
+void ps_event_report(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
+
+/* Write events that the pipe has not taken. Never blocks. */
+void ps_event_retry(ps_shard *s);
+
+/* Send what is left to an owner that reads until the end; one that has not for long is gone. */
+void ps_event_flush(ps_shard *s);
 
 /* Close the trainer's connection and tell the owner why. Can't fail. */
-void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why);
+void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why);
 
 /* Decide on the request whose header is in p->head, and on the destination of its body.
  * PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; call again

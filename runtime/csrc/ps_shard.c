@@ -3,68 +3,21 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "ps_save.h"
 #include "ps_serve.h"
 
-enum {
-    TICK_MS = 500,
-    EPOLL_EVENTS = 64,
-    MAX_BACKLOG = 1024,
-    FIRST_STATS_MS = 1000,
-    STATS_MS = 10000,
-    LAST_EVENTS_MS = 5000
-};
+enum { TICK_MS = 500, EPOLL_EVENTS = 64, FIRST_STATS_MS = 1000, STATS_MS = 10000 };
 #define MAILBOX_KEY UINT64_MAX
 
 static int64_t clock_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* --- Events. --- */
-
-static void send_backlog(ps_shard *s) {
-    size_t sent = 0;
-    while (sent < s->backlog_n &&
-           write(s->config.event_fd, &s->backlog[sent], sizeof *s->backlog) == (ssize_t)sizeof *s->backlog)
-        sent++;
-    memmove(s->backlog, s->backlog + sent, (s->backlog_n - sent) * sizeof *s->backlog);
-    s->backlog_n -= sent;
-}
-
-void ps_shard_event(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text) {
-    bool state = kind == PS_EVENT_CONNECTED || kind == PS_EVENT_GONE || kind == PS_EVENT_FINISHED;
-    if (!state && s->backlog_n >= MAX_BACKLOG) return;
-    if (s->backlog_n == s->backlog_cap) {
-        size_t cap = s->backlog_cap ? 2 * s->backlog_cap : 16;
-        ps_event *backlog = realloc(s->backlog, cap * sizeof *backlog);
-        if (backlog == NULL) return;
-        s->backlog = backlog;
-        s->backlog_cap = cap;
-    }
-    ps_event *e = &s->backlog[s->backlog_n++];
-    memset(e, 0, sizeof *e);
-    e->kind = kind;
-    e->trainer = trainer;
-    e->a = a;
-    memcpy(e->text, text, (size_t)ps_fit(text, sizeof e->text - 1));
-    send_backlog(s);
-}
-
-/* Send what is left to an owner that reads until the end; one that has not for long is gone. */
-static void flush_backlog(ps_shard *s) {
-    struct pollfd ready = {.fd = s->config.event_fd, .events = POLLOUT};
-    while (s->backlog_n > 0 && poll(&ready, 1, LAST_EVENTS_MS) > 0 && !(ready.revents & (POLLERR | POLLNVAL)))
-        send_backlog(s);
 }
 
 /* Return the number of steps: every object takes part in each. */
@@ -93,7 +46,7 @@ static uint64_t report_drops(ps_shard *s) {
             all += drops->count;
             if (drops->count == drops->told) continue;
             drops->told = drops->count;
-            ps_shard_event(s, PS_EVENT_DROPPED, t, drops->count, s->objects[i]->spec.name);
+            ps_event_report(s, PS_EVENT_DROPPED, t, drops->count, s->objects[i]->spec.name);
         }
     }
     return all;
@@ -113,7 +66,7 @@ static void report_stats(ps_shard *s, bool ending) {
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
              steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses, dropped, count_torn(s, ending));
-    ps_shard_event(s, PS_EVENT_STATS, 0, count_bytes(s), text);
+    ps_event_report(s, PS_EVENT_STATS, 0, count_bytes(s), text);
 }
 
 /* --- Connections. --- */
@@ -128,13 +81,7 @@ static void arm(ps_shard *s, ps_peer *p) {
     struct epoll_event event = {.events = want, .data.u64 = p->trainer};
     if (epoll_ctl(s->epoll_fd, p->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, p->conn.fd, &event) == 0)
         p->armed = want;
-    else ps_shard_drop(s, p, "epoll refuses the connection");
-}
-
-void ps_shard_drop(ps_shard *s, ps_peer *p, const char *why) {
-    if (p->conn.fd < 0) return;
-    ps_serve_lost(s, p);
-    ps_shard_event(s, PS_EVENT_GONE, p->trainer, 0, why);
+    else ps_serve_drop(s, p, "epoll refuses the connection");
 }
 
 /* Send queued answers and watch for the next event. */
@@ -142,7 +89,7 @@ static void settle_peer(ps_shard *s, ps_peer *p) {
     ps_err err;
     if (p->conn.fd < 0) return;
     if (ps_peer_flush(p, &err) == PS_ECONN) {
-        ps_shard_drop(s, p, err.text);
+        ps_serve_drop(s, p, err.text);
         return;
     }
     arm(s, p);
@@ -168,7 +115,7 @@ static bool read_peer(ps_shard *s, ps_peer *p, uint32_t events, ps_err *err) {
 
 static void on_peer(ps_shard *s, ps_peer *p, uint32_t events) {
     ps_err err = {.text = "the connection was closed"};
-    if (read_peer(s, p, events, &err)) ps_shard_drop(s, p, err.text);
+    if (read_peer(s, p, events, &err)) ps_serve_drop(s, p, err.text);
 }
 
 static void on_mail(ps_shard *s, const ps_mail *mail) {
@@ -179,8 +126,8 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
     }
     ps_peer *p = &s->peers[mail->trainer];
     if (p->incarnation != 0 && p->incarnation != mail->incarnation) {
-        ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0,
-                       "another process of this trainer was connected before");
+        ps_event_report(s, PS_EVENT_ERROR, mail->trainer, 0,
+                        "another process of this trainer was connected before");
         close(mail->fd);
         return;
     }
@@ -188,10 +135,10 @@ static void on_mail(ps_shard *s, const ps_mail *mail) {
     if (p->incarnation == 0) p->active_ms = s->now_ms;
     p->incarnation = mail->incarnation;
     if (ps_conn_open(&p->conn, mail->fd, false, &err) < 0) {
-        ps_shard_event(s, PS_EVENT_ERROR, mail->trainer, 0, err.text);
+        ps_event_report(s, PS_EVENT_ERROR, mail->trainer, 0, err.text);
         return;
     }
-    ps_shard_event(s, PS_EVENT_CONNECTED, mail->trainer, 0, "");
+    ps_event_report(s, PS_EVENT_CONNECTED, mail->trainer, 0, "");
 }
 
 /* PS_OK to continue, PS_EAGAIN to stop. */
@@ -199,9 +146,8 @@ static int read_mailbox(ps_shard *s) {
     ps_mail mail;
     ssize_t n = read(s->config.mailbox_fd, &mail, sizeof mail);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PS_OK;
-    if (n != (ssize_t)sizeof mail || mail.fd < 0) return PS_EAGAIN;
-    if (mail.trainer == PS_MAIL_SAVE) {
-        s->save_fd = mail.fd;
+    if (n != (ssize_t)sizeof mail || mail.fd < 0) {
+        s->saves = n == (ssize_t)sizeof mail && mail.trainer == PS_MAIL_SAVE;
         return PS_EAGAIN;
     }
     on_mail(s, &mail);
@@ -217,12 +163,12 @@ static void watch_stall(ps_shard *s) {
     if (least <= 0) return;
     int64_t waited = ps_serve_waiting(s, least, &trainer, text, sizeof text);
     if (s->reported_ms > 0 && waited < s->reported_ms) {
-        ps_shard_event(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
+        ps_event_report(s, PS_EVENT_RESUMED, 0, (uint64_t)s->reported_ms, "");
         s->reported_ms = 0;
     }
     if (waited == 0 || waited < 2 * s->reported_ms) return;
     s->reported_ms = waited;
-    ps_shard_event(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
+    ps_event_report(s, PS_EVENT_STALLED, trainer, (uint64_t)waited, text);
 }
 
 /* Go on with trainers that had used up their share. Returns true if one of them has more. */
@@ -246,10 +192,10 @@ static void read_batched(ps_shard *s) {
 
 static void tick(ps_shard *s) {
     watch_stall(s);
-    if (s->backlog_n > 0) send_backlog(s);
+    if (s->backlog_n > 0) ps_event_retry(s);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
         ps_peer *p = &s->peers[t];
-        if (p->dying && s->now_ms >= p->dead_ms) ps_shard_drop(s, p, "refused");
+        if (p->dying && s->now_ms >= p->dead_ms) ps_serve_drop(s, p, "refused");
     }
 }
 
@@ -328,16 +274,16 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_shard *s = calloc(1, sizeof *s);
     if (s == NULL) return ps_fail(err, PS_ENOMEM, 0, "a shard");
     s->config = *config;
-    s->epoll_fd = s->save_fd = -1;
+    s->epoll_fd = -1;
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
     int code = set_up(s, err);
     if (code == PS_OK) code = loop(s, err);
     close_peers(s); /* before saving, which takes its time */
-    flush_backlog(s);
+    ps_event_flush(s);
     if (code == PS_OK) report_stats(s, true);
-    flush_backlog(s);
-    if (code == PS_OK && s->save_fd >= 0)
-        code = ps_save_objects(s->save_fd, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
+    ps_event_flush(s);
+    if (code == PS_OK && s->saves)
+        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

@@ -5,6 +5,7 @@
 #define PS_SHARD_H
 
 #include "ps_first.h"
+#include "ps_save.h"
 
 #define PS_MAX_HELD 4                          /* held gradients per dense object */
 #define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held per shard; beyond it a trainer waits for its turn */
@@ -15,7 +16,7 @@
 /* A record of the mailbox, written whole: a connected socket, which the shard then owns. */
 typedef struct ps_mail {
     int32_t fd;       /* -1: stop */
-    uint32_t trainer; /* PS_MAIL_SAVE: stop, and save to `fd` (ps_save.h), which is borrowed */
+    uint32_t trainer; /* PS_MAIL_SAVE: save before stopping */
     uint64_t incarnation;
 } ps_mail;
 
@@ -46,6 +47,7 @@ typedef struct ps_shard_config {
     int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
     ps_first *first;        /* [first_n], borrowed; values are released when an object has them */
     size_t first_n;
+    ps_save save; /* takes what is saved, in the shard's thread; may be empty if no mail says PS_MAIL_SAVE */
 } ps_shard_config;
 
 /* Serve until the mailbox says stop or is closed; then close all connections, and save if requested.

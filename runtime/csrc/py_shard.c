@@ -1,6 +1,5 @@
 #include "py_shard.h"
 
-#include "ps_save.h"
 #include "ps_serve.h"
 #include "py_args.h"
 
@@ -23,6 +22,19 @@ static int get_first(PyObject *tuple, ps_first *f) {
     return code;
 }
 
+/* Hand bytes of a save to the function `owner`, in the thread that runs the shard. Its exception stays set.
+ */
+static int put_bytes(void *owner, const void *data, size_t n, ps_err *err) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *view = PyMemoryView_FromMemory((char *)(uintptr_t)data, (Py_ssize_t)n, PyBUF_READ);
+    PyObject *result = view == NULL ? NULL : PyObject_CallFunctionObjArgs(owner, view, NULL);
+    int code = result == NULL ? ps_fail(err, PS_ESYS, 0, "saving") : PS_OK;
+    Py_XDECREF(view);
+    Py_XDECREF(result);
+    PyGILState_Release(state);
+    return code;
+}
+
 /* Serve with the first values of `list`, which is emptied: the shard has copies until objects have them. */
 static PyObject *run_with(ps_shard_config *config, PyObject *list) {
     PyObject *result = NULL;
@@ -38,7 +50,7 @@ static PyObject *run_with(ps_shard_config *config, PyObject *list) {
         Py_BEGIN_ALLOW_THREADS
         code = ps_shard_run(config, &err);
         Py_END_ALLOW_THREADS
-        result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
+        if (PyErr_Occurred() == NULL) result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
     }
     for (size_t i = 0; first != NULL && i < n; i++) ps_first_release(&first[i]);
     PyMem_Free(first);
@@ -47,19 +59,21 @@ static PyObject *run_with(ps_shard_config *config, PyObject *list) {
 
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s", "first", NULL};
+    static char *names[] = {"trainers",      "epoch", "mailbox_fd", "event_fd",
+                            "stall_after_s", "first", "save",       NULL};
     ps_shard_config config = {0};
     double stall_after_s;
-    PyObject *first;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!", names, &config.trainers, &config.epoch,
+    PyObject *first, *save;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!O", names, &config.trainers, &config.epoch,
                                      &config.mailbox_fd, &config.event_fd, &stall_after_s, &PyList_Type,
-                                     &first))
+                                     &first, &save))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
         PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
+    config.save = (ps_save){put_bytes, save};
     return run_with(&config, first);
 }
 

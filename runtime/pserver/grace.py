@@ -9,35 +9,28 @@ from pathlib import Path
 from . import saving
 
 
-class Measurement:
-    """Speed of the disk of a folder, measured once in a thread of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bytes_per_s = 0.0  # 0: not known yet
-        threading.Thread(target=self._measure, args=(folder,), name="disk", daemon=True).start()
-
-    def _measure(self, folder: Path) -> None:
-        with contextlib.suppress(OSError):  # the save itself will name it
-            self.bytes_per_s = saving.measure_speed(folder)
-
-
 class GraceWatch:
     """Finds out, once, that TERM would leave too little time to save, by the measured speed of the disk."""
 
     def __init__(self, folder: Path, grace_s: float) -> None:
         self._folder, self._grace_s = folder, grace_s
         self._bytes: dict[int, int] = {}  # by shard: what a save writes
-        self._disk: Measurement | None = None
+        self._bytes_per_s = 0.0  # of the disk; 0: not known yet
         self._warned = False
 
     def note_size(self, shard: int, size: int) -> None:
         """Note the bytes that a save of a shard writes; the first time, begin to measure the disk."""
+        if not self._bytes:
+            threading.Thread(target=self._measure, name="disk", daemon=True).start()
         self._bytes[shard] = size
-        self._disk = self._disk or Measurement(self._folder)
+
+    def _measure(self) -> None:
+        with contextlib.suppress(OSError):  # the save itself will name it
+            self._bytes_per_s = saving.measure_speed(self._folder)
 
     def find_warning(self) -> str:
         """Return the warning when it is due for the first time, else ""."""
-        speed = self._disk.bytes_per_s / 2**20 if self._disk else 0.0
+        speed = self._bytes_per_s / 2**20
         mib = sum(self._bytes.values()) / 2**20
         if self._warned or not speed or mib <= self._grace_s * speed:
             return ""

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import handshake
-from ..progress import Progress
+from ..client import handshake
+from ..process.progress import Progress
 from ..shared import env, peer
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, saving
@@ -189,7 +189,7 @@ class Pserver:
                 sock.close()
         try:
             with contextlib.closing(self._open_files()) as files:
-                self._end_shards(files.descriptors)
+                self._end_shards(files.files)
                 self._place_files(files)
         except saving.SaveError as e:
             self._end_shards([])
@@ -216,11 +216,11 @@ class Pserver:
         )
         return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
 
-    def _end_shards(self, descriptors: Sequence[int]) -> None:
-        """End the running shards; each saves to its descriptor, if there are any."""
+    def _end_shards(self, files: Sequence[saving.File]) -> None:
+        """End the running shards; each saves to its file, if there are any."""
         shards, self._shards = self._shards, []
         for i, shard in enumerate(shards):
-            shard.stop(descriptors[i] if descriptors else -1)
+            shard.stop(files[i] if files else None)
         for i, shard in enumerate(shards):
             for event in shard.join():
                 self._handle_event(i, *event)
@@ -232,7 +232,7 @@ class Pserver:
         if folder is None:
             return
         try:
-            n = files.place(self._failures) if files.descriptors else 0
+            n = files.place(self._failures) if files.files else 0
         except ValueError as e:
             self._say(f"nothing is saved in {folder}: {e}")
             return
@@ -256,7 +256,7 @@ class Pserver:
                 self._handle_event(number, *event)
 
     def _handle_connection(self, listener: socket.socket, port: int) -> None:
-        if not self._make_room():
+        if len(self._unproven) >= MAX_UNPROVEN and not self._drop_one():
             self._pause_listener(listener, port)  # waiting connections are served in turn, flood or not
             return
         try:
@@ -356,10 +356,6 @@ class Pserver:
     def _may_be_of_job(self, addr: str) -> bool:
         host = addr.rpartition(":")[0].strip("[]")
         return ports.is_loopback(host) or host in self._options.nodes
-
-    def _make_room(self) -> bool:
-        """Return True if there is room for one more connection, if necessary after dropping another."""
-        return len(self._unproven) < MAX_UNPROVEN or self._drop_one()
 
     def _drop_one(self) -> bool:
         """Drop the connection that has to make room; return False if there is none."""

@@ -1,12 +1,13 @@
 """Files of saved shards: names, header, and the move into place. Needs no numpy.
 
-The shard itself writes the content after the header (csrc/ps_save.h). docs/checkpoint.md has the format.
+A shard hands over the content after the header (csrc/ps_save.h). docs/checkpoint.md has the format.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import struct
@@ -108,18 +109,13 @@ class Files:
     def __init__(self, folder: Path, headers: Sequence[Header]) -> None:
         """Create the files with their headers. Raises SaveError and leaves none."""
         self._folder = folder
-        self._files: list[_File] = []
+        self.files: list[File] = []
         try:
             for header in headers:
-                self._files.append(_File(folder, header))
+                self.files.append(File(folder, header))
         except SaveError:
             self.close()
             raise
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Descriptors to which the shards append; borrowed."""
-        return [file.fd for file in self._files]
 
     def place(self, failures: Sequence[BaseException | None]) -> int:
         """Move all files into place, replacing older ones, or none if a shard failed; return their number.
@@ -127,17 +123,17 @@ class Files:
         Returns 0 and keeps older files if the shards hold no objects. Raises SaveError, and ValueError if
         values are missing.
         """
-        for file, failure in zip(self._files, failures, strict=True):
+        for file, failure in zip(self.files, failures, strict=True):
             if isinstance(failure, OSError):
                 raise file.make_error(failure)
             if failure is not None:
                 raise failure
-        if all(file.empty for file in self._files):
+        if all(file.empty for file in self.files):
             return 0
-        for file in self._files:
+        for file in self.files:
             file.place()
         self._sync()
-        return len(self._files)
+        return len(self.files)
 
     def _sync(self) -> None:
         """Make the names durable."""
@@ -152,12 +148,12 @@ class Files:
 
     def close(self) -> None:
         """Remove files that were not moved into place. Never raises."""
-        for file in self._files:
+        for file in self.files:
             file.close()
-        self._files = []
+        self.files = []
 
 
-class _File:
+class File:
     """One shard's file."""
 
     def __init__(self, folder: Path, header: Header) -> None:
@@ -165,15 +161,28 @@ class _File:
         self._path = folder / header.name
         self._beside = folder / f".{header.name}.part"
         try:
-            self.fd = os.open(self._beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._file = self._beside.open("wb")
         except OSError as e:
             raise self.make_error(e) from None
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against _remove_abandoned()
-            self._least = os.write(self.fd, header.encode()) + DIGEST_BYTES
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against _remove_abandoned()
+            self._digest = hashlib.sha256()
+            self.append(start := header.encode())
+            self._least = len(start) + DIGEST_BYTES
         except OSError as e:
             self.close()
             raise self.make_error(e) from None
+
+    def append(self, piece: bytes | memoryview) -> None:
+        """Write further content. Raises OSError."""
+        self._digest.update(piece)
+        self._file.write(piece)
+
+    def seal(self) -> None:
+        """Write the digest of the content, and wait until the file is on the disk. Raises OSError."""
+        self._file.write(self._digest.digest())
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
@@ -183,7 +192,7 @@ class _File:
     @property
     def empty(self) -> bool:
         """True if the file has no objects."""
-        return os.fstat(self.fd).st_size <= self._least
+        return self._file.tell() <= self._least
 
     def place(self) -> None:
         """Rename the file to its final name. Raises SaveError."""
@@ -194,6 +203,7 @@ class _File:
 
     def close(self) -> None:
         """Close the file; remove it unless it has its final name."""
-        os.close(self.fd)
+        with contextlib.suppress(OSError):  # of a full disk, as before
+            self._file.close()
         with contextlib.suppress(OSError):
             self._beside.unlink()

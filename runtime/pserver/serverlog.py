@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from pathlib import Path
 from typing import TextIO
 
+from ..process.infolog import format_line
 from ..shared import env
 
 
@@ -27,12 +26,9 @@ class ServerLog:
 
     def write(self, text: str) -> None:
         """Write a line."""
-        if self._file is None:
-            return
-        now = time.time()
-        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
-        with contextlib.suppress(OSError):
-            self._file.write(f"I{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} pserver] {text}\n")
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.write(format_line("I", "pserver", text))
 
     def close(self) -> None:
         """Close the log. May be called twice."""

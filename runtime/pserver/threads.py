@@ -12,12 +12,13 @@ from typing import Any
 
 from .. import _core
 from .pserver_options import Options
+from .saving import File
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
 First = tuple[str, Any, int, int, int]  # values that an object has in place of trainer 0's: _core.run_shard
 MAIL = struct.Struct("=iIQ")  # ps_mail
-SAVE = 2**32 - 1  # PS_MAIL_SAVE
+STOP, SAVE = -1, 2**32 - 1  # a mail that stops the shard, which saves before if it has PS_MAIL_SAVE
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
 
 
@@ -40,12 +41,15 @@ class Shard:
         os.set_blocking(self.events, False)
         os.set_blocking(event_in, False)
         self.failure: BaseException | None = None
+        self._file: File | None = None
         self._pipes = (mail_out, self._mail, self.events)
 
         def run() -> None:
             try:
                 trainers, epoch = options.num_gradient_servers, options.epoch
-                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, first)
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, first, self._save)
+                if self._file is not None:
+                    self._file.seal()
             except BaseException as e:
                 self.failure = e
             finally:
@@ -71,9 +75,14 @@ class Shard:
         records = EVENT.iter_unpack(data[: len(data) // EVENT.size * EVENT.size])
         return [(kind, t, a, text.split(b"\0")[0].decode("utf-8", "replace")) for kind, t, a, text in records]
 
-    def stop(self, save_fd: int = -1) -> None:
-        """End the thread once it has sent its answers; it first saves to the borrowed descriptor."""
-        os.write(self._mail, MAIL.pack(save_fd, SAVE if save_fd >= 0 else 0, 0))
+    def stop(self, file: File | None = None) -> None:
+        """End the thread once it has sent its answers; it first saves to the borrowed file."""
+        self._file = file
+        os.write(self._mail, MAIL.pack(STOP, SAVE if file else 0, 0))
+
+    def _save(self, piece: memoryview) -> None:
+        assert self._file is not None  # as stop() asked for it
+        self._file.append(piece)
 
     def join(self) -> Iterator[Event]:
         """Wait until the thread has ended, and yield its last events; `failure` then has its exception."""

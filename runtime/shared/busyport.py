@@ -62,9 +62,8 @@ def _list_listening(addr: bytes, port: int) -> set[str]:
                 words = line.split()
                 if len(words) <= 9 or words[3] != "0A" or int(words[1].rpartition(":")[2], 16) != port:
                     continue
-                raw = bytes.fromhex(
-                    words[1].partition(":")[0]
-                )  # words of 32 bits in this machine's byte order
+                # Words of 32 bits in this machine's byte order.
+                raw = bytes.fromhex(words[1].partition(":")[0])
                 other = struct.pack(f"!{len(raw) // 4}I", *struct.unpack(f"={len(raw) // 4}I", raw))
                 other = other if len(other) == 16 else _MAPPED + other
                 if other == addr:

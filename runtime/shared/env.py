@@ -7,7 +7,7 @@ any node. docs/environment.md and docs/options.md document it; tests compare the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
@@ -91,7 +91,7 @@ def split_addr(text: str, name: str, default_port: int | None = None) -> tuple[s
     return host, parse_port(port, name) if port else int(default_port or 0)
 
 
-# --- init(): v2's arguments, each also PADDLE_INIT_<NAME>; an argument wins over the variable. ---
+# --- init(): v2's arguments, each also PADDLE_INIT_<NAME>, over which the argument takes precedence. ---
 
 
 class InitArg(NamedTuple):
@@ -135,16 +135,9 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
 }
 TRAINER_TIMEOUT_S = 60.0  # default of a pserver option that init() lacks
-TRAINER_FLAGS = (
-    "num_passes",
-    "log_period",
-    "dot_period",
-    "saving_period",
-    "save_dir",
-    "test_period",
-    "local",
-    "no_save",
-)  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
+TRAINER_FLAGS = (  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
+    "num_passes", "log_period", "dot_period", "saving_period", "save_dir", "test_period", "local", "no_save",
+)  # fmt: skip
 
 
 def get_init_var(argument: str) -> str:
@@ -158,10 +151,21 @@ def find_near_init_var(name: str) -> str:
     argument = name[len(start) :].lower()
     if not name.startswith(start) or (argument in INIT_ARGS and name == get_init_var(argument)):
         return ""
+    near = find_near(argument, INIT_ARGS, 0.8)
+    return get_init_var(near) if near else ""
+
+
+def find_near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most similar; "" if none is."""
     from difflib import get_close_matches  # rarely needed
 
-    near = get_close_matches(argument, INIT_ARGS, 1, cutoff=0.8)
-    return get_init_var(near[0]) if near else ""
+    return next(iter(get_close_matches(name, known, 1, cutoff)), "")
+
+
+def suggest(name: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of a message about an unknown name: the known one that was meant, or `otherwise`."""
+    near = find_near(str(name), known)
+    return f"; did you mean {near}?" if near else otherwise
 
 
 def read_init_args(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -215,12 +219,10 @@ class Contract(NamedTuple):
     ports_num: int
     ports_num_for_sparse: int
     pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
-    stall_after_s: float
-    stall_timeout_s: float | None = None
-    # A port for each trainer, unless pservers are bundled, and one for Gloo in script mode; else empty.
+    stall_s: tuple[float, float | None]  # stall_after and stall_timeout
+    # A port for each trainer, unless pservers are bundled, and one for Gloo with its folder in script mode.
     trainer_endpoints: Sequence[Endpoint] = ()
-    gloo_endpoint: Endpoint | None = None
-    gloo_path: str = ""
+    gloo: tuple[Endpoint, str] | None = None
     master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
     local_trainers: int = 1  # on this process's node
     flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
@@ -237,6 +239,7 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
     trainer = c.role == TRAINER
     own = list(c.trainer_endpoints if trainer else c.pservers)
     own_port = own[c.rank][1] if c.rank < len(own) else ""
+    stall_after_s, stall_timeout_s = c.stall_s
     env = {
         "PADDLE_INIT_USE_GPU": str(c.use_gpu),
         "PADDLE_INIT_TRAINER_COUNT": str(c.trainer_count),
@@ -245,7 +248,7 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
         "PADDLE_INIT_PORTS_NUM_FOR_SPARSE": str(c.ports_num_for_sparse),
         "PADDLE_INIT_NUM_GRADIENT_SERVERS": str(c.trainers),
         "PADDLE_INIT_PSERVERS": ",".join(host for host, _ in c.pservers),
-        "PADDLE_INIT_STALL_AFTER": f"{c.stall_after_s:g}",
+        "PADDLE_INIT_STALL_AFTER": f"{stall_after_s:g}",
         "PADDLE_CLUSTER_TRAIN": "True",
         "TRAINING_ROLE": "TRAINER" if trainer else "PSERVER",
         "PADDLE_PSERVERS_IP_PORT_LIST": _join_addresses(tuple(c.pservers)),
@@ -255,8 +258,8 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
         "PADDLE_PORT": str(own_port),
         "PADDLE_COORDINATOR_ENDPOINTS": "",
         "PADDLE_GLOO_RENDEZVOUS": "3",
-        "PADDLE_GLOO_FS_PATH": c.gloo_path,
-        "PADDLE_GLOO_HTTP_ENDPOINT": join_addr(*c.gloo_endpoint) if c.gloo_endpoint else "",
+        "PADDLE_GLOO_FS_PATH": c.gloo[1] if c.gloo else "",
+        "PADDLE_GLOO_HTTP_ENDPOINT": join_addr(*c.gloo[0]) if c.gloo else "",
         "PSLAUNCH_JOB_ID": c.job_id,
         "PSLAUNCH_EPOCH": str(c.epoch),
         "PSLAUNCH_ROLE": c.role,
@@ -271,37 +274,33 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
         "PSLAUNCH_PROGRESS": c.progress,
         "PSLAUNCH_SECRET_FILE": c.secret_file,
     }
-    if c.stall_timeout_s is not None:
-        env["PADDLE_INIT_STALL_TIMEOUT"] = f"{c.stall_timeout_s:g}"
-    if trainer:
-        env["PADDLE_INIT_TRAINER_ID"] = str(c.rank)
-        env["PADDLE_TRAINER_ID"] = str(c.rank)
-        env["OMPI_COMM_WORLD_RANK"] = str(c.rank)
-        env["OMPI_COMM_WORLD_SIZE"] = str(c.trainers)
-        env["FLAGS_selected_gpus"] = "0"
-        env["FLAGS_selected_xpus"] = "0"
-        env["RANK"] = str(c.rank)
-        env["WORLD_SIZE"] = str(c.trainers)
-        env["LOCAL_RANK"] = str(c.local_rank)
-        env["LOCAL_WORLD_SIZE"] = str(c.local_trainers)
-        env["GROUP_RANK"] = str(c.node_id)
-        env["MASTER_ADDR"], env["MASTER_PORT"] = c.master[0], str(c.master[1])
-        env.update({get_init_var(name): text for name, text in c.flags.items()})
-    return env
+    if stall_timeout_s is not None:
+        env["PADDLE_INIT_STALL_TIMEOUT"] = f"{stall_timeout_s:g}"
+    return {**env, **_make_trainer_environ(c)} if trainer else env
+
+
+def _make_trainer_environ(c: Contract) -> dict[str, str]:
+    return {
+        "PADDLE_INIT_TRAINER_ID": str(c.rank),
+        "PADDLE_TRAINER_ID": str(c.rank),
+        "OMPI_COMM_WORLD_RANK": str(c.rank),
+        "OMPI_COMM_WORLD_SIZE": str(c.trainers),
+        "FLAGS_selected_gpus": "0",
+        "FLAGS_selected_xpus": "0",
+        "RANK": str(c.rank),
+        "WORLD_SIZE": str(c.trainers),
+        "LOCAL_RANK": str(c.local_rank),
+        "LOCAL_WORLD_SIZE": str(c.local_trainers),
+        "GROUP_RANK": str(c.node_id),
+        "MASTER_ADDR": c.master[0],
+        "MASTER_PORT": str(c.master[1]),
+        **{get_init_var(name): text for name, text in c.flags.items()},
+    }
 
 
 # As torchrun sets them. Their names are common: the user's own values win.
 TORCH_NAMES = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-)
-_TRAINER_ONLY = (
-    "PADDLE_INIT_TRAINER_ID",
-    "PADDLE_TRAINER_ID",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "FLAGS_selected_gpus",
-    "FLAGS_selected_xpus",
-    *TORCH_NAMES,
 )
 LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound ports, dense ports first
 PROXIES = frozenset(
@@ -313,13 +312,13 @@ MPI_FAMILIES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 MAX_VARIABLE_BYTES = 128 * 1024 - 1  # of the kernel, with its name and "="
 
 
-def list_contract_names() -> frozenset[str]:
-    """Return all variables owned by the contract: stale ones are removed, and users can't set them, except
-    those of TORCH_NAMES."""
+def list_contract_names(role: str = TRAINER) -> frozenset[str]:
+    """Return the contract's variables for a role; trainers have all. Stale ones are removed, and users can't
+    set them, except those of TORCH_NAMES."""
     sample = Contract(
-        "", 0, PSERVER, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], 0.0
+        "", 0, role, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
     )  # fmt: skip
-    return frozenset({*make_contract_environ(sample), *_TRAINER_ONLY, LISTEN_FDS})
+    return frozenset({*make_contract_environ(sample), LISTEN_FDS})
 
 
 def compose(

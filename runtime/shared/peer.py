@@ -15,7 +15,7 @@ _UID, _INODE = 7, 9
 def find_user(sock: socket.socket) -> int | None:
     """Return the user whose process has the other end; None if it is gone, or on another machine.
 
-    Anybody may connect to a port of this machine; this tells our own user's programs from others.
+    Anybody may connect to a port of this machine; this distinguishes our own user's programs from others.
     """
     with contextlib.suppress(OSError, ValueError):
         ends = _format_listed(sock.getpeername()), _format_listed(sock.getsockname())

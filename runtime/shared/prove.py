@@ -75,9 +75,7 @@ def take_message(buffer: bytes) -> tuple[MessageKind, bytes, int] | None:
         raise ProofError(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
     if len(buffer) < HEAD.size:
         return None
-    magic, version, kind, length = HEAD.unpack_from(buffer)
-    if magic != MAGIC:
-        raise ProofError(f"not pslaunch's protocol: first bytes {buffer[:16]!r}")
+    _, version, kind, length = HEAD.unpack_from(buffer)
     if version != VERSION:
         raise ProofError(
             f"handshake version {version} on one side, {VERSION} on the other; use equal versions of pslaunch"
@@ -152,9 +150,7 @@ class Server:
             if not hmac.compare_digest(body[NONCE_BYTES:], plane.compute_mac(self._secret, b"knock", theirs)):
                 raise ProofError(plane.describe_difference(plane.client, plane.server))
             self.nonces = theirs + nonce
-            return encode_message(
-                MessageKind.CHALLENGE, nonce + self._compute_mac(self._plane.server.encode())
-            )
+            return encode_message(MessageKind.CHALLENGE, nonce + self._compute_mac(plane.server.encode()))
         if kind is MessageKind.PROOF and self.nonces and not self.proved:
             return self._prove(body[:MAC_BYTES], body[MAC_BYTES:])
         raise ProofError(f"unexpected handshake message {kind.name}")
@@ -219,11 +215,8 @@ def dial(sock: socket.socket, plane: Plane, secret: bytes, text: bytes, end_s: f
     if not hmac.compare_digest(proof, plane.compute_mac(secret, plane.server.encode(), nonces)):
         raise ProofError(plane.describe_difference(plane.server, plane.client))
     _wait(sock, end_s)
-    sock.sendall(
-        encode_message(
-            MessageKind.PROOF, plane.compute_mac(secret, plane.client.encode(), nonces, text) + text
-        )
-    )
+    proof = plane.compute_mac(secret, plane.client.encode(), nonces, text)
+    sock.sendall(encode_message(MessageKind.PROOF, proof + text))
     body = _receive(sock, plane, MessageKind.WELCOME, end_s)
     proof, welcome = body[:MAC_BYTES], body[MAC_BYTES:]
     if not hmac.compare_digest(proof, plane.compute_mac(secret, b"welcome", nonces, text + welcome)):

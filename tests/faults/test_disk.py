@@ -14,7 +14,7 @@ import pytest
 
 from pslaunch.node import codes
 from support.faults import control
-from support.jobs import FabricPlace, Job, Place, finished, running
+from support.jobs import FabricPlace, Job, Place, finished, running, succeeded
 from support.process import started
 from support.trainings import TRAIN
 from testbed import Hosts
@@ -63,8 +63,7 @@ def test_a_read_only_workspace_runs_with_another_log_dir(
     logs = tmp_path / "logs"
     with mounted(workspace, "--bind", str(workspace)):
         subprocess.run(["mount", "-o", "remount,ro,bind", str(workspace)], check=True)
-        code, job = finished(place, workspace, "--server_num=0", f"--log_dir={logs}")
-    assert code == 0, job.launcher.output()
+        job = succeeded(place, workspace, "--server_num=0", f"--log_dir={logs}")
     assert job.lines("trainer/0") == ["['train.py']"]
     assert (logs / "nodefile").read_text() == "0\n"
     assert len((logs / "nodes").read_text().split()) == place.nodes
@@ -146,8 +145,7 @@ def test_logs_of_an_earlier_job_make_room_for_the_next_one(place: Place, workspa
     with small_disk(workspace / "small") as disk:
         (disk / "log").mkdir()
         fill(disk, "log/train.log")
-        code, job = finished(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
-        assert code == codes.OK, job.launcher.output()
+        succeeded(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
         assert (disk / "log/train.log").read_text() == "new\n"
 
 

@@ -92,7 +92,6 @@ def kill_all(pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
 def test_killing_all_that_is_called_pslaunch_ends_the_job(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text(STUBBORN.replace('os.write(1, b"told\\n")', "os.mkdir('told')"))
     with control() as ctl, running(place, workspace, *OPTIONS, env=ctl.env()) as job:
@@ -104,7 +103,6 @@ def test_killing_all_that_is_called_pslaunch_ends_the_job(place: Place, workspac
         assert (workspace / "told").exists()  # TERM came before KILL
 
 
-@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
 def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, workspace: Path) -> None:
     before = leaks.our_files()
     (workspace / "train.py").write_text(STUBBORN)
@@ -125,11 +123,10 @@ def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, wo
 ALONE = ("--server_num=0", "--worker_num=1", f"--grace={GRACE_S}", "--lost_after=60")
 
 
-@pytest.mark.parametrize("head", ["launcher", "node"])
-def test_pkill_on_a_host_ends_the_job(hosts: Hosts, workspace: Path, head: str) -> None:
+def test_pkill_on_a_host_ends_the_job(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(STUBBORN.replace('os.write(1, b"told\\n")', "os.mkdir('told')"))
     host = hosts[0]
-    place = FabricPlace(hosts, f"--head={head}", on=[host])
+    place = FabricPlace(hosts, "--head=node", on=[host])
     with running(place, workspace, *ALONE) as job:
         job.until_printed("hidden", ["trainer/0"])
         agent = job.guards("trainer/0")[1]
@@ -144,13 +141,12 @@ def test_pkill_on_a_host_ends_the_job(hosts: Hosts, workspace: Path, head: str) 
         assert (host.root / workspace.name / "told").exists()  # TERM came before KILL
 
 
-@pytest.mark.parametrize("head", ["launcher", "node"])
 def test_killing_both_guards_on_a_host_leaves_a_command_that_ends_the_job_there(
-    hosts: Hosts, workspace: Path, head: str
+    hosts: Hosts, workspace: Path
 ) -> None:
     (workspace / "train.py").write_text(STUBBORN)
     host = hosts[0]
-    place = FabricPlace(hosts, f"--head={head}", on=[host])
+    place = FabricPlace(hosts, "--head=node", on=[host])
     with running(place, workspace, *ALONE) as job:
         job.until_printed("hidden", ["trainer/0"])
         kill_all(job.guards("trainer/0"))

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime import _core, handshake
-from pslaunch.runtime.client import Optim
+from pslaunch.runtime import _core
+from pslaunch.runtime.client import handshake
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
 from support.faults import control, peak_mib
 from support.jobs import LocalPlace, running
@@ -191,7 +192,7 @@ def test_agents_get_in_through_a_flood_that_never_speaks(workspace: Path) -> Non
         held.tell()
         assert job.launcher.wait() == 0, job.launcher.output()
         notes = [e["text"] for e in job.events() if e["event"] == "note"]
-        assert any("it did not prove itself, and others wait" in text for text in notes), notes
+        assert any("it did not prove the secret, and others wait" in text for text in notes), notes
         assert len(notes) <= 2 * prove.IN_FULL + 2
 
 

@@ -67,5 +67,5 @@ def test_hostile_archive_writes_nothing_outside(found: list[bytes], size: int) -
 @given(spoilt(RECORD) | st.dictionaries(st.text(max_size=5), ANYTHING, max_size=3) | ANYTHING)
 def test_hostile_record_is_refused_or_whole(data: Any) -> None:
     with contextlib.suppress(ValueError, RecursionError):
-        found = record.parse(json.dumps(data))
+        found = record.parse_record(json.dumps(data))
         assert isinstance(found["state"], str)

@@ -14,19 +14,20 @@ from typing import Any, cast, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslaunch.backends.base import Line
-from pslaunch.check.check import Inspection, reject_nonsense
-from pslaunch.check.findings import Seen, Wanted, choose_exit_code, find
+from pslaunch.backends.lines import Line
+from pslaunch.check.check import reject_nonsense
+from pslaunch.check.findings import Seen, Wanted, choose_check_code, judge_hosts
+from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell
+from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import job, messages
-from pslaunch.node.dispatch.sources import PASS_ON_BYTES
+from pslaunch.node.dispatch.routes import PASS_ON_BYTES
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Message, encode_control
 from pslaunch.node.loop import Loop
-from pslaunch.run.observe import RemoteHead
-from pslaunch.ship.package import Folder
+from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import Event, JsonView, PlainView, View
 from support.hostile import spoilt
@@ -124,7 +125,7 @@ def run_head(plan: Plan, said: Sequence[list[Message]]) -> None:
     now_s, before = 0.0, set(threading.enumerate())
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(contextlib.closing(Loop(clock=lambda: now_s)))
-        supply = Folder(loop, plan.package, {}) if plan.package else None
+        supply = PackageFolder(loop, plan.package, {}) if plan.package else None
         head = Head(loop, job.place(plan, plan.nodes), "5e" * 32, lambda: 0.0, supply)
         for node, messages_of_node in zip(plan.nodes, said, strict=True):
             ours, theirs = socket.socketpair()
@@ -201,8 +202,8 @@ def test_hostile_host_is_a_finding_of_check(answers: list[Message], others: list
             inspection.end()
             inspection.close()
     seen = [reject_nonsense(inspection.add_answers(Seen(host="n0"), 0), Wanted(), 0)]
-    findings = find(seen, Wanted(), [0])
-    assert findings and choose_exit_code(findings)  # its line is closed before it has answered all
+    findings = judge_hosts(seen, Wanted(), [0])
+    assert findings and choose_check_code(findings)  # its line is closed before it has answered all
     for as_json in (False, True):
         out = io.StringIO()
         tell(seen, findings, out, as_json=as_json)

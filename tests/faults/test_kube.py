@@ -1,6 +1,6 @@
 """Failures of a cluster while a job runs: of memory, rights, the API server, a machine with its pods.
 
-The last two disturb all jobs of a cluster, so each test of them has one of its own.
+The last two disturb all jobs of a cluster, so their test has one of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,15 +42,15 @@ while True:
 """
 # The kernel takes the first process, and with it all others, as with memory.oom.group of cgroup 2.
 WHOLE = 'open("/proc/1/oom_score_adj", "w").write("1000")'
-LINES = 1250
+LINES = 600
 COUNT = """
 import time
 for i in range({lines}):
     print(i, flush=True)
     time.sleep(0.02)
 """
-AWAY_S = 20.0
-LOST_AFTER_S, SLACK_S = 15.0, 45.0  # silence of a machine, and of a busy one of ours
+AWAY_S = 8.0
+LOST_AFTER_S, SLACK_S = 10.0, 45.0  # silence of a machine, and of a busy one of ours
 NOT_READY_S = 60.0  # until the cluster tells it
 LEASE_S = 300.0  # longer than all these
 OLD = "pslaunch.test/python39:1"
@@ -83,11 +83,12 @@ def test_container_without_enough_memory_gives_137(cluster: Kube, workspace: Pat
 
 
 def place(cluster: Kube, number: int, machine: str = "") -> None:
-    """Let a pod of the only job, whose pods are held, find its place, or that machine."""
+    """Let a pod of the only job whose pods are held find its place, or that machine."""
 
     def find() -> list[str]:
         pods = cluster.admin.list_namespaced_pod(cluster.namespace).items
-        return [pod.metadata.name for pod in pods if pod.metadata.labels[INDEX] == str(number)]
+        held = [pod for pod in pods if pod.spec.scheduling_gates]
+        return [pod.metadata.name for pod in held if pod.metadata.labels[INDEX] == str(number)]
 
     (name,) = poll_until(find, describe=f"no pod {number}")
     selector = {"nodeSelector": {HOST: machine}} if machine else {}
@@ -191,7 +192,30 @@ def test_image_of_python_3_9_runs_as_any_user(cluster: Kube, workspace: Path) ->
 
 
 @pytest.mark.timeout(LONG_S)
-def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:
+def test_job_bears_the_loss_of_the_api_server_and_ends_with_that_of_a_machine(
+    machines: Cluster, own: Kube, workspace: Path
+) -> None:
+    folders = [workspace / name for name in ("away", "cut", "first", "crash")]
+    for folder in folders:
+        folder.mkdir()
+    check_api_server_that_is_away(machines, own, folders[0])
+    second = running_on_both(own, folders[1], "node1", "node2", "--linger=0")
+    first = running_on_both(own, folders[2], "node2", "node1", "--linger=0")
+    with second as of_second, first as of_first, machines.nodes[1].cut_off():
+        lost_s = time.time()
+        check_lost(of_second, lost_s)
+        check_first_lost(of_first, lost_s)
+        lost = (f"pod {of_second.get_job()['job']}-1-", f"pod {of_first.get_job()['job']}-0-")
+        poll_until(lambda: len(own.list_names()) == 2, describe=lambda: str(own.list_names()))
+        assert all(name.startswith(lost) for name in own.list_names()), own.list_names()
+    own.wait_until_gone()
+    with running_on_both(own, folders[3], "node1", "node2") as job:
+        machines.nodes[1].crash()
+        check_lost(job, time.time())
+
+
+def check_api_server_that_is_away(machines: Cluster, own: Kube, workspace: Path) -> None:
+    """Check that a job and its launcher go on."""
     (workspace / "train.py").write_text(COUNT.format(lines=LINES))
     pods = KubePlace(own, 2)
     pods.lease_s = LEASE_S
@@ -210,40 +234,8 @@ def test_job_goes_on_while_the_api_server_is_away(machines: Cluster, own: Kube, 
     own.wait_until_gone()
 
 
-@pytest.mark.timeout(LONG_S)
-def test_machine_that_is_cut_off_or_dies_ends_the_job(machines: Cluster, own: Kube, workspace: Path) -> None:
-    with running_on_both(own, workspace, "--linger=0") as job, machines.nodes[1].cut_off():
-        check_lost(job)
-        lost = f"pod {job.get_job()['job']}-1-"
-        poll_until(lambda: len(own.list_names()) == 1, describe=lambda: str(own.list_names()))
-        assert all(name.startswith(lost) for name in own.list_names()), own.list_names()
-    own.wait_until_gone()
-    with running_on_both(own, workspace) as job:
-        machines.nodes[1].crash()
-        check_lost(job)
-
-
-@pytest.mark.timeout(LONG_S)
-def test_machine_of_pod_0_that_is_cut_off_ends_the_job_once_the_cluster_gives_it_up(
-    machines: Cluster, own: Kube, workspace: Path
-) -> None:
-    with (
-        running_on_both(own, workspace, "--linger=0", places=("node2", "node1")) as job,
-        machines.nodes[1].cut_off(),
-    ):
-        lost_s = time.time()
-        assert job.launcher.wait(timeout_s=200.0) == codes.NODE_LOST, job.launcher.output()
-        first = f"{job.get_job()['job']}-0"
-        why = f"node 0 ({first}) was lost: its agent: pod {first} on node2 and its machine do not answer"
-        assert job.end()["reason"].startswith(why), job.launcher.output()
-        assert job.end()["time"] - lost_s < NOT_READY_S + SLACK_S, job.launcher.output()
-        assert re.search(rf"Pod {first}-\w+ on node2", job.launcher.output()), job.launcher.output()
-    own.wait_until_gone()
-
-
-def check_lost(job: Job) -> None:
-    """Check the end of a job that just now loses the machine of its pod 1."""
-    lost_s = time.time()
+def check_lost(job: Job, lost_s: float) -> None:
+    """Check the end of a job that lost the machine of its pod 1."""
     assert job.launcher.wait(timeout_s=200.0) == codes.NODE_LOST, job.launcher.output()
     lost = f"{job.get_job()['job']}-1"
     assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
@@ -251,18 +243,26 @@ def check_lost(job: Job) -> None:
     assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
 
 
+def check_first_lost(job: Job, lost_s: float) -> None:
+    """Check the end of a job that lost the machine of its pod 0: once the cluster gives the pod up."""
+    assert job.launcher.wait(timeout_s=200.0) == codes.NODE_LOST, job.launcher.output()
+    first = f"{job.get_job()['job']}-0"
+    why = f"node 0 ({first}) was lost: its agent: pod {first} on node2 and its machine do not answer"
+    assert job.end()["reason"].startswith(why), job.launcher.output()
+    assert job.end()["time"] - lost_s < NOT_READY_S + SLACK_S, job.launcher.output()
+    assert re.search(rf"Pod {first}-\w+ on node2", job.launcher.output()), job.launcher.output()
+
+
 @contextlib.contextmanager
-def running_on_both(
-    own: Kube, workspace: Path, *more: str, places: Sequence[str] = ("node1", "node2")
-) -> Iterator[Job]:
-    """Run a job with one pod on each machine: `places` are those of pods 0 and 1."""
+def running_on_both(own: Kube, workspace: Path, *words: str) -> Iterator[Job]:
+    """Run a job with one pod on each machine. words: the machines of pods 0 and 1, and options."""
     (workspace / "train.py").write_text(WAIT)
     (workspace / "held.yaml").write_text(HELD)
-    options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", f"--lost_after={LOST_AFTER_S:g}", *more)
+    options = (*BOTH, *QUICK, f"--patch={workspace}/held.yaml", f"--lost_after={LOST_AFTER_S:g}", *words[2:])
     pods = KubePlace(own, 2)
     pods.lease_s = LEASE_S
     with running(pods, workspace, *options) as job:
-        for number, machine in enumerate(places):
+        for number, machine in enumerate(words[:2]):
             place(own, number, machine)
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         yield job

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.k8s_records import BEGINNING
+from pslaunch.backends.k8s.job_records import BEGINNING
 from support.jobs import PSLAUNCH, running
 from support.kube import Kube, KubePlace
 from support.kube_proxy import SeeingProxy
@@ -54,7 +54,7 @@ def run_to_the_end(cluster: Kube, kubeconfig: Path, workspace: Path) -> str:
         return json.dumps(job.events())
 
 
-@pytest.mark.parametrize("number", range(1, OBJECTS + 1))
+@pytest.mark.parametrize("number", [1, 2, OBJECTS])
 def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
     cluster: Kube, see: Callable[..., Path], workspace: Path, number: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
         assert job.spec.suspend and int(job.metadata.annotations[BEGINNING]) > 0
         over = {"metadata": {"annotations": {BEGINNING: "-1"}}}  # its minute has passed
         cluster.batch.patch_namespaced_job(job.metadata.name, cluster.namespace, over)
-        where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}")
+        where = cluster.where
         listed = subprocess.run(
             [*PSLAUNCH, "jobs", *where, "--json"], env=environ, capture_output=True, text=True, check=True
         )

@@ -13,7 +13,7 @@ import pytest
 from pslaunch.node import codes
 from support.clock import own_s
 from support.faults import LineProxy, control, peak_mib
-from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, finished, parent_of, parse_events, running
+from support.jobs import PSLAUNCH, SOON_LOST, Job, Place, parent_of, parse_events, running, succeeded
 from support.process import poll_until
 
 MIB = 1 << 20
@@ -129,13 +129,12 @@ open("ready").close()
 def test_output_of_a_server_after_a_good_end_is_only_in_its_log(place: Place, workspace: Path) -> None:
     (workspace / "train.py").write_text(LOUD_AT_TERM)
     os.mkfifo(workspace / "ready")
-    code, job = finished(place, workspace, "--server=script")
-    assert code == 0 and job.lines("pserver/0") == ["serving"]
+    job = succeeded(place, workspace, "--server=script")
+    assert job.lines("pserver/0") == ["serving"]
     assert [e["bytes"] for e in job.events() if e["event"] == "gap"] == [3900]
     assert (workspace / "log/server.log").read_text().count("C++ Traceback") == 100
 
 
-@pytest.mark.parametrize("place", ["local", "local_led"], indirect=True)
 def test_empty_lines_without_end_do_not_delay_the_end(place: Place, workspace: Path) -> None:
     train = "import os\nos.mkdir('ready-' + os.environ['PSLAUNCH_RANK'])\nos.execvp('yes', ['yes', ''])\n"
     (workspace / "train.py").write_text(train)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client import Client, Init, Optim
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.process import started
 from support.proxy import cutting
 from support.pservers import Cluster, cluster, run_trainers
@@ -50,7 +51,7 @@ def push(c: Client, trainer: int, step: int) -> tuple[int, list[F32]]:
     grad, rows = np.zeros(TRAINERS * PLACES, np.float32), np.full((1, 2), number, np.float32)
     keys = np.array([place], np.uint64)
     grad[place] = number
-    call = c.begin_push_pull({"w": grad}, {}, {"e": (keys, rows)})
+    call = c.push_pull({"w": grad}, {}, {"e": (keys, rows)}, wait=False)
     c.progress()
     return call, [grad, rows]
 
@@ -104,7 +105,7 @@ import sys
 from collections import deque
 sys.path[:0] = [{tests!r}]
 from faults.test_soak import PENDING, create, push
-from pslaunch.runtime.client import Client
+from pslaunch.runtime.client.client import Client
 
 with Client({endpoints!r}, trainer_id=0, num_gradient_servers=2, mode="async") as c:
     create(c)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.arm64 import make_python
-from support.jobs import LocalPlace, finished
+from support.jobs import LocalPlace, hash_model, succeeded
 from support.others import NO_ARM64
 from support.word2vec import make_workspace
 
@@ -28,10 +27,8 @@ esac
 def train(folder: Path, python: Path | str) -> tuple[str, set[str]]:
     """Return the digest of a job's model, and the processes that ran as arm64 code."""
     options = (*NUMBERS, f"--python={python}", "--num_passes=1")
-    code, job = finished(LocalPlace(1), folder, *options, program=["train.py"], timeout_s=300.0)
-    assert code == 0, job.launcher.output()
-    model = (folder / "output/parameters.tar").read_bytes()
-    return hashlib.sha256(model).hexdigest(), {one for one in PROCESSES if "arm64" in job.lines(one)}
+    job = succeeded(LocalPlace(1), folder, *options, program=["train.py"], timeout_s=300.0)
+    return hash_model(folder), {one for one in PROCESSES if "arm64" in job.lines(one)}
 
 
 @pytest.mark.timeout(600)  # an emulated processor beside other tests

@@ -14,15 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pslaunch.runtime import blocks, optimizer
-from pslaunch.runtime.arrays import F32
-from pslaunch.runtime.client import Client, ClientError, Init, Optim
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.remote import RemoteUpdater
-from pslaunch.runtime.remote_async import AsyncUpdater
-from pslaunch.runtime.run import choose_updater
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.client import blocks
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.dialer import ClientError
+from pslaunch.runtime.client.remote import RemoteUpdater
+from pslaunch.runtime.client.remote_async import AsyncUpdater
+from pslaunch.runtime.client.run import choose_updater
+from pslaunch.runtime.engine import optimizer
+from pslaunch.runtime.engine.arrays import F32
+from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.engine.strategy import Strategy
+from pslaunch.runtime.engine.updater import ParamRules
 from support.cluster import Cluster, run_job
 from support.proxy import cutting
 from support.pservers import Cluster as ServedCluster
@@ -131,10 +135,8 @@ def update(
     """An updater of a trainer, with SGD and a learning rate of 1."""
     with found.client(trainer, mode=strategy.mode, **overrides) as c:
         made = choose_updater(strategy, found.trainers)(
-            CONFIGS,
-            frozenset({"e"}),
+            ParamRules(CONFIGS, frozenset({"e"}), optimizer.SGD(learning_rate=1.0)),
             Parameters(CONFIGS),
-            optimizer.SGD(learning_rate=1.0),
             c,
             first=trainer == 0,
             on_connected=lambda: None,
@@ -293,10 +295,8 @@ def test_an_exchange_every_tenth_step_saves_most_bytes(tmp_path: Path) -> None:
 def test_geo_trains_with_sgd_alone(made: optimizer.Optimizer, text: str) -> None:
     with pytest.raises(ValueError, match=f"parameter w: geo trains with SGD, not with {text}"):
         choose_updater(GEO, 2)(
-            CONFIGS,
-            frozenset({"e"}),
+            ParamRules(CONFIGS, frozenset({"e"}), made),
             Parameters(CONFIGS),
-            made,
             None,
             first=True,
             on_connected=lambda: None,

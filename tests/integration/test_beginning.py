@@ -19,19 +19,20 @@ from typing import Any
 import pytest
 
 from integration.test_contract import POLITE
-from pslaunch.backends.base import Line
-from pslaunch.backends.local import NODE, LocalBackend
+from pslaunch.backends.here import NODE
+from pslaunch.backends.lines import Line
+from pslaunch.backends.local.backend import LocalBackend
+from pslaunch.backends.local.spec import make_local_spec
+from pslaunch.backends.registry import gather
+from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import beginning, codes, job
-from pslaunch.node.dispatch.archive import pack
+from pslaunch.node.dispatch.archive import pack_archive
 from pslaunch.node.later import relay
 from pslaunch.node.line.trace import Note
 from pslaunch.node.loop import Loop
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import make_local_spec
-from pslaunch.options.sources import gather
 from pslaunch.plan import make_plan
-from pslaunch.run.observe import RemoteHead
-from pslaunch.ship.package import Folder, list_package
+from pslaunch.ship.package import PackageFolder, list_package
 from support.jobs import has
 from support.process import Started, poll_until, started
 
@@ -79,7 +80,6 @@ def write_job(
     begun = beginning.Beginning(
         plan,
         "localhost",
-        "localhost",
         port,
         wait_timeout_s,
         str(report),
@@ -88,10 +88,10 @@ def write_job(
         linger_s=linger_s,
     )
     contents = {
-        beginning.JOB: begun.encode(),
-        **({beginning.PACKAGE: pack(list_package(plan.package, os.environ))} if packed else {}),
-        beginning.SECRET: SECRET.encode(),
-        beginning.NAME: NAME.encode(),
+        beginning.JOB_FILE: begun.encode(),
+        **({beginning.PACKAGE: pack_archive(list_package(plan.package, os.environ))} if packed else {}),
+        beginning.SECRET_FILE: SECRET.encode(),
+        beginning.NAME_FILE: NAME.encode(),
     }
     for name, data in contents.items():
         path = folder / name
@@ -129,7 +129,7 @@ def test_nodes_find_the_head_that_comes_later_and_get_the_package(folder: Path, 
     (workspace / "data.txt").write_text("the data")
     report = write_job(folder, workspace)
     with run_node(folder, 1, lost_after_s=LOST_AFTER_S) as second:
-        count_tries(beginning.read(str(folder)).port, LOST_AFTER_S)
+        count_tries(beginning.read_beginning(str(folder)).port, LOST_AFTER_S)
         with run_node(folder, 0) as first:
             assert (first.wait(), second.wait()) == (0, 0), first.output() + second.output()
             lines = first.output().splitlines()
@@ -168,7 +168,7 @@ def test_node_gives_up_after_the_wait_timeout_whatever_is_lost_after(folder: Pat
 def test_job_under_another_name_is_refused_at_once(folder: Path, workspace: Path, node: int) -> None:
     (workspace / "train.py").write_text("")
     write_job(folder, workspace)
-    (folder / beginning.NAME).write_text(f"dev-{NAME}")
+    (folder / beginning.NAME_FILE).write_text(f"dev-{NAME}")
     with run_node(folder, node) as refused:
         assert refused.wait() == codes.PREFLIGHT
         said = refused.output()
@@ -209,9 +209,9 @@ def holding_line(folder: Path, trace: Note | None = None) -> Iterator[tuple[Loop
     """Hold the job as a launcher does, with its package at hand."""
     line = open_line()
     loop = Loop()
-    plan = beginning.read(str(folder)).plan
+    plan = beginning.read_beginning(str(folder)).plan
     assert plan.package
-    supply = Folder(loop, plan.package)
+    supply = PackageFolder(loop, plan.package)
     head = RemoteHead(loop, line, name="node 0", lost_after_s=30.0, supply=supply, trace=trace)
     head.hold(job.place(plan, plan.nodes))
     yield loop, head
@@ -324,7 +324,7 @@ def test_job_whose_package_never_comes_ends_after_the_lease(folder: Path, worksp
     report = write_job(folder, workspace, lease_s=2.0, packed=False)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         assert (first.wait(), second.wait()) == (codes.HUP, 0)
-    assert "the launcher is gone for 2 s: its line never came" in json.loads(report.read_text())["reason"]
+    assert "the launcher is gone for 2 s: it never connected" in json.loads(report.read_text())["reason"]
 
 
 def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Path) -> None:
@@ -344,7 +344,7 @@ def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Pat
 def test_bad_secret_is_named(folder: Path, workspace: Path, secret: str) -> None:
     (workspace / "train.py").write_text("")
     write_job(folder, workspace)
-    (folder / beginning.SECRET).write_text(secret)
+    (folder / beginning.SECRET_FILE).write_text(secret)
     with run_node(folder, 0) as first:
         assert first.wait() != 0
         assert "secret" in first.output() or "hexadecimal" in first.output()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH
+from support.jobs import PSLAUNCH, run_pslaunch
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until, started
 from testbed import Host, Hosts
@@ -25,13 +25,6 @@ HOLDER = (
 )
 
 
-def run(hosts: Hosts, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = hosts.as_user([*PSLAUNCH, *words])
-    return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
-    )
-
-
 def words_for(hosts: Hosts, workspace: Path, *options: str) -> list[str]:
     where = [f"--hosts={','.join(host.name for host in hosts)}", f"--root_dir={hosts.root_dir}"]
     return ["fabric", *where, f"--job_dispatch_package={workspace}", *options]
@@ -39,7 +32,7 @@ def words_for(hosts: Hosts, workspace: Path, *options: str) -> list[str]:
 
 def check(hosts: Hosts, workspace: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit code, and what is said of each host."""
-    done = run(hosts, "check", *words_for(hosts, workspace, "--json", *options))
+    done = run_pslaunch("check", *words_for(hosts, workspace, "--json", *options), hosts=hosts)
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["host"] for one in told] == [host.name for host in hosts], done.stderr
     return done.returncode, told
@@ -86,7 +79,7 @@ def test_hosts_that_are_fine(hosts: Hosts, plain: Path) -> None:
         assert facts["programs"]["version"].startswith("3.")
         assert facts["folders"]["workspace"]["path"] == f"{hosts.root_dir}/{plain.name}"
         assert not any(host.root.iterdir()), "a check leaves nothing"
-    table = run(hosts, "check", *words_for(hosts, plain))
+    table = run_pslaunch("check", *words_for(hosts, plain), hosts=hosts)
     lines = table.stdout.splitlines()
     assert lines[0].split()[:3] == ["host", "reached", "key"]
     assert [line.split()[:3] for line in lines[1:4]] == [[host.name, "yes", "ok"] for host in hosts]
@@ -98,7 +91,7 @@ def test_unsendable_package_is_reported_before_the_job(
     hosts: Hosts, plain: Path, words: tuple[str, ...]
 ) -> None:
     (plain / "far").symlink_to("/etc/passwd")
-    done = run(hosts, words[0], *words[1:], *words_for(hosts, plain)[1:])
+    done = run_pslaunch(words[0], *words[1:], *words_for(hosts, plain)[1:], hosts=hosts)
     assert done.returncode == codes.USAGE
     assert "far is a link that leads out, to /etc/passwd" in done.stderr
 
@@ -224,18 +217,18 @@ def test_a_workspace_that_is_not_there(hosts: Hosts, plain: Path) -> None:
     (hosts[1].root / "ws").mkdir()
     names = ",".join(host.name for host in hosts)
     words = ("--json", f"--hosts={names}", f"--job_workspace={hosts.root_dir}/ws", "--server=script")
-    done = run(hosts, "check", "fabric", *words)
+    done = run_pslaunch("check", "fabric", *words, hosts=hosts)
     assert done.returncode == codes.PREFLIGHT
     problems = found([json.loads(line) for line in done.stdout.splitlines()])
     assert set(problems) == {"node2", "node3"}
-    assert f"{hosts.root_dir}/ws/train.py is no file" in problems["node2"]["no program"]
+    assert f"{hosts.root_dir}/ws/train.py is not a file" in problems["node2"]["no program"]
     assert "No such file or directory" in problems["node3"]["no workspace"]
 
 
 def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
     hosts[1].remove_python()
     (hosts[2].home / ".ssh/authorized_keys").write_text("")
-    done = run(hosts, *words_for(hosts, plain))
+    done = run_pslaunch(*words_for(hosts, plain), hosts=hosts)
     assert done.returncode == codes.HOST
     lines = done.stderr.splitlines()
     assert "PROBLEM node2: no Python: " in done.stderr and "PROBLEM node3: key: " in done.stderr
@@ -246,7 +239,7 @@ def test_a_failed_start_shows_the_table(hosts: Hosts, plain: Path) -> None:
 def test_a_start_that_fails_later_shows_it_too(hosts: Hosts, plain: Path) -> None:
     hosts[0].mount_small_disk(1 << 20)
     (plain / "data").write_bytes(os.urandom(3 << 20))
-    done = run(hosts, *words_for(hosts, plain))
+    done = run_pslaunch(*words_for(hosts, plain), hosts=hosts)
     assert done.returncode == codes.IO
     assert "warning node1: disk nearly full: " in done.stderr
 
@@ -255,7 +248,7 @@ def test_through_a_bastion_and_with_bad_words(make_hosts: Callable[..., Hosts], 
     made = make_hosts(2, bastion=True)
     code, told = check(made, plain)
     assert (code, found(told)) == (codes.OK, {})
-    done = run(made, "check", *words_for(made, plain, "--include=nobody"))
+    done = run_pslaunch("check", *words_for(made, plain, "--include=nobody"), hosts=made)
     assert done.returncode == codes.USAGE and "nobody" in done.stderr
 
 
@@ -299,7 +292,7 @@ def test_ctrl_c_ends_it_while_a_host_is_waited_for(
 def test_after_a_job_that_could_not_begin_hosts_that_are_fine_are_not_blamed(
     hosts: Hosts, plain: Path
 ) -> None:
-    done = run(hosts, *words_for(hosts, plain, "--server_num=0", "--setup=exit 7"))
+    done = run_pslaunch(*words_for(hosts, plain, "--server_num=0", "--setup=exit 7"), hosts=hosts)
     assert done.returncode == 7 and "can't be made ready" in done.stdout
     assert done.stderr.splitlines()[-2:] == [
         "3 hosts can be used",

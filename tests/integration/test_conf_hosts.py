@@ -131,7 +131,7 @@ def test_a_workspace_that_is_there_already(hosts: Hosts, folder: Path) -> None:
     assert seen["trainer/0"]["argv"] == ["mine.py", "--x"]
 
 
-@pytest.mark.parametrize("head", ["--head=launcher", "--head=node", "--detach"])
+@pytest.mark.parametrize("head", ["--head=launcher", "--detach"])
 def test_an_interface_that_a_host_has_not(hosts: Hosts, folder: Path, head: str) -> None:
     code, output, _ = run(hosts, folder, "--job_dispatch_package=ws", "--nics=ib7", head)
     assert code == codes.PREFLIGHT, output

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH
+from support.jobs import run_pslaunch
 from testbed import Hosts
 
 
@@ -18,8 +18,7 @@ def connected(hosts: Hosts, package: Path, *options: str) -> subprocess.Complete
         "--root_dir=~/jobs",
         f"--job_dispatch_package={package}",
     ]
-    argv = hosts.as_user([*PSLAUNCH, "fabric", "--dry_run", "--connect", "--json", *where, *options])
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return run_pslaunch("fabric", "--dry_run", "--connect", "--json", *where, *options, hosts=hosts)
 
 
 def test_addresses_paths_pythons_and_free_ports_are_literal(hosts: Hosts, workspace: Path) -> None:
@@ -60,5 +59,5 @@ def test_a_host_that_is_not_reached_has_the_code_of_check(workspace: Path) -> No
     (workspace / "train.py").write_text("")
     words = ["--hosts=127.0.0.1:1", f"--job_workspace={workspace}", "--server_num=0"]  # nobody listens there
     for command in (["fabric", "--dry_run", "--connect"], ["check", "fabric"]):
-        done = subprocess.run([*PSLAUNCH, *command, *words], capture_output=True, text=True, check=False)
+        done = run_pslaunch(*command, *words)
         assert done.returncode == codes.HOST, done.stderr

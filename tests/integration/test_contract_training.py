@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 from pathlib import Path
@@ -18,7 +17,9 @@ from support.jobs import (
     Place,
     StandingPlace,
     finished,
+    hash_model,
     running,
+    succeeded,
     until_nothing_runs,
 )
 
@@ -57,16 +58,10 @@ def write(workspace: Path, *, hook: str = "pass", local: bool = False) -> None:
     (workspace / "train.py").write_text(text)
 
 
-def model(place: Place, workspace: Path) -> str:
-    """sha256 of the parameters of the last pass."""
-    return hashlib.sha256((place.workspaces(workspace)[0] / "output/parameters.tar").read_bytes()).hexdigest()
-
-
 def trained(place: Place, workspace: Path, *options: str) -> str:
     write(workspace)
-    code, job = finished(place, workspace, *options)
-    assert code == 0, job.launcher.output()
-    return model(place, workspace)
+    succeeded(place, workspace, *options)
+    return hash_model(place.workspaces(workspace)[0])
 
 
 def test_the_number_of_pservers_and_ports_does_not_change_a_bit(place: Place, workspace: Path) -> None:
@@ -87,15 +82,14 @@ def test_wherever_nodes_are_the_bits_are_those_of_this_machine(place: Place, wor
 
 def test_alone_equals_one_trainer_with_pservers(place: Place, workspace: Path) -> None:
     write(workspace, local=True)
-    code, job = finished(place, workspace, "--server_num=0")
-    assert code == 0, job.launcher.output()
-    assert model(place, workspace) == trained(place, workspace, "--server_num=2", "--worker_num=1")
+    succeeded(place, workspace, "--server_num=0")
+    alone = hash_model(place.workspaces(workspace)[0])
+    assert alone == trained(place, workspace, "--server_num=2", "--worker_num=1")
 
 
 def test_training_writes_its_logs_and_reports_progress(place: Place, workspace: Path) -> None:
     write(workspace)
-    code, job = finished(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
-    assert code == 0, job.launcher.output()
+    job = succeeded(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")
     log = job.log_of("trainer/0").parent
     assert "Server listening on" in job.log_of("pserver/0").read_text()
     assert (

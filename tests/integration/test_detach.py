@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.local import LocalBackend
+from pslaunch.backends.local.backend import LocalBackend
+from pslaunch.backends.local.spec import make_local_site
+from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import codes
 from pslaunch.node.job import Plan, place
 from pslaunch.node.later import record
 from pslaunch.node.loop import Loop
-from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run.jobs import NEWS
-from pslaunch.run.observe import RemoteHead
-from support.jobs import PSLAUNCH, QUICK, LocalPlace, running, until_nothing_runs
+from support.jobs import PSLAUNCH, QUICK, LocalPlace, run_pslaunch, running, until_nothing_runs
 from support.process import poll_until, until_gone
 
 TICKING = r"""
@@ -38,12 +38,8 @@ sys.exit(int(open(os.environ["GO"]).read() or 0))
 """
 
 
-def run(*words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PSLAUNCH, *words], capture_output=True, text=True, timeout=timeout_s)
-
-
 def ok(*words: str) -> str:
-    done = run(*words)
+    done = run_pslaunch(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,11 +83,11 @@ class Free:
         )
 
 
-@pytest.fixture(params=[1, 3])
-def free(request: pytest.FixtureRequest, workspace: Path) -> Iterator[Free]:
-    job = Free(workspace, request.param)
+@pytest.fixture
+def free(workspace: Path) -> Iterator[Free]:
+    job = Free(workspace, 3)
     yield job
-    run("stop", "--kill", job.id)
+    run_pslaunch("stop", "--kill", job.id)
     until_nothing_runs(5.0)
 
 
@@ -223,14 +219,14 @@ def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
     assert "has ended" in ok("stop", free.id)
     path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
     assert ok("logs", free.id, "trainer/0") == "ready\n"
-    done, nodes = run("logs", free.id, "trainer/1"), len(json.loads(path.read_text())["places"])
+    done, nodes = run_pslaunch("logs", free.id, "trainer/1"), len(json.loads(path.read_text())["places"])
     assert done.stdout == ("ready\n" if nodes == 1 else "")
     assert ("its host is not known here; add --conf conf.py" in done.stderr) == (nodes > 1)
 
 
 def test_a_job_that_is_not_there_is_named() -> None:
     for words in (("status", "nope"), ("logs", "nope"), ("stop", "nope")):
-        done = run(*words)
+        done = run_pslaunch(*words)
         assert (
             done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
         )
@@ -239,7 +235,7 @@ def test_a_job_that_is_not_there_is_named() -> None:
 
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:
     """A job that was led by a node to its end: exit code and id."""
-    done = run("local", "--json", "--head=node", *QUICK, f"--job_workspace={workspace}", *options)
+    done = run_pslaunch("local", "--json", "--head=node", *QUICK, f"--job_workspace={workspace}", *options)
     first = json.loads(done.stdout.splitlines()[0])
     assert first["event"] == "job", done.stdout + done.stderr
     return done.returncode, str(first["job"])
@@ -257,7 +253,7 @@ def test_results_of_a_later_job_are_never_taken_for_those_of_an_earlier_one(
     assert ok("logs", jobs[1], f"trainer/{nodes - 1}") == f"of {jobs[1]}\n"
     assert "train.log" in ok("fetch", jobs[1], str(folder / "second"))
     for words in (("logs", jobs[0]), ("fetch", jobs[0], str(folder / "first"))):
-        done = run(*words)
+        done = run_pslaunch(*words)
         assert (done.returncode, done.stdout) == (codes.IO, "")
         assert f"now has the files of job {jobs[1]}, no longer those of {jobs[0]}" in done.stderr
     assert not [path for path in (folder / "first").rglob("*") if path.is_file()]
@@ -270,7 +266,7 @@ def test_results_are_those_of_the_job_and_not_of_an_earlier_one(workspace: Path)
     jobs = [run_led(workspace, "--server_num=0")[1] for _ in "12"]
     folder = workspace.parent / "results"
     done, left_out = (
-        run("fetch", jobs[1], str(folder)),
+        run_pslaunch("fetch", jobs[1], str(folder)),
         f"model: of an earlier job, left in {workspace}/output",
     )
     assert done.returncode == 0 and "output" not in done.stdout, done.stdout + done.stderr
@@ -298,10 +294,10 @@ def test_job_without_a_started_program_has_no_output_and_reports_the_reason(work
     with socket.create_server(("127.0.0.1", 0)) as holder:
         code, job = run_led(workspace, f"--port={holder.getsockname()[1]}")
     assert code == codes.SERVICE
-    done = run("logs", job)
+    done = run_pslaunch("logs", job)
     assert (done.returncode, done.stdout) == (codes.FAILED, "")
     assert f"{job} ended before its programs ran: " in done.stderr and "already in use" in done.stderr
-    done = run("fetch", job, str(workspace.parent / "results"))
+    done = run_pslaunch("fetch", job, str(workspace.parent / "results"))
     assert done.returncode == codes.FAILED and f"{job} ended before its programs ran: " in done.stderr
     assert done.stdout == ""
     told = ok("status", job)
@@ -314,7 +310,7 @@ def test_a_job_that_later_shells_could_not_find_is_not_left(workspace: Path, *, 
     where = (f"--job_workspace={workspace}", "--server_num=0", "--nodes=2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", "/proc/no")
-        done = run("local", "--head=node", *(["--detach"] if detach else []), *QUICK, *where)
+        done = run_pslaunch("local", "--head=node", *(["--detach"] if detach else []), *QUICK, *where)
     assert (workspace / "ran").exists() != detach
     if detach:
         assert done.returncode == codes.IO and len(done.stderr.splitlines()) == 1
@@ -326,7 +322,7 @@ def test_a_job_that_later_shells_could_not_find_is_not_left(workspace: Path, *, 
 
 def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
     (workspace / "train.py").write_text("")
-    done = run("local", "--detach", "--head=launcher", f"--job_workspace={workspace}")
+    done = run_pslaunch("local", "--detach", "--head=launcher", f"--job_workspace={workspace}")
     assert done.returncode == codes.USAGE and "--detach" in done.stderr
 
 
@@ -335,7 +331,10 @@ def led(tmp_path: Path) -> Iterator[tuple[Loop, RemoteHead, Plan]]:
     """A head on a node that was given a job, which it will refuse."""
     workspace = tmp_path / "no"
     spec = JobSpec(
-        backend="local", job_name="late", workspace=workspace, site=make_local_site(workspace), head="node"
+        draft=Plan(backend="local", name="late"),
+        workspace=workspace,
+        site=make_local_site(workspace),
+        head="node",
     )
     plan = make_plan(spec, "late-1")._replace(setup=("true",))
     loop, backend = Loop(), LocalBackend()
@@ -362,7 +361,7 @@ def until_recorded(plan: Plan) -> None:
 def test_setup_that_did_not_begin_has_no_log(led: tuple[Loop, RemoteHead, Plan]) -> None:
     _, _, plan = led
     until_recorded(plan)
-    done = run("logs", plan.job_id)
+    done = run_pslaunch("logs", plan.job_id)
     assert (done.returncode, done.stdout) == (codes.FAILED, "")
     assert f"{plan.job_id} ended before its programs ran: " in done.stderr and "setup/" not in done.stderr
 

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import reference
-from pslaunch.runtime.client import Client, ClientError, Init, Optim
-from pslaunch.runtime.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
-from pslaunch.runtime.kernel_numbers import Mode
-from pslaunch.runtime.optimizer import make_schedule
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.dialer import ClientError
+from pslaunch.runtime.engine.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
+from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
+from pslaunch.runtime.engine.optimizer import make_schedule
+from support import reference
 from support.cluster import Cluster, run_job
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, FabricPlace, finished, running, until_nothing_runs
+from support.jobs import PSLAUNCH, FabricPlace, finished, running, succeeded, until_nothing_runs
 from support.others import NO_BULLSEYE, bullseye_root
 from support.trainings import TRAIN
 from testbed import Host, Hosts
@@ -38,8 +38,7 @@ def test_hosts_of_all_kinds_in_one_job(hosts: Hosts, package: Path) -> None:
     hosts[2].install_old_python(bullseye_root())
     for host in hosts:
         host.print_at_login("last login: yesterday")
-    code, job = finished(FabricPlace(hosts), package, *ALONE)
-    assert code == 0, job.launcher.output()
+    job = succeeded(FabricPlace(hosts), package, *ALONE)
     said = [job.lines(f"trainer/{rank}")[0].split() for rank in range(3)]
     assert [words[0] for words in said] == ["node1", "node2", "node3"] and said[2][1:] == ["3", "9"]
 
@@ -57,8 +56,9 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("head", ["launcher", "node"])
-@pytest.mark.parametrize("who", ["launcher", "keeper", "agent"])
+@pytest.mark.parametrize(
+    ("head", "who"), [("launcher", "keeper"), ("launcher", "launcher"), ("node", "agent")]
+)
 def test_a_user_without_rights_has_the_same_guards(
     hosts: Hosts, workspace: Path, head: str, who: str
 ) -> None:
@@ -91,14 +91,12 @@ def test_pservers_and_programs_run_in_an_environment_that_python_names(
     """No other Python of the host has pslaunch; `check` tests the same one."""
     (workspace / "train.py").write_text("import sys\nprint(sys.prefix)\n")
     place = FabricPlace(hosts, on=[hosts[0]])
-    code, job = finished(place, workspace, "--server_num=0", *install)
-    assert code == codes.OK, job.launcher.output()
+    job = succeeded(place, workspace, "--server_num=0", *install)
     (there,) = job.lines("trainer/0")
     python = f"--python={there}/bin/python"
     quiet = "import types; sitecustomize = types.SimpleNamespace(moment=str)"
     (workspace / "train.py").write_text(TRAIN.replace("import sitecustomize", quiet))
-    code, job = finished(place, workspace, python)
-    assert code == codes.OK, job.launcher.output()
+    job = succeeded(place, workspace, python)
     argv = place.command(workspace, [python], [])
     at = argv.index("fabric")
     subprocess.run([*argv[:at], "check", *argv[at:]], check=True, capture_output=True)
@@ -106,8 +104,7 @@ def test_pservers_and_programs_run_in_an_environment_that_python_names(
 
 def test_a_job_through_a_bastion(make_hosts: Callable[..., Hosts], package: Path) -> None:
     hosts = make_hosts(3, bastion=True)
-    code, job = finished(FabricPlace(hosts), package, *ALONE)
-    assert code == 0, job.launcher.output()
+    job = succeeded(FabricPlace(hosts), package, *ALONE)
     assert [job.lines(f"trainer/{rank}")[0].split()[0] for rank in range(3)] == ["node1", "node2", "node3"]
 
 
@@ -136,8 +133,7 @@ def test_a_firewall_with_the_given_port_open_is_enough(hosts: Hosts, workspace: 
     for host in hosts:
         host.restrict_ports(7301, 7302 if head == "node" else 7301)
     place, words = FabricPlace(hosts, f"--head={head}"), ("--server=script", "--worker_num=3")
-    code, job = finished(place, workspace, *words, "--port=7301")
-    assert code == codes.OK, job.launcher.output()
+    job = succeeded(place, workspace, *words, "--port=7301")
     code, job = finished(place, workspace, *words, "--lost_after=3")  # any free port
     assert code == (codes.NODE_LOST if head == "node" else codes.PREFLIGHT), job.launcher.output()
     why = r"never came to port \d+ of node 0" if head == "node" else "can't be reached from"

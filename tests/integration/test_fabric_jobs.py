@@ -29,7 +29,7 @@ signal.pause()
 
 @pytest.fixture
 def job(hosts: Hosts, workspace: Path, tmp_path: Path) -> Iterator[str]:
-    """The id of a job of three trainers that goes on by itself."""
+    """The id of a job of three trainers that continues by itself."""
     (workspace / "train.py").write_text(WAITING)
     shell = Shell(hosts, tmp_path / "own")
     job = detached(shell, hosts, workspace)
@@ -50,10 +50,9 @@ def detached(shell: Shell, hosts: Hosts, workspace: Path, *more: str) -> str:
     return str(json.loads(out.splitlines()[0])["job"])
 
 
-@pytest.fixture(params=["the shell's own memory", "conf.py"])
-def shell(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> Shell:
-    if request.param != "conf.py":
-        return Shell(hosts, tmp_path / "own")
+@pytest.fixture
+def shell(hosts: Hosts, tmp_path: Path) -> Shell:
+    """One of a machine that knows of no job, with a conf.py."""
     conf = tmp_path / "conf.py"
     conf.write_text(f"HOSTS = {[h.name for h in hosts]}\nROOT_DIR = '/somewhere'\n")
     return Shell(hosts, tmp_path / "another machine", f"--conf={conf}")
@@ -107,8 +106,8 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
     assert "has ended" in every.ok("stop", job)
 
     assert every.ok("status", job).startswith(f"{job}  ended")
-    for shell in (own, every, another("node2", "node1", "root@node3")):
-        assert [shell.ok("logs", job, f"trainer/{i}") for i in range(2)] == ["0\n", "1\n"]
+    for rank, shell in ((1, own), (0, every), (1, another("node2", "node1", "root@node3"))):
+        assert shell.ok("logs", job, f"trainer/{rank}") == f"{rank}\n"
     every.ok("fetch", job, str(tmp_path / "got"))
     logs = {p.parent.name: p.read_text() for p in (tmp_path / "got").rglob("train.log")}
     assert logs == {"0-node2": "0", "1-node3": "1"}
@@ -151,12 +150,11 @@ def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job
     assert shell.ok("logs", job, "trainer/2") == "ready\n"  # the file on its node
 
 
-@pytest.mark.parametrize("head", ["launcher", "node"])
-def test_results_come_with_the_end_of_a_job_wherever_it_was_led(
-    hosts: Hosts, workspace: Path, tmp_path: Path, head: str
+def test_results_come_with_the_end_of_a_job_that_a_node_has_led(
+    hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text(WAITING.replace("signal.pause()", ""))
-    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}", f"--head={head}")
+    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}", "--head=node")
     sent = (f"--job_dispatch_package={workspace}", f"--fetch_output={tmp_path / 'out'}", "--server_num=0")
     done = Shell(hosts, tmp_path / "own").run("fabric", "--json", *QUICK, *where, *sent)
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -219,10 +217,11 @@ def test_a_host_that_does_not_answer_leaves_the_job_unknown(
 # A later shell that asks a host for a file, with little patience.
 ASKING = """
 import sys
-from pslaunch.backends import answers, fabric
+from pslaunch.backends import node_answers as answers
+from pslaunch.backends.fabric import backend as fabric
 from pslaunch.errors import HostError
 from pslaunch.node.job import Node
-from pslaunch.options.fabric_spec import Reach
+from pslaunch.backends.fabric.spec import Reach
 from pslaunch.options.hosts import parse_hosts
 answers.SILENT_S = 1.0
 backend = fabric.FabricBackend(Reach(hosts=tuple(parse_hosts(sys.argv[1:2], "here"))))

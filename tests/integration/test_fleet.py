@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslaunch.runtime import static
-from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.paddle2 import static
 from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
-from support.jobs import LocalPlace, finished, running, until_nothing_runs
+from support.jobs import LocalPlace, running, succeeded, until_nothing_runs
 from support.process import started
 
 ROLES = """
@@ -46,8 +46,7 @@ SHARES = (["a", "b"], ["c"])
 
 def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -> None:
     (workspace / "train.py").write_text(ROLES)
-    code, job = finished(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2", program=["train.py"])
-    assert code == 0, job.launcher.output()
+    job = succeeded(LocalPlace(1), workspace, "--server_num=2", "--worker_num=2", program=["train.py"])
     assert job.end()["reason"] == "all trainers ended with 0"
     for i in range(2):
         assert job.lines(f"pserver/{i}")[-1] == f"server {i} of 2 has ended"
@@ -122,10 +121,9 @@ def quick_start(workspace: Path) -> Path:
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])
 def test_quick_start_learns_with_only_its_imports_changed(quick_start: Path, mode: str) -> None:
-    code, job = finished(
+    job = succeeded(
         LocalPlace(1), quick_start, "--server_num=2", "--worker_num=2", program=["train.py", mode]
     )
-    assert code == 0, job.launcher.output()
     results = [find_results("\n".join(job.lines(f"trainer/{i}"))) for i in range(2)]
     # In async and geo the order of gradients varies, and a worker's last few losses with it; untrained: 0.5.
     assert results[0][2] == results[1][2] > (0.6 if mode == "sync" else 0.58)

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from support.fleet import find_results, make_blocks, write_quick_start
-from support.jobs import FabricPlace, finished
+from support.jobs import FabricPlace, succeeded
 from support.process import started
 from testbed import Hosts
 
@@ -22,8 +22,7 @@ def test_pasted_variables_train_as_a_job_does(
     write_quick_start(workspace)
     place = FabricPlace(hosts, *install, on=both)
     options = ["--server_num=2", "--worker_num=2"]
-    code, job = finished(place, workspace, *options, program=["train.py", "sync", "model"])
-    assert code == 0, job.launcher.output()
+    succeeded(place, workspace, *options, program=["train.py", "sync", "model"])
     model = both[0].root / workspace.name / "model/parameters.tar"
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     model.unlink()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.local import LocalBackend
+from pslaunch.backends.local.backend import LocalBackend
+from pslaunch.backends.local.spec import make_local_site
 from pslaunch.node import codes
 from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, read_chosen_python
 from pslaunch.node.head.head import Head
-from pslaunch.node.job import place
-from pslaunch.node.logs import ADVICE
+from pslaunch.node.job import Plan, place
+from pslaunch.node.logs import ADVICE_MARK
 from pslaunch.node.loop import Loop
-from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.ship.wheel import keep_wheel, list_pins, make_wheel_name
@@ -82,14 +82,15 @@ def test_unavailable_packages_are_named(node: Node) -> None:
     assert done.returncode == codes.PREFLIGHT
     assert "no-such-thing" in done.stderr
     failed, advice = done.stdout.splitlines()[-2:]
-    assert failed.endswith("failed (1)") and advice == f"{ADVICE}put what is missing into the --wheelhouse"
+    assert (
+        failed.endswith("failed (1)") and advice == f"{ADVICE_MARK}put what is missing into the --wheelhouse"
+    )
 
 
 def test_leftovers_of_pip_are_removed_with_the_run_folder(workspace: Path) -> None:
     words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
     spec = JobSpec(
-        backend="local",
-        job_name="furnish",
+        draft=Plan(backend="local", name="furnish"),
         workspace=workspace,
         site=make_local_site(workspace),
         server_num=0,

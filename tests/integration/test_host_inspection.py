@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.local import LocalBackend
-from pslaunch.check.check import Inspection, StoppedError
+from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.check.findings import Seen
+from pslaunch.check.inspection import Inspection, StoppedError
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.wire import HEADER, HEARTBEAT

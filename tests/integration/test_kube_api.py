@@ -1,26 +1,30 @@
-"""The client of a cluster's API: its configuration and its errors, on a real cluster."""
+"""A cluster's API on a real cluster: its configuration, its errors, and as a pod's account has it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client, config
 
-from pslaunch.backends.k8s_api import Cluster, open_cluster
-from pslaunch.backends.k8s_errors import AbsentError, Right
+from pslaunch.backends.k8s.api import ACCOUNT, Cluster, open_cluster
+from pslaunch.backends.k8s.api_errors import AbsentError, Right
+from pslaunch.backends.k8s.spec import Access
 from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 from pslaunch.node import codes
-from pslaunch.options.k8s_spec import Access
 from support.jobs import PSLAUNCH, parse_events
 from support.kube import Kube
 from support.process import started
+from testbed.kube.cluster import PYTHON, make_binding
 
 LIMIT_S = 10.0
 PATIENCE = 3  # with a busy machine
@@ -98,12 +102,6 @@ def test_unknown_context_shows_the_nearest(settings: dict[str, Any], tmp_path: P
         open_cluster(access._replace(context="tset"), {})
 
 
-def test_old_credentials_are_refused_in_words(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings["users"][0]["user"] = {"token": "of-last-year"}
-    error = fail(write(tmp_path, settings))
-    assert isinstance(error, ClusterError) and "log in to the cluster again" in str(error)
-
-
 def test_failing_credential_program_is_quoted(settings: dict[str, Any], tmp_path: Path) -> None:
     command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
                "args": ["-c", "echo the login has expired >&2; exit 3"]}  # fmt: skip
@@ -111,29 +109,9 @@ def test_failing_credential_program_is_quoted(settings: dict[str, Any], tmp_path
     assert "the login has expired" in str(fail(write(tmp_path, settings)))
 
 
-def test_server_that_refuses_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{bound.getsockname()[1]}"
-        error = fail(write(tmp_path, settings))
-    assert isinstance(error, ClusterError) and "Connection refused" in str(error)
-
-
-def test_silent_server_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{listening.getsockname()[1]}"
-        assert "timed out" in str(fail(write(tmp_path, settings)))
-
-
 def test_unknown_host_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["clusters"][0]["cluster"]["server"] = "https://cluster.invalid:6443"
     assert "is not reached" in str(fail(write(tmp_path, settings)))
-
-
-def test_certificate_of_another_cluster_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    del settings["clusters"][0]["cluster"]["certificate-authority"]
-    error = fail(write(tmp_path, settings))
-    assert isinstance(error, ClusterError) and "certificate verify failed" in str(error)
 
 
 def test_job_for_a_cluster_that_is_not_reached_ends_soon(
@@ -159,6 +137,7 @@ def test_job_for_a_cluster_that_is_not_reached_ends_soon(
             path.write_text(yaml.safe_dump(settings))
             where = (f"--kubeconfig={path}", f"--namespace={cluster.namespace}", "--image=i", "--json")
             argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", f"--job_dispatch_package={tmp_path}"]
+            argv += [f"--fetch_output={tmp_path}/output-{number}", f"--fetch_logs={tmp_path}/log-{number}"]
             launchers.append(stack.enter_context(started(argv, env={**os.environ, "NO_PROXY": "*"})))
         for words, launcher in zip(cases, launchers, strict=True):
             assert launcher.wait() == codes.HOST and words in launcher.output(), launcher.output()
@@ -228,3 +207,61 @@ def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
         pytest.fail("no refusal")
     finally:
         cluster.admin.delete_namespaced_resource_quota("none", cluster.namespace)
+
+
+ACCOUNT_NAME = "trainings"
+# In mounts of its own: a tmpfs over /run, with the account where a pod has it.
+AS_IN_POD = f"""
+mount -t tmpfs none /run && mkdir -p {ACCOUNT.parent} && ln -s "$1" {ACCOUNT} && shift && exec "$@"
+"""
+
+
+@pytest.fixture
+def in_pod(
+    cluster: Kube, workspace: Path, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs a command as a pod with a service account that has the documented rights."""
+    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
+    rights, here = client.RbacAuthorizationV1Api(admin), cluster.namespace
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT_NAME, "namespace": here}
+    binding: dict[str, Any] = {
+        **make_binding("pslaunch"),
+        "metadata": {"name": ACCOUNT_NAME},
+        "subjects": [subject],
+    }
+    cluster.admin.create_namespaced_service_account(here, {"metadata": {"name": ACCOUNT_NAME}})
+    rights.create_namespaced_role_binding(here, binding)
+    token = cluster.admin.create_namespaced_service_account_token(
+        ACCOUNT_NAME, here, {"spec": {}}
+    ).status.token
+    account, (host, port) = tmp_path / "account", cluster.address
+    account.mkdir()
+    known = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
+    (account / "ca.crt").write_bytes(Path(known["certificate-authority"]).read_bytes())
+    (account / "token").write_text(token)
+    (account / "namespace").write_text(here)
+    env = {name: text for name, text in os.environ.items() if name != "KUBECONFIG"}
+    env |= {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+
+    def do(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = ["unshare", "--mount", "sh", "-c", AS_IN_POD, "sh", str(account), *PSLAUNCH, *words]
+        return subprocess.run(
+            argv, cwd=workspace, env=env, capture_output=True, text=True, check=False, timeout=240
+        )
+
+    try:
+        yield do
+    finally:
+        rights.delete_namespaced_role_binding(ACCOUNT_NAME, here)
+        cluster.admin.delete_namespaced_service_account(ACCOUNT_NAME, here)
+        admin.close()
+
+
+def test_service_account_with_the_documented_rights_is_enough(
+    in_pod: Callable[..., subprocess.CompletedProcess[str]], cluster: Kube, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text("print('trained', flush=True)")
+    found = json.loads(in_pod("check", "k8s", f"--image={PYTHON}", "--json").stdout)
+    assert (found["namespace"], found["findings"]) == (cluster.namespace, [])
+    done = in_pod("k8s", "apply", f"--image={PYTHON}", "--server_num=0")
+    assert done.returncode == 0 and "trainer/0 | trained" in done.stdout, done.stdout + done.stderr

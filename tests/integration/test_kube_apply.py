@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
+import os
 import random
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes import client
 
 from integration.test_contract import POLITE
+from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
 from pslaunch.node import codes
-from support.jobs import QUICK, Job, finished, running
+from support.jobs import PSLAUNCH, QUICK, Job, finished, running
 from support.kube import Kube, KubePlace
-from support.process import poll_until
+from support.packages import fill_package
+from support.process import Started, poll_until, started
 from support.proxy import CuttingProxy
 from support.pservers import HOST
+from testbed.kube.cluster import PYTHON
 
 ALONE = ("--server_num=0",)
-BOTH = ("--server_num=2", "--worker_num=2")
-SAY_AND_SAVE = """
-import os
-print("rank", os.environ["PADDLE_TRAINER_ID"], flush=True)
-with open("output/model", "w") as f:
-    f.write("the model")
-"""
 FAIL = """
 import os, signal, sys
 if os.environ["PADDLE_TRAINER_ID"] == "1":
@@ -38,37 +41,13 @@ sys.exit(7)
 """
 
 
-def test_results_come_here_and_nothing_is_left(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SAY_AND_SAVE)
-    options = (*ALONE, "--worker_num=2", "--network_policy")
-    code, job = finished(KubePlace(cluster, 2), workspace, *options)
-    assert code == 0, job.launcher.output()
-    assert job.lines("trainer/0") == ["rank 0"] and job.lines("trainer/1") == ["rank 1"]
-    assert (workspace / "output/model").read_text() == "the model"
-    logs = sorted(path.read_text() for path in (workspace / "log").glob("*/train.log"))
-    assert logs == ["rank 0\n", "rank 1\n"]
-    cluster.wait_until_gone()
-
-
 def test_failed_program_gives_its_code_its_log_and_its_saved_files(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(FAIL)
-    code, job = finished(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2")
+    options = (*ALONE, "--worker_num=2", "--network_policy")
+    code, job = finished(KubePlace(cluster, 2), workspace, *options)
     assert (code, job.end()["failure"]["what"]) == (7, "trainer/0"), job.launcher.output()
     assert len(list((workspace / "log").glob("*/train.log"))) == 2
     assert (workspace / "output/model").read_text() == "of the last pass"
-
-
-def test_interrupt_ends_in_order_and_fetches(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(POLITE)
-    with running(KubePlace(cluster, 2), workspace, "--server=script", *BOTH) as job:
-        job.until_printed("ready", ["pserver/0", "pserver/1", "trainer/0", "trainer/1"])
-        poll_until(lambda: not list_deadlines(cluster), describe="the deadline stays")
-        job.launcher.proc.send_signal(signal.SIGINT)
-        assert job.launcher.wait() == codes.INT
-        said = [e["text"] for e in job.events() if e["event"] == "line" and e["text"].startswith("leaving")]
-        assert said == ["leaving trainer"] * 2 + ["leaving pserver"] * 2
-    assert len(list((workspace / "log").glob("*/train.log"))) == 2
-    assert cluster.list_names() == set()
 
 
 def list_deadlines(cluster: Kube) -> list[int]:
@@ -201,29 +180,204 @@ def test_pending_job_without_its_launcher_ends_after_the_wait_timeout(cluster: K
     cluster.wait_until_gone()
 
 
-def test_job_without_its_launcher_ends_after_the_lease(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(POLITE)
-    with running(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2", "--ttl=60") as job:
-        job.until_printed("ready", ["trainer/0", "trainer/1"])
-        name = job.get_job()["job"]
-        job.launcher.kill()
+FAILING_SERVER = """
+import os, signal, sys, time
+if os.uname().nodename.endswith("-server-1"):
+    time.sleep(2)
+    sys.exit(9)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def applied_apart(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
+    """An attached job of two trainers and two pservers, each in a pod."""
+    where = (*cluster.where, f"--image={PYTHON}")
+    pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
+    with started([*PSLAUNCH, "k8s", "apply", *where, *pods, *options], cwd=workspace) as launcher:
+        yield launcher
+        cluster.wait_until_gone()
+
+
+def test_failed_pserver_ends_both_jobs(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(FAILING_SERVER)
+    with applied_apart(cluster, workspace, "--server=script") as launcher:
+        launcher.expect(r"\| ready")
+        jobs = cluster.batch.list_namespaced_job(cluster.namespace).items
+        owner, servers = sorted(jobs, key=lambda job: str(job.metadata.name))
+        assert servers.metadata.owner_references[0].name == owner.metadata.name
+        assert launcher.wait() == 9, launcher.output()
+        assert "FAILED: pserver/1 on node 3" in launcher.output()
+
+
+MIB = 1024 * 1024
+LARGE_BYTES = 64 * MIB
+TRAINERS = ("--server_num=0", "--worker_num=2")
+HASH = """
+import hashlib
+with open("data", "rb") as f:
+    print(hashlib.sha256(f.read()).hexdigest(), flush=True)
+"""
+SEE = """
+import glob, os
+print(*sorted(glob.glob("part-*")), os.path.realpath("lib"), flush=True)
+"""
+
+
+def write_package(workspace: Path, data_bytes: int) -> None:
+    (workspace / "train.py").write_text(HASH)
+    piece = random.Random(1).randbytes(min(data_bytes, MIB))  # which no packing makes smaller
+    (workspace / "data").write_bytes(piece * (data_bytes // len(piece)))
+
+
+def hash_data(workspace: Path) -> str:
+    return hashlib.sha256((workspace / "data").read_bytes()).hexdigest()
+
+
+def find_way(job: Job) -> str:
+    """Return the said way of the package."""
+    (said,) = (e["text"] for e in job.events() if e.get("text", "").startswith("the package goes"))
+    return str(said)
+
+
+@pytest.mark.parametrize(
+    ("packed_bytes", "way"),
+    [
+        (MAX_PACKAGE_BYTES, "into a ConfigMap: 921,600 bytes when compressed"),
+        (MAX_PACKAGE_BYTES + 1, "over the line to pod 0: it is over 900 KiB when compressed"),
+    ],
+)
+def test_package_around_the_limit_reaches_all_pods(
+    cluster: Kube, workspace: Path, packed_bytes: int, way: str
+) -> None:
+    (workspace / "train.py").write_text(HASH)
+    fill_package(workspace, packed_bytes)
+    code, job = finished(KubePlace(cluster, 2), workspace, *TRAINERS)
+    assert code == 0, job.launcher.output()
+    assert find_way(job) == f"the package goes {way}"
+    assert job.lines("trainer/0") == job.lines("trainer/1") == [hash_data(workspace)]
+
+
+def test_large_package_reaches_all_pods_with_links_and_own_shards(cluster: Kube, workspace: Path) -> None:
+    write_package(workspace, LARGE_BYTES)
+    (workspace / "train.py").write_text(HASH + SEE)
+    for i in range(3):
+        (workspace / f"part-{i}").write_text(str(i))
+    lib = "/usr/lib/python3.11"  # of the image
+    options = (*TRAINERS, "--shard=part-{}", f"--link=lib={lib}")
+    code, job = finished(KubePlace(cluster, 2), workspace, *options)
+    assert code == 0, job.launcher.output()
+    hashed = hash_data(workspace)
+    (workspace / "data").unlink()  # pytest keeps folders of earlier runs
+    assert job.lines("trainer/0") == [hashed, f"part-0 part-2 {lib}"]
+    assert job.lines("trainer/1") == [hashed, f"part-1 {lib}"]
+
+
+def test_interrupt_during_the_transfer_leaves_nothing(cluster: Kube, workspace: Path) -> None:
+    write_package(workspace, MIB)
+    with (workspace / "zeros").open("wb") as f:
+        f.truncate(256 * MIB)  # for longer than the signal takes
+    with running(KubePlace(cluster, 2), workspace, *TRAINERS) as job:
+        job.until(lambda events: any(e["event"] == "dispatch" for e in events), "the transfer")
+        job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
+    kinds = {e["event"] for e in job.events()}
+    assert "process" not in kinds and not any((workspace / "output").iterdir())
+    assert cluster.list_names() == set()
+
+
+def test_transfer_to_a_detached_job_goes_on_after_each_cut(
+    cluster: Kube, workspace: Path, tmp_path: Path
+) -> None:
+    write_package(workspace, 24 * MIB)
+    proxy = CuttingProxy(socket.create_server((HOST, 0)), cluster.address, [6 * MIB] * 64)
     try:
+        kubeconfig = cluster.lead_through(proxy.endpoint, tmp_path / "config")
+        done = apply_detached(cluster, kubeconfig, workspace, "--nodes=2", "--worker_num=2")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert proxy.cut >= 3, done.stdout
+        (name,) = (n.partition(" ")[2] for n in cluster.list_names() if n.startswith("job "))
+        poll_until(
+            lambda: hash_data(workspace) in cluster.read_log(cluster.list_pods(name)[0].metadata.name),
+            describe=lambda: cluster.describe(name),
+        )
         cluster.wait_for_end(name)
         ended = cluster.list_pods(name)[0].status.container_statuses[0].state.terminated
-        assert json.loads(ended.message)["reason"].startswith(
-            f"the launcher is gone for {KubePlace.lease_s:g} s"
-        )
-        assert "leaving trainer" in cluster.read_log(cluster.list_pods(name)[0].metadata.name)
+        assert ended.exit_code == 0 and json.loads(ended.message)["event"] == "end"
     finally:
-        cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
+        proxy.close()
+        cluster.empty()
 
 
-def test_eviction_of_a_pod_ends_the_job_with_the_reason(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(POLITE)
-    with running(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2") as job:
-        job.until_printed("ready", ["trainer/0", "trainer/1"])
-        second = cluster.list_pods(job.get_job()["job"])[1].metadata.name
-        cluster.core.delete_namespaced_pod(second, cluster.namespace)
-        assert job.launcher.wait() == codes.NODE_LOST
-        assert "asked to end (SIGTERM)" in job.end()["reason"]
-        assert sorted(job.lines("trainer/0") + job.lines("trainer/1"))[:2] == ["leaving trainer"] * 2
+def apply_detached(
+    cluster: Kube, kubeconfig: Path, workspace: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    where = [f"--kubeconfig={kubeconfig}", f"--namespace={cluster.namespace}"]
+    own = [*where, f"--image={PYTHON}", "--server_num=0", "--linger=1", "--detach", *options]
+    argv = [*PSLAUNCH, "k8s", "apply", *own, "train.py"]
+    return subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
+
+
+SHARE = """
+import os, time
+rank = os.environ["PADDLE_TRAINER_ID"]
+open(f"seen-{rank}", "w").close()
+while not all(os.path.exists(f"seen-{other}") for other in "01"):
+    time.sleep(0.05)
+print(f"trainer {rank} sees both in", os.getcwd())
+"""
+
+
+@pytest.fixture
+def claim(cluster: Kube) -> Iterator[tuple[str, Path]]:
+    """A claim whose volume is a folder of this machine, which both nodes have: its name, and the folder."""
+    folder, name = (
+        cluster.kubeconfig.with_name(f"shared-{cluster.namespace}"),
+        f"shared-{os.urandom(3).hex()}",
+    )
+    folder.mkdir()
+    folder.chmod(0o777)  # for the user of the pods
+    common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        **common,
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(folder), "type": "Directory"},
+        "claimRef": {"name": name, "namespace": cluster.namespace},
+        "persistentVolumeReclaimPolicy": "Retain",
+    }
+    demand = {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+    cluster.admin.create_persistent_volume({"metadata": {"name": name}, "spec": volume})
+    try:
+        cluster.admin.create_namespaced_persistent_volume_claim(
+            cluster.namespace, {"metadata": {"name": name}, "spec": demand}
+        )
+        yield name, folder
+    finally:
+        cluster.empty()  # of pods that use it
+        with contextlib.suppress(client.ApiException):
+            cluster.admin.delete_namespaced_persistent_volume_claim(name, cluster.namespace)
+        cluster.admin.delete_persistent_volume(name)
+        poll_until(
+            lambda: name not in {v.metadata.name for v in cluster.admin.list_persistent_volume().items},
+            describe=f"volume {name} stays",
+        )
+        shutil.rmtree(folder)
+
+
+def test_pods_share_the_workspace_on_a_claim(cluster: Kube, claim: tuple[str, Path], tmp_path: Path) -> None:
+    name, folder = claim
+    (folder / "ws").mkdir()
+    (folder / "ws").chmod(0o777)
+    (folder / "ws/train.py").write_text(SHARE)
+    where = (*cluster.where, f"--image={PYTHON}")
+    what = (f"--pvc={name}:/data", "--job_workspace=/data/ws", "--nodes=2", "--server_num=0")
+    done = subprocess.run(
+        [*PSLAUNCH, "k8s", "apply", *where, *what, "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"nothing is sent: /data/ws is in the volume claim {name}" in done.stdout
+    for rank in range(2):
+        assert f"trainer/{rank} | trainer {rank} sees both in /data/ws\n" in done.stdout, done.stdout
+    assert {path.name for path in (folder / "ws").glob("seen-*")} == {"seen-0", "seen-1"}

@@ -19,14 +19,13 @@ from testbed.kube.cluster import PYTHON
 
 SAID_S = 45.0  # on a busy machine, from the cluster's event to the end of the command
 LATE = ("--wait_timeout=8",)
-VOLUME = """
-kind: Job
-spec:
-  template:
-    spec:
-      containers: [{name: node, volumeMounts: [{name: more, mountPath: /more}]}]
-      volumes: [{name: more, configMap: {name: nothing}}]
-"""
+PATCHES = {
+    "priority.yaml": "{priorityClassName: urgent}",
+    "secret.yaml": "{containers: [{name: node, env: "
+    "[{name: A, valueFrom: {secretKeyRef: {name: nothing, key: k}}}]}]}",
+    "volume.yaml": "{containers: [{name: node, volumeMounts: [{name: more, mountPath: /more}]}], "
+    "volumes: [{name: more, configMap: {name: nothing}}]}",
+}
 WAIT = """
 import signal
 print("ready", flush=True)
@@ -37,7 +36,9 @@ signal.pause()
 def apply(cluster: Kube, workspace: Path, *options: str, image: str = PYTHON) -> tuple[int, str, float]:
     """Run a job as the limited user; return its code, its last words and its time."""
     (workspace / "train.py").write_text("")
-    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}", f"--image={image}")
+    for name, of_pod in PATCHES.items():
+        (workspace / name).write_text(f"kind: Job\nspec: {{template: {{spec: {of_pod}}}}}\n")
+    where = (*cluster.where, f"--image={image}")
     began_s = time.monotonic()
     argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--grace=1", *options]
     done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, timeout=120.0, check=False)
@@ -83,9 +84,9 @@ def having_quota(cluster: Kube, **hard: str) -> Iterator[None]:
             ("its image has no suitable Python", "--agent_python"),
         ),
         (
-            ("--priority_class=urgent",),
+            ("--patch=priority.yaml",),
             PYTHON,
-            ("no PriorityClass with name urgent", "check --priority_class"),
+            ("no PriorityClass with name urgent", "give a priorityClassName of this cluster in --patch"),
         ),
         (("--service_account=nobody",), PYTHON, ('serviceaccount "nobody" not found', "--service_account")),
     ],
@@ -112,14 +113,13 @@ def test_failure_ends_the_job_with_its_cause(
             ("--patch=volume.yaml",),
             ("a volume can't be mounted", 'configmap "nothing" not found', "check --pvc"),
         ),
-        (("--env_secret=A=nothing:k",), ('secret "nothing" not found', "check --env_secret")),
+        (("--patch=secret.yaml",), ('secret "nothing" not found', "check secretKeyRef in --patch")),
     ],
     ids=["selector", "cpu", "claim", "queue", "volume", "secret"],
 )
 def test_obstacle_is_said_and_ends_the_job_after_the_wait(
     cluster: Kube, workspace: Path, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    (workspace / "volume.yaml").write_text(VOLUME)
     code, said, took_s = apply(cluster, workspace, *options, *LATE)
     assert code == codes.PREFLIGHT and 8.0 < took_s < 8.0 + SAID_S, (took_s, said)
     assert [word for word in words if word not in said] == [], said
@@ -142,18 +142,17 @@ def test_patch_below_the_security_level_is_named(cluster: Kube, workspace: Path)
     assert (code, "violates PodSecurity" in said) == (codes.PREFLIGHT, True), said
 
 
-def test_two_jobs_of_one_folder_both_run_and_keep_their_results(cluster: Kube, workspace: Path) -> None:
-    write = "open(e['PSLAUNCH_OUTPUT_DIR'] + '/id', 'w').write(e['PSLAUNCH_JOB_ID'])"
-    (workspace / "train.py").write_text(f"from os import environ as e; {write}")
-    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}", f"--image={PYTHON}")
-    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--job_name=same"]
-    both = [subprocess.Popen(argv, cwd=workspace) for _ in range(2)]
-    assert [process.wait(120.0) for process in both] == [0, 0]
-    output, logs = workspace / "output", workspace / "log"
-    first, (second,) = (output / "id").read_text(), output.glob("same-*/id")
-    assert second.read_text() == second.parent.name != first
-    assert (logs / "0/train.log").exists() and (logs / second.parent.name / "0/train.log").exists()
-    cluster.wait_until_gone()
+def test_second_job_of_one_folder_is_refused_before_anything_is_created(
+    cluster: Kube, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(WAIT)
+    with running(KubePlace(cluster, 1), workspace, "--server_num=0", *QUICK) as job:
+        job.until_printed("ready", ["trainer/0"])
+        first = str(job.get_job()["job"])
+        argv = [*PSLAUNCH, "k8s", "apply", *cluster.where, f"--image={PYTHON}", "--server_num=0"]
+        second = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+        assert second.returncode == codes.USAGE and first in second.stderr
+        assert [name for name in cluster.list_names() if name.startswith("job ")] == [f"job {first}"]
 
 
 @pytest.mark.parametrize("how", ["evicted", "deleted"])

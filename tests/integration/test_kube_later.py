@@ -17,14 +17,14 @@ import yaml
 from kubernetes import client, config, utils
 
 from integration.test_contract import POLITE
-from pslaunch.backends.k8s_api import Cluster, open_cluster
-from pslaunch.backends.k8s_errors import Right
-from pslaunch.backends.k8s_exec import Exec
-from pslaunch.backends.k8s_later import _sweep, list_jobs
-from pslaunch.backends.k8s_manifests import MAX_PACKAGE_BYTES
-from pslaunch.backends.k8s_records import BEGINNING
+from pslaunch.backends.k8s.api import Cluster, open_cluster
+from pslaunch.backends.k8s.api_errors import Right
+from pslaunch.backends.k8s.job_records import BEGINNING
+from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
+from pslaunch.backends.k8s.pod_exec import PodExec
+from pslaunch.backends.k8s.pods import list_jobs
+from pslaunch.backends.k8s.spec import Access
 from pslaunch.node import codes
-from pslaunch.options.k8s_spec import Access
 from support.jobs import PSLAUNCH, running
 from support.kube import Kube, KubePlace
 from support.process import poll_until, started
@@ -78,20 +78,6 @@ def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) 
             cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
 
 
-def test_job_released_while_it_is_swept_stays(cluster: Kube, opened: Cluster) -> None:
-    make_suspended(cluster, "released", {BEGINNING: "0"})
-    try:
-        (seen,) = opened.list_objects("Job")
-        change = {"metadata": {"annotations": {BEGINNING: None}}}
-        cluster.batch.patch_namespaced_job("released", cluster.namespace, change)
-        _sweep(opened, seen)
-        assert not cluster.batch.read_namespaced_job(
-            "released", cluster.namespace
-        ).metadata.deletion_timestamp
-    finally:
-        cluster.empty()
-
-
 def test_list_of_jobs_needs_no_right_to_sweep(cluster: Kube, opened: Cluster) -> None:
     make_suspended(cluster, "left", {BEGINNING: "0"})
     make_suspended(cluster, "begun", {BEGINNING: "600"})
@@ -112,7 +98,7 @@ class Detached:
     def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str, code: int = 0) -> None:
         """Begin it. code: its own, if it may end before its launcher leaves it."""
         self._cluster, self._home = cluster, home
-        self.where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+        self.where = cluster.where
         what = [f"--image={PYTHON}", "--server_num=0", "--detach", "--json"]
         done = self.run("k8s", "apply", *self.where, *what, *options, cwd=workspace)
         assert done.returncode in (0, code), done.stdout + done.stderr
@@ -142,7 +128,7 @@ class Detached:
     def let_end(self) -> None:
         opened = open_cluster(Access(str(self._cluster.kubeconfig), namespace=self._cluster.namespace), {})
         for pod in self._cluster.list_pods(self.id):
-            touch = Exec(opened, pod.metadata.name, ["touch", "/tmp/go"])
+            touch = PodExec(opened, pod.metadata.name, ["touch", "/tmp/go"])
             assert touch.find_code() == 0, touch.describe_end()
             os.close(touch.fd)
         opened.close()
@@ -231,7 +217,7 @@ def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
     cluster: Kube, workspace: Path, tmp_path: Path, holding: str, code: int
 ) -> None:
     (workspace / "train.py").write_text(f"raise SystemExit({code})")
-    where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+    where = cluster.where
     done = subprocess.run(
         [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", holding, "--linger=0"],
         cwd=workspace,
@@ -241,7 +227,7 @@ def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
         check=False,
         timeout=120,
     )
-    goes_on = "goes on by itself" in done.stdout  # its end came after all
+    goes_on = "continues by itself" in done.stdout  # its end came after all
     assert done.returncode == (0 if goes_on else code), done.stdout + done.stderr
     assert code or "its files end with its pods" in done.stdout, done.stdout
     if goes_on:
@@ -326,7 +312,7 @@ class Rendered:
     def __init__(self, cluster: Kube, workspace: Path, home: Path) -> None:
         self._cluster, self._workspace, self._home = cluster, workspace, home
         self.name = f"rendered-{os.urandom(3).hex()}"
-        self._where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+        self._where = cluster.where
 
     def apply(self, *options: str) -> None:
         words = [f"--image={PYTHON}", f"--job_name={self.name}", *options]
@@ -422,7 +408,7 @@ def test_attached_job_that_another_shell_stops_is_fetched_and_removed_by_its_lau
     (workspace / "train.py").write_text(WAITING)
     with running(KubePlace(cluster, 1), workspace, "--server_num=0") as job:
         job.until_printed("ready", ["trainer/0"])
-        where = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={cluster.namespace}"]
+        where = cluster.where
         stop = [*PSLAUNCH, "stop", job.get_job()["job"], *where]
         done = subprocess.run(stop, check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
+from pslaunch.node.agent.brought import SECRET_VARIABLE
 from support import leaks
-from support.jobs import finished, parse_events, running
+from support.jobs import parse_events, running, succeeded
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from testbed import Hosts
@@ -43,8 +44,7 @@ def test_output_and_logs_come_back(hosts: Hosts, workspace: Path, tmp_path: Path
         "open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'wb').write(bytes(range(256)) * 1000)\n"
     )
     fetch = (f"--fetch_output={tmp_path / 'output'}", f"--fetch_logs={tmp_path / 'logs'}")
-    code, job = finished(MpiPlace(hosts, major), workspace, *THREE, *fetch)
-    assert code == 0, job.launcher.output()
+    succeeded(MpiPlace(hosts, major), workspace, *THREE, *fetch)
     assert (tmp_path / "output/model").read_bytes() == bytes(range(256)) * 1000
     for i, host in enumerate(hosts):
         assert (tmp_path / f"logs/{i}-{host.name}/train.log").read_text() == f"rank {i}\n"
@@ -84,7 +84,8 @@ def test_secret_is_on_no_command_line_and_in_no_program(hosts: Hosts, workspace:
     with running(MpiPlace(hosts, major), workspace, *THREE) as job:
         job.until_printed("ready", TRAINERS)
         environ = Path(f"/proc/{list_ranks()[0]}/environ").read_bytes().split(b"\0")
-        (secret,) = (word.partition(b"=")[2] for word in environ if word.startswith(b"PSLAUNCH_MPI_SECRET="))
+        ours = f"{SECRET_VARIABLE}=".encode()
+        (secret,) = (word.removeprefix(ours) for word in environ if word.startswith(ours))
         assert len(secret) == 64
         assert not [words for words in leaks.marked_processes().values() if secret.decode() in words]
         for trainer in TRAINERS:
@@ -108,8 +109,7 @@ def test_only_trainers_are_bound_to_processors(hosts: Hosts, workspace: Path, ma
     (workspace / "train.py").write_text(CPUS)
     cpus, place = len(os.sched_getaffinity(0)), MpiPlace(hosts, major)
     for options, bound in (((), cpus), (("--bind-to", "core"), 1)):
-        code, job = finished(place, workspace, *THREE, *options)
-        assert code == 0, job.launcher.output()
+        job = succeeded(place, workspace, *THREE, *options)
         assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{bound} {cpus}"]] * 3
 
 
@@ -131,8 +131,7 @@ def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, ma
     )
     numbers = ("--server=script", "--server_num=2", "--worker_num=4", "--grace=1")
     place = MpiPlace(hosts, major)
-    code, job = finished(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node")
-    assert code == 0, job.launcher.output()
+    job = succeeded(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node")
     said = [job.lines(f"trainer/{rank}") for rank in range(4)]
     assert said == [["0 0"], ["1 0"], ["0 1"], ["1 1"]]
     assert [job.node_of(f"pserver/{i}") for i in (0, 1)] == [0, 1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import FabricPlace, finished
+from support.jobs import FabricPlace, finished, succeeded
 from support.openmpi import MpiPlace, get_prefix
 from support.process import started
 from testbed import Hosts
@@ -37,16 +37,14 @@ def package(workspace: Path) -> Path:
 
 def test_ranks_are_trainers_on_their_hosts(hosts: Hosts, package: Path, major: int) -> None:
     (package / "machines").write_text("node1 # first\n\nroot@node2 slots=2\n")
-    code, job = finished(MpiPlace(hosts, major), package, *ALONE, "-hostfile", str(package / "machines"))
-    assert code == 0, job.launcher.output()
+    job = succeeded(MpiPlace(hosts, major), package, *ALONE, "-hostfile", str(package / "machines"))
     said = [job.lines(f"trainer/{rank}") for rank in range(3)]
     assert said == [["node1 0 0"], ["node2 1 1"], ["node2 2 2"]]
 
 
 def test_hosts_may_be_ipv6_addresses(hosts: Hosts, package: Path) -> None:
     listed = ",".join(f"[{host.address6}]" for host in hosts)
-    code, job = finished(MpiPlace(hosts, 5), package, *ALONE, "-H", listed)
-    assert code == 0, job.launcher.output()
+    job = succeeded(MpiPlace(hosts, 5), package, *ALONE, "-H", listed)
     assert [job.lines(f"trainer/{rank}") for rank in range(3)] == [
         [f"node{k} {k - 1} {k - 1}"] for k in (1, 2, 3)
     ]

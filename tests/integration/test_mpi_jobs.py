@@ -33,7 +33,7 @@ LOGS = [f"log/{i}-node{i + 1}/train.log" for i in range(3)]
 
 
 class Detached(NamedTuple):
-    """A job of three trainers that goes on by itself."""
+    """A job of three trainers that continues by itself."""
 
     shell: Shell
     id: str

@@ -1,12 +1,9 @@
-"""The scripts of `pslaunch mpi --script`: plain under mpirun of both versions, and those of batch systems."""
+"""The script of `pslaunch mpi --script` under mpirun of both versions."""
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +13,6 @@ import pytest
 
 from integration.test_by_hand import PROGRAM, free_ports
 from pslaunch import cli
-from pslaunch.node import codes
 from support import others
 from support.cluster import TESTS
 from support.jobs import PSLAUNCH
@@ -41,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_script(folder: Path, *options: str) -> None:
-    own = ("--script=plain", "-o", "ws/start_mpi_train.sh", "-hostfile", "machines", "-n", "2")
+    own = ("--script", "-o", "ws/start_mpi_train.sh", "-hostfile", "machines", "-n", "2")
     python = f"--python={sys.executable}"
     port = ("--port", str(free_ports(2)), "--ports_num_for_sparse=1")
     argv = [*PSLAUNCH, "mpi", *own, python, *port, "-x", f"PYTHONPATH={TESTS}", *options, "ws/train.py"]
@@ -79,7 +75,7 @@ def test_line_of_the_page_trains_on_hosts_beside_a_pserver_of_somebody_else(
     options = [word for word in make_options(hosts, major) if not word.startswith(("--root_dir", "--mpirun"))]
     for host in hosts:
         host.show_installation()
-    own = ("--script=plain", "-o", "ws/start_mpi_train.sh", "-hostfile", "ws/machines", "-n", "3")
+    own = ("--script", "-o", "ws/start_mpi_train.sh", "-hostfile", "ws/machines", "-n", "3")
     words = ("--ports_num_for_sparse=1", "-x", f"PYTHONPATH={TESTS}", f"--python={sys.executable}")
     mpirun = str(others.mpirun(major))
     argv = [*PSLAUNCH, "mpi", *own, *words, f"--mpirun={mpirun}", "ws/train.py"]
@@ -109,8 +105,8 @@ def test_failed_trainer_ends_the_pserver_of_the_script(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "options", "words"),
     [
-        ("", ["-n", "2"], "--script=plain needs the hostfile of its mpirun: -hostfile FILE"),
-        ("", ["-H", "a", "--server_num=0"], "--script=plain starts bundled pservers only"),
+        ("", ["-n", "2"], "--script needs the hostfile of its mpirun: -hostfile FILE"),
+        ("", ["-H", "a", "--server_num=0"], "--script starts bundled pservers only"),
     ],
 )
 def test_script_without_its_needs_is_refused(
@@ -120,73 +116,5 @@ def test_script_without_its_needs_is_refused(
     others.mpirun(4)
     (tmp_path / "train.py").write_text(program)
     monkeypatch.chdir(tmp_path)
-    assert cli._run(["mpi", "--script=plain", *options]) == 2
+    assert cli._run(["mpi", "--script", *options]) == 2
     assert words in capfd.readouterr().err and [p.name for p in tmp_path.iterdir()] == ["train.py"]
-
-
-def test_script_for_pbs_runs_the_command_line_in_its_allocation(tmp_path: Path) -> None:
-    """PBS itself is not here: its variables and its file of nodes are."""
-    (tmp_path / "ws").mkdir()
-    (tmp_path / "ws/train.py").write_text(WAITING)
-    (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
-    own = ("--allow-run-as-root", "--server_num=0", f"--root_dir={tmp_path / 'root'}", "-x", "WORDS=a b")
-    argv = [*PSLAUNCH, "mpi", "--script=pbs", "-o", "job.sh", "-n", "2", *own, "ws/train.py", "x y"]
-    subprocess.run(argv, cwd=tmp_path, check=True)
-    environ = {"PBS_JOBID": "1.here", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    with started([str(tmp_path / "job.sh")], env={**os.environ, **environ}) as job:
-        job.until(lambda text: text.count("ready a b x y") == 2, "both trainers")
-        job.proc.send_signal(signal.SIGTERM)  # as by qdel
-        assert job.wait() == codes.TERM, job.output()
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "header"),
-    [
-        (
-            "slurm",
-            ["-n", "3", "--directive", "partition=gpu", "--directive=t 10", "--grace=50"],
-            ["SBATCH --job-name=ws", "SBATCH --ntasks=3", "SBATCH --signal=B:TERM@100",
-             "SBATCH --partition=gpu", "SBATCH -t 10"],
-        ),
-        ("slurm", ["--directive=nodes=2"], ["SBATCH --job-name=ws", "SBATCH --signal=B:TERM@60",
-                                            "SBATCH --nodes=2"]),
-        ("pbs", ["-n", "3", "--directive=q gpu"], ["PBS -N ws", "PBS -l select=3:mpiprocs=1", "PBS -q gpu"]),
-        ("pbs", ["-n", "3", "--directive=-l nodes=3"], ["PBS -N ws", "PBS -l nodes=3"]),
-    ],
-)  # fmt: skip
-def test_script_for_a_batch_system_has_its_header_and_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    kind: str, options: list[str], header: list[str],
-) -> None:  # fmt: skip
-    others.mpirun(4)
-    (tmp_path / "ws").mkdir()
-    (tmp_path / "ws/train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    own = ["--mca", "btl", "tcp,self", "--env=A=b c", "--num_passes=3"]
-    assert cli._run(["mpi", f"--script={kind}", *options, *own, "ws/train.py", "-x", "1"]) == 0
-    *lines, command = capfd.readouterr().out.splitlines()
-    assert [line[1:] for line in lines if line.startswith(("#SBATCH", "#PBS"))] == header
-    words = shlex.split(command)
-    assert words[: words.index("mpi") + 1] == ["exec", sys.executable, "-P", "-m", "pslaunch", "mpi"]
-    assert words[-8:] == [*own, "ws/train.py", "-x", "1"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--script=slurm", "-H", "a"], "the batch system gives the hosts"),
-        (["--script=slurm", "--detach"], "--detach has no effect with --script=slurm: a batch job ends with"),
-        (["--script=slurm", "--directive=#x"], "--directive='#x': expected name and value, such as"),
-        (["--script=pbs", "--directive=q a\nb"], "expected name and value, such as 'q gpu'"),
-        (["--directive=a=b"], "--directive=a=b has no effect without --script=slurm or --script=pbs"),
-    ],
-)
-def test_script_for_a_batch_system_with_useless_options_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    options: list[str], words: str,
-) -> None:  # fmt: skip
-    others.mpirun(4)
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    assert cli._run(["mpi", *options]) == 2
-    assert words in capfd.readouterr().err

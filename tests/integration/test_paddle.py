@@ -56,12 +56,11 @@ def test_asynchronous_training_ends_with_0_and_results_of_both(workspace: Path) 
     assert (workspace / "log/server.log").read_text()
 
 
-@pytest.mark.parametrize("workers", [(1,), (0, 1)])
-def test_workers_that_crash_fail_the_job(workspace: Path, workers: tuple[int, ...]) -> None:
-    with fleet(workspace, wrong=f"--crash {' '.join(map(str, workers))}") as job:
+def test_workers_that_crash_fail_the_job(workspace: Path) -> None:
+    with fleet(workspace, wrong="--crash 0 1") as job:
         assert job.launcher.wait(timeout_s=WAIT_S) == 128 + signal.SIGABRT, job.launcher.output()
         failure = job.end()["failure"]
-        assert failure["what"] in {f"trainer/{rank}" for rank in workers}
+        assert failure["what"] in ("trainer/0", "trainer/1")
         assert failure["text"] == "was killed by SIGABRT"
         assert any("Process abort signal" in line for line in failure["tail"])
 
@@ -84,11 +83,3 @@ def test_a_server_that_is_killed_ends_the_job(workspace: Path) -> None:
         assert job.launcher.wait(timeout_s=WAIT_S) == 128 + signal.SIGKILL
         failure = job.end()["failure"]
         assert (failure["what"], failure["text"]) == ("pserver/0", "was killed by SIGKILL")
-
-
-def test_term_to_the_launcher_ends_everything(workspace: Path) -> None:
-    with fleet(workspace, wrong="--endless") as job:
-        until_training(job)
-        job.launcher.proc.terminate()
-        assert job.launcher.wait(timeout_s=WAIT_S) == 128 + signal.SIGTERM
-        assert job.end()["failure"] is None and "SIGTERM" in job.end()["reason"]

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import _core, reference
-from pslaunch.runtime.client import Client, ClientError, Init, Optim
-from pslaunch.runtime.kernel_numbers import METHODS, Method, Mode, Schedule
+from pslaunch.runtime import _core
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.dialer import ClientError
+from pslaunch.runtime.engine.kernel_numbers import METHODS, Method, Mode, Optim, Schedule
+from support import reference
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.client import Client
+from pslaunch.runtime.client.client import Client
 from support.process import started
 from support.pservers import HOST, bind_block
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslaunch.runtime import calls, dialer, handshake
-from pslaunch.runtime.client import Client, ClientError, Init, NotReached, Optim, PeerVanished
+from pslaunch.runtime.client import calls, dialer, handshake
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.dialer import ClientError, NotReached, PeerVanished
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.clock import own_s
 from support.progress import heard
 from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers

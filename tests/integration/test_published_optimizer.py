@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import Place, finished
+from support.jobs import Place, succeeded
 
 REMOTE = ("fabric_furnished", "mpi_furnished", "k8s")
 PROGRAM = """
@@ -47,14 +47,13 @@ trainer.train(paddle.batch(reader, 16), num_passes=15, event_handler=on_event)
     ("place", "trainers"),
     [
         *(("local", trainers) for trainers in (1, 2, 4)),
-        *((place, trainers) for place in REMOTE for trainers in (1, 4)),
+        *((place, 4) for place in REMOTE),
     ],
     indirect=["place"],
 )
 def test_published_asynchronous_optimizer_learns(place: Place, workspace: Path, trainers: int) -> None:
     (workspace / "train.py").write_text(PROGRAM)
-    code, job = finished(place, workspace, "--server_num=1", f"--worker_num={trainers}")
-    assert code == 0, job.launcher.output()
+    job = succeeded(place, workspace, "--server_num=1", f"--worker_num={trainers}")
     for trainer in range(trainers):
         said = "\n".join(job.lines(f"trainer/{trainer}"))
         costs = [float(text) for text in re.findall(r"cost ([0-9.]+)", said)]

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import reference
-from pslaunch.runtime.client import Client, ClientError, Init, Optim, PeerVanished
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.dialer import ClientError, PeerVanished
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.pserver import checkpoint
+from support import reference
 from support.process import started
 from support.pservers import Cluster, cluster, run_trainers
 

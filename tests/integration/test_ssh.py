@@ -19,15 +19,15 @@ from typing import Any, cast
 
 import pytest
 
-from pslaunch.backends.base import Dial, Line
-from pslaunch.backends.fabric import FabricBackend
+from pslaunch.backends.fabric.backend import FabricBackend
+from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, ParamikoChannel
+from pslaunch.backends.fabric.ssh.connect import Connector
+from pslaunch.backends.fabric.ssh.fleet import Fleet
+from pslaunch.backends.lines import Dial, Line
 from pslaunch.errors import HostError, HostRightsError, HostsError
 from pslaunch.node.job import Limits, Node
-from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
-from pslaunch.ssh.connect import Connector
-from pslaunch.ssh.fleet import Fleet
 from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
 
 KEEPER = ["keeper", "20", "1"]
@@ -204,7 +204,7 @@ def test_a_killed_launcher_ends_the_line(client: Client, tmp_path: Path) -> None
         client.configure("Host forwarding\n  ForwardAgent yes")
         code = (
             "import os, signal, sys; sys.path[:0] = sys.argv[1].split(':')\n"
-            "from pslaunch.options.hosts import Host; from pslaunch.ssh.fleet import Fleet\n"
+            "from pslaunch.options.hosts import Host; from pslaunch.backends.fabric.ssh.fleet import Fleet\n"
             "from support.sshd import reaching\n"
             f"(c,) = Fleet(reaching(), ask=None).open([Host({name!r})], [{KEEPER!r}])\n"
             "os.read(c.read_fd, 1)\n"

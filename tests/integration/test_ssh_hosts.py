@@ -11,11 +11,11 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.ssh.channel import Channel
+from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
-from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.ssh.channel import Channel
-from pslaunch.ssh.fleet import Fleet
 from support.clock import own_s
 from support.others import NO_BULLSEYE, bullseye_root
 from support.process import poll_until

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, ParamikoChannel
+from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
-from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.ssh.channel import BinaryChannel, Channel, ParamikoChannel
-from pslaunch.ssh.fleet import Fleet
 from support.process import poll_until
 from support.sshd import (
     Client,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import FabricPlace, LocalPlace, Place, finished, until_nothing_runs
+from support.jobs import FabricPlace, LocalPlace, Place, succeeded, until_nothing_runs
 from support.others import program, torch_python
 from testbed import Hosts
 
@@ -19,8 +19,7 @@ def weights_of_ranks(place: Place, workspace: Path, count: int) -> list[str]:
     python = torch_python()
     name = program("torch_train.py", workspace)
     options = [f"--python={python}", "--server_num=0", f"--worker_num={count}"]
-    code, job = finished(place, workspace, *options, program=[name], timeout_s=90)
-    assert code == 0, job.launcher.output()
+    job = succeeded(place, workspace, *options, program=[name], timeout_s=90)
     results = []
     for rank in range(count):
         text = "\n".join(job.lines(f"trainer/{rank}"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.logs import HEAD_TRACE, NODE_TRACE
-from support.jobs import PSLAUNCH, FabricPlace, LocalPlace, finished
+from support.jobs import FabricPlace, LocalPlace, finished, run_pslaunch, succeeded
 from testbed import Hosts
 
 PROGRAM = """
@@ -41,8 +40,7 @@ def test_each_message_is_in_the_traces_of_both_sides_without_secrets(
     (workspace / "data").write_bytes(os.urandom(PASSED_ON_BYTES))
     place, file = LocalPlace(3, f"--head={head}"), tmp_path / "trace"
     options = ("--server_num=0", "--worker_num=3", "--env=TOKEN=of-the-user", f"--trace={file}")
-    code, _ = finished(place, workspace, *options)
-    assert code == 0
+    succeeded(place, workspace, *options)
     at_head = file if head == "launcher" else workspace / "log" / HEAD_TRACE
     nodes = [folder / "log" / NODE_TRACE for folder in place.workspaces(workspace)]
     known = read(at_head)
@@ -70,9 +68,9 @@ def test_each_message_is_in_the_traces_of_both_sides_without_secrets(
 def test_trace_of_an_earlier_job_does_not_stay_beside_the_logs_of_the_next(workspace: Path) -> None:
     (workspace / "train.py").write_text("print(1)")
     own = ("--server_num=0",)
-    assert finished(LocalPlace(1), workspace, *own, env={"PSLAUNCH_TRACE": str(workspace / "t")})[0] == 0
+    succeeded(LocalPlace(1), workspace, *own, env={"PSLAUNCH_TRACE": str(workspace / "t")})
     assert (workspace / "t").exists() and (workspace / "log" / NODE_TRACE).exists()
-    assert finished(LocalPlace(1), workspace, *own)[0] == 0
+    succeeded(LocalPlace(1), workspace, *own)
     assert not (workspace / "log" / NODE_TRACE).exists()
 
 
@@ -88,25 +86,23 @@ def test_file_that_can_not_be_is_an_error_before_anything_starts(
     workspace: Path, options: list[str], words: str
 ) -> None:
     (workspace / "train.py").write_text("print(1)")
-    argv = [*PSLAUNCH, "local", *options]
-    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+    done = run_pslaunch("local", *options, cwd=workspace)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
     assert [path.name for path in workspace.iterdir()] == ["train.py"]
 
 
-@pytest.mark.parametrize("head", ["launcher", "node"])
 def test_traces_of_hosts_are_fetched_with_the_logs_also_without_a_program(
-    hosts: Hosts, workspace: Path, tmp_path: Path, head: str
+    hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text("print('has run')")
-    place, logs = FabricPlace(hosts, f"--head={head}"), tmp_path / "logs"
+    place, logs = FabricPlace(hosts, "--head=node"), tmp_path / "logs"
     options = (f"--trace={tmp_path / 'trace'}", f"--fetch_logs={logs}")
     with place.holding_port() as (port, _):
         code, job = finished(place, workspace, f"--port={port}", "--server=bundled", *options)
     assert code == codes.SERVICE, job.launcher.output()
     found = {str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_file()}
     wanted = {f"{i}-{host.name}/{NODE_TRACE}" for i, host in enumerate(hosts)}
-    assert found == wanted | ({f"0-{hosts[0].name}/{HEAD_TRACE}"} if head == "node" else set())
+    assert found == wanted | {f"0-{hosts[0].name}/{HEAD_TRACE}"}
     assert all(count(read(logs / name), "sent")["prepared"] for name in wanted)
 
 
@@ -118,8 +114,7 @@ def test_check_traces_its_questions_and_the_answers(hosts: Hosts, workspace: Pat
         f"--job_dispatch_package={workspace}",
     )
     options = (*where, "--server_num=0", "--env=TOKEN=of-the-user", f"--trace={tmp_path / 'trace'}")
-    argv = hosts.as_user([*PSLAUNCH, "check", "fabric", *options])
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = run_pslaunch("check", "fabric", *options, hosts=hosts)
     assert done.returncode == 0, done.stderr
     lines = read(tmp_path / "trace")
     assert list(count(lines, "sent")) == ["hello", "inspect", "door", "reach", "finish"]

@@ -148,7 +148,7 @@ def test_tables_take_no_memory_of_trainers_to_the_end(tmp_path: Path) -> None:
 
 COUNT = """
 import pslaunch.runtime as paddle
-from pslaunch.runtime.client import Client
+from pslaunch.runtime.client.client import Client
 from support.models import ngram_cost, ngrams
 
 calls = []

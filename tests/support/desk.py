@@ -10,7 +10,7 @@ from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.link import Failure
 
 if TYPE_CHECKING:
-    from pslaunch.node.dispatch.head_side import Parts
+    from pslaunch.node.dispatch.dispatch import Parts
 
 
 class QuietDesk:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +21,17 @@ from testbed import Host, Hosts
 Event = dict[str, Any]
 PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
 # Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
-LOCAL_PLACES = ("local", "local_cluster", "local_led", "local_led_cluster")
-PLACES = (*LOCAL_PLACES, "fabric", "fabric_led", "mpi", "k8s")
+PLACES = ("local", "local_cluster", "local_led_cluster", "fabric", "fabric_led", "mpi", "slurm", "k8s")
 # Jobs that nobody holds: they go on without a launcher, so tests marked `held` have no sense there.
 FREE_PLACES = ("k8s_detached", "k8s_rendered")
 POD_SEAM_PLACES = ("k8s_separate", *FREE_PLACES)
 # Pods are there for one job alone, and end with it: tests marked `standing` have no sense there.
 POD_PLACES = ("k8s", *POD_SEAM_PLACES)
 # Further placements of a backend, which run the tests marked `seam` alone.
-SEAM_PLACES = ("mpi4", "mpi_led", *POD_SEAM_PLACES)
+SEAM_PLACES = ("mpi4", "mpi_led", "slurm_led", *POD_SEAM_PLACES)
 # Those with what the bundled runtime imports on every node: hosts by SSH have Python alone.
 TRAINING_SEAM_PLACES = ("mpi_furnished", "mpi4_led_furnished", *POD_SEAM_PLACES)
-TRAINING_PLACES = (*LOCAL_PLACES, "fabric_furnished", "fabric_led_furnished", "k8s", *TRAINING_SEAM_PLACES)
+TRAINING_PLACES = ("local", "local_led_cluster", "fabric_furnished", "k8s", *TRAINING_SEAM_PLACES)
 QUICK = ("--grace=1",)  # a test of an ending is short
 SILENT_S = 3.0  # for tests of silence alone: a busy machine may be as silent
 SOON_LOST = (*QUICK, f"--lost_after={SILENT_S:g}")
@@ -254,6 +255,34 @@ def finished(
     """Run a job to its end: exit code, and what it said."""
     with running(place, workspace, *options, program=program, env=env) as job:
         return job.launcher.wait(timeout_s=timeout_s), job
+
+
+def succeeded(place: Place, workspace: Path, *options: str, **more: Any) -> Job:
+    """Run a job that has to end with 0: as `finished`."""
+    code, job = finished(place, workspace, *options, **more)
+    assert code == 0, job.launcher.output()
+    return job
+
+
+def hash_model(workspace: Path) -> str:
+    """Return the digest of the parameters of a job's last pass."""
+    return hashlib.sha256((workspace / "output/parameters.tar").read_bytes()).hexdigest()
+
+
+def run_pslaunch(
+    *words: str, hosts: Hosts | None = None, cwd: Path | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; `hosts`: as the user who reaches them."""
+    argv = hosts.as_user([*PSLAUNCH, *words]) if hosts else [*PSLAUNCH, *words]
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=timeout_s,
+    )
 
 
 def until_nothing_runs(within_s: float) -> None:

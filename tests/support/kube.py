@@ -15,7 +15,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from pslaunch.options.k8s_values import ROOT
+from pslaunch.backends.k8s.values import ROOT
 from support import kube_shells, leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until
@@ -55,6 +55,11 @@ class Kube:
             return "default" in {account.metadata.name for account in found}
 
         poll_until(has_account, describe=f"no account in {self.namespace}")
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """Options of a command for this user and namespace."""
+        return f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"
 
     @property
     def address(self) -> tuple[str, int]:

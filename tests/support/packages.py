@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from pslaunch.node import job
-from pslaunch.node.dispatch.archive import pack
+from pslaunch.node.dispatch.archive import pack_archive
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.ship.package import list_package
 
@@ -19,7 +19,7 @@ def fill_package(folder: Path, packed_bytes: int) -> None:
     size = packed_bytes
     for number in range(TRIES):  # a hash in the manifest may take a byte more or less
         (folder / "data").write_bytes(random.Random(number).randbytes(size))
-        missing = packed_bytes - len(pack(list_package(package, {})))
+        missing = packed_bytes - len(pack_archive(list_package(package, {})))
         if not missing:
             return
         size += missing

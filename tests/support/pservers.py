@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslaunch.runtime.client import Client
+from pslaunch.runtime.client.client import Client
 from support.process import Started, started
 
 HOST = "127.0.0.1"

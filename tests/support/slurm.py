@@ -1,4 +1,7 @@
-"""Slurm on test hosts: its controller on the first, its daemon on each, munge between them."""
+"""Slurm on test hosts: its controller on the first, its daemon on each, munge between them.
+
+This machine is a login node of it, by `environ`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from support import leaks
+from support.jobs import PSLAUNCH, FabricPlace, has
 from support.process import Started, poll_until
 from testbed import Hosts
 from testbed.hosts import PATH
@@ -22,7 +27,7 @@ PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sb
 # that of three hosts.
 CONF = """\
 ClusterName=testbed
-SlurmctldHost={first}
+SlurmctldHost={first}({address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -39,8 +44,12 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
-NodeName={names} CPUs=1
+KillWait=10
+EpilogMsgTime=1
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+{nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
+PartitionName=closed Nodes=ALL State=DOWN
 """
 
 
@@ -55,35 +64,49 @@ class Slurm:
     def start(self, stack: contextlib.ExitStack) -> None:
         """Start all daemons, until `stack` ends, and wait until Slurm takes jobs."""
         self._write_files()
+        key = f"--key-file={self.folder / 'munge.key'}"
         for host in self.hosts:
             host.show_installation()
             host.run("mount", "--bind", str(self.folder / "etc"), "/etc/slurm")
             host.run("mkdir", "-m", "755", "/run/munge", "/run/slurmd")
             files = [f"--{name}-file=/run/munge/{name}" for name in ("log", "pid", "seed")]
-            key = f"--key-file={self.folder / 'munge.key'}"
             self._daemons.append(
                 stack.enter_context(host.running("munged", "--foreground", "--force", key, *files))
             )
+        files = [f"--{name}-file=/run/munge/{name}-login" for name in ("log", "pid", "seed")]
+        munge = ("munged", "--foreground", "--force", key, *files, f"--socket={self._socket}")
+        self._daemons.append(stack.enter_context(self.hosts[0].running(*munge)))
         poll_until(self._can_prove, describe=self.describe)
         self._daemons.append(stack.enter_context(self.hosts[0].running("slurmctld", "-D")))
         self._daemons += [stack.enter_context(host.running("slurmd", "-D")) for host in self.hosts]
         poll_until(self._is_idle, describe=self.describe)
 
     def _write_files(self) -> None:
-        for name in ("etc", "state"):
+        for name in ("etc", "state", "login"):
             (self.folder / name).mkdir(parents=True)
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))
-        names = [host.name for host in self.hosts]
-        conf = CONF.format(folder=self.folder, first=names[0], names=",".join(names))
+        first = self.hosts[0]
+        nodes = "\n".join(f"NodeName={host.name} NodeAddr={host.address} CPUs=8" for host in self.hosts)
+        conf = CONF.format(folder=self.folder, first=first.name, address=first.address, nodes=nodes)
         (self.folder / "etc/slurm.conf").write_text(conf)
+        (self.folder / "login/slurm.conf").write_text(f"{conf}AuthInfo=socket={self._socket}\n")
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "login/munge"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Environment in which this machine is a login node."""
+        return {**os.environ, "SLURM_CONF": str(self.folder / "login/slurm.conf")}
 
     def _can_prove(self) -> bool:
         return not any(host.run("munge", "-n", check=False).returncode for host in self.hosts)
 
     def _is_idle(self) -> bool:
-        said = self.run("sinfo", "--noheader", "--format=%D %t").stdout.split()
+        said = self.run("sinfo", "--noheader", "--partition=all", "--format=%D %t").stdout.split()
         return said == [str(len(self.hosts)), "idle"]
 
     def describe(self) -> str:
@@ -124,6 +147,23 @@ class Slurm:
             return not (queue.returncode or queue.stdout) and self._is_idle()
 
         poll_until(cancel_all, describe=self.describe, timeout_s=JOB_S, every_s=0.2)
+
+
+class SlurmPlace(FabricPlace):
+    """A cluster of Slurm, from its login node; each job gets an allocation of its own."""
+
+    def __init__(self, slurm: Slurm, *options: str) -> None:
+        super().__init__(slurm.hosts, *options)
+        self.name, self._slurm = "slurm", slurm
+
+    def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
+        own = ["--json", f"--root_dir={self._hosts.root_dir}", *self._options]
+        if not has(options, "--job_dispatch_package"):
+            own += [f"--job_dispatch_package={workspace}"]
+        own += [f"--nodes={self.nodes}"] if not has(options, "--nodes") else []
+        own += [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
+        conf = f"SLURM_CONF={self._slurm.environ['SLURM_CONF']}"
+        return ["env", conf, *PSLAUNCH, "slurm", *own, *options, *program]
 
 
 def need_slurm() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.ssh.channel import Channel
 from pslaunch.errors import HostError
 from pslaunch.node import procs
-from pslaunch.options.fabric_spec import Reach
-from pslaunch.ssh.channel import Channel
 from support.leaks import MARK
 
 SSHD = "/usr/sbin/sshd"

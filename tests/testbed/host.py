@@ -351,11 +351,6 @@ class Host:
         self._changed = True
         self.run("mount", "--bind", str(other.root), str(self.site.root))
 
-    def have_in_place_of(self, path: Path, other: Path) -> None:
-        """Have another folder at a path that it shares with this machine."""
-        self._changed = True
-        self.run("mount", "--bind", str(other), str(path))
-
     def separate_locks(self, path: Path) -> None:
         """Locks of a file that it shares do not reach other hosts, as on an NFS mount with `nolock`."""
         own = self.folder / "own-lock"

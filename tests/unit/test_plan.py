@@ -1,9 +1,8 @@
-"""Golden plans: a command line gives exactly this dry run. `REGOLD=1 pytest` writes them anew."""
+"""Golden plans: a command line gives exactly this dry run; one of each backend is there as a whole."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 import pytest
 
 from pslaunch import cli
+from pslaunch.backends.fabric.spec import make_fabric_spec
+from pslaunch.backends.local.spec import make_local_spec
+from pslaunch.backends.registry import gather, get_options
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
-from pslaunch.options.fabric_spec import make_fabric_spec
-from pslaunch.options.local_spec import make_local_spec
-from pslaunch.options.options import get_options
-from pslaunch.options.sources import gather
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_dry_run, make_plan, render
+from support.golden import check_golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PROGRAMS = {
     "v2": "import pslaunch.runtime as paddle\npaddle.init()\n",
     "fleet": "from paddle.distributed import fleet\nif fleet.is_server():\n    fleet.run_server()\n",
@@ -38,6 +36,7 @@ PADDLE_USE_GPU = "False"
 LD_LIBRARY_PATH = "/usr/local/cuda/lib64:/usr/lib64"
 """
 
+WHOLE = {"local": "local-two-by-two", "fabric": "fabric-conf"}
 CASES = {
     "local-default": ("v2", []),
     "local-two-by-two": (
@@ -86,11 +85,8 @@ def planned(name: str, folder: Path) -> dict[str, Any]:
 def test_plan_equals_its_golden_file(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "ws"
     folder.mkdir()
-    got = planned(name, folder)
-    path = GOLDEN / f"{name}.json"
-    if os.environ.get("REGOLD"):
-        path.write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")
-    assert got == json.loads(path.read_text())
+    whole = WHOLE[name.partition("-")[0]]
+    check_golden(name, planned(name, folder), whole if name != whole else "")
 
 
 @pytest.mark.parametrize("version", ["4.1.4", "5.0.11"])
@@ -114,12 +110,9 @@ def test_dry_run_under_mpirun_equals_its_golden_file(
     ):
         text = text.replace(found, word)
     got = json.loads(text)
-    path = GOLDEN / f"mpi-{version[0]}.json"
-    if os.environ.get("REGOLD"):
-        path.write_text(json.dumps(got, indent=1, sort_keys=True) + "\n")
-    assert got == json.loads(path.read_text())
+    check_golden(f"mpi-{version[0]}", got, "mpi-5" if version[0] != "5" else "")
     argv, env = got["start"]["argv"], got["start"]["env"]
-    assert argv[argv.index("PSLAUNCH_MPI_SECRET") - 1] == "-x", "its name alone"
+    assert argv[argv.index("PSLAUNCH_CARRIED_SECRET") - 1] == "-x", "its name alone"
     assert not [word for word in env if word.startswith("PSLAUNCH")]
     assert not re.search("[0-9a-f]{64}", text)
 

@@ -6,7 +6,6 @@ by itself, as ending.py decides.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import json
@@ -29,14 +28,14 @@ from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
 from ..loop import Loop
-from ..procs import BEAT_S, KILL_LIMIT_S, complain, reap
-from ..silence import Silence
-from .folders import Premises, write
+from ..procs import KILL_LIMIT_S, complain, reap
+from .job_folders import JobFolders, write_text
+from .keeper_link import KeeperLink
 from .program import Program
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..dispatch.node_side import Filling
+    from ..dispatch.filling import Filling
     from ..line.gate import Seals
     from .loan import Loan
 
@@ -60,15 +59,9 @@ class Agent:
         secret: bytes = b"",
         lent: Mapping[str, Loan] | None = None,
     ) -> None:
-        """`secret`: of the job; given with `seals`, the proof of it by a line that was dialed.
-
-        lent: by key of a program.
-        """
+        """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
         self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
-        self._keeper_fd, self._keeper_pid, self._lost_after_s = keeper_fd, os.getppid(), lost_after_s
-        self._keeper_silence = Silence(loop.now())
-        self._secret = secret
-        self.lent = lent or {}
+        self._secret, self.lent = secret, lent or {}
         for key, loan in self.lent.items():
             loan.watch(loop, functools.partial(self._report_vanished, key))
         self.program_files = _raise_file_limit()
@@ -80,23 +73,17 @@ class Agent:
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
         self._can_not_start = False  # a program failed to start; the job ends
-        self._premises: Premises | None = None
+        self._folders: JobFolders | None = None
         self._trace: Trace | None = None
         self._ending: Ending | None = None  # our own, without a head to order one
-        self._killed, self._left = 0, list[int]()
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
         self._signalled = False
         self.code: int | None = None
-        os.set_blocking(keeper_fd, False)
-        loop.handle_signals(
-            {
-                signal.SIGCHLD: self._handle_children,
-                **{n: functools.partial(self.end_on_signal, n) for n in END_SIGNALS},
-            }
+        loop.handle_signals({signal.SIGCHLD: self._handle_children})
+        self._keeper = KeeperLink(
+            loop, keeper_fd, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
-        loop.watch(keeper_fd, read=self._hear_keeper)
-        loop.call_every(BEAT_S, self._beat)
         self.line: MessageLine[messages.OfAgent] = MessageLine(
             loop,
             *line_fds,
@@ -107,11 +94,14 @@ class Agent:
             seals=seals,
         )
 
-    def end_on_signal(self, number: int) -> None:
-        """End after a signal to the agent itself: by orders of the head, alone only without any."""
+    def end_on_signal(self, number: int, asker: str = "") -> None:
+        """End after a signal to the agent itself: by orders of the head, alone only without any.
+
+        asker: the scheduler whose signal is for the whole job.
+        """
         self._signalled = True
-        why = describe_end_signal(number)
-        self.report_trouble("", codes.NODE_LOST, why)
+        why = describe_end_signal(number, asker)
+        self.report_trouble("", codes.TERM if asker else codes.NODE_LOST, why)
         self.loop.call_after(NOTED_WITHIN_S, lambda: None if self._noted else self._end_alone(why))
 
     # --- orders ---
@@ -151,52 +141,43 @@ class Agent:
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
         addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
-        self._lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
+        self._keeper.lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        self._premises = Premises(
+        self._folders = JobFolders(
             self.loop,
             m,
             run_dir=self._run_dir,
-            hand_over=self._hand_over,
+            hand_over=lambda lock_fd: self._keeper.hand_over(lock_fd, self._get_guards_log()),
             answer=self._answer,
             refuse=self._refuse,
             ready=lambda: self._report_prepared(addrs, filled=bool(m["filled"])),
         )
-        self._premises.enter()
+        self._folders.enter()
 
     def _get_guards_log(self) -> str:
-        return os.path.join(self._premises.paths["log_dir"], logs.GUARDS_LOG) if self._premises else ""
-
-    def _hand_over(self, lock_fd: int) -> None:
-        """Give the keeper the lock, and the path of the log that it has from now on."""
-        with socket.socket(fileno=os.dup(self._keeper_fd)) as keeper:
-            try:
-                socket.send_fds(keeper, [os.fsencode(self._get_guards_log())], [lock_fd])
-            except OSError:
-                self._give_up("its keeper was killed")
-                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
+        return os.path.join(self._folders.paths["log_dir"], logs.GUARDS_LOG) if self._folders else ""
 
     def _report_prepared(self, addrs: list[str], *, filled: bool) -> None:
-        premises = self._premises
-        assert premises is not None
+        folders = self._folders
+        assert folders is not None
         if self._trace:
-            self._trace.begin(os.path.join(premises.paths["log_dir"], logs.NODE_TRACE))
-        if filled and premises.shared is None:
-            from ..dispatch.node_side import Filling
+            self._trace.begin(os.path.join(folders.paths["log_dir"], logs.NODE_TRACE))
+        if filled and folders.shared is None:
+            from ..dispatch.filling import Filling
 
             self._filling = Filling(
                 self.loop,
-                premises.workspace,
+                folders.workspace,
                 self._secret,
                 say=self.line.send,
                 answer=self._answer,
                 refuse=self._refuse,
                 trace=self._trace,
             )
-        write(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
+        write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self.line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
-            "python": sys.executable, "addrs": addrs, "shared": premises.shared, **premises.paths,
+            "python": sys.executable, "addrs": addrs, "shared": folders.shared, **folders.paths,
         })  # fmt: skip
 
     def order_furnish(self, m: messages.FurnishMsg) -> None:
@@ -286,8 +267,8 @@ class Agent:
     def order_begin(self, m: messages.BeginMsg) -> None:
         """Write the list of nodes, keep the output numbers, close ports without a program."""
         self._close_doors()
-        assert self._premises is not None
-        self._premises.write_nodes(m["nodes"])
+        assert self._folders is not None
+        self._folders.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
         ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
@@ -318,11 +299,10 @@ class Agent:
                 program.signal(m["number"])
 
     def order_finish(self, m: messages.FinishMsg) -> None:
-        """End the job here; of it only files are left, for which the agent may linger."""
+        """End the job on this node; the agent may linger to serve its files."""
         self._linger_until_s = self.loop.now() + float(m["linger_s"])
-        self._clean()
-        left = [str(pid) for pid in self._left]
-        self.line.send({"type": "finished", "killed": self._killed, "left": left}, in_order=True)
+        killed, left = self._clean()
+        self.line.send({"type": "finished", "killed": killed, "left": [*map(str, left)]}, in_order=True)
         self.code = codes.OK
 
     def order_noted(self, _m: messages.NotedMsg) -> None:
@@ -362,31 +342,6 @@ class Agent:
         if not (program and program.ended):
             self.line.send({"type": "vanished", "key": key})
 
-    # --- the keeper ---
-
-    def _hear_keeper(self) -> None:
-        try:
-            data = os.read(self._keeper_fd, 4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._keeper_silence.hear(self.loop.now())
-            return
-        self.loop.watch(self._keeper_fd)
-        self._give_up("its keeper was killed")
-
-    def _beat(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._keeper_fd, b".")
-        silent_s = self._keeper_silence.measure(self.loop.now())
-        if silent_s >= self._lost_after_s and self._ending is None:
-            keeper = procs.read_proc(self._keeper_pid)
-            if keeper and os.getppid() == self._keeper_pid:  # still our parent: the pid was not reused
-                procs.send(keeper, signal.SIGKILL)
-            self._give_up(f"its keeper was silent for {silent_s:.0f} s")
-
     # --- ending without a head or without a keeper ---
 
     def _give_up(self, why: str) -> None:
@@ -398,7 +353,7 @@ class Agent:
     def _end_alone(self, why: str) -> None:
         if self._ending is not None or self.code is not None:
             return
-        complain(f"agent: {why}; ending what runs here")
+        complain(f"agent: {why}; ending the programs here")
         alive = {p.key: p.role for p in self._programs.values() if not p.ended}
         self._ending = Ending(alive, self._grace_s, self.loop.now())
         self._carry_on()
@@ -410,8 +365,8 @@ class Agent:
             for key in action.keys:
                 self._programs[key].signal(action.number)
         if self._ending.over:
-            self._clean()
-            procs.report_left("agent", self._left, self._get_guards_log())
+            _, left = self._clean()
+            procs.report_left("agent", left, self._get_guards_log())
             self.code = codes.PEER
         else:
             self.loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on_once)
@@ -420,11 +375,14 @@ class Agent:
         if self.code is None:
             self._carry_on()
 
-    def _clean(self) -> None:
-        """Kill the remaining descendants, release ports, lock and files."""
+    def _clean(self) -> tuple[int, list[int]]:
+        """Kill the remaining descendants, release ports, lock and files.
+
+        Returns the number of killed processes, and those that can't be ended.
+        """
         if self._filling:
             self._filling.stop()
-        self._killed, ended, self._left = procs.kill_descendants(KILL_LIMIT_S)
+        killed, ended, left = procs.kill_descendants(KILL_LIMIT_S)
         self._reap(ended)
         for program in self._programs.values():
             program.finish()
@@ -435,10 +393,11 @@ class Agent:
             loan.dismiss(code, alone=self._ending is not None)
         self._close_doors()
         ports.close_all({**self.held, "": self._marks})
-        if self._premises:
-            self._premises.leave()
+        if self._folders:
+            self._folders.leave()
         if not self._lingers:  # else late observers find the head there
             shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
+        return killed, left
 
     def _close_doors(self) -> None:
         if self._door:
@@ -455,9 +414,10 @@ def _raise_file_limit() -> tuple[int, int]:
     return before
 
 
-def describe_end_signal(number: int) -> str:
-    """Return the reason for ending after a signal to the agent."""
-    return f"the agent was asked to end ({signal.Signals(number).name})"
+def describe_end_signal(number: int, asker: str = "") -> str:
+    """Return the reason for ending after a signal to the agent, from whoever asks for it."""
+    asked = f"{asker} asked for the end of the job" if asker else "the agent was asked to end"
+    return f"{asked} ({signal.Signals(number).name})"
 
 
 def make_own_argv() -> list[str]:

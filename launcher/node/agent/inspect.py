@@ -20,7 +20,7 @@ from ..line import reach
 if TYPE_CHECKING:
     from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
 
-ASK_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
+INSPECT_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
 KIB = 1024
 # Without the current folder: any folder in it would pass as a module of its name.
 _ASK = """
@@ -141,8 +141,8 @@ def inspect_python(python: str, order: InspectMsg, run_dir: str) -> ProgramFacts
     environ = {**os.environ, "TMPDIR": run_dir, **order["env"]}
     try:
         said = subprocess.run(
-            argv, env=environ, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_LIMIT_S,
-            check=False,
+            argv, env=environ, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=INSPECT_LIMIT_S, check=False,
         )  # fmt: skip
         # Its exit code may be lost to our reaper; incomplete output is no JSON.
         with contextlib.suppress(ValueError, IndexError):
@@ -151,9 +151,9 @@ def inspect_python(python: str, order: InspectMsg, run_dir: str) -> ProgramFacts
             if isinstance(facts, dict):  # it may be any program
                 return cast("ProgramFacts", {"error": "", **facts})  # check validates it
         words = said.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = words[-1] if words else "it is no Python 3"
+        why = words[-1] if words else "it is not Python 3"
     except subprocess.TimeoutExpired:
-        why = f"it did not answer within {ASK_LIMIT_S:g} s"
+        why = f"it did not answer within {INSPECT_LIMIT_S:g} s"
     except OSError as e:
         why = str(e.strerror)
     return {"error": f"{python}: {why}", "executable": python, "version": "", "missing": [], "versions": {},

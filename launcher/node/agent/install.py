@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes
-from ..logs import ADVICE
+from ..logs import ADVICE_MARK
 
 if TYPE_CHECKING:
     from ..messages import FurnishMsg
@@ -111,5 +111,5 @@ def _read(path: str) -> str:
 def _run(argv: Sequence[str], advice: str) -> None:
     code = subprocess.run(argv, check=False).returncode
     if code:
-        print(f"{' '.join(argv[:4])} … failed ({code})\n{ADVICE}{advice}", flush=True)
+        print(f"{' '.join(argv[:4])} … failed ({code})\n{ADVICE_MARK}{advice}", flush=True)
         sys.exit(codes.PREFLIGHT)

@@ -104,13 +104,14 @@ class Keeper:
         return data
 
 
-def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
-    """Run `keeper LOST_AFTER GRACE [MODE [WORDS]]`: fork the agent (modes: boot.py) and guard it.
+def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None, asker: str = "") -> int:
+    """Run `keeper LOST_AFTER GRACE [MODE [WORDS]]`: fork the agent (modes: run_agent.py) and guard it.
 
     `lent`: for the agent. Lenders outlive a killed agent, since their sockets stay open here until our end.
+    asker: as of run_agent.py.
     """
     lost_after_s, grace_s = float(argv[0]), float(argv[1])
-    mode = argv[2] if len(argv) > 2 else "serve"
+    mode, words = argv[2] if len(argv) > 2 else "serve", argv[3:]
     with contextlib.suppress(PermissionError):  # already the leader of a session
         os.setsid()
     procs.become_subreaper()
@@ -120,11 +121,13 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
     agent = os.fork()
     if agent == 0:
         ours.close()
-        from . import boot
+        from . import run_agent
 
         code = 70
         try:
-            code = boot.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {}, argv[3:])
+            code = run_agent.main(
+                mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {}, words, asker
+            )
         except codes.Refusal as e:
             code = e.code
             procs.complain(f"agent: {e}")
@@ -140,13 +143,17 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None) -> int:
     procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` spares us: we end the programs
     theirs.close()
     os.close(0)
-    keeper = Keeper(agent, ours, lost_after_s)
+    return _guard(Keeper(agent, ours, lost_after_s), run_dir, grace_s, ends_with_job=mode == "begin")
+
+
+def _guard(keeper: Keeper, run_dir: str, grace_s: float, *, ends_with_job: bool) -> int:
+    """Wait for the agent, end what it leaves and return its code. ends_with_job: that code is the job's."""
     code, why = keeper.wait()
-    clean = code == 0 or (mode == "begin" and not why)  # that code is the job's
+    clean = code == 0 or (ends_with_job and not why)
     if not clean:
         procs.complain(f"keeper: {why or f'the agent ended with {code}'}")
     with contextlib.suppress(OSError):
-        os.close(1)  # the head learns of the loss at once; we go on cleaning
+        os.close(1)  # the head learns of the loss at once; we continue to clean up
         if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes when both are closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     procs.report_left("keeper", end_descendants(0.0 if clean else grace_s), keeper.log)

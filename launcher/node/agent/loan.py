@@ -31,7 +31,7 @@ class Loan:
         cpus: Sequence[int],
         describe: Callable[[], str] = str,
     ):
-        """`describe` returns version and place of what has started the lender."""
+        """`describe` returns version and place of the program that started the lender."""
         self._sock, self._lender, self._environ, self._cpus = sock, lender, environ, cpus
         self.describe = describe
         self._loop: Loop | None = None
@@ -64,7 +64,7 @@ class Loan:
     def dismiss(self, code: int, *, alone: bool = False, text: bytes = b"") -> None:
         """Let the lender end with this exit code, also if it was stopped.
 
-        alone: nobody else can end what has started it, since no head is reached.
+        alone: no head is reached, so nobody else can end the program that started it.
         """
         if self._loop and self._sock.fileno() >= 0:
             self._loop.watch(self._sock.fileno())

@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.runtime.shared import env, reports
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..messages import OfAgent, ProgramOrder, Report
     from .loan import Loan
 
-READ_BYTES = MAX_OUTPUT_BYTES
+OUTPUT_READ_BYTES = MAX_OUTPUT_BYTES
 TURN_REPORTS = 64  # per turn: a program that reports faster than we read must not block us
 MAX_REPORTS = 1024  # more than a socket holds
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is sent
@@ -69,35 +69,40 @@ class Program:
         self._out, out_w = os.pipe()
         os.set_blocking(self._out, False)
         held = owner.held.pop(self.key, [])
-        keep = [s.fileno() for s in held] if order["keep_ports"] else []
-        if keep:
-            contract[env.LISTEN_FDS] = ",".join(map(str, keep))
-        else:
+        kept = [s.fileno() for s in held] if order["keep_ports"] else []
+        if not kept:
             ports.close_all({self.key: held})
-        argv, loan = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]], owner.lent.get(self.key)
-        inherited = loan.make_environ(argv) if loan else os.environ
         try:
-            with loan.bind() if loan else contextlib.nullcontext():
-                self.process = subprocess.Popen(
-                    argv,
-                    cwd=order["cwd"],
-                    env=env.compose(inherited, order["added_env"], contract),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out_w,
-                    stderr=out_w,
-                    pass_fds=keep,
-                    start_new_session=True,
-                )
+            self._start(order, contract, out_w, kept)
         except BaseException:
             self.finish()
             raise
         finally:
             os.close(out_w)
             ports.close_all({self.key: held})
-        with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
-            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, owner.program_files)
         self._loop.watch(self._out, read=self._take_output)
         self._loop.watch(self._progress.fileno(), read=self.read_progress)
+
+    def _start(self, order: ProgramOrder, contract: dict[str, str], out: int, kept: Sequence[int]) -> None:
+        """Start its process; `kept`: descriptors of its bound ports, which it gets."""
+        if kept:
+            contract[env.LISTEN_FDS] = ",".join(map(str, kept))
+        owner = self._owner
+        argv, loan = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]], owner.lent.get(self.key)
+        inherited = loan.make_environ(argv) if loan else os.environ
+        with loan.bind() if loan else contextlib.nullcontext():
+            self.process = subprocess.Popen(
+                argv,
+                cwd=order["cwd"],
+                env=env.compose(inherited, order["added_env"], contract),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=kept,
+                start_new_session=True,
+            )
+        with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, owner.program_files)
 
     # --- output ---
 
@@ -114,7 +119,7 @@ class Program:
 
     def _read_output(self) -> int:
         try:
-            data = os.read(self._out, READ_BYTES)
+            data = os.read(self._out, OUTPUT_READ_BYTES)
         except BlockingIOError:
             return 0
         if not data:
@@ -128,10 +133,8 @@ class Program:
     def _write_log(self, data: bytes) -> None:
         if self._log_failed:
             return
-        view = memoryview(data)
         try:
-            while view:
-                view = view[self._log.write(view) :]
+            procs.write_all(self._log.fileno(), data)
         except OSError as e:
             self._log_failed = True
             text = f"{self.log_path} can't be written: {e.strerror}; free space, or choose another --log_dir"

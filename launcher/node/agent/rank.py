@@ -19,22 +19,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pslaunch.runtime.shared import env
 
 from .. import codes, procs
+from . import brought
+from .brought import SECRET_VARIABLE
 from .loan import WORD, Loan
 
-if TYPE_CHECKING:
-    from .. import messages
-
-SECRET = "PSLAUNCH_MPI_SECRET"  # the only variable that mpirun carries for us
 RANK, SIZE, LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 CONNECT_LIMIT_S = 10.0
 VERSION = "OMPI_VERSION"  # of Open MPI 5
 ASK_LIMIT_S = 10.0  # for its version
-LEND_LIMIT_S = 60.0  # for all ranks of a node to come
+LEND_LIMIT_S = 60.0  # for all ranks of a node to connect
 PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
 # For trainers of Open MPI 4 that may not read each other's memory; Open MPI 5 finds that out by itself.
 NO_COPIES = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
@@ -50,11 +48,11 @@ def main(argv: Sequence[str]) -> int:
     """Run `rank ORDER`: lend, wait, end; return the trainer's exit code, 76 without one.
 
     ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace, head (its place:
-    launcher, or node for the node of rank 0), mark (a file in the launcher's folder, "" for none).
+    launcher, or node for the node of rank 0).
     """
     order, parent = json.loads(argv[0]), os.getppid()
     daemon = _find_daemon(parent)
-    secret = os.environ.pop(SECRET, "")
+    secret = os.environ.pop(SECRET_VARIABLE, "")
     address = "\0pslaunch-ranks-" + order["name"]
     with socket.socket(socket.AF_UNIX) as listener:
         if _is_first(listener, address):
@@ -111,7 +109,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
-    """Return the agent's word, which it says after the trainer's end, at most while mpirun's daemon lives."""
+    """Return the agent's message of the trainer's end; wait only while mpirun's daemon lives."""
     said = b""
     while os.getppid() == parent:
         if not select.select([agent], [], [], PARENT_EVERY_S)[0]:
@@ -180,43 +178,14 @@ def _keep(
     lent: dict[int, Loan],
 ) -> int:
     """Take the loans of all ranks of this node, then be its keeper."""
-    from ..line import reach, wire
-    from . import keeper
-
     with suppress(OSError):  # only trainers are bound
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     size = _take_loans(listener, first, lent)
     listener.close()
     for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
         del os.environ[name]
-    dial: messages.DialMsg = {
-        "type": "dial", "addrs": order["addrs"], "port": order["port"], "secret": secret,
-        "host": socket.gethostname(), "own": reach.list_candidates(""),
-        "trainers": pack_ranks(sorted(lent)), "of": size,
-        "sees_mark": os.path.isfile(order["mark"]),
-    }  # fmt: skip
-    read_fd, write_fd = os.pipe()
-    os.write(write_fd, b"".join(wire.encode_control(dial)))
-    os.close(write_fd)
-    os.dup2(read_fd, 0)
-    os.close(read_fd)
     loans = {f"{env.TRAINER}/{rank}": loan for rank, loan in lent.items()}
-    after = () if order["head"] == "launcher" else ("lead",) if 0 in lent else ("dial",)
-    return keeper.main([str(order["lost_after"]), str(order["grace"]), "dial", *after], loans)
-
-
-def pack_ranks(ranks: Sequence[int]) -> list[list[int]]:
-    """Return sorted ranks as triples: the first, how many, and the step between two."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        first, count, step = found[-1] if found else (0, 0, 0)
-        if count == 1:
-            found[-1] = [first, 2, rank - first]
-        elif count and rank == first + count * step:
-            found[-1][1] += 1
-        else:
-            found.append([rank, 1, 1])
-    return found
+    return brought.keep(order, secret, socket.gethostname(), sorted(lent), size, loans)
 
 
 def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[int, Loan]) -> int:

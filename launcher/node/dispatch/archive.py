@@ -12,25 +12,27 @@ from .manifest import decode
 from .sender import Source
 
 if TYPE_CHECKING:
-    from .head_side import Fail, Parts, Tell, Then
+    from .dispatch import Fail, Parts, Tell, Then
 
-MANIFEST = "manifest"
-PIECE_BYTES = 256 * 1024
+MANIFEST_ENTRY = "manifest"
+FILE_READ_BYTES = 256 * 1024
 
 
-def pack(source: Source, limit_bytes: float = float("inf")) -> bytes:
+def pack_archive(source: Source, limit_bytes: float = float("inf")) -> bytes:
     """Return the file with a package, b"" if it has more than `limit_bytes`. Raises OSError.
 
     Equal packages give equal bytes. A package that is too large is not read to its end.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        archive.writestr(zipfile.ZipInfo(MANIFEST), source.manifest, zipfile.ZIP_DEFLATED, compresslevel=9)
+        archive.writestr(
+            zipfile.ZipInfo(MANIFEST_ENTRY), source.manifest, zipfile.ZIP_DEFLATED, compresslevel=9
+        )
         for content, equal in source.by_content.items():
             if packed.tell() > limit_bytes:
                 break
             with open(source.open(equal[0]), "rb") as f, archive.open(content, "w") as entry:
-                while packed.tell() <= limit_bytes and (data := f.read(PIECE_BYTES)):
+                while packed.tell() <= limit_bytes and (data := f.read(FILE_READ_BYTES)):
                     entry.write(data)
     return packed.getvalue() if packed.tell() <= limit_bytes else b""
 
@@ -49,7 +51,7 @@ class Archive:
 
     def _unpack(self) -> Source:
         with zipfile.ZipFile(self._path) as archive:
-            manifest = archive.read(MANIFEST)
+            manifest = archive.read(MANIFEST_ENTRY)
             for e in decode(manifest):
                 if e.kind != "f":
                     continue

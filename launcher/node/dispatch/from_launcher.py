@@ -16,7 +16,7 @@ from .sender import Source
 
 if TYPE_CHECKING:
     from ..messages import DispatchMsg, NoPackageMsg, OfPackage, WantsMsg
-    from .head_side import Fail, Parts, Tell, Then
+    from .dispatch import Fail, Parts, Tell, Then
 
 
 class FromLauncher:
@@ -43,7 +43,7 @@ class FromLauncher:
             others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
             source = Source(first.workspace, entries, others)
             if source.digest != receiver.digest:
-                raise Refusal(codes.IO, f"{first.workspace} was changed while it was looked at: start again")
+                raise Refusal(codes.IO, f"{first.workspace} was changed while it was read: start again")
             return source
 
         def finish(failure: Exception | None) -> None:
@@ -67,7 +67,7 @@ class FromLauncher:
         self._say({"type": "wants"})
 
     def ask_again(self, say: Callable[[OfPackage | WantsMsg], None]) -> None:
-        """Ask over a launcher's new line, for all that has not come over an earlier one."""
+        """Ask over a launcher's new line for all that has not arrived over an earlier one."""
         self._say = say
         if self._receiver and not self._receiver.closed:
             self._receiver.start_again()

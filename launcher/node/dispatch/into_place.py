@@ -57,11 +57,8 @@ class Tree:
         folder, _, name = path.rpartition("/")
         return self.open_folder(folder), name
 
-    def forget(self) -> None:
-        """Close all folders, which may have been replaced."""
-        self._cut(0)
-
     def _cut(self, depth: int) -> None:
+        """Close the folders below `depth`."""
         del self._names[depth:]
         while len(self._fds) > depth + 1:
             os.close(self._fds.pop())
@@ -191,8 +188,6 @@ class Survey:
         self.lacking: list[int] = []  # indices of entries with missing content
         self.off = False  # a folder, link, mode or time differs
         self.intact: dict[str, str] = {}  # paths of contents that some file lacks, by hash
-        self.fingerprints: list[str] = []  # path and fingerprint (unchanged.py) of each entry, if all exist
-        self.certain = True  # any change would change a fingerprint
         self.unfit: list[str] = []  # folders that can't be filled, with reasons
         self.conflicts: list[str] = []  # programs' files in place of entries of another kind
 
@@ -213,25 +208,18 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
             if not st or st.st_size != e.size or not stat.S_ISREG(st.st_mode):
                 found.lacking.append(i)
                 continue
-            key = make_key(st)
-            content = known(key)
-            if not content:
-                content = hashes.get_hash(path, st)
-                found.certain &= bool(hashes.get_used(key))
+            content = known(make_key(st)) or hashes.get_hash(path, st)
             if content != e.content:
                 found.lacking.append(i)
             else:
                 have[content] = e.path
-                found.fingerprints += e.path, key
                 found.off |= st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns
         elif e.kind == "d":
             if not st or not stat.S_ISDIR(st.st_mode):
                 missing.add(e.path)
             found.off |= e.path in missing or (st is not None and st.st_mode & 0o777 != e.mode)
-            found.fingerprints += e.path, f"d{e.mode:o}"
         else:
             found.off |= not st or not stat.S_ISLNK(st.st_mode) or os.readlink(path) != e.content
-            found.fingerprints += e.path, f"l{e.content}"
     if found.lacking or found.off:
         _search_copies(workspace, entries, old, hashes, found, have)
         found.conflicts = _find_conflicts(workspace, others, old)
@@ -340,7 +328,7 @@ def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
     """Carry out the journal; any step may be done already."""
     with Tree(store.workspace) as tree:
         _remove(tree, old, {e.path: e.kind for e in entries})
-        tree.forget()
+    with Tree(store.workspace) as tree:  # anew: folders may have been replaced
         staged = store.list_staged()
         names = {e.path: name for e, name in assign_stage_names(entries)} if staged else {}
         for e in entries:

@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 KEPT = frozenset({"log", "output", "nodefile", "nodes", ".pslaunch"})  # a node's own, never part of a package
-MAX_BYTES = 512 * 1024 * 1024  # of an encoded manifest: some millions of files
+MAX_MANIFEST_BYTES = 512 * 1024 * 1024  # of an encoded manifest: some millions of files
 MAX_FILE_BYTES = 2**62
 SETTLED_NS = 50_000_000  # a file changed more recently may change again unseen
 SETTLED_COARSE_NS = 2_000_000_000  # if file times are whole seconds
-READ_BYTES = 1024 * 1024
+HASH_READ_BYTES = 1024 * 1024
 LARGE_BYTES = 1024 * 1024  # larger files are hashed by several threads
-MAX_THREADS = 4
+HASH_THREADS = 4
 MAX_NAMED = 20  # problems listed one by one
 LINK_ADVICE = "to have a link to a folder that is mounted on the nodes: --link NAME=PATH"
 
@@ -179,7 +179,7 @@ class Hashes:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             value = make_hash()
-            while data := os.read(fd, READ_BYTES):
+            while data := os.read(fd, HASH_READ_BYTES):
                 value.update(data)
                 if self.stop:
                     raise InterruptedError(errno.EINTR, "given up", path)
@@ -250,7 +250,7 @@ class Walked(NamedTuple):
 
 
 @pause_gc()
-def walk(
+def walk_folder(
     root: str,
     *,
     ignored: Callable[[str, bool], bool] | None = None,
@@ -262,13 +262,13 @@ def walk(
     Leaves out paths for which `ignored(path, is_folder)`, and `skip`, the job's own. Links that lead out are
     problems, or with `links_out` lead to the same place on the nodes, which see the same files.
     """
-    walk = _Walk(root, ignored, frozenset(skip), links_out)
-    walk.visit_folder("", root)
-    return Walked(root, walk.files, walk.entries, walk.problems)
+    walk_folder = _Walk(root, ignored, frozenset(skip), links_out)
+    walk_folder.visit_folder("", root)
+    return Walked(root, walk_folder.files, walk_folder.entries, walk_folder.problems)
 
 
 @pause_gc()
-def read(walked: Walked, hashes: Hashes) -> Found:
+def add_hashes(walked: Walked, hashes: Hashes) -> Found:
     """Return the content with the hashes of all files; reads files with unknown hashes."""
     entries = list(walked.others)
     known, add = hashes.get_known, entries.append
@@ -286,7 +286,7 @@ def _hash_large_files(walked: Walked, hashes: Hashes) -> dict[str, str]:
     """Return the unknown hashes of large files, several computed at once."""
     files = [(path, st) for path, st in walked.files if st.st_size >= LARGE_BYTES]
     files = [(path, st) for path, st in files if not hashes.get_known(make_key(st))]
-    threads = min(len(files), MAX_THREADS, os.cpu_count() or 1)
+    threads = min(len(files), HASH_THREADS, os.cpu_count() or 1)
     if threads < 2:
         return {}
     from concurrent.futures import ThreadPoolExecutor

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..messages import DispatchMsg, OfPackage
 
 REACH_LIMIT_S = 3.0
-LOST_AFTER_S = 30.0
+PEER_LOST_AFTER_S = 30.0
 
 
 class Serving:
@@ -44,7 +44,7 @@ class Serving:
             self._loop,
             fd,
             fd,
-            lost_after_s=LOST_AFTER_S,
+            lost_after_s=PEER_LOST_AFTER_S,
             on_message=lambda m: self._peers[line].obey(m, give_up),
             on_lost=lambda _why: self._drop(line),
             seals=seals,
@@ -75,7 +75,7 @@ class Serving:
 
 
 def _check_request(text: bytes) -> str:
-    return "" if b'"files"' in text else "this is no head"
+    return "" if b'"files"' in text else "this is not a head"
 
 
 class Fetching:
@@ -104,7 +104,7 @@ class Fetching:
             self._loop,
             fd,
             fd,
-            lost_after_s=LOST_AFTER_S,
+            lost_after_s=PEER_LOST_AFTER_S,
             on_message=lambda _m: None,
             on_lost=self._ask_head,
             on_data=self._receiver.take,
@@ -114,7 +114,7 @@ class Fetching:
         if self._closed:
             self._line.close()
         else:
-            leave = functools.partial(self._ask_head, "a content came wrong")
+            leave = functools.partial(self._ask_head, "a content has a wrong hash")
             self._receiver.ask_of(self._line.send, alone=False, leave=leave)
 
     def _ask_head(self, _why: object) -> None:

@@ -15,9 +15,11 @@ from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
 from .into_place import STAGED
-from .manifest import MAX_BYTES, Entry, ManifestError, Want, compute_digest, decode
-from .sender import FIRST_BYTES, READ, THE_MANIFEST, WINDOW_BYTES, Source
-from .staging import PART, Incoming
+from .manifest import MAX_MANIFEST_BYTES, Entry, ManifestError, Want, compute_digest, decode
+from .progress import Progress
+from .sender import READ, THE_MANIFEST, Source
+from .staging import PART, Staging
+from .window import Window
 
 if TYPE_CHECKING:
     from ..messages import DispatchMsg, FillingMsg, LacksMsg, ReceivedMsg
@@ -27,19 +29,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
-GRANT_BYTES = 512 * 1024  # per grant: a message for fewer costs as much
-TELL_EVERY_S = 0.5
 
 
 class Arriving(Source):
-    """A package that still comes: its contents can be read as far as they have come."""
+    """A package in transfer: the part of each content that has arrived can be read."""
 
-    def __init__(self, workspace: str, incoming: Incoming) -> None:
+    def __init__(self, workspace: str, incoming: Staging) -> None:
         super().__init__(workspace, incoming.listed, os.path.join(workspace, ".pslaunch", "dispatch", STAGED))
         self._incoming = incoming
 
     def open(self, e: Entry) -> int:
-        """Open a file that has come, in whole or in part. Raises OSError."""
+        """Open a file that has arrived, in whole or in part. Raises OSError."""
         for name in (e.content + PART, e.content):  # then it moves into place
             with contextlib.suppress(FileNotFoundError):
                 return os.open(os.path.join(self._contents, name), READ)
@@ -73,28 +73,24 @@ class Receiver:
         self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end
         self._tell_sender = say  # to the current sender
         self._leave_sender: Callable[[], None] | None = None  # for the offerer, after a wrong content
-        self._loop, self._tell = loop, tell
+        self._loop, self._progress = loop, Progress(loop.now, tell)
         self._report_growth: Callable[[], None] = lambda: None
-        self._state, self._due_s = "", 0.0  # of the last progress report; when the next one is due
-        self._files = self._bytes = self._received_bytes = 0
-        self._incoming: Incoming | None = None
+        self._incoming: Staging | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
         self._foreseen = "", list[Want]()  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
-        self._waiting_bytes = 0  # in our memory
-        self._free_bytes = 0  # of it, not granted again yet
-        self._window, self._idle_since_s = FIRST_BYTES, loop.now()
+        self._window, self._idle_since_s = Window(), loop.now()
         self._writing = False
         self._tries = 0  # lines over which the package was offered and that were lost
         self.closed = False
         self.entries: list[Entry] = []  # the received package; empty if it was here already
 
     def expect(self) -> None:
-        """Compare the workspace with the last package while the next, often the same, is still listed."""
+        """Compare the workspace with the last package while the next, often the same, is being listed."""
 
         def compare() -> None:
-            self._incoming = Incoming(self._workspace, self._mine)
+            self._incoming = Staging(self._workspace, self._mine)
             if known := self._incoming.glance():
                 self._foreseen = known, []
             elif own := self._incoming.read_own_manifest():
@@ -103,16 +99,15 @@ class Receiver:
         self._aside.do(compare)  # a failure: take_offer meets the same failure again
 
     def start_again(self) -> None:
-        """Forget the offer, whose line was lost; the next one gives what has not come yet."""
+        """Forget the offer, whose line was lost; the next one supplies the rest."""
         self._tries += 1
         self._manifest, self._foreseen = None, ("", [])
-        self._pieces, self._writing = [], False
-        self._waiting_bytes, self._free_bytes, self._window = 0, 0, FIRST_BYTES
+        self._pieces, self._writing, self._window = [], False, Window()
 
     def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
-        if not 0 < self._size <= MAX_BYTES:
+        if not 0 < self._size <= MAX_MANIFEST_BYTES:
             self._end(ManifestError(f"a manifest of {self._size} bytes"))
             return
         if self._in_place:
@@ -121,7 +116,7 @@ class Receiver:
 
         def read_own() -> bytes:
             if self._incoming is None:
-                self._incoming = Incoming(self._workspace, self._mine)
+                self._incoming = Staging(self._workspace, self._mine)
             return b"" if self._foreseen[0] == self.digest else self._incoming.read_own_manifest()
 
         def ask(own: bytes) -> None:
@@ -146,9 +141,9 @@ class Receiver:
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
         if self._incoming and wants:
-            self._files = len(wants)
-            self._bytes = self._received_bytes + self._incoming.count_missing_bytes()
-            self._tell_progress("sending")
+            self._progress.files = len(wants)
+            self._progress.bytes = self._progress.received + self._incoming.count_missing_bytes()
+            self._progress.report("sending")
         self._place_if_whole()
 
     def ask_of(self, say: Say | None, *, alone: bool, leave: Callable[[], None] | None = None) -> None:
@@ -159,10 +154,10 @@ class Receiver:
         incoming = self._incoming
         if self.closed or incoming is None:
             return
-        self._waiting_bytes -= sum(len(p.data) for p in self._pieces)
+        self._window.drop(sum(len(p.data) for p in self._pieces))
+        self._window.open_anew()
         self._pieces = []
         self._tell_sender, self._leave_sender = say or self._say, leave
-        self._window, self._free_bytes = FIRST_BYTES, 0
         self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=alone))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
@@ -184,19 +179,16 @@ class Receiver:
         """Take a piece of the manifest or of a file."""
         if self.closed or (self._incoming is None and not self._in_place):
             return
-        self._waiting_bytes += len(piece.data)
-        if self._waiting_bytes > WINDOW_BYTES:
-            self._end(ManifestError("more comes than was granted"))
+        if not self._window.take(len(piece.data)):
+            self._end(ManifestError("received more bytes than granted"))
         elif piece.file == THE_MANIFEST:
             self._take_manifest(piece)
         elif self._in_place:
-            self._end(ManifestError("a file that was not asked for"))
+            self._end(ManifestError("a file that was not requested"))
         else:
             self._pieces.append(piece)
             if not self._writing and self._loop.now() - self._idle_since_s > STARVED_S:
-                more = min(self._window, WINDOW_BYTES - self._window)
-                self._window += more
-                self._tell_sender({"type": "received", "bytes": more})
+                self._tell_sender({"type": "received", "bytes": self._window.widen()})
             self._write()
 
     def _take_manifest(self, piece: Data) -> None:
@@ -224,11 +216,8 @@ class Receiver:
             self._end(e)
 
     def _grant(self, taken: int) -> None:
-        self._waiting_bytes -= taken
-        self._free_bytes += taken
-        if self._free_bytes >= GRANT_BYTES:
-            self._tell_sender({"type": "received", "bytes": self._free_bytes})
-            self._free_bytes = 0
+        if granted := self._window.free(taken):
+            self._tell_sender({"type": "received", "bytes": granted})
 
     def _write(self) -> None:
         if self._writing or not self._pieces:
@@ -241,11 +230,11 @@ class Receiver:
         def go_on(again: list[Want]) -> None:
             self._writing, self._idle_since_s = False, self._loop.now()
             size = sum(len(p.data) for p in pieces)
-            self._received_bytes += size
+            self._progress.received += size
             self._report_growth()
             replaced = sender is not self._tell_sender  # the rest was requested from another
             if replaced:
-                self._waiting_bytes -= size
+                self._window.drop(size)
             else:
                 self._grant(size)
             if again:
@@ -253,8 +242,8 @@ class Receiver:
                     self._leave_sender()
                 elif not replaced:
                     self._ask(again)
-                self._bytes = self._received_bytes + incoming.count_missing_bytes()
-            self._tell_progress("sending")
+                self._progress.bytes = self._progress.received + incoming.count_missing_bytes()
+            self._progress.report("sending")
             self._write()
             self._place_if_whole()
 
@@ -265,7 +254,7 @@ class Receiver:
         assert incoming is not None
         if incoming.is_whole and not self._writing:
             self.entries = incoming.listed
-            self._tell_progress("placing")
+            self._progress.report("placing")
             self._do(incoming.place, lambda _: self._end(None))
 
     def _do(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
@@ -276,15 +265,6 @@ class Receiver:
 
         self._aside.do(work, unless_over(then), unless_over(self._end))
 
-    def _tell_progress(self, state: str) -> None:
-        if not self._files or (state == self._state and self._loop.now() < self._due_s):
-            return
-        self._state, self._due_s = state, self._loop.now() + TELL_EVERY_S
-        self._tell({
-            "type": "filling", "state": state,
-            "files": self._files, "bytes": self._bytes, "received": self._received_bytes,
-        })  # fmt: skip
-
     def _end(self, failed: Exception | None) -> None:
         if failed:
             self.close()
@@ -293,7 +273,7 @@ class Receiver:
                 self._aside.do(self._incoming.remember)
             self._leave()
             self._report_growth()
-            self._tell_progress("done")
+            self._progress.report("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
         self._report_end(failed)
@@ -308,13 +288,9 @@ class Receiver:
 
     def _leave(self) -> None:
         self.closed = True
-        self._aside.do(self._give_back)
+        # Decided in the thread, which may be about to open it.
+        self._aside.do(lambda: self._incoming.close() if self._incoming else None)
         self._aside.close()
-
-    def _give_back(self) -> None:
-        """Close the workspace, in the thread, which may be about to open it."""
-        if self._incoming:
-            self._incoming.close()
 
 
 def encode_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:

@@ -49,26 +49,20 @@ class Source:
         """
         self._folder, self._contents = folder, contents
         self._extras = extras or {}
-        self._entries = None if isinstance(entries, bytes) else entries
+        if not isinstance(entries, bytes):
+            self.entries = entries
         self._whole: Source = self  # for a part: the source with all entries
         self.manifest = entries if isinstance(entries, bytes) else encode(entries)
         self.digest = known or compute_digest(self.manifest)
 
-    @property
+    @functools.cached_property
     def entries(self) -> Sequence[Entry]:
-        self.read()
-        assert self._entries is not None
-        return self._entries
+        return decode(self.manifest)
 
     @property
     def is_read(self) -> bool:
         """Check if `entries` is decoded."""
-        return self._entries is not None
-
-    def read(self) -> None:
-        """Decode `entries`. Raises ManifestError."""
-        if self._entries is None:
-            self._entries = decode(self.manifest)
+        return "entries" in vars(self)
 
     def make_part(self, entries: Sequence[Entry]) -> Source:
         """Return a source of these entries only, for some nodes."""
@@ -156,7 +150,7 @@ class Sender:
         if self._source.is_read or not m.get("files"):
             then()
         else:
-            self._aside.do(self._source.read, lambda _: then(), self._fail)
+            self._aside.do(lambda: self._source.entries, lambda _: then(), self._fail)
 
     def send_lacking(self, m: messages.LacksMsg) -> None:
         """Queue the requested files in their order. Raises ValueError if a request is invalid."""

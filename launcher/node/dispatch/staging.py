@@ -38,7 +38,7 @@ PART = ".part"  # at the end of the name of an unfinished content
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Incoming:
+class Staging:
     """The files of one dispatch into one workspace."""
 
     def __init__(self, workspace: str, mine: Callable[[Sequence[Entry]], list[Entry]] | None = None) -> None:
@@ -52,12 +52,12 @@ class Incoming:
         self._guests: dict[str, int] = {}  # contents for other nodes alone
         self._lacking: list[int] = []
         self._off = False
-        self._unchanged, self._fingerprints = False, list[str]()
+        self._unchanged = False
         self._intact: dict[str, str] = {}
         # Verified names in staged/, each with the path for which its mode and time are set, or "".
         self._sure: dict[str, str] = {}
         self._wanted: deque[Want] = deque()
-        self._wanted_again: set[str] = set()  # contents that came wrong once
+        self._wanted_again: set[str] = set()  # contents that had a wrong hash once
         self._placed = False
         self._fd, self._at, self._hash = -1, 0, make_hash()  # of the file being received
         self._receiving = "", 0  # its content, and the bytes of it that are written
@@ -90,12 +90,13 @@ class Incoming:
         old = self.listed if manifest == self.read_own_manifest() else self._store.read_entries(MANIFEST)
         found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
-            raise Refusal(codes.IO, self._describe_conflicts(found.conflicts))
+            where, names = self._store.workspace, show_few(found.conflicts, MAX_NAMED)
+            text = f"programs put {names} into {where}, where the package has something else: move it away"
+            raise Refusal(codes.IO, text)
         if found.unfit:
             where, why = self._store.workspace, "; ".join(found.unfit[:MAX_NAMED])
             raise Refusal(codes.IO, f"{where} can't be filled: {why}; {LINK_ADVICE}")
         self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
-        self._fingerprints = found.fingerprints if found.certain else []
         self._staged_before = self._store.list_staged()
         place = {e.path: i for i, e in enumerate(self.listed)} if self._mine else {}
         distinct = list(self._find_distinct())
@@ -150,21 +151,17 @@ class Incoming:
         os.unlink(e.content, dir_fd=self._store.staged_fd)
         return False
 
-    def _describe_conflicts(self, paths: Sequence[str]) -> str:
-        found, where = show_few(paths, MAX_NAMED), self._store.workspace
-        return f"programs put {found} into {where}, where the package has something else: move it away"
-
-    def _check_room(self, need: int) -> None:
+    def _check_room(self, need: int, *, is_full: bool = False) -> None:
+        """Raise Refusal without room for `need` bytes, or if a write has failed for want of it."""
         room = os.fstatvfs(self._store.fd)
         free = room.f_bavail * room.f_frsize
-        if need > free:
-            raise Refusal(codes.IO, self._describe_no_room(need, free))
-
-    def _describe_no_room(self, need: int, free: int) -> str:
-        return (
-            f"the disk of {self._store.workspace} has {free:,} bytes free and the package needs {need:,} "
-            "more; the workspace is as it was. Make room, or give another folder"
-        )
+        if is_full or need > free:
+            text = (
+                f"the disk of {self._store.workspace} has {free:,} bytes free and the package needs {need:,}"
+            )
+            raise Refusal(
+                codes.IO, f"{text} more; the workspace is as it was. Make room, or give another folder"
+            )
 
     # --- receiving ---
 
@@ -180,8 +177,7 @@ class Incoming:
             self._drop()
             need = self.count_missing_bytes()
             self._store.clear()
-            room = os.fstatvfs(self._store.fd)
-            raise Refusal(codes.IO, self._describe_no_room(need, room.f_bavail * room.f_frsize)) from e
+            self._check_room(need, is_full=True)
         return again
 
     def _take(self, piece: Data) -> list[Want]:
@@ -192,7 +188,7 @@ class Incoming:
             raise ManifestError(f"{len(data)} bytes at {piece.offset} of file {piece.file} do not fit")
         while data:
             if not self._wanted:
-                raise ManifestError("more came than was asked for")
+                raise ManifestError("received more than was requested")
             want = self._wanted[0]
             e = self.listed[want.file]
             part = data[: e.size - self._get_offset()]
@@ -253,7 +249,7 @@ class Incoming:
         return self._want_again(e, want)
 
     def _want_again(self, e: Entry, want: Want) -> list[Want]:
-        """Return a content that came wrong, to be sent again. Raises Refusal if it was already.
+        """Return a content with a wrong hash, to be sent again. Raises Refusal if it was already.
 
         The part of an earlier try was corrupt, or somebody changes what comes over the network.
         """
@@ -300,13 +296,7 @@ class Incoming:
         """Move all into place atomically; do nothing if all is there already."""
         if self._unchanged:
             return
-        self._place()
-        self._placed = True
-
-    def _place(self) -> None:
-        if not self._lacking and not self._off and self._data == self.read_own_manifest():
-            self._keep_fingerprints()
-        else:
+        if self._lacking or self._off or self._data != self.read_own_manifest():
             self._dress_all()
             put_in_place(self._store, self._data, self.entries, self._guests)
             for i in self._lacking:
@@ -315,6 +305,7 @@ class Incoming:
                 if st.st_ctime_ns % 1_000_000_000:
                     self._hashes.trust(st, e.content)
         self._hashes.save()
+        self._placed = True
 
     def _dress_all(self) -> None:
         """Stage every lacking file under its own name, with mode and time."""
@@ -351,7 +342,7 @@ class Incoming:
                 os.close(fd)
         if value.hexdigest() != e.content:
             os.unlink(part, dir_fd=staged)
-            raise Refusal(codes.IO, _describe_change(e))
+            raise Refusal(codes.IO, f"{e.path} has changed since it was listed; start again")
         os.rename(part, name, src_dir_fd=staged, dst_dir_fd=staged)
         self._sure[name] = ""
 
@@ -361,12 +352,6 @@ class Incoming:
             with contextlib.suppress(OSError):
                 unchanged.note(self._store, self.entries, self._hashes)
 
-    def _keep_fingerprints(self) -> None:
-        if self._fingerprints and not self._mine:
-            with contextlib.suppress(OSError):
-                unchanged.keep(self._store, self._fingerprints)
-                self._unchanged = True
-
     def close(self) -> None:
         self._drop()
         self._store.close()
@@ -374,7 +359,3 @@ class Incoming:
     def give_up(self) -> None:
         """End long work soon; called from another thread."""
         self._hashes.stop = True
-
-
-def _describe_change(e: Entry) -> str:
-    return f"{e.path} has changed since it was listed; start again"

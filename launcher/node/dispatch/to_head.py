@@ -8,7 +8,7 @@ from typing import Any
 from .. import codes
 from ..line.wire import MessageLine
 from ..loop import Aside, Loop
-from .head_side import Supply
+from .dispatch import Supply
 from .sender import Sender, Source
 
 

@@ -44,11 +44,6 @@ def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
         if not right or hashes.stop:
             return
         fingerprints += e.path, fingerprint
-    keep(store, fingerprints)
-
-
-def keep(store: Store, fingerprints: Sequence[str]) -> None:
-    """Keep path and fingerprint of all entries of the manifest. Raises OSError."""
     about = _make_header(store, compute_digest(store.read(MANIFEST)), len(fingerprints))
     store.write(SEEN, os.fsencode("\0".join((about, *fingerprints))))
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
@@ -66,7 +66,7 @@ def check_event(event: Event) -> None:
 
 
 def make_end(record: JobRecord) -> Event | None:
-    """Return the event `end` from the record of a job; None if it does not tell the end."""
+    """Return the event `end` from the record of a job; None if the record has no end."""
     end: Event = {"n": 0, "time": 0.0, "event": "end", **{key: record.get(key) for key in OF_END}}
     with contextlib.suppress(ValueError, RecursionError):
         check_event(end)
@@ -102,7 +102,7 @@ def estimate_size(event: Event) -> int:
     return _FIXED_BYTES + sum(map(sys.getsizeof, texts))
 
 
-class Recent:
+class RecentEvents:
     """Events in order of their numbers `n`, some perhaps missing."""
 
     def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -139,3 +139,32 @@ class Recent:
             limit_bytes -= size
             found.append(event)
         return found
+
+
+class EventLog:
+    """Events of a job as its head tells them, with numbers and times, and the last state of each process."""
+
+    def __init__(self, wall_clock: Callable[[], float], processes: Iterable[str]) -> None:
+        self._wall, self._recent = wall_clock, RecentEvents()
+        self.next = 0  # number of the next event
+        self.states: dict[str, dict[str, Any]] = {process: {"state": "waiting"} for process in processes}
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Keep an event."""
+        told = {"n": self.next, "time": round(self._wall(), 3), "event": event, **fields}
+        # Nearly all events are lines, which were cleaned when they were split.
+        kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
+        self.next += 1
+        if event not in ("process", "progress"):
+            return
+        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
+        if event == "progress" and "state" in news:
+            news["said"] = news.pop("state")
+        self.states[fields["process"]].update(news)
+
+    def list_events(
+        self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
+    ) -> tuple[list[Event], int]:
+        """Return the events still kept from number `cursor` on, at most as many, and the next cursor."""
+        found = self._recent.list_since(cursor, limit, limit_bytes)
+        return found, found[-1]["n"] + 1 if found else self.next

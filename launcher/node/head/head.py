@@ -1,37 +1,36 @@
 """The head: makes all decisions of a job, on whatever machine it runs.
 
-Speaks to agents over lines, carries out the decisions of supervise.py, and reports events. Observers use
+Speaks to agents over lines, carries out the decisions of supervisor.py, and reports events. Observers use
 only its interface: `events` from a cursor, and requests.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job, logs
-from ..dispatch.head_side import Dispatch, Supply
+from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Message, MessageLine, Output, WireError
+from ..line.wire import Message, MessageLine, Output
 from ..link import Failure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check, fits, is_code, is_failure_code
 from ..silence import Silence
-from .events import PROGRESS, Event, Recent
-from .startup import Opening
-from .supervise import Exit, Finish, Member, Supervisor, make_lost_advice
+from .events import PROGRESS, Event, EventLog
+from .output import OutputOfAll
+from .startup import Startup
+from .supervisor import Exit, Finish, Member, Supervisor, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
     from ..line.seal import Seal
     from ..line.trace import Trace
 
-DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
-SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
-SHOW_LINES_OF_FAILED = 25_000  # more, of the process that failed first: these were written before
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
 
 
@@ -49,7 +48,7 @@ class Head:
         launcher: str = "",
     ) -> None:
         """launcher: this process and its host, for messages, if it is one."""
-        self._loop, self.placed, self._wall, self._trace = loop, placed, wall_clock, trace
+        self._loop, self.placed, self._trace = loop, placed, trace
         plan = placed.plan
         self._started_s = loop.now()
         self._lost_advice = make_lost_advice(plan.job_id)
@@ -58,18 +57,14 @@ class Head:
         # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
-        self._names = list(self._node_of)  # by the number that agents give to an output
-        self._streams = [logs.Stream(loop.now) for _ in self._names]
-        self._lines_left = dict.fromkeys(self._names, SHOW_LINES)  # of each process once the ending began
-        self._lines_left_of_failed = SHOW_LINES_OF_FAILED
+        self._output = OutputOfAll(self._node_of, loop.now)
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
-        self._events = Recent()
-        self._next_event = 0
+        self._log = EventLog(wall_clock, self._numbers)
         package = Dispatch(loop, self, supply)
-        self._opening = Opening(self, secret, package, launcher)
-        self._hearers = self, self._opening, package
+        self._startup = Startup(self, secret, package, launcher)
+        self._hearers = self, self._startup, package
         self._timer: Timer | None = None
         self._told_ending = False
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
@@ -80,11 +75,6 @@ class Head:
         self._owing: set[int] = set()  # nodes that have not answered it
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
-        self._states: dict[str, dict[str, Any]] = {p.key: {"state": "waiting"} for p in placed.processes}
-        self._expected: Silence | None = None  # of agents that are to dial
-        self._expected_within_s = 0.0
-        self._port = 0  # dialled by them
-        loop.call_every(1.0, self._look_for_missing)
         self._tell_job()
 
     # --- the interface of observers ---
@@ -93,18 +83,17 @@ class Head:
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
     ) -> tuple[list[Event], int]:
         """Return the events still kept from number `cursor` on, at most as many, and the next cursor."""
-        found = self._events.list_since(cursor, limit, limit_bytes)
-        return found, found[-1]["n"] + 1 if found else self._next_event
+        return self._log.list_events(cursor, limit, limit_bytes)
 
     def make_status(self) -> messages.JobStatus:
         """Return the state of the job: each process with its state and last report."""
         return {
             "job": self.placed.plan.job_id,
             "elapsed_s": round(self._loop.now() - self._started_s, 3),
-            "events": self._next_event,
+            "events": self._log.next,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
-                {"process": p.key, "node": p.node, **self._states[p.key]} for p in self.placed.processes
+                {"process": p.key, "node": p.node, **self._log.states[p.key]} for p in self.placed.processes
             ],
         }
 
@@ -127,7 +116,7 @@ class Head:
     # --- lines ---
 
     def find_awaited(self, number: int) -> job.Node | None:
-        """Return the node of this number, if its agent is still to come."""
+        """Return the node of this number if its agent has not connected yet."""
         nodes = self.placed.nodes
         known = 0 <= number < len(nodes) and number not in self.links and not self._finishing
         return nodes[number] if known else None
@@ -161,18 +150,18 @@ class Head:
 
     def expect(self, port: int, limit_s: float) -> None:
         """Expect all agents to dial `port` within this time."""
-        self._expected, self._port, self._expected_within_s = Silence(self._loop.now()), port, limit_s
+        silence = Silence(self._loop.now())
 
-    def _look_for_missing(self) -> None:
-        now = self._loop.now()
-        if self._expected and self._expected.measure(now) >= self._expected_within_s:
-            self._expected = None
-            self._miss_nodes()
+        def look() -> None:
+            if silence.measure(self._loop.now()) < limit_s:
+                self._loop.call_after(1.0, look)
+            elif not self._finishing:
+                self._miss_nodes(port)
 
-    def _miss_nodes(self) -> None:
-        if self._finishing:
-            return
-        text = f"its agent never came to port {self._port} of node 0"
+        look()
+
+    def _miss_nodes(self, port: int) -> None:
+        text = f"its agent never came to port {port} of node 0"
         for node in [n for n in self.placed.nodes if n.id not in self.links]:
             self.tell("node", node=node.id, state="lost", text=text)
             self._supervisor.note_lost_node(node.id, node.name, text, self._loop.now(), self._lost_advice)
@@ -221,7 +210,7 @@ class Head:
     @property
     def has_setup(self) -> bool:
         """True once the setup of nodes has begun."""
-        return self._opening.has_furnished
+        return self._startup.has_furnished
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
         """Place the processes again, with the nodes' paths and addresses."""
@@ -254,6 +243,10 @@ class Head:
         what = key if member else link.name
         check(m["code"], is_failure_code, "code")
         code, text, advice = int(m["code"]), str(m["text"]), ""
+        if code == codes.TERM and not member:
+            self.stop(signal.SIGTERM, text, code)
+            link.line.send({"type": "noted"})
+            return
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", self._lost_advice
         log = member.log if member else ""
@@ -283,13 +276,12 @@ class Head:
         how = Exit(int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tail)
         if m["ahead"]:
             if key in self._numbers:
-                self._lines_left[key] += self._lines_left_of_failed
-                self._lines_left_of_failed = 0
+                self._output.show_more(key)
                 self._supervisor.note_exit(key, how, self._loop.now())
             return
-        self._show(key, self._streams[self._names.index(key)].end(written))
+        self._show(key, self._output.end(key, written))
         if key not in self._numbers:
-            self._opening.end_furnishing(link, how)
+            self._startup.end_furnishing(link, how)
             return
         self.tell(
             "process",
@@ -302,22 +294,12 @@ class Head:
         self._supervisor.note_exit(key, how, self._loop.now())
 
     def _take_output(self, node: int, piece: Output) -> None:
-        if piece.process >= len(self._streams):
-            return
-        key = self._names[piece.process]
-        if self._node_of[key] != node:
-            raise WireError(f"output of {key}, but {key} belongs to another node")
-        stream = self._streams[piece.process]
-        if key in self._numbers and self._supervisor.is_retired(key):
-            return  # reported at its exit, as a gap
-        for at in range(0, len(piece.data), DRAIN_BYTES):
-            if self._lines_left[key] <= 0:  # the log has the others; a gap at its exit reports them
-                if self._states.get(key, {}).get("state") == "exited":
-                    self._show(key, stream.end(piece.offset + len(piece.data)))
-                break
-            found = stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES])
-            if self._told_ending or self._finishing:
-                self._lines_left[key] -= len(found)
+        key = self._output.find_key(node, piece)
+        if not key or (key in self._numbers and self._supervisor.is_retired(key)):
+            return  # the latter is reported at its exit, as a gap
+        is_limited = self._told_ending or self._finishing
+        has_exited = self._log.states.get(key, {}).get("state") == "exited"
+        for found in self._output.split(key, piece, is_limited=is_limited, has_exited=has_exited):
             self._show(key, found)
             self.drain()
 
@@ -332,7 +314,7 @@ class Head:
     # --- deciding and ending ---
 
     def _decide(self) -> None:
-        """Carry out what is due, and call again at the next due time."""
+        """Carry out due actions, and call again at the next due time."""
         now = self._loop.now()
         for action in self._supervisor.decide(now):
             if isinstance(action, Signal):
@@ -384,7 +366,7 @@ class Head:
                 continue
             link = self.links[number]
             self.note(
-                "error", f"{link.host}: no answer while ending; pslaunch on that host ends what runs there"
+                "error", f"{link.host}: no answer while ending; pslaunch on that host ends its programs"
             )
             link.gone = True
             self._owing.discard(number)
@@ -420,17 +402,8 @@ class Head:
         self.tell("note", level=level, text=text)
 
     def tell(self, event: str, **fields: Any) -> None:
-        time = round(self._wall(), 3)
-        told = {"n": self._next_event, "time": time, "event": event, **fields}
-        # Nearly all events are lines, which were cleaned when they were split.
-        kept = self._events.keep(told) if event == "line" else self._events.add(told)
-        self._next_event += 1
-        if event not in ("process", "progress"):
-            return
-        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
-        if event == "progress" and "state" in news:
-            news["said"] = news.pop("state")
-        self._states[fields["process"]].update(news)
+        """Send observers an event."""
+        self._log.tell(event, **fields)
 
     def _tell_job(self) -> None:
         placed, plan = self.placed, self.placed.plan

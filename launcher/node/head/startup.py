@@ -6,6 +6,7 @@ here ends the job before any program of the user ran.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,19 +15,19 @@ from pslaunch.runtime.shared.env import PSERVER
 from .. import codes, job
 from ..line import reach
 from ..link import Failure, Round
-from ..logs import ADVICE
+from ..logs import ADVICE_MARK
 from ..shapes import check, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..dispatch.head_side import Dispatch
+    from ..dispatch.dispatch import Dispatch
     from ..link import Desk, Link
-    from .supervise import Exit
+    from .supervisor import Exit
 
 PORT_TRIES = 200
 
 
-class Opening:
+class Startup:
     """Questioner of all nodes, stage after stage; `on_…` take the answers."""
 
     def __init__(self, desk: Desk, secret: str, package: Dispatch, launcher: str) -> None:
@@ -40,10 +41,7 @@ class Opening:
         self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
-        self,
-        question: Callable[[Link], messages.ToAgent | None],
-        then: Callable[[], None],
-        *answers: str,
+        self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None], *answers: str
     ) -> None:
         """Ask every node for which `question` returns a message; call `then` once all have answered.
 
@@ -135,7 +133,7 @@ class Opening:
         if how.code == codes.OK:
             return
         *tail, said = how.tail or ("it wrote nothing",)
-        advice = said.removeprefix(ADVICE) if said.startswith(ADVICE) else ""
+        advice = said.removeprefix(ADVICE_MARK) if said.startswith(ADVICE_MARK) else ""
         if advice and tail:
             said = tail.pop()
         log, text = link.node.setup_log, f"can't be made ready: {said}"
@@ -154,7 +152,8 @@ class Opening:
             self._settle_addrs([self._desk.links[nodes[0].id].addrs[0]])
         else:
             port = self._desk.placed.plan.port or 0
-            self._ask_all(lambda _link: {"type": "door", "port": port}, self._ask_to_reach, "opened")
+            try_likeliest = functools.partial(self._try_doors, 1, reach.FIRST_REACH_S)
+            self._ask_all(lambda _link: {"type": "door", "port": port}, try_likeliest, "opened")
 
     def _settle(self) -> None:
         self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
@@ -167,9 +166,6 @@ class Opening:
         check(m["port"], is_port, "port")
         link.door = m["port"]
         self._take_answer(link, m)
-
-    def _ask_to_reach(self) -> None:
-        self._try_doors(1, reach.FIRST_S)
 
     def _try_doors(self, addrs: int | None, limit_s: float) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
@@ -190,10 +186,10 @@ class Opening:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         known = [x.addrs[:tried] for x in links]
         try:
-            addrs = reach.choose([x.host for x in links], known, {x.node.id: x.reached for x in links})
+            addrs = reach.choose_addrs([x.host for x in links], known, {x.node.id: x.reached for x in links})
         except LookupError as e:
             if tried is not None:
-                self._try_doors(None, reach.TRY_S)
+                self._try_doors(None, reach.REACH_S)
                 return
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
@@ -241,7 +237,7 @@ class Opening:
         if given or not m["busy"] or self._port_tries >= PORT_TRIES:
             advice = "give another --port" if given else "give a --port"
             if given and m["busy"]:
-                advice = f"end what holds it, or {advice}"
+                advice = f"end the program that holds it, or {advice}"
             text = f"can't listen on {m['text']}{by}"
             self._desk.fail(link.make_failure(codes.SERVICE, text, advice=advice))
             return

@@ -16,22 +16,22 @@ from ..shapes import check, is_code, is_name, is_number
 if TYPE_CHECKING:
     from ..messages import JobRecord
 
-ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the node that leads the job
+LED_ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the node that leads the job
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
 WAITING = "waiting"  # state of a job that no head leads yet, and of a program that is not started
-UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
-KEPT = 20  # records of ended jobs, and as many pointers to such; older ones are removed
-SECRET = ".secret"  # the end of the name of the secret of such a job
+STATE_UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
+KEPT_RECORDS = 20  # records of ended jobs, and as many pointers to such; older ones are removed
+SECRET_SUFFIX = ".secret"  # the end of the name of the secret of such a job
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
 # State of a job, from its head or a record.
-STATUS: dict[str, Any] = {
+STATUS_SHAPE: dict[str, Any] = {
     "job": is_name, "state": is_name, "elapsed_s?": is_number, "code?": (is_code, None),
     "reason?": (str, None), "failure?": (dict, None), "processes?": [_PROCESS],
 }  # fmt: skip
 _POINTER = {
-    **STATUS, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
+    **STATUS_SHAPE, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
     "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "has_setup?": bool, "places?": [dict],
     "processes?": [{**_PROCESS, "log": str}],
 }  # fmt: skip
@@ -84,12 +84,12 @@ class Record:
 
 def is_pointer(r: JobRecord) -> bool:
     """Return True for a launcher's note of a job led elsewhere."""
-    return r["state"] == ELSEWHERE or "reach" in r
+    return r["state"] == LED_ELSEWHERE or "reach" in r
 
 
 def name_secret(pointer: str) -> str:
     """Return the path of the secret of a pointer's job."""
-    return pointer[: -len(POINTER)] + SECRET
+    return pointer[: -len(POINTER)] + SECRET_SUFFIX
 
 
 def write_secret(path: str, secret: str) -> None:
@@ -120,7 +120,7 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
     found.sort(key=lambda r: float(r["started"]))
     for pointers in (False, True):
         over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
-        for old in over[:-KEPT]:
+        for old in over[:-KEPT_RECORDS]:
             remove_secret(old["path"])
             with contextlib.suppress(OSError):
                 os.unlink(old["path"])
@@ -133,13 +133,13 @@ def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[J
         with open(path, "rb") as f:
             text = f.read()
         try:
-            return [{**parse(text), "path": path}]
+            return [{**parse_record(text), "path": path}]
         except (ValueError, RecursionError) as e:
-            tell(f"{path} is no record of a job, and is left out: {e}")
+            tell(f"{path} is not a record of a job, and is left out: {e}")
     return []
 
 
-def parse(text: str | bytes) -> JobRecord:
+def parse_record(text: str | bytes) -> JobRecord:
     """Return the record in a text, or raise ValueError."""
     r = json.loads(text)
     check(r, {"state": str}, "a record")
@@ -155,7 +155,7 @@ def _check_state(r: JobRecord) -> JobRecord:
         return again
     if r.get("host", socket.gethostname()) == socket.gethostname():
         return {**r, "state": "lost"}
-    return {**r, "state": UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
+    return {**r, "state": STATE_UNKNOWN, "reason": f"it is led on {r['host']}: ask there"}
 
 
 def _has_listener(r: JobRecord) -> bool:

@@ -27,11 +27,11 @@ from ..listing import EARLIER, OWNER, list_folder, show_few
 from ..procs import complain, write_all
 from . import record
 
-PIECE_BYTES = 64 * 1024
+ANSWER_PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
 HASH_BYTES = 16
 NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
-MAX_NAMES = 3  # shown of many
+NAMES_SHOWN = 3  # shown of many
 # Commands of users that need these modes.
 COMMANDS = {"records": "jobs", "read": "logs", "pack": "fetch", "results": "fetch"}
 
@@ -75,7 +75,7 @@ def relay(path: str) -> int:
         selector.register(sock, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                data = os.read(key.fd, PIECE_BYTES)
+                data = os.read(key.fd, ANSWER_PIECE_BYTES)
                 if not data:
                     return 0
                 if key.fd == 0:
@@ -95,8 +95,8 @@ class AnswerWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for at in range(0, len(view), PIECE_BYTES):
-            self._write_piece(bytes(view[at : at + PIECE_BYTES]))
+        for at in range(0, len(view), ANSWER_PIECE_BYTES):
+            self._write_piece(bytes(view[at : at + ANSWER_PIECE_BYTES]))
         return len(view)
 
     def _write_piece(self, piece: bytes) -> None:
@@ -119,7 +119,7 @@ def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
     """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if any are missing."""
     for number in itertools.count():
         (size,) = LENGTH.unpack(_read_exactly(answer, LENGTH.size))
-        if size > PIECE_BYTES:
+        if size > ANSWER_PIECE_BYTES:
             raise DamagedError(f"the answer was damaged on its way: a piece of {size} bytes")
         expected, piece = _read_exactly(answer, HASH_BYTES), _read_exactly(answer, size)
         if _compute_hash(number, piece) != expected:
@@ -146,7 +146,7 @@ def write_records(answer: AnswerWriter) -> None:
 def write_file(answer: AnswerWriter, path: str, *whose: str) -> None:
     _check_owner(path, *whose)
     with open(os.path.expanduser(path), "rb") as f:
-        while data := f.read(PIECE_BYTES):
+        while data := f.read(ANSWER_PIECE_BYTES):
             answer.write(data)
     _check_owner(path, *whose)  # another job may have begun meanwhile
 
@@ -163,10 +163,10 @@ def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
         others.append("output")
     with contextlib.suppress(OSError, IndexError):
         others += (x for x in os.listdir(os.path.expanduser(whose[0])) if x.startswith("node-"))
-    pack(answer, path, *whose, without=others)
+    pack_folder(answer, path, *whose, without=others)
 
 
-def pack(
+def pack_folder(
     answer: AnswerWriter, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
 ) -> None:
     """Write a folder as a tar stream, every name with its content; an empty one where there is no folder.
@@ -202,7 +202,7 @@ def pack(
             if what:
                 told.setdefault(what, []).append(inner)
         if told:
-            few = [(show_few(sorted(names), MAX_NAMES), why) for why, names in told.items()]
+            few = [(show_few(sorted(names), NAMES_SHOWN), why) for why, names in told.items()]
             notes = "\n".join(f"{names}: {why}".replace("\n", "\\n") for names, why in few)
             data = notes.encode("utf-8", "backslashreplace")
             info = tarfile.TarInfo("notes")
@@ -214,7 +214,7 @@ def pack(
 def pack_results(answer: AnswerWriter, path: str, *whose: str) -> None:
     """Pack files that are new or changed since the job began; all if the earlier state is unknown."""
     before = _read_state(EARLIER, *whose)
-    pack(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
+    pack_folder(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
 
 
 class Padded(io.BufferedReader):

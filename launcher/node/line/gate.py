@@ -15,8 +15,7 @@ from pslaunch.runtime.shared import places, prove
 from ..loop import Loop
 from . import reach
 from .handout import Handout
-from .listener import Listening
-from .names import Search
+from .listener import Listener
 from .seal import Seal
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
@@ -25,7 +24,7 @@ TRY_S = 3.0  # for one of several addresses
 MIN_TRY_S = 0.1
 LATE = 0.1  # time between two tries, as a part of the time since the first
 LEAST_S, MOST_S = 0.05, 1.0  # between two tries
-TICK_S = 1.0
+GATE_TICK_S = 1.0
 Seals = tuple[Seal, Seal]
 
 
@@ -67,7 +66,7 @@ class Gate:
         self._refusals = prove.Refusals()
         listener = reach.listen(addr, port)
         self.port = int(listener.getsockname()[1])
-        self._listening = Listening(loop, listener, self._take, self._make_room)
+        self._listening = Listener(loop, listener, self._take, self._make_room)
         self._open = True
         self._tick()
 
@@ -78,7 +77,7 @@ class Gate:
         caller = self._callers.find_next_to_go(self._loop.now())
         if caller is None:
             return places.PATIENCE_S
-        self._drop(caller, "it did not prove itself, and others wait")
+        self._drop(caller, "it did not prove the secret, and others wait")
         return 0.0
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
@@ -100,7 +99,7 @@ class Gate:
         try:
             data = caller.sock.recv(prove.MAX_BODY_BYTES)
             if not data:
-                self._drop(caller, "it closed the connection before it had proved itself")
+                self._drop(caller, "it closed the connection before it had proved the secret")
                 return
             if self._handout and data == self._handout.request:
                 self._forget(caller)
@@ -144,11 +143,11 @@ class Gate:
         now_s = self._loop.now()
         for caller in self._callers:
             if now_s >= caller.until_s:
-                self._drop(caller, f"it did not prove itself within {prove.TIMEOUT_S:g} s")
+                self._drop(caller, f"it did not prove the secret within {prove.TIMEOUT_S:g} s")
         for line in self._refusals.collect_sums(now_s):
             self._note_refusal(line)
         if self._open:
-            self._loop.call_after(TICK_S, self._tick)
+            self._loop.call_after(GATE_TICK_S, self._tick)
 
     def close(self) -> None:
         self._open = False
@@ -161,12 +160,11 @@ class Gate:
 
 
 def dial(
-    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, search: Search | None = None
+    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, *, to_come: bool = False
 ) -> tuple[int, Seals]:
     """Connect to a head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
-    search: of a head that is still to come, and may have no name and refuse connections until then: for one
-    more of its names, which is dialled too as soon as it is known.
+    to_come: the head may have no name, and refuse connections, for a while yet.
     Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
     """
     if not addrs:
@@ -182,21 +180,18 @@ def dial(
             most_s = (end_s - now_s) / left  # each has its turn
             try_s = max(MIN_TRY_S, min(most_s, prove.TIMEOUT_S if len(addrs) == 1 else TRY_S))
             # A packet to a name without an address may be lost, and would be sent again after a second.
-            connect_s = min(try_s, late_s) if search else try_s
+            connect_s = min(try_s, late_s) if to_come else try_s
             try:
                 return _call(addr, port, secret, text, now_s + try_s, connect_s)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
-        only_refused = (search or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)
+        only_refused = (to_come or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)
         # It listened before its address was sent: without any listener there now, it is gone.
-        gone = not search and all(isinstance(e, ConnectionRefusedError) for e in failed)
+        gone = not to_come and all(isinstance(e, ConnectionRefusedError) for e in failed)
         wait_s = max(0.0, round_s + min(late_s, MOST_S) - time.monotonic())
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
-        if search is None or search.name in addrs:
-            time.sleep(wait_s)
-        elif search.wait(wait_s):
-            addrs = [search.name, *addrs]
+        time.sleep(wait_s)
 
 
 def _call(

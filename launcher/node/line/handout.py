@@ -8,7 +8,7 @@ from contextlib import suppress
 from ..loop import Loop, Timer
 
 MAX_AT_ONCE = 64  # more are refused, and ask again
-LIMIT_S = 60.0
+HANDOUT_LIMIT_S = 60.0
 
 
 class Handout:
@@ -37,7 +37,7 @@ class Handout:
             if not left:
                 self._end(sock)
 
-        self._open[sock] = self._loop.call_after(LIMIT_S, lambda: self._end(sock))
+        self._open[sock] = self._loop.call_after(HANDOUT_LIMIT_S, lambda: self._end(sock))
         self._loop.watch(sock.fileno(), write=go_on)
 
     def _end(self, sock: socket.socket) -> None:

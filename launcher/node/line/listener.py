@@ -10,7 +10,7 @@ from ..loop import Loop
 REST_S = 0.5  # without free descriptors; the backlog is served afterwards
 
 
-class Listening:
+class Listener:
     """Acceptor: `take(sock, address)` gets each connection, after any pause that `rest_s()` returns."""
 
     def __init__(

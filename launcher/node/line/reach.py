@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from pslaunch.runtime.shared import nics
 
 from ..loop import Loop
-from .listener import Listening
+from .listener import Listener
 
 ALL_PAIRS = 32  # nodes; among more, each tries only some others
-TRY_S = 3.0
-FIRST_S = 1.0  # for the likeliest addresses, before all are tried
-SETTLE_S = 0.25
+REACH_S = 3.0
+FIRST_REACH_S = 1.0  # for the likeliest addresses, before all are tried
+REACH_SETTLE_S = 0.25
 MAX_TRIES = 256  # connections at once
 PASS_BYTES = 16
 MAX_ADDRS = 64  # of a node
@@ -57,7 +57,7 @@ def check_addrs(told: Any) -> list[str]:
         raise ValueError(f"a node has at most {MAX_ADDRS} addresses")
     for addr in told:
         if not is_address(addr):
-            raise ValueError(f"{str(addr)[:MAX_ADDR_CHARS]!r} is no address")
+            raise ValueError(f"{str(addr)[:MAX_ADDR_CHARS]!r} is not an address")
     return list(told)
 
 
@@ -90,7 +90,7 @@ class Door:
         self._says = says
         self._callers: list[socket.socket] = []
         self.port = int(listener.getsockname()[1])
-        self._listening = Listening(loop, listener, self._open)
+        self._listening = Listener(loop, listener, self._open)
 
     def _open(self, sock: socket.socket, _address: object) -> None:
         self._callers.append(sock)
@@ -134,7 +134,7 @@ def _listen(at: tuple[str, int], family: int, *, both: bool) -> socket.socket:
     return sock
 
 
-def try_all(targets: Sequence[Target], secret: bytes, limit_s: float = TRY_S) -> list[Target]:
+def try_all(targets: Sequence[Target], secret: bytes, limit_s: float = REACH_S) -> list[Target]:
     """Return the targets whose door sent the right word within `limit_s`.
 
     Once the first address of every node has answered, the others get less time.
@@ -165,7 +165,7 @@ def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[
                         likeliest.discard(target)
             if not likeliest:
                 now_s = time.monotonic()
-                end_s = min(end_s, now_s + max(SETTLE_S, now_s - begin_s))
+                end_s = min(end_s, now_s + max(REACH_SETTLE_S, now_s - begin_s))
     return opened
 
 
@@ -189,7 +189,7 @@ def plan_tries(nodes: int) -> dict[int, list[int]]:
     return {i: sorted({(i + step) % nodes for step in steps} - {i}) for i in range(nodes)}
 
 
-def choose(
+def choose_addrs(
     names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
 ) -> list[str]:
     """Return for each node the first of its `known` addresses that all who tried it could open.

@@ -5,7 +5,7 @@ A frame is a header of 6 bytes (body length u32, kind u8, flags u8, little endia
 before bulk. Bulk that a slow reader can't take is left out and counted. Any byte is a sign of life.
 
 Over TCP each frame has a MAC, but for the contents of files, which the manifest's hashes prove: there it
-covers header, number and offset, and stands before the content.
+covers header, number and offset, and precedes the content.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def check_hello(message: Message) -> None:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _cut(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
@@ -296,7 +296,7 @@ class MessageLine(Generic[Sent]):
         return not self.open or not (self._sending or self._control or self._bulk)
 
     def _take_next(self) -> list[bytes | memoryview]:
-        """Return what is sent next, in parts."""
+        """Return the next bytes to send, in parts."""
         data: list[bytes | memoryview] = []
         if self._control:
             frames = self._control.popleft()
@@ -402,7 +402,7 @@ class MessageLine(Generic[Sent]):
         now = self._loop.now()
         silent_s = self.silence.measure(now)
         if silent_s >= self.lost_after_s:
-            self._lose(f"nothing was heard for {now - self.silence.heard_s:.0f} s")
+            self._lose(f"no message for {now - self.silence.heard_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
             self._control.append([BEAT])

@@ -1,23 +1,23 @@
-"""Backends that can have the head of a job on a node, and those that can't."""
+"""Backends that leave out what no job of theirs needs."""
 
 from __future__ import annotations
 
 import pytest
 
-from pslaunch.backends import base
-from pslaunch.backends.base import make_leading_backend
-from pslaunch.backends.local import LocalBackend
+from pslaunch.backends.here import OnNode0
+from pslaunch.backends.k8s import FACE
+from pslaunch.backends.k8s.spec import K8sReach
 from pslaunch.errors import SpecError
+from pslaunch.node.job import Limits
+
+LIMITS = Limits(1.0, 5.0, 60.0, None, 60.0)
 
 
-def test_local_jobs_may_be_led_on_their_node() -> None:
-    assert isinstance(make_leading_backend("local", None), LocalBackend)
+def test_agents_for_jobs_that_begin_by_themselves_are_refused() -> None:
+    with pytest.raises(SpecError, match="the k8s backend starts no agents: its jobs begin by themselves"):
+        FACE.make_backend(K8sReach("j", "i")).start([], LIMITS)
 
 
-def test_backend_without_heads_on_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Module:
-        make_backend = staticmethod(lambda _reach: object())
-
-    monkeypatch.setattr(base, "find_backend", lambda _name: Module)
+def test_head_on_a_node_is_refused_by_default() -> None:
     with pytest.raises(SpecError, match="the other backend has no head on a node: the launcher leads"):
-        make_leading_backend("other", None)
+        OnNode0("other", "").start_head([], LIMITS, "00")

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pslaunch.backends.base import Line
-from pslaunch.check.check import Inspection, reject_nonsense
-from pslaunch.check.findings import Seen, Wanted, find
+from pslaunch.backends.lines import Line
+from pslaunch.check.check import reject_nonsense
+from pslaunch.check.findings import Seen, Wanted, judge_hosts
+from pslaunch.check.inspection import Inspection
 from pslaunch.node.job import Node
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import encode_control
@@ -110,7 +111,7 @@ def test_valid_answers_are_kept() -> None:
 def test_an_invalid_answer_is_a_finding(answers: list[Any], kind: str) -> None:
     seen = asked(*answers)
     assert f"the message {kind!r} can't be right" in seen.lost
-    assert ("silent", seen.lost) in [(f.kind, f.text) for f in find([seen], Wanted(), [0])]
+    assert ("silent", seen.lost) in [(f.kind, f.text) for f in judge_hosts([seen], Wanted(), [0])]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pslaunch.check.findings import KINDS, STEPS, Seen, Wanted, choose_exit_code, find
-from pslaunch.check.report import COLUMNS, tell
+from pslaunch.check.findings import FINDING_KINDS, STEPS, Seen, Wanted, choose_check_code, judge_hosts
+from pslaunch.check.report import HOST_COLUMNS, tell
 from pslaunch.errors import HostError
 from pslaunch.node import codes
 from support.pages import rows
@@ -68,14 +68,10 @@ def facts(**changes: Any) -> Any:
 
 
 def kinds(*seen: Seen, wanted: Wanted = WANTED, size: int = GB) -> list[tuple[int, str]]:
-    return [(f.node, f.kind) for f in find(seen, wanted, [size] * len(seen))]
+    return [(f.node, f.kind) for f in judge_hosts(seen, wanted, [size] * len(seen))]
 
 
 GOOD = Seen(host="a", facts=FACTS, addr="10.0.0.1")
-
-
-def test_nothing_is_wrong_with_good_hosts() -> None:
-    assert kinds(GOOD, Seen(host="b", facts=FACTS, addr="10.0.0.2")) == []
 
 
 @pytest.mark.parametrize(
@@ -99,25 +95,11 @@ def test_each_problem_has_its_kind(changes: dict[str, Any], kind: str) -> None:
     assert kinds(Seen(host="a", facts=facts(**changes))) == [(0, kind)]
 
 
-def test_ports_that_were_not_given_may_be_busy() -> None:
-    busy = Seen(host="a", facts=facts(ports__7164="10.0.0.1:7164: Address already in use"))
-    assert kinds(busy, wanted=Wanted()) == []
-
-
-def test_a_missing_workspace_is_a_problem() -> None:
-    wanted = Wanted(sent=False)
-    gone, there = facts(files={"/r/ws/t.py": False}), {"folders__workspace__there": True}
-    assert kinds(Seen(host="a", facts=gone), wanted=wanted, size=0) == [(0, "no workspace")]
-    lacking = facts(files={"/r/ws/t.py": False}, **there)
-    assert kinds(Seen(host="a", facts=lacking), wanted=wanted, size=0) == [(0, "no program")]
-    assert kinds(Seen(host="a", facts=facts(**there)), wanted=wanted, size=0) == []
-
-
 def test_a_link_needs_its_target() -> None:
     lacking = facts(links={"/data": True, "/mnt": False})
-    found = find([Seen(host="a", facts=lacking)], WANTED, [0])
+    found = judge_hosts([Seen(host="a", facts=lacking)], WANTED, [0])
     assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
-    assert choose_exit_code(found) == codes.OK, "the job runs: a program may do without"
+    assert choose_check_code(found) == codes.OK, "the job runs: a program may do without"
 
 
 def test_install_needs_the_modules_for_virtual_environments() -> None:
@@ -146,7 +128,7 @@ def test_a_wheelhouse_needs_wheels_for_the_host(wheel: str, kinds_found: list[st
 
 def test_clocks_and_networks_are_compared_between_hosts() -> None:
     late = Seen(host="a", facts=FACTS, clock_off_s=-2.5, cut_off="its port 1 can't be reached from b")
-    found = find([late], WANTED, [0])
+    found = judge_hosts([late], WANTED, [0])
     assert [f.text for f in found if f.kind == "clock"] == ["2.5 s behind this machine's"]
     assert [f.text for f in found if f.kind == "no way"] == ["its port 1 can't be reached from b"]
     assert kinds(Seen(host="a", facts=FACTS, clock_off_s=1.9)) == []
@@ -178,24 +160,18 @@ def test_every_step_of_reaching_has_a_kind() -> None:
 )
 def test_exit_code_follows_the_failed_steps(steps: list[str], code: int) -> None:
     seen = [GOOD, *(Seen(host=step, failed=HostError(step, step, "why")) for step in steps)]
-    assert choose_exit_code(find(seen, WANTED, [0] * len(seen))) == code
-
-
-def test_a_warning_is_no_failure() -> None:
-    assert (
-        choose_exit_code(find([Seen(host="a", facts=facts(proxies=["http_proxy"]))], WANTED, [0])) == codes.OK
-    )
+    assert choose_check_code(judge_hosts(seen, WANTED, [0] * len(seen))) == code
 
 
 def test_the_table_and_the_lines_below_it() -> None:
     seen = [GOOD, Seen(host="b", lost="the line was\x1b closed")]
     out = io.StringIO()
-    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False)
+    tell(seen, judge_hosts(seen, WANTED, [0, 0]), out, as_json=False)
     head, a, b, said, last = out.getvalue().splitlines()
-    assert head.split() == list(COLUMNS)
+    assert head.split() == list(HOST_COLUMNS)
     assert a.split()[:4] == ["a", "yes", "ok", "3.11.2"]
     assert "!no" in b and "?" in b
-    assert said.endswith(f": silent: the line was closed; what to do: {KINDS['silent'].advice}")
+    assert said.endswith(f": silent: the line was closed; what to do: {FINDING_KINDS['silent'].advice}")
     assert last == "1 of 2 hosts can't be used"
     assert "\x1b" not in out.getvalue()
 
@@ -213,14 +189,14 @@ def test_advice_has_a_command_for_the_host(host: str, told: str) -> None:
     seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
     for as_json in (False, True):
         out = io.StringIO()
-        tell(seen, find(seen, WANTED, [0]), out, as_json=as_json)
+        tell(seen, judge_hosts(seen, WANTED, [0]), out, as_json=as_json)
         assert told in out.getvalue().replace("\\\\", "\\")
 
 
 def test_a_problem_of_several_hosts_is_shown_once() -> None:
     seen = [Seen(host=name, lost="gone") for name in ("a", "b")] + [Seen(host="c", lost="other")]
     out = io.StringIO()
-    tell(seen, find(seen, WANTED, [0] * 3), out, as_json=False)
+    tell(seen, judge_hosts(seen, WANTED, [0] * 3), out, as_json=False)
     lines = out.getvalue().splitlines()[4:]
     assert [line.split("; ")[0] for line in lines] == [
         "PROBLEM a, b: silent: gone",
@@ -243,12 +219,18 @@ def test_a_terminal_shows_fitting_columns_and_all_findings(
     monkeypatch.setenv("COLUMNS", str(columns))
     busy = Seen(host="b", facts=facts(ports__7164="x: busy", programs__missing=list("pqrs")))
     out, seen = Terminal(), [GOOD, busy]
-    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    tell(
+        seen,
+        judge_hosts(seen, WANTED, [0, 0]),
+        out,
+        as_json=False,
+        environ={"TERM": "xterm", "NO_COLOR": "1"},
+    )
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    assert set(COLUMNS) - set(lines[0]) >= set(gone)
-    assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(COLUMNS))
-    hidden = [name for name in COLUMNS if name not in lines[0]]
+    assert set(HOST_COLUMNS) - set(lines[0]) >= set(gone)
+    assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(HOST_COLUMNS))
+    hidden = [name for name in HOST_COLUMNS if name not in lines[0]]
     note = f"too narrow for {', '.join(hidden)}: --json or | cat shows all"
     assert (note in text.splitlines()) == bool(gone) and ("too narrow" in text) == bool(gone)
     assert any(line[0] == "b" and "!7164" in line and "busy" in line for line in lines)
@@ -263,7 +245,7 @@ def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
     host = "somebody@node17.cluster.example.org:2222"
     seen, out = [Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], Terminal()
-    tell(seen, find(seen, WANTED, [0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    tell(seen, judge_hosts(seen, WANTED, [0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     lines = [line.strip() for line in text.splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith("host "))
@@ -275,7 +257,7 @@ def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPa
 def test_one_object_a_host() -> None:
     out = io.StringIO()
     seen = [GOOD, Seen(host="b", lost="gone")]
-    tell(seen, find(seen, WANTED, [0, 0]), out, as_json=True)
+    tell(seen, judge_hosts(seen, WANTED, [0, 0]), out, as_json=True)
     a, b = map(json.loads, out.getvalue().splitlines())
     assert a["ok"] and a["facts"] == FACTS and a["addr"] == "10.0.0.1"
     assert not b["ok"] and b["facts"] is None and b["findings"][0]["what"] == "silent"
@@ -286,5 +268,5 @@ def test_the_page_has_the_advice_for_every_finding() -> None:
         name: (column, level, advice)
         for name, column, level, _, advice in rows("fabric.md", "Findings and remedies")
     }
-    assert told == {name: (k.column, k.level, k.advice) for name, k in KINDS.items()}
-    assert {k.column for k in KINDS.values()} <= set(COLUMNS)
+    assert told == {name: (k.column, k.level, k.advice) for name, k in FINDING_KINDS.items()}
+    assert {k.column for k in FINDING_KINDS.values()} <= set(HOST_COLUMNS)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from pslaunch.backends import leash, mpi
+from pslaunch.backends import carried, leash
+from pslaunch.backends.local.spec import make_local_spec
+from pslaunch.backends.registry import gather
+from pslaunch.follow import remote_head
 from pslaunch.node import codes, ending, procs
-from pslaunch.node.head import head, supervise
+from pslaunch.node.head import head, supervisor
 from pslaunch.node.line import wire
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import make_local_spec
 from pslaunch.options.options import MIN_LOST_AFTER_S
-from pslaunch.options.sources import gather
-from pslaunch.run import jobs, observe
-from pslaunch.runtime import dialer, handshake
+from pslaunch.run import jobs
+from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared.env import INIT_ARGS
 from support.pages import rows, section, words
@@ -36,16 +37,16 @@ def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
         "never" if value is None else f"{value:g}"
         for value in (
             wire.HEARTBEAT_S,
-            spec.lost_after_s,
-            spec.grace_s,
-            supervise.LOOK_FURTHER_S,
+            spec.draft.limits.lost_after_s,
+            spec.draft.limits.grace_s,
+            supervisor.LOOK_FURTHER_S,
             ending.KILL_WAIT_S,
             head.FINISH_LIMIT_S,
             head.FINISH_MOST_S,
-            observe.GIVE_UP_S,
-            jobs.LOST_AFTER_S,
-            spec.stall_after_s,
-            spec.stall_timeout_s,
+            remote_head.GIVE_UP_S,
+            jobs.HEAD_LOST_AFTER_S,
+            spec.draft.limits.stall_after_s,
+            spec.draft.limits.stall_timeout_s,
             dialer.ATTEMPT_S,
             INIT_ARGS["connect_timeout"].default,
             dialer.REFUSED_S,
@@ -65,18 +66,18 @@ def test_the_options_are_there() -> None:
 def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
     known = {str(code) for code in codes.MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
     assert procs.KILL_LIMIT_S <= ending.KILL_WAIT_S
-    look, kill = (f"{s:g} s" for s in (supervise.LOOK_FURTHER_S, ending.KILL_WAIT_S))
+    look, kill = (f"{s:g} s" for s in (supervisor.LOOK_FURTHER_S, ending.KILL_WAIT_S))
     bounds = {
         kill,
         f"grace + {kill}",
         f"{look} + grace + {kill}",
         f"lost_after + grace + {kill}",
         f"lease + grace + {kill}",
-        f"{mpi.DIAL_S + leash.ANSWER_S:g} s + grace + {kill}",
+        f"{carried.DIAL_S + leash.ANSWER_S:g} s + grace + {kill}",
         f"stall_timeout + {look} + grace + {kill}",
         f"stall_timeout + {dialer.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
     }
-    for what, _, within, code in rows(PAGE, "Causes of an end"):
+    for what, within, code in rows(PAGE, "Causes of an end"):
         assert within in bounds, what
         assert set(code.removesuffix(", when it goes on").split(", ")) <= known, what

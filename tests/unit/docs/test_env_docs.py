@@ -21,7 +21,7 @@ def test_roles_of_each_variable_are_documented() -> None:
     trainers_only = {
         names(row[0])[0] for heading in FAMILIES for row in rows(heading) if row[1] == "trainers"
     }
-    assert trainers_only == set(env._TRAINER_ONLY)
+    assert trainers_only == env.list_contract_names() - env.list_contract_names(env.PSERVER)
 
 
 def test_removed_and_inherited_variables_are_documented() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pslaunch import runtime
-from pslaunch.runtime.fleet.base.role_maker import read_part
+from pslaunch.runtime.paddle2.base.role_maker import read_part
 from support.pages import DOCS, read_name_tables
 
 PAGE = (DOCS / "fleet.md").read_text()
 TABLES = read_name_tables()
-V2 = {*runtime._MODULES, "infer", "init"}  # README.md has these
+V2 = {*runtime._V2, "infer", "init"}  # README.md has these
 
 
 def find_module(name: str) -> Any:
@@ -28,7 +28,7 @@ def list_names(module: str, *states: str) -> set[str]:
 
 @pytest.mark.parametrize("module", TABLES)
 def test_tables_have_every_name_that_is_there(module: str) -> None:
-    inner = V2 | set(runtime._FLEET_MODULES) if module == "paddle" else set()
+    inner = V2 | set(runtime._PADDLE2) if module == "paddle" else set()
     assert list_names(module, "works", "differs", "ours") == set(dir(find_module(module))) - inner
 
 

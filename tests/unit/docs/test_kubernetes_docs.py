@@ -6,13 +6,13 @@ import re
 
 import yaml
 
-from pslaunch.backends.k8s import KINDS
-from pslaunch.backends.k8s_api import EXEC, JOB, KUBECTL, LOOK, _make_plural
-from pslaunch.backends.k8s_manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
-from pslaunch.backends.k8s_patch import patch_object
-from pslaunch.backends.k8s_records import INSTANCE
-from pslaunch.backends.k8s_words import FAILURES
-from pslaunch.options.options import get_options
+from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, LOOK, make_plural
+from pslaunch.backends.k8s.backend import KINDS
+from pslaunch.backends.k8s.job_records import INSTANCE
+from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
+from pslaunch.backends.k8s.patch import patch_object
+from pslaunch.backends.k8s.pod_failures import FAILURES
+from pslaunch.backends.registry import get_options
 from support.pages import DOCS, rows, section
 
 PAGE = (DOCS / "kubernetes.md").read_text()
@@ -47,7 +47,7 @@ def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
 
 def test_command_of_the_page_deletes_all_kinds_of_objects_by_their_label() -> None:
     (kinds,) = re.findall(rf"kubectl delete (\S+) -l {INSTANCE}=", PAGE)
-    assert kinds.split(",") == [_make_plural(kind).lower() for kind in KINDS]
+    assert kinds.split(",") == [make_plural(kind).lower() for kind in KINDS]
 
 
 def test_log_of_the_page_is_that_of_pod_0() -> None:

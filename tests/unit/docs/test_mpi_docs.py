@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pslaunch.backends.mpirun import PATTERNS
-from pslaunch.options.options import get_options
-from pslaunch.options.refused import REFUSED
+from pslaunch.backends.mpi.mpirun import PATTERNS
+from pslaunch.backends.mpi.refused import REFUSED
+from pslaunch.backends.registry import get_options
 from support.pages import DOCS, rows
 
 PARTS = {
@@ -30,4 +30,4 @@ def test_page_names_the_options_that_only_hosts_have() -> None:
 def test_options_page_names_refused_options() -> None:
     page = (DOCS / "options.md").read_text()
     short = {"wd", "s", "tag_output", "xterm", "v", "q", "N", "rf"}
-    assert [n for n in REFUSED["mpi"] if n not in short and f"`--{n.replace('_', '-')}`" not in page] == []
+    assert [n for n in REFUSED if n not in short and f"`--{n.replace('_', '-')}`" not in page] == []

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import make_tables
+import pytest
 
+from pslaunch.backends.local.spec import make_local_spec
+from pslaunch.backends.registry import gather, get_options
 from pslaunch.options.args import Split
-from pslaunch.options.local_spec import make_local_spec
-from pslaunch.options.options import get_options
-from pslaunch.options.sources import gather
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 from support.pages import rows, section, words
@@ -20,23 +20,32 @@ ROOT = Path(__file__).parents[3]
 PAGE = "options.md"
 
 
-def test_the_tables_are_those_of_the_code() -> None:
-    page = make_tables.PAGE.read_text()
-    assert make_tables.render(page) == page, "make docs writes them anew"
-    assert re.findall("<!-- table: (.+) -->", page) == [
-        *("pslaunch local", "pslaunch fabric", "pslaunch mpi", "conf.py"),
-        *(
-            f"pslaunch {name}"
-            for name in make_tables.COMMANDS
-            if name not in ("local", "fabric", "mpi", "check")
-        ),
-        "init()",
-    ]
+@pytest.mark.parametrize("page", make_tables.PAGES, ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text()
+    assert make_tables.render(text) == text, "make docs writes them anew"
+
+
+def test_every_option_is_in_a_table() -> None:
+    tables = re.findall("<!-- table: (.+) -->", (ROOT / "docs" / PAGE).read_text())
+    assert {*make_tables.SHARED, "conf.py", "init()"} < {*tables}
+    for name in make_tables.COMMANDS.keys() - {"check", "delete", "version"}:
+        assert bool(make_tables.list_own_options(name)) == (f"pslaunch {name}" in tables), name
+    assert make_tables.list_own_options("delete") == make_tables.list_own_options("stop")
+
+
+def test_shared_and_own_tables_have_all_options_of_a_command() -> None:
+    for name in make_tables.COMMANDS.keys() - {"check"}:
+        rows: dict[str, make_tables.Row] = {}
+        for table in (t for t, commands in make_tables.SHARED.items() if name in commands):
+            rows |= make_tables.share_options(table)
+        rows |= {row[0]: row for row in make_tables.list_own_options(name)}
+        assert rows == {row[0]: row for row in make_tables.list_options(name)}, name
 
 
 def test_the_commands_are_all() -> None:
     headings = re.findall(r"^## pslaunch (\w+)$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE)
-    assert headings == list(make_tables.COMMANDS)
+    assert sorted(headings) == sorted(make_tables.COMMANDS)
 
 
 def test_options_for_hosts_alone_are_on_their_own_page() -> None:
@@ -50,7 +59,8 @@ def test_options_for_hosts_alone_are_on_their_own_page() -> None:
 def test_documented_defaults_of_local_are_its_behaviour(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
-    values = {**spec._asdict(), "nodes": len(spec.site.nodes)}
+    draft = spec.draft
+    values = {**draft._asdict(), **draft.limits._asdict(), **spec._asdict(), "nodes": len(spec.site.nodes)}
     for name, _, default, _ in make_tables.list_options("local"):
         value = values.get(name, values.get(f"{name}_s"))
         if re.fullmatch(r"[0-9.]+|True|False|auto", default):
@@ -66,8 +76,10 @@ def test_documented_defaults_of_pserver_are_its_behaviour() -> None:
 
 
 def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:
-    text = section(PAGE, "pslaunch local").rpartition("-->\n")[2]
-    assert words(text) == [f"--{name}" for name in env.TRAINER_FLAGS]
+    text = section(PAGE, "Options of every job").rpartition("-->\n")[2]
+    assert [word for word in words(text) if word.startswith("--")] == [
+        f"--{name}" for name in env.TRAINER_FLAGS
+    ]
 
 
 def read_variables() -> set[str]:

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from pslaunch import cli, runtime
 from pslaunch.runtime.pserver import pserver_options
@@ -18,7 +17,7 @@ API = re.findall(r"^\| `paddle(?:\.(\w+))?` \| (.*) \|$", TEXT, re.MULTILINE)
 
 def test_the_v2_names_are_there() -> None:
     assert [module for module, _ in API if module] and {module for module, _ in API if module} == set(
-        runtime._MODULES
+        runtime._V2
     )
     for module, names in API:
         place = getattr(runtime, module) if module else runtime
@@ -27,7 +26,7 @@ def test_the_v2_names_are_there() -> None:
 
 
 def test_the_commands_are_there() -> None:
-    commands = set(vars(get_command(cli.app))["commands"])
+    commands = set(cli.app.list_commands(None))
     inline = set(re.findall(r"`pslaunch (\w+)", TEXT))
     blocks = set(re.findall(r"^pslaunch (\w+) ", "\n".join(TEXT.split("```")[1::2]), re.MULTILINE))
     assert inline <= commands

@@ -21,44 +21,14 @@ def plan(
     *, server: str = "bundled", pservers: Count, trainers: Count, nodes: int = 1, port: int | None = None
 ) -> Plan:
     return Plan(
-        job_id="demo-1",
-        name="demo",
-        epoch=0,
-        backend="local",
-        server=server,
-        why="given",
+        job_id="demo-1", name="demo", epoch=0, backend="local", server=server, why="given",
         roles=(
             Role("pserver", pservers, ("serve",)),
             Role("trainer", trainers, ("python", "train.py", "a b", "$x")),
         ),
-        port=port,
-        ports_num=2,
-        ports_num_for_sparse=1,
-        trainer_count=1,
-        use_gpu=False,
-        added_env={},
-        flags={},
-        limits=Limits(5.0, 30.0, 60.0, None, 60.0),
-        nodes=tuple(node(i) for i in range(nodes)),
-    )
-
-
-def placed(p: Plan, nodes: list[Node]) -> dict[str, int]:
-    return {process.key: process.node for process in job.place(p, nodes).processes}
-
-
-def test_a_total_goes_round_the_nodes() -> None:
-    p = plan(pservers=Count("total", 2), trainers=Count("total", 4))
-    assert placed(p, [node(i) for i in range(3)]) == {
-        "pserver/0": 0, "pserver/1": 1, "trainer/0": 0, "trainer/1": 1, "trainer/2": 2, "trainer/3": 0,
-    }  # fmt: skip
-
-
-def test_a_count_per_node_or_rank_stays_together() -> None:
-    p = plan(pservers=Count("per_node", 1), trainers=Count("per_rank", 1))
-    assert placed(p, [node(0, ranks=2), node(1)]) == {
-        "pserver/0": 0, "pserver/1": 1, "trainer/0": 0, "trainer/1": 0, "trainer/2": 1,
-    }  # fmt: skip
+        port=port, ports_num=2, ports_num_for_sparse=1, trainer_count=1, use_gpu=False, added_env={},
+        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=tuple(node(i) for i in range(nodes)),
+    )  # fmt: skip
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 9))
@@ -107,17 +77,6 @@ def test_a_node_gets_only_the_roles_that_it_takes(taken: list[set[str]], rule: s
     assert all(process.role in taken[process.node] for process in made.processes)
     assert {role: len(made.list_processes(role)) for role in able} == {
         role: n if rule == "total" else n * able[role] for role in able
-    }
-
-
-def test_log_names_have_the_rank_for_further_processes_of_a_node() -> None:
-    p = plan(pservers=Count("total", 1), trainers=Count("total", 3))
-    logs = {x.key: x.log for x in job.place(p, [node(0), node(1)]).processes}
-    assert logs == {
-        "pserver/0": "/ws0/log/server.log",
-        "trainer/0": "/ws0/log/train.log",
-        "trainer/1": "/ws1/log/train.log",
-        "trainer/2": "/ws0/log/train.2.log",
     }
 
 
@@ -180,22 +139,6 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
         assert listed[int(start.contract["PSLAUNCH_RANK"])] == own
 
 
-@pytest.mark.parametrize("server", ["bundled", "script", "none"])
-def test_trainers_have_the_variables_of_torchrun(server: str) -> None:
-    p = plan(server=server, pservers=Count("total", int(server != "none")), trainers=Count("total", 3))
-    where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
-    ports = job.propose_ports(where, 7164, 20000)
-    starts = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts
-    found = [s.contract for s in starts if s.role == "trainer"]
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    assert [[c[name] for name in names] for c in found] == [
-        ["0", "3", "0", "2", "0"], ["1", "3", "0", "1", "1"], ["2", "3", "1", "2", "0"],
-    ]  # fmt: skip
-    meet = {(c["MASTER_ADDR"], c["MASTER_PORT"]) for c in found}
-    assert meet == {("10.0.0.1", str(ports[job.MASTER][0]))}
-    assert not any(env.TORCH_NAMES & s.contract.keys() for s in starts if s.role == "pserver")
-
-
 def test_torch_variables_of_the_user_win() -> None:
     given = {"MASTER_PORT": "29500", "RANK": "7"}
     p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
@@ -203,26 +146,6 @@ def test_torch_variables_of_the_user_win() -> None:
     trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1]
     assert {**trainer.added_env, **trainer.contract}.items() >= given.items()
     assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
-
-
-def test_dry_run_has_symbols_for_facts_of_nodes() -> None:
-    p = plan(pservers=Count("total", 2), trainers=Count("total", 1))
-    where = job.place(p, [node(0), node(1, addr="")])
-    bound = job.bind(where, Facts.make_symbolic(where))
-    trainer = bound.starts[-1].contract
-    assert (
-        trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:{pserver:0.port},{node:1.addr}:{pserver:1.port}"
-    )
-    assert bound.starts[-1].argv == ("python", "train.py", "a b", "$x")
-    assert "--port={pserver:0.port}" in bound.starts[0].argv
-
-
-def test_a_given_port_is_literal_in_a_dry_run() -> None:
-    p = plan(pservers=Count("total", 2), trainers=Count("total", 1), port=8000)
-    where = job.place(p, [node(0)])
-    trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1].contract
-    assert trainer["PADDLE_PSERVERS_IP_PORT_LIST"] == "127.0.0.1:8000,127.0.0.1:8003"
-    assert trainer["PADDLE_INIT_PORT"] == "8000"
 
 
 @pytest.mark.parametrize("server", ["bundled", "script"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,48 +11,42 @@ from typing import Any
 import pytest
 import typer
 
-from pslaunch import cli
 from pslaunch.errors import SpecError
-from pslaunch.options import options, toml_file, typer_glue
+from pslaunch.options.args import Split
 from pslaunch.options.kinds import Number, Text
-from pslaunch.options.options import Option
+from pslaunch.options.options import COMMON, GIVEN, Need, Option, Tables, join_rows, make_flag
 from pslaunch.options.sources import gather
-from pslaunch.options.typer_glue import UsageError
+from pslaunch.options.spec import refuse_unmet
+from pslaunch.options.typer_glue import JobCommand, UsageError
 
-MADE = ("made",)
 ROWS = (
-    Option("worker_num", Number(1, 9), "Trainers.", "N", 1, backends=MADE, aliases=("-n", "--np")),
-    Option("hostfile", Text(), "Hosts.", "FILE", backends=MADE, aliases=("-hostfile",)),
-    Option("mca", Text(True, 2), "For mpirun.", "KEY VALUE", backends=MADE, aliases=("-mca",)),
+    Option("worker_num", Number(1, 9), "Trainers.", "N", 1, aliases=("-n", "--np")),
+    Option("hostfile", Text(), "Hosts.", "FILE", aliases=("-hostfile",)),
+    Option("mca", Text(True, 2), "For mpirun.", "KEY VALUE", aliases=("-mca",)),
+    Option("file", Text(), "A file.", needs=(Need("write", False), Need("mca", GIVEN, "where mca is set"))),
+    Option("mode", Number(0, 9), "A mode.", default=1, needs=(Need("worker_num", 2), Need("absent", True))),
+    make_flag("write", "Write.", needs=(Need("hostfile", None), Need("mode", 0, "in mode 0"))),
 )
 Seen = dict[str, Any]
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Seen]:
-    """Run a command `made apply` whose backend is `made`: what it was given."""
-    rows = (*options.OPTIONS, *ROWS)
-    for module in (options, typer_glue):
-        monkeypatch.setattr(module, "OPTIONS", rows)
-    monkeypatch.setattr(toml_file, "OPTION_OF", {row.name: row for row in rows})
-    monkeypatch.setattr(toml_file, "SECTIONS", (*toml_file.SECTIONS, "made"))
+def seen(tmp_path: Path) -> Callable[..., Seen]:
+    """Run a command with these rows: what it was given."""
+    rows = {row.name: row for row in join_rows(ROWS, COMMON)}
     found: Seen = {}
 
-    def apply(ctx: typer.Context, **_options: Any) -> None:
-        given = gather(ctx.meta["backend"], ctx.meta["split"], tmp_path)
-        found.update(
-            {row.name: [row.kind.read(v.text, v.label) for v in given.get_all(row.name)] for row in ROWS}
-        )
-        found["program"] = ctx.meta["split"].program
-
-    app = typer.Typer(cls=typer_glue.Commands)
-    group = typer.Typer(cls=typer_glue.Commands)
-    cli._add_job_command(group, "apply", backend="made")(apply)
-    app.add_typer(group, name="made")
-    command = typer.main.get_command(app)
+    def take(_ctx: object, split: Split) -> None:
+        given = gather("made", split, tmp_path, Tables(lambda _name: rows, ["made"], tuple, {}))
+        refuse_unmet(given)
+        names = ("worker_num", "hostfile", "mca")
+        found.update({n: [rows[n].kind.read(v.text, v.label) for v in given.get_all(n)] for n in names})
+        found["program"] = split.program
 
     def run(*words: str) -> Seen:
-        command.main(["made", "apply", *words], standalone_mode=False)
+        command = JobCommand("made", "Made.", rows, {}, lambda _name: (), take)
+        with contextlib.suppress(typer.Exit), command.make_context("made", list(words)) as ctx:
+            command.invoke(ctx)
         return found
 
     return run
@@ -98,3 +93,23 @@ def test_several_values_are_a_list_in_a_file(seen: Callable[..., Seen], tmp_path
     file.write_text('[made]\nmca = [["btl"]]\n')
     with pytest.raises(SpecError, match="expected a list of 2 texts, or a list of such lists"):
         seen()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--file=a", "--file=a has no effect without --write"),
+        ("--file=a --write --hostfile=h --mca a b", "--file=a has no effect where mca is set"),
+        ("--write", "--write has no effect without --hostfile"),
+        ("--write --hostfile=h --mode=0", "--write has no effect in mode 0"),
+        ("--mode=3 -n 2", "--mode=3 has no effect with --worker_num=2"),
+    ],
+)
+def test_options_without_effect_beside_others_are_refused(
+    seen: Callable[..., Seen], tmp_path: Path, line: str, why: str
+) -> None:
+    with pytest.raises(SpecError, match=f"^{why}$"):
+        seen(*line.split())
+    file = "".join(f"{word}\n" for word in ("file = 'a'", "mode = 3"))
+    (tmp_path / "pslaunch.toml").write_text(file)
+    assert seen("-n", "2", "--write=false")["worker_num"] == [2]  # a file may be for other jobs

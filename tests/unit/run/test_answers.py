@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from pslaunch.errors import FileError, HostError
-from pslaunch.run.answers import AHEAD, AT_ONCE, Question, ask_all
+from pslaunch.run.answers import AHEAD, QUESTIONS_AT_ONCE, Question, ask_all
 
 SOON_S = 45.0
 
@@ -20,14 +20,14 @@ def give(*pieces: bytes) -> Iterator[bytes]:
 
 
 def test_all_nodes_are_asked_before_any_has_answered() -> None:
-    meeting = threading.Barrier(AT_ONCE)
+    meeting = threading.Barrier(QUESTIONS_AT_ONCE)
 
     def ask(node: int) -> Iterator[bytes]:
         meeting.wait(SOON_S)
         yield str(node).encode()
 
-    with ask_all([Question(n, functools.partial(ask, n)) for n in range(AT_ONCE)]) as answers:
-        assert [b"".join(a) for a in answers] == [str(n).encode() for n in range(AT_ONCE)]
+    with ask_all([Question(n, functools.partial(ask, n)) for n in range(QUESTIONS_AT_ONCE)]) as answers:
+        assert [b"".join(a) for a in answers] == [str(n).encode() for n in range(QUESTIONS_AT_ONCE)]
 
 
 def test_a_node_answers_one_question_at_a_time_and_is_left_once_silent() -> None:
@@ -52,14 +52,14 @@ def test_a_node_answers_one_question_at_a_time_and_is_left_once_silent() -> None
 
 def test_answers_longer_than_the_memory_for_them_are_complete_in_order() -> None:
     pieces = [bytes([n % 256]) * 100 for n in range(20 * AHEAD)]
-    questions = [Question(n % 5, lambda: give(*pieces)) for n in range(3 * AT_ONCE)]
+    questions = [Question(n % 5, lambda: give(*pieces)) for n in range(3 * QUESTIONS_AT_ONCE)]
     with ask_all(questions) as answers:
         assert all(list(answer) == pieces for answer in answers)
 
 
 def test_closed_answers_do_not_hold_up_the_others() -> None:
     much = [b"x"] * (4 * AHEAD)
-    with ask_all([Question(n, lambda: give(*much)) for n in range(3 * AT_ONCE)]) as answers:
+    with ask_all([Question(n, lambda: give(*much)) for n in range(3 * QUESTIONS_AT_ONCE)]) as answers:
         for answer in answers:
             with closing(answer):
                 assert next(answer) == b"x"

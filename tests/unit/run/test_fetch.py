@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.local import LocalBackend
+from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.errors import FileError
 from pslaunch.node.job import Node
 from pslaunch.node.later.relay import NOTES, read_pieces

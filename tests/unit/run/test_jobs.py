@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends import answers
+from pslaunch.backends import node_answers as answers
 from pslaunch.errors import NodeLostError, PslaunchError, SpecError
 from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.node.later import record
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
-from pslaunch.run.result_folders import hold
+from pslaunch.run.result_folders import hold_folders
 from support.process import poll_until
 
 Note = Callable[..., None]
@@ -62,7 +62,7 @@ def test_job_that_no_head_leads_yet_shows_its_obstacle(note: Note) -> None:
 def test_silent_head_is_neither_an_end_nor_an_answer(
     note: Note, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(jobs, "LOST_AFTER_S", 0.2)
+    monkeypatch.setattr(jobs, "HEAD_LOST_AFTER_S", 0.2)
     note("train-1", "running")  # its head takes connections and no more
     out = io.StringIO()
     with pytest.raises(NodeLostError, match="the head of job train-1 was lost: ") as e:
@@ -265,7 +265,8 @@ def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_pa
     (tmp_path / "log").mkdir()
     process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
     note("train-1", "ended", processes=[process], code=0)
-    with hold(tmp_path / "got/output", "train-2", print), pytest.raises(SpecError, match="job train-2"):
+    held = {"its": tmp_path / "got/output"}
+    with hold_folders(held, "train-2", print), pytest.raises(SpecError, match="job train-2"):
         jobs.fetch("train-1", tmp_path / "got", io.StringIO())
-    with hold(tmp_path / "got/output", "train-1", print):  # by its own launcher
+    with hold_folders(held, "train-1", print):  # by its own launcher
         assert jobs.fetch("train-1", tmp_path / "got", io.StringIO()) == codes.OK

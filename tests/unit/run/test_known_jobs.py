@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends import fabric
-from pslaunch.backends.local import NODE, OnNode0
+from pslaunch.backends.fabric import FabricFace
+from pslaunch.backends.here import NODE, OnNode0
 from pslaunch.errors import HostError, SpecError
 from pslaunch.node.later import record, relay
 from pslaunch.run import jobs, known_jobs
@@ -27,11 +27,11 @@ Note = Callable[..., None]
 def test_only_running_job_is_preferred(note: Note) -> None:
     note("train-1", "ended", code=3)
     note("train-2", "running")
-    assert known_jobs.find("train")["job"] == "train-2"
-    assert known_jobs.find("train-1")["job"] == "train-1"
+    assert known_jobs.find_job("train")["job"] == "train-2"
+    assert known_jobs.find_job("train-1")["job"] == "train-1"
     note("train-3", "running")
     with pytest.raises(SpecError) as e:
-        known_jobs.find("train")
+        known_jobs.find_job("train")
     first, *lines = str(e.value).splitlines()
     assert first == "'train' matches several jobs; give more of the id"
     assert [line.split()[:2] for line in lines] == [
@@ -45,20 +45,20 @@ def test_newest_of_several_ended_jobs_is_named(note: Note) -> None:
     for job, started in (("train-old", 1.0), ("train-new", 3.0), ("train-lost", 2.0)):
         note(job, "lost" if job == "train-lost" else "ended", started=started)
     with pytest.raises(SpecError, match="several jobs; all have ended, train-new is the newest"):
-        known_jobs.find("train")
+        known_jobs.find_job("train")
 
 
 def test_exact_name_of_a_job_wins_over_ids_that_begin_so(note: Note) -> None:
     note("late-1", "ended", name="late", code=0)
     note("later-2", "running", name="later")
-    assert known_jobs.find("late")["job"] == "late-1"
-    assert known_jobs.find("lat")["job"] == "later-2"
+    assert known_jobs.find_job("late")["job"] == "late-1"
+    assert known_jobs.find_job("lat")["job"] == "later-2"
 
 
 def test_jobs_of_kubernetes_have_the_name_that_their_id_begins_with(note: Note) -> None:
     note("ws-20261123", "ended", name="ws", code=0)
     note("ws-d19114", "running", name="ws-d19114")
-    assert known_jobs.find("ws")["job"] == "ws-d19114"
+    assert known_jobs.find_job("ws")["job"] == "ws-d19114"
 
 
 def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
     monkeypatch.setattr(OnNode0, "read_records", unreached)
-    monkeypatch.setattr(fabric, "from_data", lambda data: data)
+    monkeypatch.setattr(FabricFace, "from_data", lambda _face, _data: None)
     note("train-1", "running")
-    note("train-2", record.ELSEWHERE, reach={})
+    note("train-2", record.LED_ELSEWHERE, reach={})
     with pytest.raises(SpecError, match="unknown"):
-        known_jobs.find("train")
+        known_jobs.find_job("train")
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
@@ -107,7 +107,7 @@ def test_a_bad_record_is_named_and_the_others_are_listed(
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     assert [line.split()[0] for line in out.getvalue().splitlines()] == ["train-1"]
-    assert re.search(r"train-2\.json is no record of a job, and is left out: ", capsys.readouterr().err)
+    assert re.search(r"train-2\.json is not a record of a job, and is left out: ", capsys.readouterr().err)
 
 
 ANOTHERS = {"hosts": [{"another": "version"}]}
@@ -117,7 +117,7 @@ OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
 @pytest.mark.parametrize("reach", [{"reach": ANOTHERS}, {}])
 def test_job_elsewhere_recorded_by_another_version_is_unknown(note: Note, reach: dict[str, Any]) -> None:
     note("train-1", "running")
-    note("train-2", record.ELSEWHERE, **{"backend": "fabric", **reach})
+    note("train-2", record.LED_ELSEWHERE, **{"backend": "fabric", **reach})
     out = io.StringIO()
     jobs.show_jobs(out, as_json=False)
     assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
@@ -136,7 +136,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     note("train-1", "running")
     note("train-2", "ended", code=3, reason="it failed", reach=ANOTHERS, processes=processes)
     note("train-3", "ended", code=0, reason="all ended", places=places, processes=processes)
-    assert known_jobs.find("train")["job"] == "train-1"
+    assert known_jobs.find_job("train")["job"] == "train-1"
     out = io.StringIO()
     jobs.show_status("train-2", out, as_json=False)
     assert jobs.stop("train-2", out, kill=False) == 0
@@ -151,7 +151,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
 
 
 def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
-    note("train-1", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("train-1", record.LED_ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("train-1", "running", workspace="/here", backend="fabric")
     (job,) = known_jobs.list_jobs()
     assert (job["state"], job["workspace"]) == ("running", "/here")
@@ -166,8 +166,8 @@ def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
 def test_node_lists_jobs_that_it_leads(note: Note) -> None:
     note("led", "running")
     note("another", "ended", end=record.POINTER, code=0, reach=ANOTHERS)
-    note("started", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
-    note("old", record.ELSEWHERE)
+    note("started", record.LED_ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
+    note("old", record.LED_ELSEWHERE)
     answer = subprocess.run([*NODE, "records"], stdout=subprocess.PIPE, check=True).stdout
     told = b"".join(relay.read_pieces(io.BytesIO(answer))).splitlines()
     assert [json.loads(line)["job"] for line in told] == ["led"]
@@ -188,7 +188,7 @@ def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.M
 
     monkeypatch.setattr(record, "_has_listener", ends)
     note("train-1", "running")
-    assert known_jobs.find("train-1")["state"] == "ended"
+    assert known_jobs.find_job("train-1")["state"] == "ended"
 
 
 def test_job_unknown_to_its_first_host_is_asked_for_again(
@@ -197,16 +197,16 @@ def test_job_unknown_to_its_first_host_is_asked_for_again(
     known: list[dict[str, Any]] = []
     monkeypatch.setattr(OnNode0, "read_records", lambda _: iter(()))
     monkeypatch.setattr(known_jobs, "_parse_records", lambda *_: known)
-    monkeypatch.setattr(fabric, "from_data", lambda data: data)
-    note("train-1", record.ELSEWHERE, end=record.POINTER, reach={})
+    monkeypatch.setattr(FabricFace, "from_data", lambda _face, _data: None)
+    note("train-1", record.LED_ELSEWHERE, end=record.POINTER, reach={})
     for _ in "12":
-        assert known_jobs.find("train-1")["state"] == "unknown"
+        assert known_jobs.find_job("train-1")["state"] == "unknown"
     with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
         jobs.stop("train-1", io.StringIO(), kill=False)
     known.append({"job": "train-1", "state": "ended", "code": 3})
-    assert known_jobs.find("train-1")["code"] == 3
+    assert known_jobs.find_job("train-1")["code"] == 3
     known.clear()
-    assert known_jobs.find("train-1")["code"] == 3  # noted here
+    assert known_jobs.find_job("train-1")["code"] == 3  # noted here
 
 
 @pytest.mark.parametrize(
@@ -215,19 +215,19 @@ def test_job_unknown_to_its_first_host_is_asked_for_again(
         {"state": "ended"},
         {"state": "running", "socket": "/no"},
         {"state": "lost", "end": record.POINTER, "reach": ANOTHERS},
-        {"state": record.ELSEWHERE, "end": record.POINTER, "reach": ANOTHERS, record.FORGOTTEN: True},
+        {"state": record.LED_ELSEWHERE, "end": record.POINTER, "reach": ANOTHERS, record.FORGOTTEN: True},
     ],
 )
 def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
     note("running", "running", started=0.0)
-    note("elsewhere", record.ELSEWHERE, end=record.POINTER, reach=ANOTHERS, started=0.0)
-    for number in range(record.KEPT + 5):
+    note("elsewhere", record.LED_ELSEWHERE, end=record.POINTER, reach=ANOTHERS, started=0.0)
+    for number in range(record.KEPT_RECORDS + 5):
         note(f"over-{number}", started=1.0 + number, **fields)
-    left = [f"over-{number}" for number in range(5, record.KEPT + 5)]
+    left = [f"over-{number}" for number in range(5, record.KEPT_RECORDS + 5)]
     for _ in "12":
         read = [r["job"] for r in record.read_all(record.get_folder(os.environ))]
         assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
-    assert len(list(Path(record.get_folder(os.environ)).iterdir())) == record.KEPT + 2
+    assert len(list(Path(record.get_folder(os.environ)).iterdir())) == record.KEPT_RECORDS + 2
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
@@ -242,9 +242,9 @@ def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
 def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (False, True):
         jobs.show_jobs(io.StringIO(), as_json=as_json)
-        assert "; --conf conf.py asks hosts, --namespace=NAME a cluster" in capsys.readouterr().err
+        assert "; --conf conf.py asks hosts, --namespace=NAME asks a cluster" in capsys.readouterr().err
     with pytest.raises(SpecError, match="no jobs are known here; --conf"):
-        known_jobs.find("train")
+        known_jobs.find_job("train")
     note("train-1", "ended", code=0)
     out = io.StringIO()
     jobs.show_jobs(out, as_json=True)
@@ -253,10 +253,10 @@ def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.Capture
 
 def test_secrets_of_jobs_go_with_their_records(note: Note) -> None:
     folder = Path(record.get_folder(os.environ))
-    for number in range(record.KEPT + 2):
+    for number in range(record.KEPT_RECORDS + 2):
         note(f"over-{number}", "ended", end=record.POINTER, reach={}, started=float(number), code=0)
         record.write_secret(str(folder / f"over-{number}.secret"), "00")
     record.read_all(str(folder))
     left = {path.name for path in folder.glob("*.secret")}
-    assert left == {f"over-{number}.secret" for number in range(2, record.KEPT + 2)}
+    assert left == {f"over-{number}.secret" for number in range(2, record.KEPT_RECORDS + 2)}
     assert {(folder / name).stat().st_mode & 0o777 for name in left} == {0o600}

@@ -9,27 +9,30 @@ import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
-from pslaunch.backends import fabric, local
-from pslaunch.backends.base import Line, Tell
-from pslaunch.backends.local import LocalBackend
+from pslaunch.backends.fabric import FabricFace
+from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.k8s.backend import K8sBackend
+from pslaunch.backends.k8s.way import ByItself
+from pslaunch.backends.lines import Line, Tell
+from pslaunch.backends.local import LocalFace
+from pslaunch.backends.local.backend import LocalBackend
+from pslaunch.backends.local.spec import make_local_site
 from pslaunch.errors import EndedEarlyError, FileError, HostError, HostsError, NodeLostError, SpecError
+from pslaunch.follow.watch import Watch
 from pslaunch.node import codes
 from pslaunch.node.head.events import Event
 from pslaunch.node.job import Limits, Node, Plan
 from pslaunch.node.later import record
 from pslaunch.node.line.wire import encode_control, make_hello
-from pslaunch.options.fabric_spec import Reach
 from pslaunch.options.hosts import Host
-from pslaunch.options.local_spec import make_local_site
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
-from pslaunch.run.result_folders import hold
-from pslaunch.run.watch import Watch
+from pslaunch.run.result_folders import hold_folders
 
 
 class Reaching(LocalBackend):
@@ -67,8 +70,7 @@ class Heard(io.StringIO):
 
 def job(name: str, workspace: Path, head: str) -> JobSpec:
     return JobSpec(
-        backend="local",
-        job_name=name,
+        draft=Plan(backend="local", name=name),
         workspace=workspace,
         site=make_local_site(workspace),
         head="node" if head == "node" else "launcher",
@@ -83,7 +85,7 @@ def test_interruption_is_answered_during_the_start_of_nodes(
     (tmp_path / "train.py").write_text("print('never')")
     spec = job("slow", tmp_path, head)
     out = Heard()
-    monkeypatch.setattr(local, "make_backend", lambda _: Reaching(out))
+    monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Reaching(out))
     if head == "node":
         with pytest.raises(EndedEarlyError):
             session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
@@ -128,7 +130,7 @@ def test_output_broken_before_the_head_exists_ends_the_job(
 ) -> None:
     (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
     spec = job("unread", tmp_path, head)
-    monkeypatch.setattr(local, "make_backend", lambda _: Waiting())
+    monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Waiting())
     monkeypatch.setattr(session, "Watch", Unread)
     Unread.found.clear()
     read_fd, write_fd = os.pipe()
@@ -150,17 +152,18 @@ def test_output_broken_before_the_head_exists_ends_the_job(
         *(
             (head, where)
             for head in ("launcher", "node")
-            for where in ("views.make_view.make_view", "run.watch.Watch.begin")
+            for where in ("views.make_view.make_view", "follow.watch.Watch.begin")
         ),
         ("launcher", "node.head.head.Head.attach"),
-        ("node", "run.observe.RemoteHead.lead"),
+        ("node", "follow.remote_head.RemoteHead.lead"),
     ],
 )
 def test_failure_during_the_start_ends_nodes_without_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, where: str
 ) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w')")
-    spec = job("failed", tmp_path, head)._replace(grace_s=60.0)
+    spec = job("failed", tmp_path, head)
+    spec = spec._replace(draft=spec.draft._replace(limits=Limits(grace_s=60.0)))
 
     def fail(*_: Any, **__: Any) -> NoReturn:
         raise OSError("no descriptors")
@@ -177,8 +180,9 @@ def test_job_elsewhere_without_a_local_record_is_not_started(
     def reaches(*_: object) -> NoReturn:
         pytest.fail("hosts are reached")
 
-    monkeypatch.setattr(fabric, "make_backend", reaches)
-    spec = job("far", tmp_path, "node")._replace(backend="fabric", detach=True)
+    monkeypatch.setattr(FabricFace, "make_backend", reaches)
+    spec = job("far", tmp_path, "node")._replace(detach=True)
+    spec = spec._replace(draft=spec.draft._replace(backend="fabric"))
     spec = spec._replace(site=spec.site._replace(remote=True, reach=Reach((Host("node1"),))))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
@@ -213,7 +217,7 @@ def test_secret_for_later_shells_ends_with_its_attached_job(
         f"import pathlib; print([p.name for p in pathlib.Path({str(state)!r}).rglob('*.secret')])"
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    monkeypatch.setattr(local, "make_backend", lambda _: Keeping())
+    monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Keeping())
     spec = job("j", tmp_path, "node")
     spec = spec._replace(site=spec.site._replace(remote=True))
     out = io.StringIO()
@@ -223,26 +227,23 @@ def test_secret_for_later_shells_ends_with_its_attached_job(
 
 
 @pytest.mark.timeout(90)
-def test_job_beside_another_of_its_folder_names_the_places_of_its_results(
+def test_job_is_refused_beside_another_of_its_folder_then_names_the_places_of_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = "import os; open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w'); raise SystemExit(3)"
     (tmp_path / "train.py").write_text(write)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    got, own, logs = tmp_path / "got", tmp_path / "got/j-2", tmp_path / "logs"
+    got, logs = tmp_path / "got", tmp_path / "logs"
     spec = job("j", tmp_path, "launcher")._replace(server_num=0, fetch_output=got, fetch_logs=logs)
     out = io.StringIO()
-    with hold(got, "j-1", print):
-        with pytest.raises(SpecError, match="of job j-1"):
-            session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out)
-        spec = spec._replace(default_folders=frozenset(["fetch_output"]))
-        assert session._run(spec, make_plan(spec, "j-2"), as_json=False, out=out) == (3, True)
-    first, *_, last = out.getvalue().splitlines()
-    assert first.startswith("pslaunch  | ")
-    assert f"job j-1 come there, which is not over; those of this job come into {own}" in first
+    plan = make_plan(spec, "j-2")
+    with hold_folders({"its": got}, "j-1", print), pytest.raises(SpecError, match="of job j-1"):
+        session._run(spec, plan, as_json=False, out=out)
+    assert session._run(spec, plan, as_json=False, out=out) == (3, True)
+    last = out.getvalue().splitlines()[-1]
     log = logs / "0-localhost/train.log"
-    assert last.endswith(f"results are in {own}; logs are in {logs}; the log of trainer/0 is {log}")
-    assert (own / "model").exists() and log.exists()
+    assert last.endswith(f"results are in {got}; logs are in {logs}; the log of trainer/0 is {log}")
+    assert (got / "model").exists() and log.exists()
 
 
 class Cutting(Keeping):
@@ -272,20 +273,14 @@ class Cutting(Keeping):
     def confirm(self) -> None:
         pass
 
-    def explain_loss(self) -> tuple[str, int]:
+    def explain_end(self, code: int) -> tuple[str, int]:
         return "", codes.NODE_LOST
 
     def remove(self) -> list[str]:
         raise AssertionError("its files are kept")
 
-    def adopt(self, job: str) -> None:
-        pass
-
     def describe_keeping(self) -> str:
         return ""
-
-    def explain_forgotten(self) -> FileError:
-        return FileError("forgotten")
 
 
 @pytest.mark.timeout(90)
@@ -301,7 +296,8 @@ def test_job_to_detach_is_over_only_if_its_end_was_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Event | None, code: int, state: str
 ) -> None:
     (tmp_path / "train.py").touch()
-    monkeypatch.setattr(local, "make_backend", lambda _: Cutting(end))
     spec, out = job("j", tmp_path, "node")._replace(detach=True), io.StringIO()
-    assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (code, True)
+    plan = make_plan(spec, "j-1")
+    monkeypatch.setattr(LocalFace, "make_way", lambda *_: ByItself(cast(K8sBackend, Cutting(end)), plan))
+    assert session._run(spec, plan, as_json=False, out=out) == (code, True)
     assert f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in out.getvalue()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import blocks
-from pslaunch.runtime.blocks import BLOCK_FLOATS, Piece, place
+from pslaunch.runtime.client import blocks
+from pslaunch.runtime.client.blocks import BLOCK_FLOATS, Piece, place
 
 pytestmark = pytest.mark.asan
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32
+from pslaunch.runtime.engine.arrays import F32
 
 pytestmark = pytest.mark.asan
 

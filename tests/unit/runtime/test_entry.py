@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pslaunch.runtime import attr, entry
-from pslaunch.runtime.param_config import make_config
+from pslaunch.runtime.engine import attr, entry
+from pslaunch.runtime.engine.param_config import make_config
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core, data_type, layer
-from pslaunch.runtime.arrays import Sequences
-from pslaunch.runtime.data_type import InputType
-from pslaunch.runtime.feeder import Feeder
-from pslaunch.runtime.graph import BATCH, Kind, Value
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine.arrays import Sequences
+from pslaunch.runtime.engine.feeder import Feeder
+from pslaunch.runtime.engine.graph import BATCH, Kind, Value
+from pslaunch.runtime.v2 import data_type, layer
+from pslaunch.runtime.v2.data_type import InputType
 
 pytestmark = pytest.mark.asan
 

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core, blocks, handshake, reference
-from pslaunch.runtime.kernel_numbers import Schedule
+from pslaunch.runtime import _core
+from pslaunch.runtime.client import blocks, handshake
+from pslaunch.runtime.engine.kernel_numbers import Schedule
 from pslaunch.runtime.pserver import threads as shards
 from pslaunch.runtime.shared import places
+from support import reference
 
 pytestmark = pytest.mark.asan
 

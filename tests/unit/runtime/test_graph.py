@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pslaunch.runtime.graph import BATCH, Program, Value, sort_values
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.engine.graph import BATCH, Graph, Value, sort_values
+from pslaunch.runtime.engine.param_config import ParamConfig
 
 TABLE = ParamConfig(name="table", rows=10, cols=4)
 
@@ -33,17 +33,17 @@ def test_a_chain_of_any_length_is_sorted() -> None:
     value = make_data("x")
     for i in range(5000):
         value = make_value(f"v{i}", value)
-    assert len(Program(sort_values([value]))) == 5001
+    assert len(Graph(sort_values([value]))) == 5001
 
 
 def test_parameters_are_in_the_order_of_the_values() -> None:
     bias = replace(TABLE, name="bias", rows=1)
     first, second = make_value("a", params=(TABLE, bias)), make_value("b", params=(TABLE,))
-    assert list(Program([first, second]).params) == ["table", "bias"]
+    assert list(Graph([first, second]).params) == ["table", "bias"]
 
 
 def test_one_name_one_parameter() -> None:
-    program = Program([make_value("a", params=(TABLE,))])
+    program = Graph([make_value("a", params=(TABLE,))])
     with pytest.raises(ValueError, match=r"parameter table: b needs \(9, 4\), .* \(10, 4\)"):
         program.add(make_value("b", params=(replace(TABLE, rows=9),)))
     with pytest.raises(ValueError, match="parameter table: b gives it other attributes"):
@@ -55,7 +55,7 @@ def test_one_name_one_parameter() -> None:
 
 
 def test_names_are_unique() -> None:
-    program = Program([make_data("clicks")])
+    program = Graph([make_data("clicks")])
     with pytest.raises(ValueError, match="two values have the name clicks"):
         program.add(make_data("clicks"))
     with pytest.raises(KeyError, match="no value 'click'; did you mean clicks"):
@@ -65,7 +65,7 @@ def test_names_are_unique() -> None:
 
 def test_an_input_of_another_program_is_named() -> None:
     stranger = make_data("x")
-    program = Program([make_data("x")])
+    program = Graph([make_data("x")])
     assert stranger not in program
     with pytest.raises(ValueError, match="total: its input x is in another program"):
         program.add(make_value("total", stranger))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.handshake import PLANE, Hello, ProofError, ServerSide, compare, greet, is_silent
+from pslaunch.runtime.client.handshake import PLANE, Hello, ProofError, ServerSide, compare, greet, is_silent
 from pslaunch.runtime.shared.prove import (
     ADDRESSES,
     HEAD,
@@ -61,13 +61,6 @@ def talk(side: ServerSide, secret: bytes, hello: Hello = HELLO) -> None:
             thread.join()
 
 
-@pytest.mark.parametrize("secret", [b"", b"of the job"])
-def test_equal_secrets_are_welcome(secret: bytes) -> None:
-    side = ServerSide(secret, accept_all)
-    talk(side, secret)
-    assert side.hello == HELLO
-
-
 @pytest.mark.parametrize(("theirs", "ours"), [(b"a", b"b"), (b"", b"b"), (b"a", b"")])
 def test_other_secrets_are_refused_by_both(theirs: bytes, ours: bytes) -> None:
     side = ServerSide(theirs, accept_all)
@@ -104,11 +97,6 @@ def test_a_proof_of_another_conversation_is_refused() -> None:
     assert second.hello is None
     first.feed(proof)
     assert first.hello == HELLO
-
-
-def test_the_reason_of_a_refusal_reaches_the_trainer() -> None:
-    with pytest.raises(ProofError, match="ports_num is 1 at trainer 1 and 2 at the pserver"):
-        talk(ServerSide(b"", lambda h: compare(h, dataclasses.replace(HELLO, ports_num=2), "a:1")), b"")
 
 
 @given(st.lists(st.integers(1, 50)))

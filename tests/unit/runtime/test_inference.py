@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import settings
+from pslaunch.runtime.process import settings
 from support.models import ngram_cost, ngrams
 
 

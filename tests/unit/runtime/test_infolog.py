@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.infolog import InfoLog, get_log_path
-from pslaunch.runtime.settings import resolve
+from pslaunch.runtime.process.infolog import InfoLog, get_log_path
+from pslaunch.runtime.process.settings import resolve
 
 
 def test_lines_have_glogs_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

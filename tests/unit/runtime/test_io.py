@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import static
-from pslaunch.runtime.io import DataLoader, GeneratorLoader
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.io import DataLoader, GeneratorLoader
 
 
 def read_samples() -> Iterator[tuple[Any, ...]]:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pslaunch.runtime import _core, reference
+from pslaunch.runtime import _core
+from support import reference
 
 pytestmark = pytest.mark.asan
 

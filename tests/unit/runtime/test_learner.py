@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import F32, Sequences
-from pslaunch.runtime.graph import BATCH, Kind, Program, Value
-from pslaunch.runtime.learner import Learner
-from pslaunch.runtime.ops import make_value
-from pslaunch.runtime.optimizer import Momentum
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.parameters import Parameters
-from pslaunch.runtime.plan import Feeds
-from pslaunch.runtime.updater import LocalUpdater
+from pslaunch.runtime.engine.arrays import F32, Sequences
+from pslaunch.runtime.engine.graph import BATCH, Graph, Kind, Value
+from pslaunch.runtime.engine.learner import Learner
+from pslaunch.runtime.engine.ops import make_value
+from pslaunch.runtime.engine.optimizer import Momentum
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.engine.plan import Feeds
+from pslaunch.runtime.engine.updater import LocalUpdater, ParamRules
 
 pytestmark = pytest.mark.asan
 
@@ -26,7 +26,7 @@ ALL: dict[str, Any] = {"axis": None, "keepdim": False}
 TABLE = ParamConfig(name="table", rows=7, cols=3, std=0.5, sparse=True)
 
 
-class Builder(Program):
+class Builder(Graph):
     """A program to which values are added by the names of their operations."""
 
     def data(
@@ -62,13 +62,13 @@ class Builder(Program):
 class Training:
     """A learner with an updater that adds gradients to the parameters, with their sign changed."""
 
-    def __init__(self, program: Program, loss: Value, *targets: Value, threads: int = 1) -> None:
+    def __init__(self, program: Graph, loss: Value, *targets: Value, threads: int = 1) -> None:
         self.parameters = Parameters(program.params)
         self.learner = Learner(program, self.parameters, threads=threads)
         self._ends = targets, loss
         plan = self.learner.get_plan(*self._ends)
-        optimizer = Momentum(learning_rate=1.0)
-        self.updater = LocalUpdater(plan.trained, plan.tables, self.parameters, optimizer)
+        rules = ParamRules(plan.trained, plan.tables, Momentum(learning_rate=1.0))
+        self.updater = LocalUpdater(rules, self.parameters)
         self.updater.start()
 
     def step(self, feeds: Feeds) -> list[npt.NDArray[Any]]:
@@ -298,6 +298,7 @@ def test_operations_refuse_inputs_that_do_not_fit() -> None:
 def test_a_table_of_lookups_is_no_weight() -> None:
     program = Builder()
     rows = program.look_up(program.data("ids", kind="id"))
-    loss = program.op("sum", program.op("fc", rows, params=[TABLE], keeps=1, size=3), **ALL)
+    product = program.op("fc", program.data("x", 7), params=[TABLE], keeps=1, size=3)
+    loss = program.op("sum", program.op("add", product, rows), **ALL)
     with pytest.raises(ValueError, match="parameter table: the table of lookups can't be the weight"):
         Learner(program, Parameters()).get_plan([loss])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pslaunch.runtime import _core, reference
-from pslaunch.runtime.arrays import F32, Ids, Index, find_rows, sum_rows
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine.arrays import F32, Ids, Index, find_rows, sum_rows
+from support import reference
 
 pytestmark = pytest.mark.asan
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import lr, static
-from pslaunch.runtime.nn.initializer import Constant
-from pslaunch.runtime.optimizer import Optimizer
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.engine import lr
+from pslaunch.runtime.engine.optimizer import Optimizer
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.program.initializer import Constant
 
 
 def list_rates(scheduler: lr.LRScheduler, count: int) -> list[float]:
@@ -60,9 +61,9 @@ def test_scheduler_of_a_program_goes_on_from_its_state(capsys: pytest.CaptureFix
         ),
         (lambda: lr.PiecewiseDecay([1, 2], [0.1, 0.2]), "expected one more than boundaries"),
         (lambda: lr.MultiStepDecay(0.1, [3, 2]), "milestones=.*, expected ascending numbers"),
-        (lambda: lr.StepDecay("0.1", 2), "learning_rate='0.1', expected a number"),  # type: ignore[arg-type]
+        (lambda: lr.StepDecay("0.1", 2), "learning_rate='0.1', expected a number"),
         (lambda: lr.StepDecay(-0.1, 2), r"learning_rate=-0\.1, expected 0 or more"),
-        (lambda: lr.LambdaDecay(0.1, 0.5), "lr_lambda=0.5, expected a function"),  # type: ignore[arg-type]
+        (lambda: lr.LambdaDecay(0.1, 0.5), "lr_lambda=0.5, expected a function"),
         (lambda: lr.LinearWarmup(0.1, 5, 0.1, 0.1), "expected more than start_lr"),
         (
             lambda: paddle.optimizer.SGD(lr.StepDecay(0.1, 2), learning_rate_schedule="poly"),

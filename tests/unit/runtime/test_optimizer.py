@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pslaunch.runtime import optimizer
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.engine import optimizer
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.strategy import Strategy
 
 pytestmark = pytest.mark.asan
 

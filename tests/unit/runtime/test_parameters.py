@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import param_config, settings
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.engine import param_config
+from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.process import settings
 from support.models import ngram_cost
 
 pytestmark = pytest.mark.asan
@@ -102,7 +103,7 @@ def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
 from support.memory import measure_peak
 

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import _core, entry
-from pslaunch.runtime.arrays import F32, Ids, Sequences
-from pslaunch.runtime.layer import make_program
-from pslaunch.runtime.ops import Draw
-from pslaunch.runtime.plan import Feeds, Plan, StepResult
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine import entry
+from pslaunch.runtime.engine.arrays import F32, Ids, Sequences
+from pslaunch.runtime.engine.ops import Draw
+from pslaunch.runtime.engine.plan import Feeds, Plan, StepResult
+from pslaunch.runtime.layer import Layer
+from pslaunch.runtime.v2.layer import make_program
 
 pytestmark = pytest.mark.asan
 
 SAMPLES = 7
 DRAW = Draw(seed=1, trainer=0, step=3)
-Layer = paddle.layer.Layer
 
 
 def vector(name: str, size: int) -> Layer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.progress import PERIOD_S, Progress
+from pslaunch.runtime.process.progress import PERIOD_S, Progress
 from pslaunch.runtime.shared import reports
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.remote_geo import _Rows
+from pslaunch.runtime.client.remote_geo import _Rows
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import _core, settings, static
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
-from pslaunch.runtime.nn.initializer import Assign
-from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.paddle2.program.initializer import Assign
+from pslaunch.runtime.process import settings
 from support.models import WORDS, digest, ngram_cost, ngrams
 
 pytestmark = pytest.mark.asan
@@ -154,7 +156,10 @@ def vector(name: str = "x", size: int = 4) -> Layer:
             lambda: paddle.layer.hsigmoid(vector(), vector("y")),
             "label y is not a data layer of integer_value",
         ),
-        (lambda: paddle.layer.hsigmoid(vector(), word(), num_classes=9), "not fewer than label word has, 10"),
+        (
+            lambda: paddle.layer.hsigmoid(vector(), word(), num_classes=9),
+            "num_classes=9, but label word has 10",
+        ),
         (lambda: paddle.layer.hsigmoid(vector(), word(1)), "num_classes=1, expected at least 2"),
         (lambda: paddle.layer.hsigmoid([vector(), vector("y")], word()), "layer.concat joins several"),
         (
@@ -189,7 +194,7 @@ def test_layers_that_do_not_fit_are_refused(call: Callable[[], Any], text: str) 
         (lambda x, y, w: static.nn.nce(x, y, 5, sampler="custom_dist"), "custom_dist=None do not fit"),
         (lambda x, y, w: static.nn.nce(x, y, 5, num_neg_samples=0), "expected at least 1"),
         (lambda x, y, w: static.nn.nce(y, y, 5), "y has id values, expected float"),
-        (lambda x, y, w: F.hsigmoid_loss(x, y, 5, x), "is no parameter, as create_parameter makes"),
+        (lambda x, y, w: F.hsigmoid_loss(x, y, 5, x), "is not a parameter, as create_parameter makes"),
         (lambda x, y, w: F.hsigmoid_loss(x, y, 4, w), r"weight w is \[4, 3\], expected \[3, 3\]"),
         (lambda x, y, w: F.hsigmoid_loss(x, y, 5, w, w), r"bias w is \[4, 3\], expected \[4, 1\]"),
         (lambda x, y, w: F.hsigmoid_loss(x, y, 5, w, None, y), "must both be given, or neither"),

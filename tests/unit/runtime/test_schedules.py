@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core, optimizer, reference
-from pslaunch.runtime.kernel_numbers import SCHEDULES, Schedule
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine import optimizer
+from pslaunch.runtime.engine.kernel_numbers import SCHEDULES, Schedule
+from pslaunch.runtime.engine.param_config import ParamConfig
+from support import reference
 
 pytestmark = pytest.mark.asan
 
@@ -71,44 +73,28 @@ def make_config(learning_rate: float = 1.0) -> ParamConfig:
     return ParamConfig(name="p", rows=1, cols=1, learning_rate=learning_rate)
 
 
+def name_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options by the names that optimizers have for them."""
+    return {f"learning_rate_{name}": value for name, value in options.items()}
+
+
 @pytest.mark.parametrize(
     ("options", "samples", "passes", "rate"),
     [
         ({}, 10**9, 9, 0.5),
-        ({"learning_rate_decay_a": 0.1, "learning_rate_decay_b": 2.0}, 10, 0, 0.125),
-        ({"learning_rate_schedule": "constant"}, 10, 0, 0.5),
-        (
-            {
-                "learning_rate_schedule": "exp",
-                "learning_rate_decay_a": 0.25,
-                "learning_rate_decay_b": 100,
-            },
-            *(50, 0, 0.25),
-        ),
-        (
-            {
-                "learning_rate_schedule": "discexp",
-                "learning_rate_decay_a": 0.5,
-                "learning_rate_decay_b": 100,
-            },
-            *(299, 0, 0.125),
-        ),
-        (
-            {
-                "learning_rate_schedule": "linear",
-                "learning_rate_decay_a": 0.125,
-                "learning_rate_decay_b": 0.125,
-            },
-            *(2, 0, 0.25),
-        ),
-        ({"learning_rate_schedule": "manual", "learning_rate_args": "10:1.0,20:0.5"}, 11, 0, 0.25),
-        ({"learning_rate_schedule": "manual", "learning_rate_args": "10:1.0,20:0.5"}, 1000, 0, 0.25),
-        ({"learning_rate_schedule": "pass_manual", "learning_rate_args": "0:1.0,1:0.5"}, 1000, 0, 0.5),
-        ({"learning_rate_schedule": "pass_manual", "learning_rate_args": "0:1.0,1:0.5"}, 1000, 1, 0.25),
+        ({"decay_a": 0.1, "decay_b": 2.0}, 10, 0, 0.125),
+        ({"schedule": "constant"}, 10, 0, 0.5),
+        ({"schedule": "exp", "decay_a": 0.25, "decay_b": 100}, 50, 0, 0.25),
+        ({"schedule": "discexp", "decay_a": 0.5, "decay_b": 100}, 299, 0, 0.125),
+        ({"schedule": "linear", "decay_a": 0.125, "decay_b": 0.125}, 2, 0, 0.25),
+        ({"schedule": "manual", "args": "10:1.0,20:0.5"}, 11, 0, 0.25),
+        ({"schedule": "manual", "args": "10:1.0,20:0.5"}, 1000, 0, 0.25),
+        ({"schedule": "pass_manual", "args": "0:1.0,1:0.5"}, 1000, 0, 0.5),
+        ({"schedule": "pass_manual", "args": "0:1.0,1:0.5"}, 1000, 1, 0.25),
     ],
 )
 def test_rates_follow_the_options(options: dict[str, Any], samples: int, passes: int, rate: float) -> None:
-    made = optimizer.Momentum(learning_rate=0.5, **options)
+    made = optimizer.Momentum(learning_rate=0.5, **name_options(options))
     for factor in (1.0, 2.0):
         rule = made.make_rule(make_config(learning_rate=factor)).pack_at(samples, passes, 1.0)
         assert rule[1] == pytest.approx(rate * factor, rel=1e-7)
@@ -117,38 +103,20 @@ def test_rates_follow_the_options(options: dict[str, Any], samples: int, passes:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"learning_rate_schedule": "discex"}, "learning_rate_schedule='discex'; did you mean discexp?"),
-        ({"learning_rate_schedule": 7}, "learning_rate_schedule=7, expected one of constant, poly"),
-        ({"learning_rate_decay_a": float("nan")}, "learning_rate_decay_a nan, expected 0 to 1e30"),
-        ({"learning_rate_decay_b": -1}, "learning_rate_decay_b -1, expected 0 to 1e30"),
-        ({"learning_rate_schedule": "exp"}, "learning_rate_decay_a 0, expected 1e-30 to 1e30"),
-        ({"learning_rate_schedule": "manual"}, "learning_rate_args='', expected text as '1000:1.0,2000:0.5'"),
-        (
-            {"learning_rate_args": "1:1"},
-            "learning_rate_args='1:1', which has no effect with the schedule poly",
-        ),
-        (
-            {"learning_rate_schedule": "manual", "learning_rate_args": "10:1,x:2"},
-            "'x:2', expected the end of a segment, a colon and a factor",
-        ),
-        (
-            {"learning_rate_schedule": "manual", "learning_rate_args": "10:1,5:2"},
-            "the end of a segment 5, expected ascending ones",
-        ),
-        (
-            {"learning_rate_schedule": "manual", "learning_rate_args": "-1:1"},
-            "the end of a segment is negative",
-        ),
-        (
-            {"learning_rate_schedule": "manual", "learning_rate_args": "10:inf"},
-            "a segment's factor inf, expected a finite number",
-        ),
-        (
-            {"learning_rate_schedule": "constant", "learning_rate_decay_a": 0.1},
-            r"learning_rate_decay_a 0\.1, expected none, or 0",
-        ),
+        ({"schedule": "discex"}, "schedule='discex'; did you mean discexp?"),
+        ({"schedule": 7}, "schedule=7, expected one of constant, poly"),
+        ({"decay_a": float("nan")}, "decay_a nan, expected 0 to 1e30"),
+        ({"decay_b": -1}, "decay_b -1, expected 0 to 1e30"),
+        ({"schedule": "exp"}, "decay_a 0, expected 1e-30 to 1e30"),
+        ({"schedule": "manual"}, "args='', expected text as '1000:1.0,2000:0.5'"),
+        ({"args": "1:1"}, "args='1:1', which has no effect with the schedule poly"),
+        ({"schedule": "manual", "args": "10:1,x:2"}, "'x:2', expected the end of a segment, a colon and a"),
+        ({"schedule": "manual", "args": "10:1,5:2"}, "the end of a segment 5, expected ascending ones"),
+        ({"schedule": "manual", "args": "-1:1"}, "the end of a segment is negative"),
+        ({"schedule": "manual", "args": "10:inf"}, "a segment's factor inf, expected a finite number"),
+        ({"schedule": "constant", "decay_a": 0.1}, r"decay_a 0\.1, expected none, or 0"),
     ],
 )
 def test_wrong_options_of_a_schedule_are_errors(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=rf"optimizer\.Adam: .*{text}"):
-        optimizer.Adam(**options)
+        optimizer.Adam(**name_options(options))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import settings
-from pslaunch.runtime.arrays import F32, Sequences
-from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.engine.arrays import F32, Sequences
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.process import settings
 
 WORDS, DIM = 20, 3
 TEXTS = [[1, 5, 1], [], [7], [2, 2]]

@@ -9,8 +9,8 @@ from dataclasses import fields
 
 import pytest
 
-from pslaunch.runtime import settings
-from pslaunch.runtime.settings import build_pserver_options, resolve
+from pslaunch.runtime.process import settings
+from pslaunch.runtime.process.settings import build_pserver_options, resolve
 from pslaunch.runtime.shared import env
 
 

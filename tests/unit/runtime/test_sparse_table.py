@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pslaunch.runtime import _core, reference
+from pslaunch.runtime import _core
+from support import reference
 
 pytestmark = pytest.mark.asan
 

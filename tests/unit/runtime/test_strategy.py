@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.strategy import Strategy, make_v2_strategy
+from pslaunch.runtime.engine.strategy import Strategy, make_v2_strategy
 
 
 def test_without_is_async_steps_are_synchronous() -> None:

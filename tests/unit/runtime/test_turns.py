@@ -14,10 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pslaunch.runtime import _core, reference
-from pslaunch.runtime.entry import ANY
-from pslaunch.runtime.kernel_numbers import Schedule
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine.entry import ANY
+from pslaunch.runtime.engine.kernel_numbers import Schedule
 from pslaunch.runtime.pserver.threads import EVENT, MAIL
+from support import reference
 
 pytestmark = pytest.mark.asan
 
@@ -62,7 +63,7 @@ class Shard:
         os.set_blocking(event_in, False)
 
         def run() -> None:
-            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, [])
+            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, [], print)
             os.close(event_in)
             os.close(mail_out)
 

@@ -17,12 +17,12 @@ from pslaunch.node.dispatch import manifest as manifest_module
 from pslaunch.node.dispatch.data_shards import DataShards
 from pslaunch.node.dispatch.manifest import Entry, decode, encode
 from pslaunch.node.dispatch.sender import Source
-from pslaunch.node.dispatch.staging import Incoming
+from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data
 from pslaunch.node.loop import Loop
 from pslaunch.ship import package as package_module
-from pslaunch.ship.package import Folder, list_package
+from pslaunch.ship.package import PackageFolder, list_package
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_large_folders_of_tools_are_named_with_their_sizes(
     assert said == [said[0]] * 2 and "a line in .pslaunchignore leaves it out" in said[0]
     with contextlib.closing(Loop()) as loop:
         came: list[object] = []
-        Folder(loop, Package(str(folder)), {}, said.append).get(came.append, came.append)
+        PackageFolder(loop, Package(str(folder)), {}, said.append).get(came.append, came.append)
         loop.run(lambda: bool(came))
     assert said.pop() == said[0]
     (folder / ".pslaunchignore").write_text(".git\n__pycache__\n")
@@ -150,7 +150,7 @@ def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 def test_an_unchanged_folder_is_listed_without_reading_it(
     folder: Path, listed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package_module, "read", None)
+    monkeypatch.setattr(package_module, "add_hashes", None)
     again = list_package(Package(str(folder)), {})
     assert again.manifest == listed and again.entries == decode(listed)
 
@@ -198,7 +198,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     (folder / "same-as-1").write_text("shard 1")
     source = list_package(Package(str(folder)), {})
     of = DataShards(["x-{}"])
-    node = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    node = Staging(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     wants = node.list_lacking(source.manifest)
     assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
     for want in wants:
@@ -209,7 +209,7 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     for e in forward.make_part(of.split(forward.entries, 2)({1})).entries:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
-    again = Incoming(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    again = Staging(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     assert again.list_lacking(source.manifest) == []  # a second time nothing travels
     again.close()
 

@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from pslaunch.ship.wheel import RUNTIME, make_wheel
+from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 
 IMPORT = """
 import sys
@@ -19,7 +19,7 @@ print(pslaunch.__file__, core.__file__, sep="|")
 
 def test_wheel_of_the_runtime_is_imported_and_has_no_launcher(tmp_path: Path) -> None:
     packed, there = tmp_path / "x.whl", tmp_path / "there"
-    packed.write_bytes(make_wheel(RUNTIME))
+    packed.write_bytes(make_wheel(RUNTIME_FILES))
     with zipfile.ZipFile(packed) as wheel:
         info = next(name for name in wheel.namelist() if name.endswith("/RECORD"))
         recorded = [line.split(",")[0] for line in wheel.read(info).decode().splitlines()]
@@ -32,4 +32,4 @@ def test_wheel_of_the_runtime_is_imported_and_has_no_launcher(tmp_path: Path) ->
 
 
 def test_equal_files_give_an_equal_wheel() -> None:
-    assert make_wheel(RUNTIME) == make_wheel(RUNTIME)
+    assert make_wheel(RUNTIME_FILES) == make_wheel(RUNTIME_FILES)

@@ -48,7 +48,7 @@ def test_keeper_of_the_zipapp_greets(app: Path) -> None:
 
 
 def test_it_loads_no_numpy_and_none_of_the_launcher(app: Path) -> None:
-    code = "import pslaunch.node.agent.boot, pslaunch.node.head.head, sys; print(*sorted(sys.modules))"
+    code = "import pslaunch.node.agent.run_agent, pslaunch.node.head.head, sys; print(*sorted(sys.modules))"
     code = f"import sys; sys.path.insert(0, {str(app)!r}); {code}"
     argv = [sys.executable, "-I", "-S", "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -28,4 +28,4 @@ def test_a_wrapper_may_say_something_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["echo '[1]'", "echo '{'", "exit 0", "echo 1 2"])
 def test_other_programs_than_python_are_reported(tmp_path: Path, text: str) -> None:
     facts = inspect_python(script(tmp_path / "python", text), ORDER, str(tmp_path))
-    assert facts["error"].endswith("it is no Python 3")
+    assert facts["error"].endswith("it is not Python 3")

@@ -8,20 +8,20 @@ import re
 import socket
 import subprocess
 
-from pslaunch.backends.local import NODE
+from pslaunch.backends.here import NODE
 from pslaunch.node import codes
 from support import leaks
 from support.jobs import until_nothing_runs
 from support.process import poll_until
 
-ORDER = {"addrs": ["127.0.0.1"], "head": "launcher", "lost_after": 3.0, "grace": 0.0, "mark": ""}
+ORDER = {"addrs": ["127.0.0.1"], "head": "launcher", "lost_after": 3.0, "grace": 0.0}
 
 
 def start_rank(port: int, local_size: int) -> subprocess.Popen[str]:
     order = json.dumps({**ORDER, "name": os.urandom(8).hex(), "port": port})
     names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
     ranks = {"OMPI_COMM_WORLD_RANK": "0", **dict.fromkeys(names, str(local_size))}
-    environ = {**os.environ, **ranks, "PSLAUNCH_MPI_SECRET": "00" * 32}
+    environ = {**os.environ, **ranks, "PSLAUNCH_CARRIED_SECRET": "00" * 32}
     return subprocess.Popen([*NODE, "rank", order], env=environ, stderr=subprocess.PIPE, text=True)
 
 

@@ -47,7 +47,7 @@ class Told:
         self._line: MessageLine[Any] = MessageLine(
             loop, fd, fd, lost_after_s=30, on_message=self._hear, on_lost=print
         )
-        begun = Beginning(plan_job(), "n0", "n0", 1, 1.0)
+        begun = Beginning(plan_job(), "n0", 1, 1.0)
         self._stand_in = StandIn(loop, ours.detach(), begun, b"", "", str(folder), write_fd)
         self._count, self._answers = 0, 0
 

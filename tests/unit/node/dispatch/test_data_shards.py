@@ -28,17 +28,6 @@ def test_numbers_are_found_in_paths(pattern: str, path: str, number: int | None)
     assert DataShards([pattern]).find_number(path) == number
 
 
-def test_every_file_has_its_node_and_the_others_have_it_not() -> None:
-    shards = DataShards(["data/x-{:03d}"])
-    entries = [Entry(f"data/x-{i:03d}", "f", 0o644, 0, 0, "") for i in range(7)]
-    trainers = {0: {0, 3}, 1: {1}, 2: {2}}  # by node
-    for node, ranks in trainers.items():
-        got = shards.split(entries, 4)(ranks)
-        assert got == [e for i, e in enumerate(entries) if i % 4 in ranks], node
-    everybodys = [Entry("train.py", "f", 0o644, 0, 0, "")]
-    assert shards.split(everybodys, 4)(set()) == everybodys
-
-
 def test_split_looks_at_each_file_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = DataShards(["data/x-{:03d}"])
     names = ["data", *(f"data/x-{i:03d}" for i in range(50)), "train.py"]

@@ -14,8 +14,8 @@ import pytest
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import into_place as place
 from pslaunch.node.dispatch.into_place import Store
-from pslaunch.node.dispatch.manifest import Entry, Hashes, encode, read, walk
-from pslaunch.node.dispatch.staging import Incoming
+from pslaunch.node.dispatch.manifest import Entry, Hashes, add_hashes, encode, walk_folder
+from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
 
 Tree = dict[str, Any]
@@ -60,7 +60,7 @@ def state(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def package(source: Path) -> list[Entry]:
-    found = read(walk(str(source)), Hashes(str(source) + ".hashes"))
+    found = add_hashes(walk_folder(str(source)), Hashes(str(source) + ".hashes"))
     assert not found.problems
     return found.entries
 
@@ -68,7 +68,7 @@ def package(source: Path) -> list[Entry]:
 def dispatch(source: Path, workspace: Path) -> list[int]:
     """Do what both ends do, without a line between them; returns the files that were sent."""
     entries = package(source)
-    incoming = Incoming(str(workspace))
+    incoming = Staging(str(workspace))
     wants = incoming.list_lacking(encode(entries))
     for want in wants:
         content = (source / entries[want.file].path).read_bytes()
@@ -279,7 +279,7 @@ def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
     build(tmp_path / "new", {"b": "GOODxxxx"})
     ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
-    incoming = Incoming(str(ws))
+    incoming = Staging(str(ws))
     assert incoming.list_lacking(encode(package(tmp_path / "new"))) == []  # it is there already, as a
     (ws / "a").write_text("EVILxxxx")
     with pytest.raises(Refusal, match="has changed since it was listed"):
@@ -305,7 +305,7 @@ def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     (ws / "run.sh").unlink()
-    incoming = Incoming(str(ws))
+    incoming = Staging(str(ws))
     for source in ("old", "new"):  # as a receiver does that looks before it knows what is offered
         assert incoming.list_lacking(encode(package(tmp_path / source))) == []
     incoming.place()

@@ -16,11 +16,11 @@ from pslaunch.node.dispatch.manifest import (
     Entry,
     Hashes,
     ManifestError,
+    add_hashes,
     compute_digest,
     decode,
     encode,
-    read,
-    walk,
+    walk_folder,
 )
 
 EMPTY = compute_digest(b"")
@@ -48,7 +48,7 @@ def file(path: str, content: str = EMPTY, size: int = 0) -> Entry:
 
 
 def test_walk_leaves_out_the_nodes_own_files(folder: Path, tmp_path: Path) -> None:
-    found = read(walk(str(folder)), hashes(tmp_path))
+    found = add_hashes(walk_folder(str(folder)), hashes(tmp_path))
     assert not found.problems
     assert [(e.path, e.kind) for e in found.entries] == [
         ("data", "d"), ("data/a.txt", "f"), ("data/log", "d"), ("data/log/old", "f"), ("train.py", "f"),
@@ -78,7 +78,7 @@ def test_large_files_are_hashed_at_once(
         (folder / name).write_bytes(content)
     for path in ("data/a.txt", "data/log/old"):
         (folder / path).unlink()
-    found = read(walk(str(folder)), Together(str(tmp_path / "hashes")))
+    found = add_hashes(walk_folder(str(folder)), Together(str(tmp_path / "hashes")))
     assert {e.path: e.content for e in found.entries if e.kind == "f"} == {
         name: compute_digest(content) for name, content in large.items()
     }
@@ -87,7 +87,7 @@ def test_large_files_are_hashed_at_once(
 def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/na\xffme \n")).touch()
     (folder / "near").symlink_to("data/a.txt")
-    entries = read(walk(str(folder)), hashes(tmp_path)).entries
+    entries = add_hashes(walk_folder(str(folder)), hashes(tmp_path)).entries
     assert decode(encode(entries)) == entries
 
 
@@ -96,7 +96,7 @@ def test_every_unsendable_file_is_named(folder: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(str(folder / "sock"))
     (folder / "data/far").symlink_to("/etc")
-    problems = "; ".join(read(walk(str(folder)), hashes(tmp_path)).problems)
+    problems = "; ".join(add_hashes(walk_folder(str(folder)), hashes(tmp_path)).problems)
     for name in ("pipe is neither", "sock is neither", "data/far is a link that leads out, to /etc"):
         assert name in problems
 
@@ -106,7 +106,11 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
     (folder / "data/whole").symlink_to(folder / "train.py")
     (folder / "data/round").symlink_to(f"../../{folder.name}/train.py")
     (folder / "dangling").symlink_to("data/none")
-    links = {e.path: e.content for e in read(walk(str(folder)), hashes(tmp_path)).entries if e.kind == "l"}
+    links = {
+        e.path: e.content
+        for e in add_hashes(walk_folder(str(folder)), hashes(tmp_path)).entries
+        if e.kind == "l"
+    }
     assert links == {
         "near": "data/a.txt", "data/whole": "../train.py", "data/round": "../train.py",
         "dangling": "data/none",
@@ -116,7 +120,7 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
 def test_links_out_of_the_folder_stay_if_nodes_see_the_same_files(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "far.txt").write_text("far")
     (folder / "far").symlink_to("../far.txt")
-    found = read(walk(str(folder), links_out=True), hashes(tmp_path))
+    found = add_hashes(walk_folder(str(folder), links_out=True), hashes(tmp_path))
     assert not found.problems
     assert ("m", str(tmp_path / "far.txt")) in [(e.kind, e.content) for e in found.entries]
 
@@ -129,7 +133,7 @@ def test_folders_that_are_left_out_are_not_entered(folder: Path, tmp_path: Path)
         seen.append((path, is_folder))
         return path == "data/secret"
 
-    found = read(walk(str(folder), ignored=ignored, skip=("data/log",)), hashes(tmp_path))
+    found = add_hashes(walk_folder(str(folder), ignored=ignored, skip=("data/log",)), hashes(tmp_path))
     assert [e.path for e in found.entries] == ["data", "data/a.txt", "train.py"]
     assert ("data/secret", True) in seen
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.node.dispatch.manifest import Hashes, read, walk
+from pslaunch.node.dispatch.manifest import Hashes, add_hashes, walk_folder
 from pslaunch.node.dispatch.peers import Fetching, Serving
 from pslaunch.node.dispatch.receiver import Receiver
 from pslaunch.node.dispatch.sender import Sender, Source
@@ -136,7 +136,7 @@ def source(tmp_path: Path) -> Source:
     folder.mkdir()
     (folder / "large").write_bytes(os.urandom(SIZE))
     (folder / "small").write_text("small")
-    return Source(str(folder), read(walk(str(folder)), Hashes(f"{folder}.hashes")).entries)
+    return Source(str(folder), add_hashes(walk_folder(str(folder)), Hashes(f"{folder}.hashes")).entries)
 
 
 @pytest.fixture(params=[SECRET, b"x" * 32], ids=["secret", "wrong"])

@@ -11,8 +11,8 @@ import pytest
 
 from pslaunch.node.dispatch import unchanged as seen
 from pslaunch.node.dispatch.into_place import MANIFEST, Store
-from pslaunch.node.dispatch.manifest import Hashes, compute_digest, encode, read, walk
-from pslaunch.node.dispatch.staging import Incoming
+from pslaunch.node.dispatch.manifest import Hashes, add_hashes, compute_digest, encode, walk_folder
+from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
 
 LONG_AGO_NS = 1_700_000_000_000_000_000
@@ -26,13 +26,13 @@ def package(tmp_path: Path) -> bytes:
     (folder / "data/a\nb").write_text("first")
     (folder / os.fsdecode(b"\xff")).write_text("second")
     (folder / "link").symlink_to("data")
-    return encode(read(walk(str(folder)), Hashes(os.devnull)).entries)
+    return encode(add_hashes(walk_folder(str(folder)), Hashes(os.devnull)).entries)
 
 
 @pytest.fixture
 def store(tmp_path: Path, package: bytes) -> Store:
     """Return a workspace filled with the package."""
-    incoming = Incoming(str(tmp_path / "ws"))
+    incoming = Staging(str(tmp_path / "ws"))
     contents = {compute_digest(text): text for text in (b"first", b"second")}
     for want in incoming.list_lacking(package):
         incoming.take([Data(want.file, 0, contents[incoming.listed[want.file].content])])
@@ -45,7 +45,7 @@ def store(tmp_path: Path, package: bytes) -> Store:
 def test_untouched_workspace_is_known_without_its_manifest(store: Store, package: bytes) -> None:
     (Path(store.workspace) / "made by a program").write_text("this is none of the package's business")
     assert seen.glance(store) == compute_digest(package)
-    again = Incoming(store.workspace)
+    again = Staging(store.workspace)
     assert again.glance() == compute_digest(package)
     before = Path(store.path, MANIFEST).stat()
     again.place()
@@ -87,7 +87,7 @@ def test_every_change_ends_the_fast_path(store: Store, change: Callable[[Path], 
 
 
 def test_wrong_workspace_keeps_no_fingerprints(store: Store, package: bytes) -> None:
-    incoming = Incoming(store.workspace)
+    incoming = Staging(store.workspace)
     incoming.list_lacking(package)
     incoming.place()
     rewrite(Path(store.workspace) / "data/a\nb")

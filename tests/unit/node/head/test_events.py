@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.node.head.events import MAX_EVENT_BYTES, Recent, check_event, clean_event, make_end
+from pslaunch.node.head.events import MAX_EVENT_BYTES, RecentEvents, check_event, clean_event, make_end
 from pslaunch.node.logs import clean_all
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -21,12 +21,12 @@ def line(number: int, text: str) -> dict[str, Any]:
     return {"n": number, "time": 1.0 + number, "event": "line", "process": "trainer/0", "text": text}
 
 
-def numbers(recent: Recent, cursor: int, limit: int | None = None) -> list[int]:
+def numbers(recent: RecentEvents, cursor: int, limit: int | None = None) -> list[int]:
     return [event["n"] for event in recent.list_since(cursor, limit)]
 
 
 def test_cursor_and_limit_select_events() -> None:
-    recent = Recent()
+    recent = RecentEvents()
     for n in (0, 1, 2, 5, 6):  # 3 and 4 were never heard of
         recent.add(line(n, "x"))
     assert numbers(recent, 0) == [0, 1, 2, 5, 6]
@@ -37,7 +37,7 @@ def test_cursor_and_limit_select_events() -> None:
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 45), st.none() | st.integers(0, 9))
 def test_any_gaps_leave_all_events_from_the_cursor_on(kept: set[int], cursor: int, limit: int | None) -> None:
-    recent = Recent()
+    recent = RecentEvents()
     for n in sorted(kept):
         recent.add(line(n, "x"))
     assert numbers(recent, cursor, limit) == [n for n in sorted(kept) if n >= cursor][:limit]
@@ -61,14 +61,14 @@ def test_lines_are_checked_and_cleaned_like_all_events(changed: dict[str, Any]) 
 
 
 def test_oldest_events_beyond_the_limit_are_dropped() -> None:
-    recent = Recent(most=3)
+    recent = RecentEvents(most=3)
     for n in range(10):
         recent.add(line(n, "x"))
     assert numbers(recent, 0) == [7, 8, 9]
 
 
 def test_event_over_the_limit_is_kept_alone() -> None:
-    recent = Recent(most_bytes=5_000)
+    recent = RecentEvents(most_bytes=5_000)
     for n, length in enumerate((10, 10, 8_000)):
         recent.add(line(n, "x" * length))
     assert numbers(recent, 0) == [2]
@@ -79,7 +79,7 @@ def test_event_over_the_limit_is_kept_alone() -> None:
 def test_memory_is_bounded_for_any_lines() -> None:
     for text in ("", "x" * 8192, "\N{GRINNING FACE}" * 8192):
         tracemalloc.start()
-        recent = Recent(most=100_000)
+        recent = RecentEvents(most=100_000)
         for n in range(60_000 if not text else 5000):
             recent.add(line(n, f"{n}{text}"))
         taken = tracemalloc.get_traced_memory()[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head, on_node
+from pslaunch.node.head import head, leader, output
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.line import wire
@@ -102,7 +102,7 @@ def led() -> Iterator[Led]:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ('{"type": "received", "bytes": Infinity}', "Infinity is no number"),
+        ('{"type": "received", "bytes": Infinity}', "Infinity is not a number"),
         ('{"type": "exited", "key": "trainer/0", "written": 1e999}', "OverflowError"),
         ('{"type": "furnished"}', "KeyError"),
     ],
@@ -126,7 +126,7 @@ TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"
     [
         ({**PREPARED, "addrs": []}, "a node has at least one address"),
         ({**PREPARED, "addrs": ["127.0.0.1"] * 65}, "a node has at most 64 addresses"),
-        ({**PREPARED, "addrs": ["a host"]}, "'a host' is no address"),
+        ({**PREPARED, "addrs": ["a host"]}, "'a host' is not an address"),
         ({**EXITED, "code": 256}, "code can't be '256'"),
         ({**EXITED, "signal": "SIGKILL"}, "code can't be '0'"),
         ({**TROUBLE, "code": 0}, "code can't be '0'"),
@@ -179,11 +179,11 @@ def test_long_text_of_a_node_is_cut(led: Led) -> None:
 def test_events_for_an_observer_fit_a_message(led: Led) -> None:
     for text in ("\N{GRINNING FACE}", "\N{LATIN SMALL LETTER E WITH ACUTE}", '"'):
         first = led.head.list_events(0)[1]
-        for _ in range(on_node.CHUNK):
+        for _ in range(leader.CHUNK):
             led.head.tell("line", process="trainer/0", text=text * MAX_LINE_CHARS)
         cursor = first
-        while cursor < first + on_node.CHUNK:
-            events, cursor = led.head.list_events(cursor, on_node.CHUNK, on_node.CHUNK_BYTES)
+        while cursor < first + leader.CHUNK:
+            events, cursor = led.head.list_events(cursor, leader.CHUNK, leader.CHUNK_BYTES)
             assert events and encode_control({"type": "events", "events": events})
 
 
@@ -208,12 +208,12 @@ def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
 
 def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
-    told = b"yes\n" * head.SHOW_LINES
+    told = b"yes\n" * output.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_output(piece))
         led.later(0.1)
     led.say(b"".join(encode_control({**EXITED, "written": len(told) + 8})))
-    assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
+    assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
     assert [e["bytes"] for e in led.events("gap")] == [8, 23]
@@ -240,7 +240,7 @@ def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     ahead = b"".join(encode_control({**EXITED, "code": 3, "ahead": True}))
     led.say(ahead)
     led.say(ahead)
-    assert led.head._lines_left["trainer/0"] == head.SHOW_LINES + head.SHOW_LINES_OF_FAILED
+    assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
 
 
 def test_an_answer_may_come_behind_much_output(led: Led) -> None:

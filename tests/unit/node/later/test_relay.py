@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, listing
-from pslaunch.node.agent.folders import Premises
+from pslaunch.node.agent.job_folders import JobFolders
 from pslaunch.node.later import relay
-from pslaunch.node.later.relay import NOTES, PIECE_BYTES, AnswerWriter, pack, read_pieces
+from pslaunch.node.later.relay import ANSWER_PIECE_BYTES, NOTES, AnswerWriter, pack_folder, read_pieces
 from pslaunch.node.listing import EARLIER, OWNER
 from pslaunch.node.loop import Loop
 
@@ -33,7 +32,7 @@ def answer(*words: str) -> bytes:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "some file"
-    path.write_bytes(os.urandom(PIECE_BYTES + 17))
+    path.write_bytes(os.urandom(ANSWER_PIECE_BYTES + 17))
     return path
 
 
@@ -43,7 +42,7 @@ def test_a_file_comes_whole(file: Path) -> None:
 
 def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
     whole = answer("read", str(file))
-    for cut in (0, 3, 4, 1000, PIECE_BYTES + 4, len(whole) - 5, len(whole) - 1):
+    for cut in (0, 3, 4, 1000, ANSWER_PIECE_BYTES + 4, len(whole) - 5, len(whole) - 1):
         with pytest.raises(EOFError, match="cut off"):
             list(read_pieces(io.BytesIO(whole[:cut])))
     with pytest.raises(EOFError, match="a piece of"):
@@ -51,12 +50,17 @@ def test_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
 
 
 def test_an_answer_that_lost_bytes_is_an_error(file: Path) -> None:
-    file.write_bytes(bytes(3 * PIECE_BYTES))  # its zeros must not be read as the end
+    file.write_bytes(bytes(3 * ANSWER_PIECE_BYTES))  # its zeros must not be read as the end
     whole = answer("read", str(file))
-    for lost in (slice(0, 1), slice(10, 5000), slice(100, PIECE_BYTES), slice(4, PIECE_BYTES + 24)):
+    for lost in (
+        slice(0, 1),
+        slice(10, 5000),
+        slice(100, ANSWER_PIECE_BYTES),
+        slice(4, ANSWER_PIECE_BYTES + 24),
+    ):
         with pytest.raises(EOFError):
             list(read_pieces(io.BytesIO(whole[: lost.start] + whole[lost.stop :])))
-    piece = PIECE_BYTES + 20
+    piece = ANSWER_PIECE_BYTES + 20
     for at in (
         slice(0, piece),
         slice(piece, 2 * piece),
@@ -74,15 +78,6 @@ def test_folder_is_packed_and_missing_output_is_empty(file: Path) -> None:
         packed = answer("results", str(path), *whose)
         with tarfile.open(fileobj=io.BytesIO(b"".join(read_pieces(io.BytesIO(packed))))) as archive:
             assert sorted(archive.getnames()) == wanted
-
-
-def test_logs_of_nodes_that_share_the_folder_are_not_those_of_the_first(tmp_path: Path) -> None:
-    for name in ("log/node-1", "log/node-mine", "state/node-1"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "log/train.log").write_text("of the first")
-    packed = unpacked(answer("pack", str(tmp_path / "log"), str(tmp_path / "state"), "demo-1"))
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        assert sorted(archive.getnames()) == ["node-mine", "train.log"]
 
 
 @pytest.mark.parametrize(
@@ -107,46 +102,6 @@ def test_a_file_or_log_folder_that_is_not_there_is_named(tmp_path: Path) -> None
         )
         said = f"pslaunch {command}: {tmp_path}/no: No such file or directory\n"
         assert (done.returncode, done.stderr) == (codes.IO, said)
-
-
-def test_files_of_another_job_are_refused(file: Path) -> None:
-    state = file.parent / "state"
-    whose = (str(state), "mine-1")
-    assert b"".join(read_pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
-    state.mkdir()
-    (state / OWNER).write_text("mine-1\n")
-    assert b"".join(read_pieces(io.BytesIO(answer("read", str(file), *whose)))) == file.read_bytes()
-    (state / OWNER).write_text("other-2\n")
-    for words in (("read", str(file)), ("pack", str(file.parent))):
-        done = subprocess.run([*NODE, *words, *whose], capture_output=True, check=False)
-        assert (done.returncode, done.stdout) == (codes.IO, b"")
-        assert b"now has the files of job other-2, no longer those of mine-1" in done.stderr
-
-
-def test_a_relay_carries_both_ways_until_a_side_closes(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "s"))
-        server.listen()
-
-        def shout() -> None:
-            sock = server.accept()[0]
-            with sock:
-                while data := sock.recv(PIECE_BYTES):
-                    sock.sendall(data.upper())
-
-        thread = threading.Thread(target=shout)
-        thread.start()
-        done = subprocess.Popen(
-            [*NODE, "relay", str(tmp_path / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        with done:
-            assert done.stdin and done.stdout
-            done.stdin.write(b"words")
-            done.stdin.flush()
-            assert done.stdout.read(5) == b"WORDS"
-            done.stdin.close()
-            assert done.wait() == 0
-        thread.join()
 
 
 def unpacked(whole: bytes) -> bytes:
@@ -175,7 +130,7 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
+def begin(loop: Loop, workspace: Path, job_id: str) -> JobFolders:
     """Prepare the folders of a job of one node."""
     order: Any = {"job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "workspace": str(workspace)}
     order |= {
@@ -185,7 +140,7 @@ def begin(loop: Loop, workspace: Path, job_id: str) -> Premises:
         "launcher": "",
     }
     ready: list[bool] = []
-    made = Premises(
+    made = JobFolders(
         loop,
         order,
         run_dir="",
@@ -281,7 +236,7 @@ class Meanwhile(AnswerWriter):
 
 def packed(folder: Path, then: Callable[[], None], after_bytes: int) -> dict[str, bytes]:
     out = Meanwhile(then, after_bytes)
-    pack(out, str(folder))
+    pack_folder(out, str(folder))
     with tarfile.open(fileobj=io.BytesIO(out.data)) as archive:
         sources = {member.name: archive.extractfile(member) for member in archive}
         return {name: source.read() for name, source in sources.items() if source}
@@ -303,7 +258,7 @@ def test_files_that_go_away_while_others_are_packed_are_passed_over(tmp_path: Pa
                     (folder / name).parent.rmdir()
 
     out = Meanwhile(others_go, 30_000)
-    pack(out, str(folder))
+    pack_folder(out, str(folder))
     with tarfile.open(fileobj=io.BytesIO(out.data)) as archive:
         assert [member.size for member in archive if member.isfile()] == [100_000]
 

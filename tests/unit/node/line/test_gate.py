@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
-from pslaunch.node.line.names import Search
 from pslaunch.node.line.seal import Seal
 from pslaunch.node.line.wire import Data, Decoder, MessageLine, WireError, encode_control, encode_data_head
 from pslaunch.node.loop import Loop
@@ -194,7 +193,7 @@ def test_caller_after_a_thousand_silent_ones_is_admitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
-    monkeypatch.setattr(gate, "TICK_S", 0.1)
+    monkeypatch.setattr(gate, "GATE_TICK_S", 0.1)
     with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))
@@ -204,7 +203,7 @@ def test_caller_after_a_thousand_silent_ones_is_admitted(
         assert isinstance(result[0], tuple)
         for fd in (guarded.admitted[0][1], result[0][0]):
             os.close(fd)
-        assert "it did not prove itself, and others wait" in guarded.refused[0]
+        assert "it did not prove the secret, and others wait" in guarded.refused[0]
         guarded.loop.run(lambda: "more from" in guarded.refused[-1])
     assert re.fullmatch(r"\.\.\. and \d+ more from 127\.0\.0\.1 in the last minute", guarded.refused[-1])
     assert sum("more from" not in line for line in guarded.refused) <= 2 * prove.IN_FULL
@@ -269,8 +268,7 @@ def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
             full.listen(0)
             port = full.getsockname()[1]
             first.connect(("127.0.0.1", port))  # all later ones get no answer
-            search = Search("nobody", os.devnull)
-            dialled = pool.submit(gate.dial, ["127.0.0.1"], port, SECRET, b"welcome", limit_s, search)
+            dialled = pool.submit(gate.dial, ["127.0.0.1"], port, SECRET, b"welcome", limit_s, to_come=True)
 
             def is_tried_again() -> bool:
                 tried.update(list_connecting(port))

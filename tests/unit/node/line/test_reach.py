@@ -15,7 +15,7 @@ from pslaunch.node.line.reach import (
     ALL_PAIRS,
     Door,
     Target,
-    choose,
+    choose_addrs,
     list_candidates,
     make_word,
     plan_tries,
@@ -125,15 +125,15 @@ def test_the_first_address_that_all_could_open_wins() -> None:
     known = [["a0", "b0"], ["a1", "b1"], ["a2", "b2"]]
     opened = {0: [(1, "b1"), (2, "a2"), (2, "b2")], 1: [(0, "b0"), (0, "a0"), (2, "b2")],
               2: [(0, "a0"), (1, "b1"), (1, "a1")]}  # fmt: skip
-    assert choose(["n0", "n1", "n2"], known, opened) == ["a0", "b1", "b2"]
+    assert choose_addrs(["n0", "n1", "n2"], known, opened) == ["a0", "b1", "b2"]
 
 
 def test_a_node_that_some_can_not_reach_is_named_with_them() -> None:
     known = [["a0"], ["a1"], ["a2"]]
     opened = {0: [(1, "a1"), (2, "a2")], 1: [(0, "a0")], 2: [(0, "a0"), (1, "a1")]}
     with pytest.raises(LookupError) as e:
-        choose(["n0", "n1", "n2"], known, opened)
+        choose_addrs(["n0", "n1", "n2"], known, opened)
     assert e.value.args[0] == "n2 (a2) can't be reached from n1"
     with pytest.raises(LookupError, match=r"n0 .* by one address from all the others"):
-        choose(["n0", "n1", "n2"], [["x", "y"], ["a1"], ["a2"]],
+        choose_addrs(["n0", "n1", "n2"], [["x", "y"], ["a1"], ["a2"]],
                {0: [(1, "a1"), (2, "a2")], 1: [(0, "x"), (2, "a2")], 2: [(0, "y"), (1, "a1")]})  # fmt: skip

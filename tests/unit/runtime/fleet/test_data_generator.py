@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.runtime.fleet import data_generator as dg
+from pslaunch.runtime.paddle2.fleet import data_generator as dg
 
 
 class Words(dg.MultiSlotDataGenerator):

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslaunch.runtime.fleet.loading import read_values
-from pslaunch.runtime.param_config import ParamConfig
-from pslaunch.runtime.parameters import Parameters
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.paddle2.base.loading import read_values
 from pslaunch.runtime.pserver.pserver_options import parse_options
 from pslaunch.runtime.pserver.threads import STATS, First, Shard
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import static
-from pslaunch.runtime.fleet import PaddleCloudRoleMaker, UserDefinedRoleMaker, distributed_optimizer
-from pslaunch.runtime.fleet.life import Fleet
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.base.life import Fleet
+from pslaunch.runtime.paddle2.fleet import PaddleCloudRoleMaker, UserDefinedRoleMaker, distributed_optimizer
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """Worker 0 of 2 in a job with a server."""
     own = Fleet()
     own.init(UserDefinedRoleMaker(worker_num=2, server_endpoints=["127.0.0.1:6170"]))
-    monkeypatch.setattr("pslaunch.runtime.fleet.optimizer.FLEET", own)
+    monkeypatch.setattr("pslaunch.runtime.paddle2.fleet.server_optimizer.FLEET", own)
     return own
 
 
@@ -24,7 +24,7 @@ def test_wrong_loss_may_be_corrected_and_is_reported_whole(fleet: Fleet) -> None
     with static.program_guard(main, static.Program()):
         cost = static.nn.fc(static.data("x", [None, 3]), 1)
         optimizer = distributed_optimizer(paddle.optimizer.SGD(learning_rate=0.1))
-        with pytest.raises(ValueError, match="minimize: 'cost' is no variable"):
+        with pytest.raises(ValueError, match="minimize: 'cost' is not a variable"):
             optimizer.minimize("cost")
         with pytest.raises(ValueError, match="expected one value"):
             optimizer.minimize(cost)

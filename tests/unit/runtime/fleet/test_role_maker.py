@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pslaunch.runtime.fleet import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
-from pslaunch.runtime.fleet.base.role_maker import Part, read_part
+from pslaunch.runtime.paddle2.base.role_maker import Part, read_part
+from pslaunch.runtime.paddle2.fleet import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from pslaunch.runtime.shared import env
 
 SERVERS = ("10.0.0.1:6170", "10.0.0.2:6171")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pslaunch.runtime.fleet import DistributedStrategy, StrategyFactory
-from pslaunch.runtime.fleet.strategy import resolve_strategy
-from pslaunch.runtime.strategy import Strategy
+from pslaunch.runtime.engine.strategy import Strategy
+from pslaunch.runtime.paddle2.fleet import DistributedStrategy, StrategyFactory
+from pslaunch.runtime.paddle2.fleet.distributed_strategy import resolve_strategy
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.arrays import Ids
-from pslaunch.runtime.graph import BATCH, Value
-from pslaunch.runtime.ops import OPS, Draw, Step, make_value
-from pslaunch.runtime.ops.lookup import Lookup
-from pslaunch.runtime.param_config import ParamConfig
+from pslaunch.runtime.engine.arrays import Ids
+from pslaunch.runtime.engine.graph import BATCH, Value
+from pslaunch.runtime.engine.ops import OPS, Draw, Step, make_value
+from pslaunch.runtime.engine.ops.lookup import Lookup
+from pslaunch.runtime.engine.param_config import ParamConfig
 
 pytestmark = pytest.mark.asan
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import reader, settings
+from pslaunch.runtime.process import settings
+from pslaunch.runtime.v2 import reader
 
 
 def ten() -> Iterator[int]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslaunch.runtime.settings import resolve
+from pslaunch.runtime.process.settings import resolve
 from pslaunch.runtime.shared import env
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -25,9 +25,9 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
         job_id="w2v-1a2b", epoch=0, role=role, rank=rank, local_rank=rank, node_id=0, nodes=["127.0.0.1"],
         workspace="/ws", log_dir="/ws/log", output_dir="/ws/output", progress=f"/run/{role}-{rank}.sock",
         secret_file="/run/secret", trainers=2, trainer_count=1, use_gpu=False, port=7164, ports_num=1,
-        ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_after_s=60.0,
+        ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_s=(60.0, None),
         trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
-        gloo_endpoint=("127.0.0.1", 7170) if script else None, gloo_path="/run/gloo" if script else "",
+        gloo=(("127.0.0.1", 7170), "/run/gloo") if script else None,
         master=("127.0.0.1", 7171), local_trainers=2,
         flags={"num_passes": "3"},
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pslaunch.runtime import static
+from pslaunch.runtime.paddle2 import static
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import static
-from pslaunch.runtime.distributed import InMemoryDataset, QueueDataset
-from pslaunch.runtime.nn.initializer import Constant
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.distributed import InMemoryDataset, QueueDataset
+from pslaunch.runtime.paddle2.program.initializer import Constant
 from support.process import poll_until, until_gone
 
 
@@ -194,7 +194,7 @@ def test_interrupt_ends_silent_commands(
         ({"batch_size": 0}, r"QueueDataset.init: batch_size=0: expected 1 to"),
         ({"thread_num": "two"}, r"QueueDataset.init: thread_num='two': expected a whole number"),
         ({"use_var": ["word"]}, r"QueueDataset.init: use_var has 'word', expected variables of static.data"),
-        ({"use_var": 5}, r"QueueDataset.init: use_var=5 is no list; expected variables of static.data"),
+        ({"use_var": 5}, r"QueueDataset.init: use_var=5 is not a list;  expected variables of static.data"),
         ({"fs_name": "hdfs://a"}, r"fs_name='hdfs://a' is not in this runtime: .* mount or copy them"),
         ({"pipe_command": ""}, r"pipe_command is empty"),
         ({"pipe_command": None}, r"init: pipe_command=None, expected a program with its arguments, or cat"),

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import static
-from pslaunch.runtime.fleet import UserDefinedRoleMaker
-from pslaunch.runtime.fleet.life import Fleet
-from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
-from pslaunch.runtime.nn.initializer import Assign, Constant, Initializer, TruncatedNormal
-from pslaunch.runtime.ops import Draw
-from pslaunch.runtime.plan import Plan
+from pslaunch.runtime.engine.ops import Draw
+from pslaunch.runtime.engine.plan import Plan
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.base.life import Fleet
+from pslaunch.runtime.paddle2.fleet import UserDefinedRoleMaker
+from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.paddle2.program.initializer import Assign, Constant, Initializer, TruncatedNormal
 
 Programs = tuple[static.Program, static.Program]
 
@@ -225,7 +225,7 @@ def test_imperative_use_is_refused_in_words() -> None:
     for use in (loss.numpy, loss.backward, lambda: float(loss), lambda: bool(loss), lambda: np.asarray(loss)):
         with pytest.raises(TypeError, match="no numbers yet: fetch them by"):
             use()
-    with pytest.raises(TypeError, match="is no variable of a static program"):
+    with pytest.raises(TypeError, match="is not a variable of a static program"):
         paddle.mean(np.ones(3))
     with pytest.raises(RuntimeError, match="no imperative mode"):
         paddle.disable_static()
@@ -316,7 +316,7 @@ def test_fetches_may_be_one_or_in_lists() -> None:
 
 
 def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslaunch.runtime.static.executor.FLEET", fleet_with_servers())
+    monkeypatch.setattr("pslaunch.runtime.paddle2.static.executor.FLEET", fleet_with_servers())
     loss, _ = make_model()
     paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
     with pytest.raises(RuntimeError, match=r"has servers, but .* fleet.distributed_optimizer\(optimizer\)"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import static
-from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 
 
 def make_program() -> tuple[static.Executor, list[static.Variable], static.Variable]:
@@ -60,5 +60,5 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model.pdmodel is damaged: 'params'"):
         static.load_inference_model(str(tmp_path / "model"))
     path.write_text("{}")
-    with pytest.raises(ValueError, match="is no inference model of this runtime"):
+    with pytest.raises(ValueError, match="is not an inference model of this runtime"):
         static.load_inference_model(str(tmp_path / "model"))

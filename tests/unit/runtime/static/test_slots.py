@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime import _core, static
-from pslaunch.runtime.arrays import Sequences
-from pslaunch.runtime.static.slots import (
+from pslaunch.runtime import _core
+from pslaunch.runtime.engine.arrays import Sequences
+from pslaunch.runtime.paddle2 import static
+from pslaunch.runtime.paddle2.static.slots import (
     _read_words,
     choose_samples,
     count_samples,

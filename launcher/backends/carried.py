@@ -1,0 +1,392 @@
+"""Agents that a carrier starts on nodes, such as mpirun or srun, and that dial the launcher.
+
+The carrier only places: what it has started on a node dials our gate and proves the job's secret. The carrier
+runs on a leash (leash.py), and ends by itself once what it has started has ended. For a head on a node the
+agents come in the same way; then the first leads, and the others get its address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from pslaunch.runtime.shared import prove
+
+from ..errors import NodeLostError, PreflightError, PslaunchError, ServiceError, SpecError
+from ..node import codes
+from ..node.job import Limits, Node, Plan, parse_node
+from ..node.later import record, relay
+from ..node.line import gate, wire
+from ..node.loop import Loop
+from .base import Backend
+from .gate_of_agents import Arrival, GateReach, open_gate, send_frame
+from .here import answer as answer_here
+from .leash import LEASH_S, Leashed
+from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
+from .node_answers import Answered, Ending, read_answer
+
+DIAL_S: Final = 5.0  # for a head to answer a later shell
+START_S: Final = 30.0  # for Python on all nodes, once they were reached
+ASK_TRIES: Final = 3
+
+
+class HeadAddress(NamedTuple):
+    """A head on a node, for later shells."""
+
+    node: str  # its name
+    addrs: tuple[str, ...]
+    port: int
+    secret_file: str
+
+
+class CarriedReach(GateReach, Protocol):
+    """The parts of a reach that every carrier's has."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that the carrier starts."""
+
+    @property
+    def node(self) -> Node:
+        """Template of all nodes: folders on them, `dispatched`."""
+
+    @property
+    def head(self) -> HeadAddress | None:
+        """HeadAddress of a running job, if it is on a node."""
+
+
+R = TypeVar("R", bound=CarriedReach)
+
+
+class Cause(NamedTuple):
+    """The cause of a failure: our exit code, and a text with hosts, words of the system, and remedy."""
+
+    code: int
+    text: str
+    hosts: tuple[str, ...] = ()  # that failed; empty if none is the cause, or they are not known
+
+
+class LossyError(NodeLostError):
+    """The carrier lost a part of a program's output."""
+
+
+class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
+    """Agents that a carrier has started, each with a line over TCP."""
+
+    name: str
+    carrier: str  # its program, and
+    unit: str  # what it starts, in messages
+    mode: str  # of pslaunch.node, which it runs
+
+    def __init__(self, reach: R) -> None:
+        super().__init__()
+        self._reach = reach
+        self._running: Leashed | None = None  # the carrier
+        self._cancelled = threading.Event()
+        self._asking: set[Leashed] = set()  # small carriers of `ask`
+        self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
+        self._dial: Dial | None = None  # of a head on a node,
+        self._first = ""  # with this name
+        self._lost_after_s = 0.0
+        self.ended: Ended | None = None
+
+    # --- What carriers do differently. ---
+
+    @abstractmethod
+    def _prepare(self, reach: R) -> AbstractContextManager[str]:
+        """Make what `_run` needs, and yield its name. Raises PslaunchError."""
+
+    @abstractmethod
+    def _run(
+        self,
+        reach: R,
+        program: Sequence[str],
+        secret: bytes,
+        place: str,
+        stdout: int | None = None,
+    ) -> Leashed:
+        """Start the carrier. place: of `_prepare`. Raises ServiceError."""
+
+    @abstractmethod
+    def _select(self, node: Node) -> R:
+        """Return the reach of one process on this node. Raises PslaunchError."""
+
+    @abstractmethod
+    def _make_node(self, number: int, one: Arrival) -> Node: ...
+
+    @abstractmethod
+    def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
+        """Return the names of nodes without an agent, as far as they are known."""
+
+    @abstractmethod
+    def _find_cause(self, output: str) -> Cause:
+        """Return the cause of a failure in the carrier's output, else its last lines."""
+
+    @abstractmethod
+    def _read_last_lines(self, output: str) -> str:
+        """Return the last lines of the carrier's output without what it says about itself."""
+
+    def _make_order(self) -> dict[str, Any]:
+        """Return the carrier's own part of the order to what it starts."""
+        return {}
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        return self._start(limits, os.urandom(32), "launcher")
+
+    def _start(self, limits: Limits, secret: bytes, head: str) -> list[tuple[Node, Line]]:
+        self._lost_after_s, self._grace_s = limits.lost_after_s, limits.grace_s
+        came: list[Arrival] = []
+        refused = list[str]()
+        order = {
+            "name": os.urandom(8).hex(), "head": head,
+            "lost_after": limits.lost_after_s, "grace": limits.grace_s, **self._make_order(),
+        }  # fmt: skip
+        with contextlib.closing(Loop()) as loop, self._prepare(self._reach) as place:
+            try:
+                with open_gate(loop, self._reach, secret, came, refused) as offer:
+                    order.update(addrs=offer.addrs, port=offer.port)
+                    program = offer.make_program([self.mode, json.dumps(order)], self._reach)
+                    self._running = self._run(self._reach, program, secret, place)
+                    self.ended = Ended(self._running.fd, self.carrier, self._describe_end)
+                    if self._cancelled.is_set():
+                        self._running.end_now()
+                    self._wait(loop, self._running, came, refused)
+                came.sort(key=lambda one: one.trainers[0])
+                return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
+            except BaseException:
+                for one in came:
+                    one.line.close()
+                self._close_carrier()
+                raise
+
+    def _wait(self, loop: Loop, run: Leashed, came: list[Arrival], refused: Sequence[str]) -> None:
+        """Run the loop until all agents are connected; beat on their lines. Raises PslaunchError."""
+
+        def beat() -> None:
+            for one in came:
+                one.beat()
+
+        over: list[float] = []
+
+        def note_end() -> None:
+            loop.watch(run.fd)
+            over.append(loop.now())
+
+        loop.watch(run.fd, read=note_end)
+        loop.call_every(wire.HEARTBEAT_S, beat)
+        limit_s = self._reach.connect_timeout_s + START_S
+        loop.call_after(limit_s, lambda: over.append(loop.now()))
+        loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.ranks)
+        loop.watch(run.fd)
+        if over:
+            raise self._explain_failure(run, came, refused, limit_s)
+
+    def _explain_failure(
+        self, run: Leashed, came: Sequence[Arrival], refused: Sequence[str], limit_s: float
+    ) -> PslaunchError:
+        """Return the error for ranks that did not connect. refused: callers that are no agents of the job."""
+        if self._cancelled.is_set():
+            return ServiceError(f"{self.carrier} was ended before its {self.unit} had come")
+        there, missing = sum(len(one.trainers) for one in came), ", ".join(self._list_missing(came))
+        text = f"{there} of {self._reach.ranks} {self.unit} came"
+        text += f", none from {missing}" if missing else ""
+        if not run.wait(0.0):
+            text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
+            text += f"; refused: {refused[-1]}" if refused else ""
+            said = self._read_last_lines(run.read_said())
+            return PreflightError(text + (f"; {self.carrier} said: {said}" if said else ""))
+        how, killed = run.describe()
+        if killed:
+            return NodeLostError(f"{text}; {self.carrier} was lost: {how}")
+        cause = self._find_cause(run.read_said())
+        # A wrong command line is no fault of a host.
+        return PreflightError(
+            cause.text if cause.code == codes.USAGE else f"{text}: {cause.text}", cause.code
+        )
+
+    def _describe_end(self) -> tuple[str, bool]:
+        """Return a text on the carrier's end, with its last output, and True for an end by a signal."""
+        assert self._running
+        how, killed = self._running.describe()
+        said = "" if killed else self._read_last_lines(self._running.read_said())
+        return how + (f"; it said: {said}" if said else ""), killed
+
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        started = self._start(limits, bytes.fromhex(secret), "node")
+        self._first, self._awaiting = started[0][0].name, started[1:]
+        return [node for node, _ in started], started[0][1]
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        self._dial = dial
+        gone = []
+        for node, line in self._awaiting:
+            try:
+                send_frame(line, dial.encode(node, sealed=True))
+            except OSError:
+                gone.append(node.name)
+        self._close_awaiting()
+        if gone:
+            raise NodeLostError(f"{', '.join(gone)}: the agent ended before the job began")
+
+    def keep_way(self, path: str) -> R:
+        if self._dial is None:  # ended before it led the job
+            return self._reach
+        record.write_secret(path, self._dial.secret)
+        head = HeadAddress(self._first, self._dial.addrs, self._dial.port, path)
+        return cast(R, cast(Any, self._reach)._replace(head=head))
+
+    def open_head_line(self, _record: Mapping[str, Any]) -> Line:
+        head = self._get_head()
+        secret = bytes.fromhex(Path(head.secret_file).read_text())
+        try:
+            fd, seals = gate.dial(head.addrs, head.port, secret, gate.OBSERVER, DIAL_S)
+        except prove.ProofError as e:
+            raise ConnectionError(0, str(e)) from e
+        return Line(fd, fd, str, seals)
+
+    def read_records(self) -> Iterator[bytes]:
+        return self.ask(self._reach.node._replace(name=self._get_head().node), ["records"])
+
+    def _get_head(self) -> HeadAddress:
+        if self._reach.head is None:
+            raise SpecError(OF_ANOTHER)
+        return self._reach.head
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """Return the answer of a small carrier to the node, or from here if its folder is shared."""
+        if relay.is_here(*words[2:]):
+            return answer_here(node.name, words)
+        return self._ask_until_whole(node, words)
+
+    def _ask_until_whole(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        """Return an answer from several tries: a carrier that ends well may have lost some of its output."""
+        answered = Answered()
+        for left in reversed(range(ASK_TRIES)):
+            try:
+                yield from answered.skip(self._ask_there(node, words))
+                return
+            except LossyError:
+                if not left or self._cancelled.is_set():
+                    raise
+
+    def _ask_there(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        reach = self._select(node)
+        with contextlib.ExitStack() as at_end:
+            loop = at_end.enter_context(contextlib.closing(Loop()))
+            place = at_end.enter_context(self._prepare(reach))
+            secret = os.urandom(32)
+            offer = at_end.enter_context(open_gate(loop, self._reach, secret, [], []))
+            program = offer.make_program(words, self._reach)
+            read_fd, write_fd = os.pipe()
+            answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
+            with os.fdopen(write_fd, "wb") as writing:
+                run = self._run(reach, program, secret, place, writing.fileno())
+            self._asking.add(run)
+            at_end.callback(run.close)
+            at_end.callback(self._asking.discard, run)
+            at_end.enter_context(_serve_aside(loop))
+            find_ending = functools.partial(_find_ending, run, node.name)
+            start_s = self._reach.connect_timeout_s
+            yield from read_answer(os.dup(answer.fileno()), node.name, words[0], find_ending, start_s)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        run = self._running  # which the other thread may take away meanwhile
+        if run:
+            run.end_now()
+
+    def prepare_release(self) -> str:
+        assert self._running
+        return self._follow(self._running)
+
+    def _follow(self, run: Leashed) -> str:
+        """Let a command go on as long as the job; return why it can't, or ""."""
+        assert self._dial
+        head = {**self._dial._asdict(), "lost_after": self._lost_after_s}
+        if not (why := run.follow(head, DIAL_S)):
+            return ""
+        return (
+            f"this machine can't connect to the job's head on {self._first}, as {self.carrier}'s leash and "
+            f"later shells do: {why}; allow port {self._dial.port} of that host in firewalls (--port chooses "
+            "it), choose its network with --nics, or leave --detach out"
+        )
+
+    def release(self) -> None:
+        """End what is asked; the carrier runs on as long as the job."""
+        for run in [*self._asking]:
+            run.end_now()
+        if self._running and self._dial:
+            self._running.leave()
+            self._running = self.ended = None
+
+    def close(self) -> None:
+        """Wait for the carrier, which ends after its processes, and end it if it does not."""
+        self._close_awaiting()
+        left_s = self.begin_close() - LEASH_S - time.monotonic()
+        if self._running:
+            self._running.wait(max(LAST_WORDS_S, left_s))
+        self._close_carrier()
+
+    def _close_awaiting(self) -> None:
+        for _, line in self._awaiting:
+            line.close()
+        self._awaiting = []
+
+    def _close_carrier(self) -> None:
+        if self._running:
+            self._running.close()
+        self._running = self.ended = None
+
+
+def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
+    """Wait for the end of a small carrier. Raises NodeLostError if its program did not report a failure."""
+    if not run.wait(CLOSE_EXTRA_S):
+        run.end_now()
+        run.wait(LEASH_S)
+    said = run.read_said().strip().splitlines() or [str(cut)]
+    if run.code == codes.IO:
+        return Ending(run.code, ([line for line in said if line.startswith("pslaunch ")] or said)[-1])
+    if isinstance(cut, relay.DamagedError) or run.code == 0:
+        raise LossyError(f"{name}: {cut}")
+    raise NodeLostError(f"{name}: {said[-1]}")
+
+
+def choose_gate_port(draft: Plan, server_num: int | None, pservers: int) -> int:
+    """Return the launcher's port, after those of the pservers, or 0 for any. pservers: if not given."""
+    if draft.port is None:
+        return 0
+    count = pservers if server_num is None else server_num
+    after = draft.port + count * (draft.ports_num + draft.ports_num_for_sparse)
+    return after if after <= 65535 else 0
+
+
+def parse_common(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a CarriedReach from its data. Raises KeyError or TypeError for other data."""
+    head = data["head"]
+    return {"node": parse_node(data["node"]), "head": head and HeadAddress(**head)}
+
+
+@contextlib.contextmanager
+def _serve_aside(loop: Loop) -> Iterator[None]:
+    """Run a loop in a thread."""
+    over = threading.Event()
+    wake_r, wake_w = os.pipe()
+    loop.watch(wake_r, read=lambda: loop.watch(wake_r))
+    thread = threading.Thread(target=loop.run, args=(over.is_set,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        os.close(wake_w)
+        thread.join()
+        os.close(wake_r)

@@ -1,0 +1,132 @@
+"""The SSH backend: the node's zipapp on every host, its line a channel of one SSH connection.
+
+ssh/ reaches the hosts; node/ runs there. A node's `name` is `Host.text`, as the user wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...errors import HostError, HostsError
+from ...node import codes
+from ...node.job import Limits, Node
+from ...node.line import wire
+from ...options.hosts import Host, find_host
+from ..base import Backend
+from ..lines import CLOSE_EXTRA_S, Dial, EndLimit, Line
+from ..node_answers import Ending, read_answer
+from .spec import Reach
+from .ssh.channel import Channel
+from .ssh.fleet import Fleet
+from .ssh.prompt import Prompt
+
+
+class FabricBackend(EndLimit, Backend):
+    """Agents on hosts reached by SSH; a line closes with its connection, also if the launcher is killed."""
+
+    name = "fabric"
+
+    def __init__(self, reach: Reach) -> None:
+        self._prompt = Prompt()
+        on_terminal = sys.stdin is not None and sys.stdin.isatty()
+        ask = self._prompt.ask if on_terminal else None
+        self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
+        self._channels: list[Channel] = []
+        super().__init__()
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        return list(zip(nodes, self._try_open(nodes, limits, "serve"), strict=True))
+
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        return nodes, self._open(nodes[:1], limits, "lead")[0]
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        failed: dict[int, HostError] = {}
+        for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
+            os.close(line.read_fd)
+            try:
+                with os.fdopen(line.write_fd, "wb") as f:
+                    f.write(dial.encode(node))
+            except OSError as e:  # it ended before it had the address
+                text = line.diagnosis() or e.strerror or str(e)
+                failed[node.id] = HostError(node.name, "start", text)
+        if failed:
+            raise HostsError(failed, len(nodes))
+
+    def keep_way(self, path: str) -> Reach:
+        return self._reach
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        return _make_line(self._run(self._reach.hosts[0], ["relay", str(record["socket"])]))
+
+    def read_records(self) -> Iterator[bytes]:
+        return self._answer(self._reach.hosts[0], ["records"])
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        shown = f"node {node.id} of the job ({node.name})"
+        host = find_host(self._reach.hosts, node.name, shown, "--conf conf.py names others")
+        return self._answer(host, words)
+
+    def _answer(self, host: Host, words: Sequence[str]) -> Iterator[bytes]:
+        channel = self._run(host, words)
+
+        def find_ending(_cut: EOFError) -> Ending:
+            code = channel.wait(CLOSE_EXTRA_S)
+            return Ending(code, channel.tail.get_last_words() if code == codes.IO else channel.describe_end())
+
+        os.close(channel.write_fd)
+        return read_answer(channel.read_fd, host.text, words[0], find_ending)
+
+    def cancel(self) -> None:
+        self._fleet.cancel()
+
+    def release(self) -> None:
+        self._prompt.give_up()
+        self._channels.clear()
+        self._fleet.close()
+
+    def close(self) -> None:
+        """Wait for agents that still end; the head has closed their lines already."""
+        self._prompt.give_up()
+        end_s = self.begin_close()
+        for channel in self._channels:
+            channel.wait(max(0.0, end_s - time.monotonic()))
+        self._channels.clear()
+        self._fleet.close()
+
+    def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
+        """Start an agent on each node. Raises HostsError with all failed hosts, and then leaves none."""
+        opened = self._try_open(nodes, limits, mode)
+        lines = [line for line in opened if isinstance(line, Line)]
+        failed = {n.id: e for n, e in zip(nodes, opened, strict=True) if isinstance(e, HostError)}
+        if failed:
+            for line in lines:
+                line.close()
+            raise HostsError(failed, len(nodes))
+        return lines
+
+    def _try_open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line | HostError]:
+        self._grace_s = limits.grace_s
+        argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
+        hosts = [self._reach.hosts[node.id] for node in nodes]
+        opened = self._fleet.open(hosts, [argv] * len(nodes), wire.BEAT)
+        self._channels += [c for c in opened if isinstance(c, Channel)]
+        return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
+
+    def _run(self, host: Host, argv: Sequence[str]) -> Channel:
+        opened = self._fleet.open([host], [argv])[0]
+        if isinstance(opened, HostError):
+            raise opened
+        self._channels.append(opened)
+        return opened
+
+
+def _make_line(channel: Channel) -> Line:
+    return Line(channel.read_fd, channel.write_fd, channel.describe_end)

@@ -1,0 +1,39 @@
+"""Options of `pslaunch fabric`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...options.kinds import Choice, Number, Text
+from ...options.options import COMMON, MAX_PROCESSES, ON_HOSTS, SENT, Need, Option, join_rows, make_flag
+
+HOST_KEY_POLICIES: Final = ("ask", "accept_new", "reject")
+
+OPTIONS: Final = join_rows(
+    (
+        Option(name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there",
+            default="conf.py",
+            help="The cluster: HOSTS, ROOT_DIR, PADDLE_NIC, PADDLE_PORT and so on, as Python."),
+        Option(name="hosts", metavar="LIST", kind=Text(repeatable=True), says="HOSTS of conf.py",
+            help="Hosts: user@host:port,node[01-64],...; a host named k times gets k pairs of processes."),
+        Option(name="include", metavar="LIST", kind=Text(repeatable=True), says="all hosts",
+            help="Use only these hosts: node1@node[3-5]."),
+        Option(name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none",
+            help="Do not use these hosts."),
+        Option(name="root_dir", metavar="DIR", kind=Text(), says="ROOT_DIR of conf.py, else ~/pslaunch",
+            default="~/pslaunch",
+            help="Folder on the hosts for the job's workspace.",
+            needs=SENT),
+        Option(name="job_dispatch_package", metavar="DIR", kind=Text(),
+            help="Folder to send to the hosts, where the programs run in it."),
+        Option(name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32,
+            help="Largest number of connections opened at once."),
+        Option(name="host_key_policy", metavar="HOW", kind=Choice(HOST_KEY_POLICIES),
+            says="ask on a terminal, else reject",
+            help="Policy for host keys missing from known_hosts: ask, accept_new or reject."),
+        make_flag("connect", "With --dry_run: contact the hosts to complete the plan.",
+            needs=(Need("dry_run", False),)),
+    ),
+    ON_HOSTS,
+    COMMON,
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""The job of `pslaunch fabric` from its options: its hosts, the files sent and fetched.
+
+Rejected values raise SpecError with option, place and value. No host is contacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ...errors import SpecError
+from ...node.job import Count, Node
+from ...options.args import Split
+from ...options.hosts import Host, choose, parse_hosts, split_list
+from ...options.locate import find_folder, find_program
+from ...options.options import DEFAULT
+from ...options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
+from ...options.sources import Given
+from ...options.spec import Elsewhere, JobSpec, Site, check_spec, read_common_options, read_draft
+from ..lines import OF_ANOTHER
+from ..registry import gather
+
+
+class Reach(NamedTuple):
+    """The hosts of a job and their connection options."""
+
+    hosts: tuple[Host, ...]
+    agent_python: str | None = None  # path of the agent's Python there; None: search
+    connect_timeout_s: float = DEFAULT["connect_timeout"]
+    max_connections: int = 32  # opened at once
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
+        None  # None: ask where there is a terminal
+    )
+
+
+def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """Return the job of `pslaunch fabric`: the given values, and defaults for all others.
+
+    cwd: absolute; relative paths of this machine start there. Raises SpecError.
+    """
+    draft, options = read_draft("fabric", given, environ), read_common_options(given, environ)
+    reach = _read_reach(given)
+    package, workspace, program = read_package(given, split, lambda: _find_sent(given, split, cwd))
+    sent = package is not None
+    name, folder, logs = read_folders(given, workspace, sent=sent)
+    nodes = [Node(i, h.text, "", ranks=h.times, dispatched=sent) for i, h in enumerate(reach.hosts)]
+    spec = JobSpec(
+        draft=draft._replace(name=name),
+        workspace=workspace,
+        site=Site(
+            tuple(node.place_in(folder, logs) for node in nodes),
+            pservers=Count("per_rank", 1),
+            trainers=Count("per_rank", 1),
+            package=package,
+            nic=read_nic(given),
+            reach=reach,
+        ),
+        program=program,
+        **read_programs(given, split, logs, cwd),
+        **options,
+    )
+    check_install(spec, given)
+    check_spec(spec, given)
+    return spec
+
+
+def find_first_host(conf: str, cwd: Path) -> Elsewhere:
+    """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
+    reach = _read_reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+    return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
+
+
+def _read_reach(given: Given) -> Reach:
+    return Reach(
+        hosts=tuple(_read_hosts(given)),
+        agent_python=given.read("agent_python"),
+        connect_timeout_s=given.read("connect_timeout"),
+        max_connections=given.read("max_connections"),
+        host_key_policy=given.read("host_key_policy"),
+    )
+
+
+def _read_hosts(given: Given) -> list[Host]:
+    words = [(word, value.label) for value in given.get_all("hosts") for word in split_list(value.text)]
+    found = parse_hosts([word for word, _ in words], [label for _, label in words])
+    if not found:
+        conf = given.get("conf")
+        file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
+        why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
+        raise SpecError(f"no hosts: {why}; give --hosts=user@host,...")
+    return choose(found, given.get_all("include"), given.get_all("exclude"))
+
+
+def _find_sent(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
+    package = given.get("job_dispatch_package")
+    if package is None:
+        raise SpecError(
+            "no workspace: give --job_dispatch_package=DIR to send a folder to the hosts, "
+            "or --job_workspace=DIR for a folder on them"
+        )
+    folder = find_folder(package, cwd)
+    return folder, find_program(folder, split, cwd)
+
+
+def parse_reach(data: Any) -> Reach:
+    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
+    try:
+        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
+    except (KeyError, TypeError):
+        raise SpecError(OF_ANOTHER) from None

@@ -1,0 +1,70 @@
+"""One attempt to reach a host: its deadline and its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+from ....errors import HostError
+from .channel import Tail
+
+RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
+SLICE_S = 0.2  # interval for noticing the end of the job while a host is silent
+
+
+class RefusedError(HostError):
+    """Refusal of paramiko, or no common algorithm; the ssh binary may still succeed."""
+
+
+class BusyError(Exception):
+    """Connection closed before a login was tried; worth a retry."""
+
+
+class Deadline:
+    """A time limit for several steps; `cancel` ends it at once."""
+
+    def __init__(self, limit_s: float, cancel: threading.Event | None = None) -> None:
+        self.limit_s = limit_s
+        self._end_s = time.monotonic() + limit_s
+        self._cancel = cancel or threading.Event()
+        self._stops = 0
+        self._pause_s = RETRY_FIRST_S
+
+    def get_left_s(self) -> float:
+        """Return the time left; never 0, which is special for sockets."""
+        return 0.05 if self._cancel.is_set() else max(0.05, self._end_s - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        return self._cancel.is_set() or (not self._stops and time.monotonic() >= self._end_s)
+
+    def pause(self) -> bool:
+        """Wait before a retry, longer each time; return False if no time is left for one."""
+        wanted_s = self._pause_s * random.uniform(0.5, 1.5)
+        self._pause_s = min(2 * self._pause_s, RETRY_LAST_S)
+        return wanted_s < self.get_left_s() and not self._cancel.wait(wanted_s)
+
+    @contextlib.contextmanager
+    def stop_clock(self) -> Iterator[None]:
+        """Suspend the limit while the user answers a question."""
+        begin_s = time.monotonic()
+        self._stops += 1
+        try:
+            yield
+        finally:
+            self._stops -= 1
+            self._end_s += time.monotonic() - begin_s
+
+
+def make_start_error(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
+    """Return the error for a boot that ended before its marker."""
+    said = " / ".join(text for text in (tail.get_text()[-500:], noise) if text)
+    ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
+    if ours:
+        what = "install one, or set --agent_python"
+        return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
+    ended = f"the login shell ended with {code}" if code is not None else "the connection was closed"
+    return HostError(name, "start", "; ".join(text for text in (error or ended, said) if text))

@@ -1,0 +1,175 @@
+"""An agent's line over SSH, by paramiko or the ssh binary: two file descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import subprocess
+import threading
+from abc import ABC, abstractmethod
+from typing import IO, Any
+
+from ....node.procs import write_all
+
+TAIL_BYTES = 4000
+PIECE_BYTES = 64 * 1024
+SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
+PIPE_BYTES = 1024 * 1024
+LAST_WORDS_S = 0.3
+STDERR_S = 1.0  # to read the last output of an ended process
+
+
+class Tail:
+    """The last bytes of the remote stderr."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._lock = threading.Lock()
+
+    def add(self, data: bytes) -> None:
+        with self._lock:
+            self._data += data
+            del self._data[:-TAIL_BYTES]
+
+    def get_text(self) -> str:
+        with self._lock:
+            return self._data.decode("utf-8", "replace").strip()
+
+    def get_last_words(self) -> str:
+        """Return the last lines of pslaunch itself, else the last line."""
+        lines = self.get_text().splitlines()
+        ours = [line for line in lines if line.startswith("pslaunch ")]
+        return "; ".join(ours[-2:] or lines[-1:])
+
+
+class Channel(ABC):
+    """A line to the agent on a host. The caller closes the descriptors.
+
+    When both are closed, or this process dies, the line closes on the host too.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int, tail: Tail) -> None:
+        self.read_fd, self.write_fd = read_fd, write_fd
+        self.tail = tail
+        self.over = threading.Event()  # set when no more data will come
+        self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
+
+    def describe_end(self) -> str:
+        """Return the last messages of the other side and its exit, as text."""
+        self.over.wait(LAST_WORDS_S)
+        cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""
+        ended = f"ended with {self.status}" if self.status else ""
+        return "; ".join(text for text in (self.tail.get_last_words(), cut, ended) if text)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None if still unknown."""
+        self.over.wait(timeout_s)
+        return self.status
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cut the line but leave the descriptors open. May be called twice, never raises."""
+
+
+class ParamikoChannel(Channel):
+    """A session of a paramiko connection, copied to and from two pipes by two threads."""
+
+    def __init__(self, session: Any) -> None:
+        """Take a session whose agent runs and whose marker was read."""
+        read_fd, self._inward = os.pipe()
+        self._outward, write_fd = os.pipe()
+        super().__init__(read_fd, write_fd, Tail())
+        self._session = session
+        session.settimeout(None)
+        for fd in (self._inward, self._outward):
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        for work, name in ((self._send, "send"), (self._receive, "receive")):
+            threading.Thread(target=work, name=f"ssh-{name}", daemon=True).start()
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError, EOFError):  # the receiving thread reports the cause
+            while data := os.read(self._outward, SENT_BYTES):
+                self._session.sendall(data)
+        os.close(self._outward)
+        with contextlib.suppress(OSError, EOFError):
+            self._session.shutdown_write()
+
+    def _receive(self) -> None:
+        wanted = True
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                errors, data = _wait_for_bytes(self._session)
+                self.tail.add(errors)
+                if not errors and not data:
+                    break
+                if wanted:
+                    wanted = False  # later data is discarded, so that the sender does not block
+                    with contextlib.suppress(OSError):
+                        write_all(self._inward, data)
+                        wanted = True
+        os.close(self._inward)
+        self.status = _get_exit_code(self._session)
+        self.over.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._session.close()
+
+
+def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
+    """Wait for bytes of a session: from stderr, from stdout; both empty at the end."""
+    poll = select.poll()
+    poll.register(session.fileno(), select.POLLIN)
+    while True:
+        over = session.closed or session.eof_received  # read before the data, so that none is lost
+        if session.recv_stderr_ready():
+            return session.recv_stderr(PIECE_BYTES), b""
+        if session.recv_ready():
+            return b"", session.recv(PIECE_BYTES)
+        if over:
+            return b"", b""
+        poll.poll()
+
+
+def _get_exit_code(session: Any) -> int | None:
+    status: int = session.recv_exit_status()  # -1: connection cut, or ended by a signal
+    return status if status >= 0 else None
+
+
+class BinaryChannel(Channel):
+    """The pipes of an ssh process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], tail: Tail, said: threading.Thread) -> None:
+        """Take over a process; `said` is the thread of `keep_tail`."""
+        assert process.stdin is not None and process.stdout is not None
+        super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), tail)
+        process.stdin.close()
+        process.stdout.close()
+        self._process, self._said = process, said
+        threading.Thread(target=self._wait, name="ssh-wait", daemon=True).start()
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        self._said.join(STDERR_S)  # bounded: a process left behind may hold stderr open
+        self.status = 128 - code if code < 0 else code
+        self.over.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+
+
+def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
+    """Start a thread that reads a stream to its end and keeps the tail."""
+
+    def read() -> None:
+        with stream:
+            while data := os.read(stream.fileno(), PIECE_BYTES):
+                tail.add(data)
+
+    thread = threading.Thread(target=read, name="ssh-stderr", daemon=True)
+    thread.start()
+    return thread

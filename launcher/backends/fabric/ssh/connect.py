@@ -1,0 +1,317 @@
+"""One SSH connection by Fabric and paramiko: socket, host key, authentication, session, agent start.
+
+Every error is a HostError that names its step; after a RefusedError the ssh binary may still succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fabric
+import paramiko
+
+from ....errors import HostError
+from . import hostkeys
+from .attempt import SLICE_S, BusyError, Deadline, RefusedError, make_start_error
+from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
+from .channel import ParamikoChannel, Tail, keep_tail
+from .proof import Passphrases, Proof
+from .settings import HopSettings
+
+END_LIMIT_S = 0.5  # for the last output of a failed session
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors go to stderr
+
+
+class Connector:
+    """Factory of connections, with their shared known hosts and passphrases."""
+
+    def __init__(self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases) -> None:
+        self._host_keys, self._passphrases = host_keys, passphrases
+        self.cancel = threading.Event()  # ends every attempt soon
+        self._lock = threading.Lock()
+        self._opening: set[paramiko.Transport] = set()
+        self._proxies: list[subprocess.Popen[bytes]] = []
+
+    def give_up(self) -> None:
+        """Abort attempts in progress."""
+        with self._lock:
+            self.cancel.set()
+            for transport in self._opening:
+                with contextlib.suppress(Exception):
+                    transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
+
+    def close(self) -> None:
+        """Abort attempts and end ProxyCommands as ssh does; some ignore a closed connection."""
+        self.give_up()
+        for process in self._proxies:
+            with contextlib.suppress(OSError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGHUP)  # the whole pipeline of the shell
+
+    def connect(
+        self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
+    ) -> fabric.Connection:
+        """Connect to one hop; retry if a busy sshd closes before its banner."""
+        deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
+        while True:
+            try:
+                return self._try_once(settings, via, deadline)
+            except BusyError as e:
+                if not deadline.pause():
+                    raise HostError(settings.name, "connect", f"repeatedly: {e}") from None
+
+    def _try_once(
+        self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
+    ) -> fabric.Connection:
+        proof = Proof(settings, self._passphrases, deadline)
+        made: list[paramiko.Transport] = []
+        kwargs: dict[str, Any] = {
+            "auth_strategy": proof,
+            "banner_timeout": deadline.get_left_s(),
+            "auth_timeout": deadline.get_left_s(),
+            "channel_timeout": deadline.get_left_s(),
+            "compress": settings.compression,
+            "transport_factory": self._make_transport_factory(settings, made),
+        }
+        proxy = Tail()
+        if settings.proxy_command:
+            kwargs["sock"], process = open_proxy(settings.proxy_command, proxy)
+            self._proxies.append(process)
+        elif via is None:
+            kwargs["sock"] = open_socket(settings, deadline)
+        else:
+            via.transport.channel_timeout = deadline.get_left_s()
+        connection = fabric.Connection(
+            settings.hostname,
+            settings.user,
+            settings.port,
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+            gateway=via,
+            connect_timeout=deadline.get_left_s(),
+            connect_kwargs=kwargs,
+        )
+        connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
+        try:
+            connection.open()
+        except BaseException as e:
+            connection.client.close()
+            if "sock" in kwargs:
+                kwargs["sock"].close()
+            raise self._make_error(settings, e, deadline, proxy.get_last_words()) from None
+        finally:
+            with self._lock:
+                self._opening.difference_update(made)
+        connection.transport.set_keepalive(settings.keepalive_s)
+        return connection
+
+    def _make_transport_factory(self, settings: HopSettings, made: list[Any]) -> Callable[..., Any]:
+        """Return a factory of transports with the user's algorithms; `give_up` aborts those in `made`."""
+
+        def make(sock: Any, **kwargs: Any) -> Any:
+            transport = paramiko.Transport(sock, **kwargs)
+            _choose(transport.get_security_options(), settings)
+            with self._lock:
+                if self.cancel.is_set():
+                    raise EOFError("the job is being ended")
+                made.append(transport)
+                self._opening.add(transport)
+            return transport
+
+        return make
+
+    @staticmethod
+    def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
+        """Return the error to raise for a failed connection."""
+        name, at = settings.name, _show_address(settings)
+        if proxy:
+            at += f"; ProxyCommand: {proxy}"
+        if isinstance(e, HostError):
+            return e
+        if isinstance(e, paramiko.ssh_exception.IncompatiblePeer):
+            return RefusedError(name, "connect", f"{e} ({at})")
+        if isinstance(e, paramiko.AuthenticationException):
+            return RefusedError(name, "authenticate", str(e))
+        if isinstance(e, paramiko.ChannelException):
+            return HostError(name, "connect", f"the jump host can't reach {at}: {e.text}")
+        if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
+            return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
+        if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
+            return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
+        if isinstance(e, (paramiko.SSHException, OSError)):
+            return HostError(name, "connect", f"{e} ({at})")
+        return e
+
+
+class _Check:
+    """Host key check in place of paramiko's MissingHostKeyPolicy; paramiko itself knows no keys."""
+
+    def __init__(self, settings: HopSettings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
+        self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
+
+    def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
+        with self._deadline.stop_clock():
+            self._host_keys.check(self._settings, key.get_name(), key.asbytes())
+
+
+def _choose(options: Any, settings: HopSettings) -> None:
+    """Set the algorithms that the user's configuration allows, in its order."""
+    chosen = settings.algorithms
+    ciphers, wanted = _select_common(chosen.ciphers, options.ciphers, "cipher"), chosen.ciphers
+    if not wanted or wanted[0] not in ciphers:  # as with OpenSSH's default list
+        # GCM needs one pass over the bytes, not two: paramiko is then as fast as ssh.
+        ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
+    options.ciphers = ciphers
+    options.digests = _select_common(chosen.macs, options.digests, "MAC")
+    options.kex = _select_common(chosen.kex, options.kex, "key exchange")
+    types = _select_common(chosen.host_key_types, options.key_types, "host key type")
+    options.key_types = hostkeys.sort_key_types(hostkeys.find_entries(settings), types)
+
+
+def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequence[str]:
+    """Return the algorithms that paramiko has and the user allows, in the user's order."""
+    if wanted and not set(wanted) & set(has):
+        raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
+    return [name for name in wanted if name in has] if wanted else has
+
+
+def _show_address(settings: HopSettings) -> str:
+    host = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
+    return f"{host}:{settings.port}"
+
+
+class _PromptSocket(socket.socket):
+    """A socket that acknowledges data at once; else sshd, which waits for it, answers 40 ms later."""
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        data = super().recv(bufsize, flags)
+        self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
+
+
+def open_socket(settings: HopSettings, deadline: Deadline) -> socket.socket:
+    """Connect by TCP to the first address that answers."""
+    family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
+    try:
+        found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
+    except socket.gaierror as e:
+        raise HostError(settings.name, "resolve", f"{settings.hostname}: {e.strerror}") from None
+    errors: list[str] = []
+    for i, (kind, _, _, _, address) in enumerate(found):
+        sock = _PromptSocket(kind, socket.SOCK_STREAM)
+        try:
+            if settings.bind_address:
+                sock.bind((settings.bind_address, 0))
+            _connect(sock, address, deadline, deadline.get_left_s() / (len(found) - i))
+            return sock
+        except OSError as e:
+            sock.close()
+            words = e.strerror or f"no answer within {deadline.limit_s:g} s"
+            errors.append(f"{address[0]} port {settings.port}: {words}")
+    raise HostError(settings.name, "connect", "; ".join(dict.fromkeys(errors)))
+
+
+def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: float) -> None:
+    """Connect a socket. Raises OSError; TimeoutError after the limit."""
+    sock.setblocking(False)
+    error = sock.connect_ex(address)
+    end_s = time.monotonic() + limit_s
+    while error == errno.EINPROGRESS:
+        if deadline.is_over or time.monotonic() >= end_s:
+            raise TimeoutError
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        if poll.poll(SLICE_S * 1000):
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+    sock.setblocking(True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a ProxyCommand as ssh does: by the shell, with the connection as stdin and stdout."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        fd, pipe = theirs.fileno(), subprocess.PIPE
+        argv = ["/bin/sh", "-c", f"exec {command}"]
+        process = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=pipe, start_new_session=True)
+    assert process.stderr is not None
+    keep_tail(process.stderr, tail)
+    threading.Thread(target=process.wait, name="ssh-proxy", daemon=True).start()
+    return ours, process
+
+
+def start(
+    connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
+) -> ParamikoChannel:
+    """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
+    noise, error = "", ""
+    session = None
+    try:
+        session = connection.transport.open_session(timeout=deadline.get_left_s())
+        for name, value in settings.env:
+            session.set_environment_variable(name, value)
+        session.settimeout(deadline.get_left_s())
+        session.exec_command(COMMAND)
+        _feed(session, booted.payload)
+        wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
+        return ParamikoChannel(session)
+    except NoMarkerError as e:
+        noise, error = e.noise, "too much output of login files" if e.endless else ""
+    except TimeoutError:
+        error = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
+    except (paramiko.SSHException, OSError, EOFError) as e:
+        error = str(e) or "the connection was closed"
+    raise make_start_error(settings.name, error, noise, *_collect_end(session))
+
+
+def _feed(session: Any, data: bytes) -> None:
+    """Send the data; do nothing if the session is closed: its output has the cause."""
+    try:
+        session.sendall(data)
+    except TimeoutError:
+        raise
+    except OSError:
+        if not session.closed:
+            raise
+
+
+def _read(session: Any, n: int, deadline: Deadline) -> bytes:
+    while True:
+        session.settimeout(min(SLICE_S, deadline.get_left_s()))
+        try:
+            data: bytes = session.recv(n)
+            return data
+        except TimeoutError:
+            if deadline.is_over:
+                raise
+
+
+def _collect_end(session: Any) -> tuple[Tail, int | None]:
+    """Return stderr and exit code of a failed session, and close it."""
+    tail = Tail()
+    if session is None:
+        return tail, None
+    end_s = time.monotonic() + END_LIMIT_S
+    session.settimeout(END_LIMIT_S)
+    with contextlib.suppress(Exception):
+        # Bounded: stderr may never end.
+        while time.monotonic() < end_s and (data := session.recv_stderr(4096)):
+            tail.add(data)
+    session.status_event.wait(END_LIMIT_S)
+    code = session.exit_status if session.exit_status_ready() and session.exit_status >= 0 else None
+    session.close()
+    return tail, code

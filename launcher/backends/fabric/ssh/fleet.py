@@ -1,0 +1,218 @@
+"""The SSH connections of one job: all hosts in parallel, bounded, at most one connection per host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ....errors import HostError, HostRightsError
+from ....node.line.beats import keep_beating
+from ....ship.zipapp import make_zipapp
+from . import binary, hostkeys
+from .askpass import Askpass
+from .attempt import Deadline, RefusedError
+from .boot import Boot, make_boot
+from .channel import Channel
+from .settings import Config, HopSettings, Route
+
+if TYPE_CHECKING:
+    import fabric
+
+    from ....options.hosts import Host
+    from ..spec import Reach
+    from .connect import Connector
+
+DESCRIPTORS = 10  # upper bound for a connection and its channel
+PER_DOOR = 8  # parallel connection attempts to one sshd: its MaxStartups drops some from 10 on
+
+
+class Fleet:
+    """Opener of channels to hosts; channels to one host share its connection."""
+
+    def __init__(
+        self, reach: Reach, *, ask: Callable[[str], str] | None, give_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepare the fleet; connects in open().
+
+        ask: puts a question (passphrase, host key) to the user; None: no terminal.
+        give_up: aborts a pending question.
+        """
+        self._reach, self._ask, self._give_up = reach, ask, give_up
+        self._config = Config(reach.host_key_policy)
+        self._host_keys = hostkeys.HostKeyChecker(ask)
+        self._lock = threading.Lock()
+        self._connections: dict[tuple[HopSettings, ...], Future[fabric.Connection]] = {}
+        self._doors: dict[tuple[tuple[HopSettings, ...], str, int], threading.Semaphore] = {}
+        self._channels: list[Channel] = []
+        self._shared: Connector | None = None
+        self._askpass: Askpass | None = None
+        self._closed = self._cancelled = False
+
+    def open(
+        self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]], beat: bytes = b""
+    ) -> list[Channel | HostError]:
+        """Start `pslaunch.node` with these arguments on every host; return channels in the order of `hosts`.
+
+        Several threads may call it.
+        A failed host gives a HostError in its place, HostRightsError if keys were refused. `beat` is sent
+        on each line at once and every second until all hosts have been tried.
+        """
+        _allow_descriptors(len(hosts))
+        if not self._config.ssh:
+            self._prepare()  # paramiko then reads the configuration: load it in one thread
+        threads = max(1, min(self._reach.max_connections, len(hosts)))
+        with keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
+            try:
+                # ssh -G runs while the libraries load.
+                routes = [pool.submit(self._find_route, host) for host in hosts]
+                self._prepare()
+                return list(pool.map(functools.partial(self._try, beaten), hosts, argvs, routes))
+            except BaseException:  # Ctrl+C: the pool waits for its threads
+                self.cancel()
+                raise
+
+    def cancel(self) -> None:
+        """Make a running `open` fail soon; open channels stay open. May be called at any time."""
+        self._cancelled = True
+        self._give_up()
+        if self._shared:
+            self._shared.give_up()
+
+    def close(self) -> None:
+        """Close all channels and connections; a running `open` fails soon. May be called twice."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, []
+            connections, self._connections = dict(self._connections), {}
+        if self._shared:
+            self._shared.close()
+        if self._askpass:
+            self._askpass.close()
+        for channel in channels:
+            channel.close()
+        # Hosts first, then their jump hosts.
+        for _, future in sorted(connections.items(), key=lambda item: -len(item[0])):
+            if future.done() and not future.exception():
+                with contextlib.suppress(Exception):
+                    future.result().client.close()
+
+    def _prepare(self) -> None:
+        """Load slow libraries once and make the state that all threads share. May be called twice."""
+        from .connect import Connector
+        from .proof import Passphrases
+
+        make_zipapp()  # cached for all threads
+        with self._lock:
+            self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask))
+        if self._cancelled:
+            self._shared.give_up()
+
+    def _try(
+        self, beaten: Callable[[int], None], host: Host, argv: Sequence[str], route: Future[Route]
+    ) -> Channel | HostError:
+        try:
+            channel = self._open(route.result(), argv)
+        except HostError as e:
+            kind = HostRightsError if e.step == "authenticate" else HostError
+            detail = e.detail if e.host == host.name else f"jump host {e.host}: {e.detail}"
+            return kind(host.name, e.step, detail)
+        except OSError as e:  # remote errors are HostErrors by now
+            return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
+        with self._lock:
+            if not self._closed:
+                self._channels.append(channel)
+                beaten(channel.write_fd)
+                return channel
+        channel.close()
+        return HostError(host.name, "connect", "the job is being ended")
+
+    def _open(self, route: Route, argv: Sequence[str]) -> Channel:
+        from . import connect
+
+        assert self._shared is not None
+        booted = make_boot(argv, self._reach.agent_python)
+        if route.only_ssh:
+            return self._start_binary(route, booted)
+        try:
+            connection = self._get_connection(route.hops)
+        except RefusedError as refused:
+            if not self._config.ssh:
+                raise
+            try:
+                return self._start_binary(route, booted)
+            except HostError as e:
+                raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
+        deadline = Deadline(self._reach.connect_timeout_s, self._shared.cancel)
+        return connect.start(connection, route.target, booted, deadline)
+
+    def _start_binary(self, route: Route, booted: Boot) -> Channel:
+        assert self._config.ssh is not None and self._shared is not None
+        with self._lock:
+            if self._ask and not self._askpass and not self._closed:
+                self._askpass = Askpass(self._ask)
+        limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
+        with self._get_door((), route.hops[0]):  # each opens its own connections
+            return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
+
+    def _find_route(self, host: Host) -> Route:
+        route = self._config.find_route(host.name, host.user, host.port)
+        for hop in route.hops:
+            authority = next((e for e in hostkeys.find_entries(hop) if e.marker == "@cert-authority"), None)
+            if authority and not self._config.ssh:
+                detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
+                raise HostError(host.name, "host key", detail)
+            if authority:
+                target = route.target._replace(only_ssh=f"@cert-authority in {authority.where}")
+                return Route((*route.hops[:-1], target))
+        return route
+
+    def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
+        """Return the shared connection to the last of these hops; the first caller opens it."""
+        with self._lock:
+            future = self._connections.get(hops)
+            if future and future.done() and not future.result().transport.is_active():
+                future = None  # it was cut
+            mine = future is None
+            if future is None:
+                future = self._connections[hops] = Future()
+        if mine:
+            self._make(hops, future)
+        return future.result()
+
+    def _make(self, hops: tuple[HopSettings, ...], future: Future[fabric.Connection]) -> None:
+        assert self._shared is not None
+        try:
+            via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
+            with self._get_door(hops[:-1], hops[-1]):
+                connection = self._shared.connect(hops[-1], via, self._reach.connect_timeout_s)
+            with self._lock:  # `close` closes finished ones
+                if not self._closed:
+                    future.set_result(connection)
+                    return
+            connection.client.close()
+            raise HostError(hops[-1].name, "connect", "the job is being ended")
+        except BaseException as e:
+            with self._lock:
+                self._connections.pop(hops, None)
+            future.set_exception(e)
+
+    def _get_door(self, way: tuple[HopSettings, ...], to: HopSettings) -> threading.Semaphore:
+        """Return the limit of parallel attempts at one sshd, counted per route to it."""
+        with self._lock:
+            key = (way, to.hostname, to.port)
+            return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
+
+
+def _allow_descriptors(hosts: int) -> None:
+    """Raise the soft limit of descriptors as needed: the usual one is enough for 100 connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(list(Path("/proc/self/fd").iterdir())) + DESCRIPTORS * hosts + 64
+    if resource.RLIM_INFINITY != soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -1,0 +1,323 @@
+"""Connection settings of a host as `ssh host` has them, with the directives that paramiko can't honour.
+
+With OpenSSH on this machine they come from `ssh -G`, including Include, Match and all defaults. Without it
+Fabric reads the files, and a directive that needs OpenSSH is an error.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ....errors import HostError, SpecError
+from . import files, keys
+
+SSH_G_LIMIT_S = 10.0  # `Match exec` may be slow
+MAX_JUMPS = 8
+KEEPALIVE_S = 15
+WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
+Values = Mapping[str, Sequence[str]]
+
+_OFF = ("", "no", "none", "false", "internal", "0")
+# Not supported by paramiko; these hosts use the ssh binary.
+_ONLY_SSH = (
+    *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
+    *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
+    "nohostauthenticationforlocalhost",
+)
+_STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
+_OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
+_DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
+
+
+class Algorithms(NamedTuple):
+    """Algorithms of a connection, each kind in order; empty: paramiko's default."""
+
+    ciphers: tuple[str, ...] = ()
+    macs: tuple[str, ...] = ()
+    kex: tuple[str, ...] = ()
+    host_key_types: tuple[str, ...] = ()
+
+
+class HopSettings(NamedTuple):
+    """Settings of one hop: address, user, and authentication of both sides."""
+
+    name: str  # as given by the user or a ProxyJump
+    hostname: str
+    user: str
+    port: int
+    user_given: str | None = None  # for the ssh binary, which reads its own configuration
+    port_given: int | None = None
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    certificate_files: tuple[str, ...] = ()
+    user_known_hosts: tuple[str, ...] = ()
+    global_known_hosts: tuple[str, ...] = ()
+    host_key_alias: str = ""
+    strict: str = "ask"  # StrictHostKeyChecking: yes, no, accept-new, ask
+    hash_known_hosts: bool = False
+    proxy_command: str = ""
+    jumps: tuple[str, ...] = ()
+    connect_timeout_s: float | None = None
+    keepalive_s: int = KEEPALIVE_S
+    compression: bool = False
+    family: str = "any"
+    bind_address: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    algorithms: Algorithms = Algorithms()
+    only_ssh: str = ""  # the directive that requires the ssh binary
+
+    @property
+    def address(self) -> str:
+        """The host as written in known_hosts."""
+        name = self.host_key_alias or self.hostname
+        return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
+
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Route(NamedTuple):
+    """The hops to a host, ending with the host itself."""
+
+    hops: tuple[HopSettings, ...]
+
+    @property
+    def target(self) -> HopSettings:
+        return self.hops[-1]
+
+    @property
+    def only_ssh(self) -> str:
+        """The directive that paramiko can't honour, with its hop, or ""."""
+        return next((f"{hop.only_ssh} of {hop.name}" for hop in self.hops if hop.only_ssh), "")
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """Parse the output of `ssh -G`: lines of a key and a value; keys may repeat."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        found.setdefault(key.lower(), []).append(value)
+    return found
+
+
+def _parse_seconds(key: str, value: str) -> int:
+    """Return the seconds of a time in the form of sshd_config(5): `90`, `1m30s`."""
+    if not re.fullmatch(r"(\d+[smhdw]?)+", value.lower()):
+        raise ValueError(f"{key} {value} is not a time, such as 90 or 1m30s")
+    return sum(int(n) * _UNITS_S[unit] for n, unit in re.findall(r"(\d+)([smhdw]?)", value.lower()))
+
+
+def make_settings(
+    name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
+) -> HopSettings:
+    """Return the settings from the values of `ssh -G`. Raises ValueError for an invalid value."""
+
+    def get(key: str, default: str = "") -> str:
+        value = values.get(key, [default])[0]
+        return default if value == "none" else value
+
+    hostname = get("hostname", name)
+    user = get("user", local_user)
+    if not get("port", "22").isdecimal():
+        raise ValueError(f"Port {get('port')} is not a number")
+    port = int(get("port", "22"))
+    tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
+    tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
+    tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
+
+    def get_paths(key: str) -> tuple[str, ...]:
+        expanded = (expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
+        return tuple(expanded)
+
+    def get_names(key: str) -> tuple[str, ...]:
+        value = get(key)
+        return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
+
+    return HopSettings(
+        name=name,
+        hostname=hostname,
+        user=user,
+        port=port,
+        identity_files=get_paths("identityfile"),
+        identities_only=_is_on(get("identitiesonly")),
+        certificate_files=get_paths("certificatefile"),
+        user_known_hosts=_split_files(values.get("userknownhostsfile", ()), home),
+        global_known_hosts=_split_files(values.get("globalknownhostsfile", ()), home),
+        host_key_alias=get("hostkeyalias"),
+        strict=_STRICT.get(get("stricthostkeychecking"), get("stricthostkeychecking", "ask")),
+        hash_known_hosts=_is_on(get("hashknownhosts")),
+        proxy_command=expand(get("proxycommand"), tokens, "", {}),
+        jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
+        connect_timeout_s=_parse_seconds("ConnectTimeout", get("connecttimeout", "0")) or None,
+        keepalive_s=_parse_seconds("ServerAliveInterval", get("serveraliveinterval", "0")) or KEEPALIVE_S,
+        compression=_is_on(get("compression")),
+        family=get("addressfamily", "any"),
+        bind_address=get("bindaddress"),
+        env=tuple(_list_sent(values, environ)),
+        algorithms=Algorithms(*map(get_names, ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms"))),
+        only_ssh=_find_only_ssh(values),
+    )
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() not in _OFF
+
+
+def expand(text: str, tokens: Mapping[str, str], home: str, environ: Mapping[str, str]) -> str:
+    """Expand tokens of ssh_config (%h), a leading ~ and ${NAME}; leave unknown ones."""
+    if home and (text == "~" or text.startswith("~/")):
+        text = home + text[1:]
+    text = re.sub(r"\$\{(\w+)\}", lambda m: environ.get(m[1], m[0]), text)
+    return re.sub("%(.)", lambda m: tokens.get(m[1], m[0]), text)
+
+
+def _split_files(lines: Iterable[str], home: str) -> tuple[str, ...]:
+    """Return the paths in lines; a word that does not begin a path continues the one before, with a space."""
+    found: list[str] = []
+    for word in " ".join(lines).split(" "):
+        if word.startswith(("/", "~/", "none")) or not found:
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return tuple(expand(path, {}, home, {}) for path in found if path not in ("", "none"))
+
+
+def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return the variables that SendEnv and SetEnv send to the host."""
+    patterns = [word for line in values.get("sendenv", ()) for word in line.replace(",", " ").split()]
+    for name, value in environ.items():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            yield name, value
+    for line in values.get("setenv", ()):
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+def _find_only_ssh(values: Values) -> str:
+    """Return the first directive that paramiko can't honour, or ""."""
+    for key in _ONLY_SSH:
+        value = values.get(key, [""])[0]
+        if value.lower() not in _OFF and (key, value) != ("identityagent", "SSH_AUTH_SOCK"):
+            return f"{key} {value}"
+    preferred = values.get("preferredauthentications", ["publickey"])[0]
+    if not preferred.startswith("publickey"):
+        return f"preferredauthentications {preferred}"
+    if values.get("pubkeyauthentication", ["yes"])[0] in ("no", "false"):
+        return "pubkeyauthentication no"
+    local_command = values.get("localcommand", ["none"])[0]
+    if local_command not in _OFF and _is_on(values.get("permitlocalcommand", ["no"])[0]):
+        return f"localcommand {local_command}"
+    control = values.get("controlpath", ["none"])[0]
+    if control != "none" and _is_socket(control):
+        return f"controlpath {control}"  # an open shared connection; perhaps the only access
+    return ""
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return Path(path).is_socket()
+    except OSError:
+        return False
+
+
+def split_jump(jump: str) -> tuple[str, str | None, int | None]:
+    """Split a ProxyJump `user@host:port`, also with ssh://; a host with colons is in brackets."""
+    jump = jump.removeprefix("ssh://")
+    user, at, rest = jump.rpartition("@")
+    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", rest)
+    if not match:
+        return rest, user if at else None, None
+    port = match[2] or match[4]
+    return match[1] or match[3], user if at else None, int(port) if port else None
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=SSH_G_LIMIT_S
+    )
+
+
+class Config:
+    """Lookup of host settings, by OpenSSH if installed."""
+
+    def __init__(self, host_key_policy: str | None = None) -> None:
+        """Prepare lookups; `host_key_policy` overrides ssh's configuration. Raises SpecError."""
+        self._strict = _OF_POLICY[host_key_policy] if host_key_policy else ""
+        self.ssh = shutil.which("ssh")
+        self._home = str(Path.home())
+        try:
+            self._user = getpass.getuser()
+        except (KeyError, OSError):  # depends on the version of Python
+            raise SpecError(f"user {os.getuid()} has no name here: set the variable USER") from None
+
+    def find_route(self, name: str, user: str | None, port: int | None) -> Route:
+        """Return the route to a host. Raises HostError, step "resolve"."""
+        hops = self._find_hops(name, user, port, depth=0)
+        route = Route(tuple(hops))
+        if route.only_ssh and not self.ssh:
+            raise HostError(name, "resolve", f"{route.only_ssh}: {WITHOUT}")
+        return route
+
+    def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[HopSettings]:
+        if depth > MAX_JUMPS:
+            raise HostError(name, "resolve", f"ProxyJump has more than {MAX_JUMPS} hosts, or is circular")
+        settings = self._look_up(name, user, port)
+        hops: list[HopSettings] = []
+        for jump in settings.jumps:
+            host, jump_user, jump_port = split_jump(jump)
+            if host == name:
+                continue  # `Host *` with ProxyJump matches the jump host too
+            if hops:  # reached over the hop before, regardless of its own settings
+                hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
+            else:
+                hops = self._find_hops(host, jump_user, jump_port, depth + 1)
+        return [*hops, settings]
+
+    def _look_up(self, name: str, user: str | None, port: int | None) -> HopSettings:
+        values = self._ask_ssh(name, user, port) if self.ssh else self._read_files(name, user, port)
+        try:
+            found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
+        except ValueError as e:
+            raise HostError(name, "resolve", f"its settings: {e}") from None
+        found = found._replace(user_given=user, port_given=port, strict=self._strict or found.strict)
+        if not found.only_ssh:
+            found = found._replace(only_ssh=keys.find_security_key(found.identity_files))
+        return found
+
+    def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
+        argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
+        argv += ["--", name]
+        try:
+            try:
+                done = _run(argv)
+            except subprocess.TimeoutExpired:  # rare, on a very busy machine
+                done = _run(argv)
+        except (OSError, subprocess.TimeoutExpired) as e:
+            raise HostError(name, "resolve", f"ssh -G: {e}") from None
+        if done.returncode:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise HostError(name, "resolve", f"ssh -G: {words or f'exit code {done.returncode}'}")
+        return parse(done.stdout.decode("utf-8", "surrogateescape"))
+
+    def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
+        values: dict[str, Sequence[str]] = {
+            "identityfile": [f"~/.ssh/{key}" for key in _DEFAULT_KEYS],
+            "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
+            "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
+        }
+        values |= files.look_up(name)
+        values |= {"user": [user]} if user else {}
+        values |= {"port": [str(port)]} if port else {}
+        problem = _find_only_ssh(values)
+        if problem:
+            raise HostError(name, "resolve", f"{files.find(problem.split()[0])}: {problem}: {WITHOUT}")
+        return values

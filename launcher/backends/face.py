@@ -1,0 +1,123 @@
+"""Faces of backends: all that the rest of the program asks of one, each in the `__init__.py` of its folder.
+
+A face is light: `pslaunch --help` imports all; its methods import the modules of its folder. A package from
+outside names its face in the entry points of `pslaunch.backends`, by the name of its command:
+`carried = "my_package:FACE"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import TextIO
+
+    from ..follow.way import Way
+    from ..node.job import Plan
+    from ..options.args import Split
+    from ..options.kinds import SourceValues
+    from ..options.options import Option
+    from ..options.sources import Given
+    from ..options.spec import Elsewhere, JobSpec
+    from .base import Backend
+
+CHECK = "check"
+
+
+class CommandLine(NamedTuple):
+    """Command line of a job, with what its files add."""
+
+    command: str  # a key of `Face.helps`
+    given: Given
+    split: Split
+    cwd: Path
+    environ: Mapping[str, str]
+    out: TextIO
+    tell: Callable[[str], None]  # takes a note for the user
+
+    @property
+    def as_json(self) -> bool:
+        return self.given.is_set("json")
+
+
+class Face:
+    """Answers of a backend to the rest of the program. The methods that it leaves out answer as most do."""
+
+    name: str
+    # Texts for --help, by command: "" is `pslaunch NAME`, any other `pslaunch NAME COMMAND`; "check" is
+    # `pslaunch check NAME`. The first paragraph of each is its line in the list.
+    helps: ClassVar[Mapping[str, str]]
+    help: str = ""  # of `pslaunch NAME`, where it has several commands
+    no_check: str = ""  # reason and remedy, where helps has no "check"
+    # Options by which later shells find its jobs: metavar and help; the words for who has given none.
+    place: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    place_hint: str = ""
+    file: str = ""  # option for a file that `read_file` reads
+
+    # --- Options. ---
+
+    def list_options(self) -> Sequence[Option]:
+        """Return the rows of its options, each name once, in the order of its help."""
+        raise NotImplementedError
+
+    def list_refused(self) -> Mapping[str, str]:
+        """Return words of other tools that it can't take, with reason and remedy; {}: as it was written."""
+        return {}
+
+    def read_file(self, path: Path, name: str, tell: Callable[[str], None]) -> SourceValues:
+        """Return the options that a file gives; every backend that has the option `file` takes it.
+
+        name: of the file in messages. Raises SpecError.
+        """
+        raise NotImplementedError
+
+    # --- Jobs. ---
+
+    def make_spec(self, line: CommandLine) -> JobSpec:
+        """Return the job of a command line. Raises PslaunchError; contacts nobody, changes nothing."""
+        raise NotImplementedError
+
+    def act(self, line: CommandLine, spec: JobSpec) -> int | None:
+        """Do what the command line asks for in place of a start; return its exit code, None for a start."""
+        return None
+
+    def check(self, line: CommandLine, spec: JobSpec) -> int:
+        """Report everything that would prevent the job from running; return the exit code."""
+        from ..check.check import begin_trace, check_hosts
+
+        trace = begin_trace(spec.trace, CHECK) if spec.trace else None
+        backend = self.make_backend(spec.site.reach)
+        return check_hosts(spec, backend, line.out, as_json=line.as_json, trace=trace)
+
+    def make_backend(self, reach: Any) -> Backend:
+        """Return the backend. reach: as in Site; None for a shell on node 0 without it."""
+        raise NotImplementedError
+
+    def make_way(self, spec: JobSpec, plan: Plan) -> Way | None:
+        """Return a way to the head that only its jobs have; None for the common ones."""
+        return None
+
+    def describe_start(self, reach: Any, plan: Plan) -> Mapping[str, Any] | None:
+        """Return what is of this backend alone, as data for a dry run: lists of lines by their names.
+
+        `argv`: the command that brings all agents.
+        """
+        return None
+
+    # --- Later shells. ---
+
+    def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
+        """Return the node or cluster that the options of `place` name. Raises SpecError."""
+        raise NotImplementedError
+
+    def to_data(self, reach: Any) -> Any:
+        """Return `reach` as JSON data for the record by which later shells find the job."""
+        from ..node.job import to_data
+
+        return to_data(reach)
+
+    def from_data(self, data: Any) -> Any:
+        """Return the reach in a record. Raises SpecError if another version wrote it."""
+        return None

@@ -1,0 +1,191 @@
+"""The gate for agents that a carrier has started: hands out their zip, and admits those of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from ..errors import PreflightError, ServiceError
+from ..node.line import wire
+from ..node.line.gate import Gate, Seals
+from ..node.line.handout import Handout
+from ..node.line.reach import check_addrs, list_candidates
+from ..node.loop import Loop
+from ..node.shapes import check
+from ..options.hosts import NAME
+from ..options.options import MAX_PROCESSES
+from ..ship.find_python import make_search
+from ..ship.zipapp import make_zipapp
+from .lines import Line
+
+MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
+MAX_SHOWN: Final = 64  # characters of a host name that is none
+
+# Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
+_LOADER: Final = """
+import os, socket, sys, time
+from hashlib import sha256
+def fetch(addrs, port, request, digest, limit_s):
+    end_s = time.time() + limit_s
+    while True:
+        why = []
+        for addr in addrs:
+            try:
+                with socket.create_connection((addr, port), 5) as s:
+                    s.sendall(request)
+                    data = b"".join(iter(lambda: s.recv(1 << 20), b""))
+                if sha256(data).hexdigest() == digest:
+                    return data
+                why.append("another content than was offered")
+            except OSError as e:
+                why.append(e)
+        if time.time() > end_s or all(isinstance(e, ConnectionRefusedError) for e in why):
+            raise SystemExit("pslaunch: %s can't reach the launcher at port %d of %s" % (
+                socket.gethostname(), port, ", ".join("%s (%s)" % pair for pair in zip(addrs, why))))
+        time.sleep(0.2)
+def run(addrs, port, request, digest, limit_s, argv):
+    data = memoryview(fetch(addrs, port, request, digest, limit_s))
+    fd = os.memfd_create("pslaunch", 0)
+    while data:
+        data = data[os.write(fd, data):]
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "/proc/self/fd/%d" % fd, *argv])
+"""
+
+
+class GateReach(Protocol):
+    """The parts of a reach that a gate needs."""
+
+    @property
+    def nic(self) -> str:
+        """Interface of the launcher and the nodes, as in Site."""
+
+    @property
+    def port(self) -> int:
+        """Port of the gate; 0: any."""
+
+    @property
+    def agent_python(self) -> str | None:
+        """Path of the agents' Python; None: search."""
+
+    @property
+    def connect_timeout_s(self) -> float: ...
+
+
+@contextlib.contextmanager
+def open_gate(
+    loop: Loop, reach: GateReach, secret: bytes, came: list[Arrival], refused: list[str]
+) -> Iterator[Offer]:
+    """Listen for agents, which are added to `came`, and offer them the zip."""
+
+    def check(text: bytes) -> str:
+        return _check_arrival(text, {rank for one in came for rank in one.trainers})
+
+    def admit(text: bytes, fd: int, seals: Seals) -> None:
+        came.append(Arrival(json.loads(text), fd, seals))
+
+    try:
+        addrs = list_candidates(reach.nic)
+    except LookupError as e:
+        raise PreflightError(f"the launcher's machine: {e.args[0]}") from None
+    app = make_zipapp()
+    digest = hashlib.sha256(app).hexdigest()
+    request = f"pslaunch zip {digest}\n".encode()
+    handout = Handout(loop, request, app)
+    gate = Gate(
+        loop,
+        "",
+        secret,
+        check=check,
+        admit=admit,
+        note_refusal=refused.append,
+        port=reach.port,
+        handout=handout,
+    )
+    try:
+        yield Offer(addrs, gate.port, request, digest)
+    finally:
+        gate.close()
+
+
+class Offer(NamedTuple):
+    """Address of the gate, and the zip that it hands out."""
+
+    addrs: list[str]
+    port: int
+    request: bytes
+    digest: str
+
+    def make_program(self, argv: Sequence[str], reach: GateReach) -> list[str]:
+        """Return the words by which mpirun runs a mode of `pslaunch.node`. Raises ServiceError."""
+        where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {reach.connect_timeout_s}"
+        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", reach.agent_python)]
+        if sum(len(os.fsencode(word)) + 1 for word in words) > MAX_ARGUMENT_BYTES:
+            raise ServiceError(f"Open MPI can't carry arguments of more than {MAX_ARGUMENT_BYTES} bytes")
+        return words
+
+
+class Arrival:
+    """An agent that has proved the secret: its host and ranks, and its line."""
+
+    def __init__(self, told: Mapping[str, Any], fd: int, seals: Seals) -> None:
+        self.host = str(told["host"])
+        self.trainers = unpack_ranks(told["trainers"])
+        self._own = frozenset(map(str, told["own"]))
+        self.line = Line(fd, fd, str, seals)
+
+    def has_name(self, name: str) -> bool:
+        """Return True if this is the name, or an address, of its host."""
+        if name.partition(".")[0] == self.host.partition(".")[0]:
+            return True
+        found = _resolve(name)
+        looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
+        return bool(found & self._own) or (looped and self.host == socket.gethostname())
+
+    def beat(self) -> None:
+        """Send a heartbeat; a lost line is noticed later."""
+        with contextlib.suppress(OSError):
+            send_frame(self.line, wire.BEAT)
+
+
+def send_frame(line: Line, frame: bytes) -> None:
+    """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""
+    assert line.seals is not None
+    os.write(line.write_fd, frame + line.seals[0].compute_mac(frame))
+
+
+@functools.cache
+def _resolve(name: str) -> frozenset[str]:
+    """Return the addresses of a host, none where only ssh knows it."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return frozenset(str(info[4][0]) for info in socket.getaddrinfo(name, None))
+    return frozenset()
+
+
+def unpack_ranks(triples: object) -> tuple[int, ...]:
+    """Return the ranks in `rank.pack_ranks`, in order. Raises ValueError."""
+    check(triples, [[int]], "ranks")
+    found: set[int] = set()
+    for first, count, step in cast("list[list[int]]", triples):
+        if not (first >= 0 and 0 < count <= MAX_PROCESSES and step > 0):
+            raise ValueError(f"no ranks: {first}, {count}, {step}")
+        found.update(range(first, first + count * step, step))
+    return tuple(sorted(found))
+
+
+def _check_arrival(text: bytes, known: set[int]) -> str:
+    """Return why an agent is refused, or ""."""
+    try:
+        told = json.loads(text)
+        ranks = set(unpack_ranks(told["trainers"]))
+        check_addrs(told["own"])
+        if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
+            return f"{str(told['host'])[:MAX_SHOWN]!r} is not a host name"
+    except wire.NONSENSE:
+        return "its message lacks ranks, host or addresses"
+    return "" if ranks and not ranks & known else "its ranks are not among those expected"

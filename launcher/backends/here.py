@@ -1,0 +1,87 @@
+"""A shell on the machine of a node: its records, files and head without a network."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import SpecError
+from ..node.job import Node
+from .base import Backend
+from .lines import EndLimit, Line
+
+# -P: neither the working directory nor the workspace may shadow a module of the agent.
+NODE = (sys.executable, "-P", "-m", "pslaunch.node")
+
+
+class Here(EndLimit, Backend):
+    """Backend of later shells on a node: it starts nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def keep_way(self, path: str) -> Any:
+        """Return nothing: the job has its own record on this machine."""
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(str(record["socket"]))
+        except OSError:
+            sock.close()
+            raise
+        fd = sock.detach()
+        return Line(fd, fd)
+
+    def read_records(self) -> Iterator[bytes]:
+        return answer("this machine", ["records"])
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        return answer(node.name, words)
+
+    def cancel(self) -> None:
+        """Do nothing: nothing here is slow."""
+
+    def release(self) -> None:
+        """Do nothing: nothing was started."""
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+
+class OnNode0(Here):
+    """Backend for a shell on the first host of a job, without a record of the way to the others."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        super().__init__(name)
+        self._remedy = remedy
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        if node.id:
+            raise SpecError(f"node {node.id} can't be reached: its host is not known here; {self._remedy}")
+        return super().ask(node, words)
+
+
+def answer(name: str, words: Sequence[str]) -> Iterator[bytes]:
+    """Yield the answer of a mode of node/later/relay.py on this machine. Raises PslaunchError."""
+    from .node_answers import Ending, read_answer  # only later shells need it
+
+    with subprocess.Popen(
+        [*NODE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as answering:
+        assert answering.stdout is not None and answering.stderr is not None
+        said = answering.stderr
+
+        def find_ending(_cut: EOFError) -> Ending:
+            words = said.read().strip()
+            return Ending(answering.wait(), words)
+
+        try:
+            yield from read_answer(os.dup(answering.stdout.fileno()), name, words[0], find_ending)
+        finally:
+            answering.kill()  # its disk may hang

@@ -1,0 +1,122 @@
+"""Pods of a Kubernetes cluster, which run a job without a launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..face import CHECK, CommandLine, Face
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...node.job import Plan
+    from ...options.options import Option
+    from ...options.spec import Elsewhere, JobSpec
+    from .backend import K8sBackend
+    from .spec import K8sReach
+    from .way import ByItself
+
+APPLY, RENDER = "apply", "render"
+
+
+class K8sFace(Face):
+    """Face of `pslaunch k8s`."""
+
+    name = "k8s"
+    help = "Run jobs on Kubernetes, or print their manifests."
+    helps: ClassVar = {
+        APPLY: """Run one job on Kubernetes, and wait for its end.
+
+        Creates what `pslaunch k8s render` prints, under a new name, shows the job's output, fetches its
+        output/ and logs and removes all of it. Needs a kubeconfig and the rights of templates/k8s/role.yaml.
+        Words before and after PROGRAM are handled as by `pslaunch local`.
+        """,
+        RENDER: """Print the manifests of one job, for `kubectl apply --server-side -f -`.
+
+        Each pod is a node with a pserver and a trainer, and the program's folder travels along. The cluster
+        needs no operator. The same job gives the same text; its secret is in none of it: a command that makes
+        it is printed on standard error. Words before and after PROGRAM are handled as by `pslaunch local`.
+        """,
+        CHECK: """Check the cluster for a job and report everything that would prevent it from running.
+
+        Takes the command line of `pslaunch k8s apply` unchanged. Nothing is created. With --json: one object.
+        The exit code is 0 if the job can run.
+        """,
+    }
+    place: ClassVar = {
+        "namespace": ("NAME", "Ask the cluster for the jobs in this namespace. [default: the context's]"),
+        "context": ("NAME", "Ask the cluster of this context. [default: the current one]"),
+        "kubeconfig": (
+            "FILE", "Ask the cluster of this kubeconfig. [default: KUBECONFIG, else ~/.kube/config]"
+        ),
+    }  # fmt: skip
+    place_hint = "--namespace=NAME asks a cluster"
+
+    def list_options(self) -> Sequence[Option]:
+        from .options import OPTIONS
+
+        return OPTIONS
+
+    def list_refused(self) -> Mapping[str, str]:
+        from .refused import REFUSED
+
+        return REFUSED
+
+    def make_spec(self, line: CommandLine) -> JobSpec:
+        from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
+
+        runs = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}
+        run = runs[line.command]
+        spec = make_k8s_spec(line.given, line.split, cwd=line.cwd, environ=line.environ, run=run)
+        if not run:
+            refuse_about_launcher(line.given)
+        return spec
+
+    def act(self, line: CommandLine, spec: JobSpec) -> int | None:
+        if line.command == RENDER:
+            from .render import print_manifests
+
+            return print_manifests(line, spec)
+        if not line.given.is_set("validate"):
+            return None
+        from ...plan import make_plan
+        from .validate import validate
+
+        plan = make_plan(spec, spec.site.job_id)
+        return validate(plan, spec.site.reach, line.out, as_json=line.as_json)
+
+    def check(self, line: CommandLine, spec: JobSpec) -> int:
+        from .cluster_check import check_cluster
+
+        return check_cluster(spec, line.out, as_json=line.as_json)
+
+    def make_backend(self, reach: K8sReach) -> K8sBackend:
+        from .backend import K8sBackend
+
+        return K8sBackend(reach)
+
+    def make_way(self, spec: JobSpec, plan: Plan) -> ByItself:
+        from .way import ByItself
+
+        return ByItself(self.make_backend(spec.site.reach), plan)
+
+    def describe_start(self, reach: K8sReach, plan: Plan) -> Mapping[str, Any]:
+        from . import manifests
+
+        package = manifests.pack_package(plan, os.environ)
+        return {"package": [manifests.describe_package(plan, reach, package)]}
+
+    def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
+        from .spec import find_cluster
+
+        return find_cluster(values)
+
+    def from_data(self, data: Any) -> K8sReach:
+        from .spec import parse_reach
+
+        return parse_reach(data)
+
+
+FACE = K8sFace()

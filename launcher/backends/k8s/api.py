@@ -1,0 +1,284 @@
+"""A cluster's Kubernetes API: its configuration, and calls with time limits and errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import ClusterError, SpecError
+from ...options.args import find_nearest
+from .api_errors import (
+    AbsentError,
+    Place,
+    Right,
+    explain_answer,
+    explain_connection,
+    explain_credentials,
+    explain_rights,
+)
+from .job_records import Object
+from .spec import Access
+
+CONNECT_S: Final = 3.0
+FIRST_S: Final = 6.0  # for the first answer, before anything is made
+ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
+VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
+RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
+
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+MERGE: Final = "application/strategic-merge-patch+json"
+
+
+def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ...]:
+    return tuple(Right(verb, resource, group) for verb in verbs)
+
+
+# Rights in a namespace; templates/k8s/role.yaml gives them, as a test checks. Of a job's objects and pods:
+JOB: Final = (
+    *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
+    *_list_rights("services", "create", "list", "delete"),
+    *_list_rights("configmaps", "create", "list", "delete"),
+    *_list_rights("secrets", "create", "delete"),
+    *_list_rights("pods", "list", "delete"),
+    *_list_rights("events", "list"),
+)
+# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+KUBECTL: Final = (
+    *_list_rights("jobs", "get", "watch", group="batch"),
+    *_list_rights("services", "get", "watch", "patch"),
+    *_list_rights("configmaps", "get", "watch", "patch"),
+    *_list_rights("pods", "get", "watch"),
+    *_list_rights("pods/log", "get"),
+    *_list_rights("events", "get", "watch"),
+)
+# The line to a running job. The library asks for it by GET; later servers want to see `create` too.
+EXEC: Final = _list_rights("pods/exec", "get", "create")
+# For `pslaunch check` in addition, which asks for the verdict on a pod by a dry run, as `--validate` does.
+LOOK: Final = (
+    *_list_rights("namespaces", "get"),
+    *_list_rights("pods", "create"),
+    *_list_rights("resourcequotas", "list"),
+    *_list_rights("networkpolicies", "list", group="networking.k8s.io"),
+)
+# For `--network_policy` in addition, and for kubectl with it.
+POLICY: Final = _list_rights("networkpolicies", "create", "delete", group="networking.k8s.io")
+KUBECTL_POLICY: Final = _list_rights("networkpolicies", "get", "watch", "patch", group="networking.k8s.io")
+
+
+class Cluster:
+    """The API of a cluster as one user, in one namespace. Its calls may come from several threads."""
+
+    def __init__(self, api: Any, place: Place, access: Access, logged: str = "") -> None:
+        """Take over a client of the library.
+
+        access: with the names of context and namespace. logged: errors that the library has only logged.
+        """
+        self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
+        self._client, self._logged = make_client(api), logged
+
+    @contextlib.contextmanager
+    def translate(self, doing: str) -> Iterator[None]:
+        """Raise errors of the library inside as PslaunchErrors. doing: in the infinitive, as "list Jobs"."""
+        from kubernetes.client import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as e:
+            message = _read_message(e)
+            if e.status and not (self._logged and e.status in (401, 403)):
+                raise explain_answer(doing, e.status, message, self.place) from e
+            if e.status or self._logged:
+                raise explain_credentials(self._logged or message, self.place) from e
+            raise explain_connection(message, self.place) from e  # of TLS
+        except ConfigException as e:  # of credentials that are renewed during a call
+            raise explain_credentials(str(e), self.place) from e
+        except (HTTPError, OSError) as e:
+            raise explain_connection(str(e), self.place) from e
+
+    def locate(self, kind: str, name: str = "") -> str:
+        """Return the path of all objects of a kind in the namespace, or of one."""
+        version = VERSIONS.get(kind, "v1")
+        root = f"apis/{version}" if "/" in version else f"api/{version}"
+        return f"/{root}/namespaces/{self.namespace}/{make_plural(kind).lower()}{name and '/'}{name}"
+
+    def request(self, doing: str, method: str, path: str, body: Any = None, **params: Any) -> Any:
+        """Return an answer with `data` and `headers`, within a time limit. Raises PslaunchError.
+
+        params: as the library's `DynamicClient.request` takes them.
+        """
+        limits = {"_request_timeout": (CONNECT_S, ANSWER_S), **params}
+        with self.translate(doing):
+            answer = self._client.request(method, path, body, serialize=False, **limits)
+            _ = answer.data  # reads it, and frees the connection for others
+            return answer
+
+    def list_objects(self, kind: str, **selectors: str) -> list[Object]:
+        """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
+        answer = self.request(f"list {make_plural(kind)}", "get", self.locate(kind), **selectors)
+        found: list[Object] = json.loads(answer.data)["items"]
+        return found
+
+    def create(self, thing: Object, *, dry_run: bool = False) -> Object:
+        """Create an object and return it as the server has it. Raises PslaunchError.
+
+        A field that the server does not know is an error; by default it would leave it out and say nothing.
+        """
+        doing = f"create {thing['kind']} {thing['metadata']['name']}"
+        params = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
+        answer = self.request(doing, "post", self.locate(thing["kind"]), thing, query_params=params)
+        made: Object = json.loads(answer.data)
+        return made
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
+        """Change an object by a strategic merge patch. Raises PslaunchError."""
+        self.request(f"change {kind} {name}", "patch", self.locate(kind, name), change, content_type=MERGE)
+
+    def delete(self, thing: Mapping[str, Any], **options: Any) -> None:
+        """Delete an object and all that it owns; it may be gone already. Raises PslaunchError."""
+        kind, name = thing["kind"], thing["metadata"]["name"]
+        whole = {"propagationPolicy": "Background", **options}
+        with contextlib.suppress(AbsentError):
+            self.request(f"delete {kind} {name}", "delete", self.locate(kind, name), whole)
+
+    def read_metadata(self, kind: str, name: str) -> Any:
+        """Return an object without its contents. Raises PslaunchError."""
+        headers = {"header_params": {"Accept": METADATA}}
+        return json.loads(self.request(f"get {kind} {name}", "get", self.locate(kind, name), **headers).data)
+
+    def has_right(self, right: Right) -> bool:
+        """Ask for a right of this user in the namespace. Raises PslaunchError."""
+        resource, _, part = right.resource.partition("/")
+        asked = {"namespace": self.namespace, "verb": right.verb, "group": right.group, "resource": resource}
+        spec = {"resourceAttributes": {**asked, "subresource": part}}
+        limit = (CONNECT_S, FIRST_S)
+        answer = self.request("review rights", "post", RIGHTS, {"spec": spec}, _request_timeout=limit)
+        return bool(json.loads(answer.data)["status"]["allowed"])
+
+    def demand_rights(self, rights: Iterable[Right]) -> None:
+        """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
+        if missing := [right for right in rights if not self.has_right(right)]:
+            raise explain_rights(missing, self.place)
+
+    def close(self) -> None:
+        self.api.close()
+
+
+def make_client(api: Any) -> Any:
+    """Return the library's client of any kind of object; those of known kinds take half a second to import.
+
+    It asks no server for its kinds: paths are known here.
+    """
+    from kubernetes.dynamic import DynamicClient
+
+    return DynamicClient(api, discoverer=lambda _client, _cache: None)
+
+
+def make_plural(kind: str) -> str:
+    """Return the name of a kind's objects, such as NetworkPolicies."""
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+
+
+def open_cluster(access: Access, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the API as a kubeconfig or this pod's account gives it; the server is not asked yet.
+
+    Raises ClusterError without a usable configuration, and SpecError for an unknown context.
+    """
+    path = access.kubeconfig or environ.get("KUBECONFIG", "")
+    given, path = bool(path), path or str(Path.home() / ".kube" / "config")
+    if not any(Path(one).expanduser().exists() for one in path.split(os.pathsep) if one):
+        if not given and not access.context and "KUBERNETES_SERVICE_HOST" in environ:
+            return _open_in_pod(access)
+        raise ClusterError(
+            "",
+            f"no kubeconfig: {path} does not exist",
+            "ask the cluster's administrator or provider for a file for --kubeconfig or KUBECONFIG",
+        )
+    return _open_by_file(path, access)
+
+
+def _open_by_file(path: str, access: Access) -> Cluster:
+    from kubernetes import client, config
+    from kubernetes.config.kube_config import KubeConfigMerger
+    from yaml import YAMLError
+
+    with _collect_log() as logged:
+        try:
+            read = KubeConfigMerger(path).config
+            known = {str(one["name"]): one["context"] for one in read["contexts"].value}
+            name = access.context or read["current-context"]
+            _check_context(name, known, path)
+            settings = client.Configuration()
+            config.load_kube_config(path, name, settings)
+            settings.retries = False
+            api = client.ApiClient(settings)
+            own = known[name].safe_get("namespace")
+        except (
+            config.ConfigException,
+            YAMLError,
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+        ) as e:
+            raise ClusterError(
+                "",
+                f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}",
+                "get a new one from the cluster, or give another --kubeconfig",
+            ) from e
+    place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
+    return Cluster(api, place, Access(path, name, place.namespace), "; ".join(logged))
+
+
+def _check_context(name: str, known: Iterable[str], path: str) -> None:
+    if name not in known:
+        near = find_nearest(name, known, cutoff=0.5)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
+        raise SpecError(f"no context {name!r} in {path}; {hint}")
+
+
+def _open_in_pod(access: Access) -> Cluster:
+    from kubernetes import client, config
+
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(settings)
+        own = (ACCOUNT / "namespace").read_text().strip()
+    except (config.ConfigException, OSError) as e:
+        raise ClusterError(
+            "",
+            f"no kubeconfig, and no account in this pod: {e}",
+            "give --kubeconfig=FILE, or a service account to the pod (automountServiceAccountToken)",
+        ) from e
+    settings.retries = False
+    place = Place(settings.host, "this pod's service account", access.namespace or own)
+    return Cluster(client.ApiClient(settings), place, Access(namespace=place.namespace))
+
+
+@contextlib.contextmanager
+def _collect_log() -> Iterator[list[str]]:
+    """Collect errors that the library logs and then ignores: of programs that give credentials."""
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(" ".join(record.getMessage().split()))  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def _read_message(e: Any) -> str:
+    """Return the message of an answer: of its Status, else of its first line."""
+    try:
+        return str(json.loads(e.body)["message"])
+    except (ValueError, TypeError, KeyError):
+        return str(e.body or e.reason or e.status)

@@ -1,0 +1,505 @@
+"""The Kubernetes backend: a Job that begins by itself, and execs in its pods to follow it and fetch files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import (
+    ClusterError,
+    FileError,
+    HostError,
+    NodeLostError,
+    PslaunchError,
+    RightsError,
+)
+from ...node import codes
+from ...node.head.events import Event, make_end
+from ...node.job import Node, Plan
+from ...node.later.record import OVER, STATE_UNKNOWN, WAITING
+from ..base import Backend
+from ..lines import Line, News, Tell
+from ..node_answers import SILENT_S, Answered, Ending, read_answer
+from . import manifests
+from .api import EXEC, JOB, Cluster, open_cluster
+from .api_errors import AbsentError, ConflictError
+from .job_records import (
+    BEGINNING,
+    HELD,
+    INSTANCE,
+    OF_JOB,
+    Object,
+    describe_end,
+    find_record,
+    get_state,
+    has_begun,
+    make_record,
+    read_end,
+    select_main,
+)
+from .pod_exec import PodExec, has_answered
+from .pod_failures import explain_loss, explain_silence
+from .pods import LOOK_S, Pods, PodWait, list_jobs, list_pods
+from .spec import K8sReach
+from .try_again import AWAY, begin_apart, try_again
+
+if TYPE_CHECKING:
+    from ...node.messages import JobRecord
+
+NO_PODS: Final = (
+    "no pod of it runs any more, and its files ended with the pods: fetch them within --linger seconds after "
+    "its end, and before pslaunch stop"
+)
+NOT_BEGUN: Final = "its pods do not all run yet"
+BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
+CREATION_S: Final = 30.0  # of it, for an API server that is away
+AT_ONCE: Final = 8  # calls at the same time
+HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
+GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
+SHORTEST_GRACE_S: Final = 1
+TOLD_S: Final = 5.0  # for the cluster to report the beginning or end of a pod
+LIMIT: Final = "activeDeadlineSeconds"
+# Kinds of a job's objects that its label finds; the Job first.
+KINDS: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
+
+
+class K8sBackend(Backend):
+    """One job in a namespace. Its pods need no launcher; an attached one holds it by the line to its head."""
+
+    name = "k8s"
+    owns_nodes = True
+
+    def __init__(self, reach: K8sReach) -> None:
+        self._reach = reach
+        self._attached = reach.lease_s > 0
+        self._made: list[Object] = []  # all to remove, the Job first
+        self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
+        self._ending_s = 0  # for a pod
+        self._gone_limit_s = 0.0  # for all to be gone
+        self._cancelled, self._confirmed = threading.Event(), threading.Event()
+        self._hurried = False
+        self._answering: set[socket.socket] = set()
+        self._count = 0  # of pods
+        self._opening = threading.Lock()
+        self._opened: Cluster | None = None
+
+    @functools.cached_property
+    def _cluster(self) -> Cluster:
+        with self._opening:  # several threads may ask for it first
+            self._opened = self._opened or open_cluster(self._reach.access)
+            return self._opened
+
+    @functools.cached_property
+    def _pods(self) -> Pods:
+        return Pods(self._cluster, self._reach.name, self._reach.queue)
+
+    def _turn_to(self, job: str) -> None:
+        """Speak of this job from now on."""
+        self._reach = self._reach._replace(name=job)
+        self._pods = Pods(self._cluster, job)
+
+    # --- the beginning ---
+
+    def begin(self, plan: Plan, tell: Tell) -> Line | Event | None:
+        """Begin the job; return an observer's line to its head, None without the right to one.
+
+        A job that is over by then gives its event `end`. Raises PslaunchError.
+        """
+        package = manifests.pack_package(plan, os.environ, lambda text: tell(News(text)))
+        self._reach = manifests.add_lease(self._reach, plan, package)
+        with ThreadPoolExecutor(AT_ONCE) as meanwhile:
+            making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
+            sweeping = meanwhile.submit(list_jobs, self._cluster)  # deletes those that others have abandoned
+            has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
+            if not has_exec and self._reach.lease_s:
+                self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
+            tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
+            sweeping.result()
+        self._count = len(plan.nodes)
+        self._ending_s = manifests.compute_ending_s(plan)
+        self._gone_limit_s = self._ending_s + GONE_EXTRA_S
+        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
+        self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
+        wait.wait_for(self._release, self._cancelled)
+        if not has_exec:
+            wait.wait_for_all(self._cancelled)
+            return None
+        line = self._find_head(wait)
+        threading.Thread(target=wait.go_on, args=[self._confirmed], daemon=True).start()
+        return line
+
+    def _create(self, things: Sequence[Object], wait: PodWait) -> None:
+        """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError.
+
+        wait: for an API server that is away just then.
+        """
+        *others, job = map(self._limit, things)
+        marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
+        marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
+        owner = self._create_one(wait, {**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
+        owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
+                  "uid": owner["metadata"]["uid"]}]  # fmt: skip
+        belonging = [{**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}}
+                     for thing in (manifests.make_secret(job), *others)]  # fmt: skip
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(functools.partial(self._create_one, wait), belonging))
+
+    def _release(self) -> bool:
+        """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
+        released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
+        self._patch(self._reach.name, released, {BEGINNING: None})
+        return True
+
+    def _limit(self, thing: Object) -> Object:
+        """Limit the time of a Job until its launcher holds it."""
+        if thing["kind"] != "Job" or not self._reach.lease_s:
+            return thing
+        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
+        if own_s is not None and own_s <= limit_s:
+            return thing
+        self._own_limits[thing["metadata"]["name"]] = own_s
+        return {**thing, "spec": {**thing["spec"], LIMIT: limit_s}}
+
+    def _create_one(self, wait: PodWait, thing: Object) -> Object:
+        if self._cancelled.is_set():
+            raise NodeLostError("cancelled")
+        self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
+        try:
+            return self._cluster.create(thing)
+        except ClusterError:
+            return wait.wait_for(functools.partial(self._create_again, thing), self._cancelled)
+
+    def _create_again(self, thing: Object) -> Object:
+        """Create an object, unless an earlier request whose answer was lost has done so: names are new."""
+        try:
+            return self._cluster.create(thing)
+        except ConflictError:
+            found = thing["kind"] == "Job"  # others need no uid, and a Secret may not be read
+            return self._cluster.read_metadata("Job", thing["metadata"]["name"]) if found else thing
+
+    def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
+        more = {"metadata": {"annotations": annotations}} if annotations else {}
+        self._cluster.patch("Job", job, {"spec": changed, **more})
+
+    # --- the line to the head ---
+
+    def _find_head(self, wait: PodWait) -> Line | Event:
+        """Wait for pod 0; return a line to the head in it, or the end of its job. Raises PslaunchError."""
+
+        def look() -> Line | Event | None:
+            first = self._pods.find_first()
+            ended = first and get_state(first, "terminated")
+            if ended and not read_end(ended):
+                wait.search()
+            if first and (found := self._open_line(first)):
+                return found
+            if wait.search_in_turn() and first and get_state(first, "running"):
+                with contextlib.suppress(HostError):  # the pod may end meanwhile
+                    return self._find_end(first)
+            return None
+
+        head = wait.wait_for(look, self._cancelled)
+        assert head is not None
+        return head
+
+    def _open_line(self, pod: Object) -> Line | Event | None:
+        """Return a line to the head in a pod, the end of its job, or None if there is no head yet."""
+        if ended := get_state(pod, "terminated"):
+            if end := read_end(ended):
+                return end
+            raise NodeLostError(describe_end(ended))
+        if not get_state(pod, "running"):
+            return None
+        opened = self._start(pod, ["relay", self._reach.name])
+        if has_answered(opened.fd, HELLO_S):
+            return Line(opened.fd, opened.fd, opened.describe_end)
+        os.close(opened.fd)
+        return None
+
+    def _start(self, pod: Object, words: Sequence[str]) -> PodExec:
+        return PodExec(self._cluster, pod["metadata"]["name"], manifests.make_command(self._reach, words))
+
+    # --- the running job ---
+
+    def reopen(self) -> Line | Event:
+        """Return a new line in place of a lost one, or the event `end` of an ended job.
+
+        Raises PslaunchError.
+        """
+        over = threading.Event()
+        found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
+        while not wait([found], LOOK_S).done:
+            with contextlib.suppress(*AWAY):
+                if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
+                    over.set()
+                    found.add_done_callback(_drop)
+                    raise NodeLostError(why)
+        return found.result()
+
+    def _try_to_reopen(self, over: threading.Event) -> Line | Event:
+        why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
+        for _ in try_again(self._reach.lease_s + self._gone_limit_s, self._cancelled):
+            try:
+                first = self._pods.find_first()
+                if first is None:
+                    raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
+                if found := self._open_line(first) or self._find_end(first):
+                    return found
+            except NodeLostError:
+                raise
+            except PslaunchError as e:
+                why = e
+            if over.is_set():
+                break
+        raise why
+
+    def _find_end(self, pod: Object) -> Line | Event | None:
+        """Return the end of a job that is over, from its record; a line to its head while that lingers."""
+        record = self._find_record(pod, self._reach.name)
+        end = make_end(record) if record and record["state"] == "ended" else None
+        return end and (self._open_line(pod) or end)  # it had begun and ended since the last try
+
+    def _find_record(self, pod: Object, job: str) -> JobRecord | None:
+        return find_record(b"".join(self._answer(pod, ["records"])), job)
+
+    def confirm(self, over: threading.Event) -> None:
+        """Do what is due once all programs of the job run, unless it is over. Raises PslaunchError."""
+        self._confirmed.set()
+        for job, own_s in self._own_limits.items():
+            with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
+                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}), over)
+
+    def _insist(self, work: Callable[[], None], over: threading.Event) -> None:
+        """Repeat a call while the API is away, for at most the time that pods are waited for."""
+        away: PslaunchError | None = None
+        for _ in try_again(self._reach.wait_timeout_s, over):
+            try:
+                return work()
+            except AWAY as e:
+                away = e
+        raise away or NodeLostError("cancelled")
+
+    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
+        for _ in try_again(TOLD_S, self._cancelled):
+            if pod and get_state(pod, "running"):
+                return self._answer_whole(pod, words)
+            pod = list_pods(self._cluster, of_job).get(node.name)
+            if not pod or get_state(pod, "terminated"):
+                break
+        raise FileError(f"{node.name}: {NO_PODS}")
+
+    def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
+        """Return the answer of a program; where it is cut, the same program's answer from there on."""
+        answered, came_s = Answered(), time.monotonic()
+        for _ in try_again(math.inf):
+            try:
+                for piece in answered.skip(self._answer(pod, words)):
+                    yield piece
+                    came_s = time.monotonic()
+                return
+            except (HostError, AbsentError, *AWAY) as e:
+                is_late = time.monotonic() > came_s + SILENT_S
+                is_refused = isinstance(e, RightsError) and not self._reach.lease_s  # which holds no job
+                if is_late or is_refused or self._cancelled.is_set():
+                    raise
+                self._check_runs(pod)
+
+    def _check_runs(self, pod: Object) -> None:
+        """Raise FileError if the pod has ended; its machine or the API may only be away."""
+        name = pod["metadata"]["name"]
+        with contextlib.suppress(*AWAY):
+            of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
+            found = list_pods(self._cluster, of_job).values()
+            now = next((p for p in found if p["metadata"]["name"] == name), None)
+            if now is None or not get_state(now, "running"):
+                raise FileError(f"{name}: {NO_PODS}")
+
+    def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
+        name = pod["metadata"]["name"]
+        opened = self._start(pod, words)
+        with socket.socket(fileno=opened.fd) as there:
+            self._answering.add(there)
+            answer_fd = os.dup(there.fileno())
+            try:
+                yield from read_answer(
+                    answer_fd, name, words[0], lambda _cut: Ending(opened.find_code(), opened.describe_end())
+                )
+            finally:
+                self._answering.discard(there)
+
+    # --- later shells ---
+
+    def keep_way(self, _path: str) -> K8sReach:
+        access, python = self._cluster.access, self._reach.agent_python
+        return K8sReach(self._reach.name, "", agent_python=python, access=access)
+
+    @property
+    def keeps_files(self) -> bool:
+        """True if the files of a detached job stay for a time after its end."""
+        return self._reach.linger_s > 0
+
+    def describe_keeping(self) -> str:
+        """Return in words until when the files of a detached job can be fetched."""
+        if not self.keeps_files:
+            return "its files end with its pods, but for those in volume claims"
+        return f"its output and logs can be fetched until {self._reach.linger_s:g} s after its end (--linger)"
+
+    def open_head_line(self, record: Mapping[str, Any]) -> Line:
+        self._turn_to(record["job"])
+        first = self._pods.find_first()
+        found = first and self._open_line(first)
+        if not isinstance(found, Line):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "no head answers in its pod 0")
+        return found
+
+    def read_records(self) -> Iterator[bytes]:
+        jobs, end_s = list_jobs(self._cluster, self._reach.name), time.monotonic() + TOLD_S
+        for main in select_main(jobs):
+            if record := self._make_record(main, jobs, end_s):
+                yield json.dumps(record).encode() + b"\n"
+
+    def _make_record(self, main: Object, jobs: Sequence[Object], end_s: float) -> JobRecord | None:
+        """Return the record of a job as pod 0 or the cluster reports it; None if it is gone."""
+        name, record = main["metadata"]["name"], None
+        pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
+        for number in try_again(end_s - time.monotonic()):
+            if number:
+                jobs = list_jobs(self._cluster, name)
+                if not (found := select_main(jobs)):
+                    return None
+                (main,) = found
+            first = pods.find_all().get(f"{name}-0")
+            record = make_record(main, jobs, first, explain_loss(pods.seen))
+            try:
+                if first and record["state"] == "running":
+                    record.update(self._read_told(first, name))
+                break
+            except PslaunchError as e:  # perhaps it ends just now
+                record.update({"state": STATE_UNKNOWN, "reason": str(e)})
+        return record and _add_reasons(record, pods)
+
+    def _read_told(self, first: Object, job: str) -> JobRecord:
+        """Return pod 0's records of a job; none without the right to ask. Raises PslaunchError."""
+        try:
+            return self._find_record(first, job) or {"state": WAITING}
+        except RightsError:
+            return {}
+
+    def explain_forgotten(self) -> PslaunchError:
+        return FileError(
+            f"the cluster has no job {self._reach.name} any more: it was deleted, or removed --ttl seconds "
+            "after its end, and its files with it"
+        )
+
+    def remove_job(self, job: str) -> list[str]:
+        self._turn_to(job)
+        for kind in KINDS:
+            with contextlib.suppress(RightsError):
+                found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
+                self._made += [{"kind": kind, **thing} for thing in found]
+        for thing in self._made:
+            if thing["kind"] == "Job":
+                spec = thing["spec"]["template"]["spec"]
+                self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
+        self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
+        return self.remove()
+
+    # --- the end ---
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        for answering in [*self._answering]:
+            with contextlib.suppress(OSError):  # it is over already
+                answering.shutdown(socket.SHUT_RDWR)
+
+    def limit_end(self, limit_s: float) -> None:
+        self._hurried |= limit_s == 0.0
+
+    def release(self) -> None:
+        self._made.clear()
+        self._confirmed.set()
+
+    def close(self) -> None:
+        self._cancelled.set()
+        self._confirmed.set()
+        with contextlib.suppress(PslaunchError):
+            self.remove()
+
+    def explain_end(self, code: int) -> tuple[str, int]:
+        if code != codes.NODE_LOST:
+            return "", code
+        for _ in try_again(TOLD_S):
+            with contextlib.suppress(PslaunchError):  # of one look
+                pods = self._pods.find_all().values()
+                cause = self._pods.explain()
+                if cause and not cause.waits:
+                    return cause.text, cause.code
+                if len(pods) < self._count or any(get_state(pod, "terminated") for pod in pods):
+                    break
+        return "", code
+
+    def remove(self) -> list[str]:
+        """Remove the job; return in words the parts of it that remain, and the reasons."""
+        self._confirmed.set()
+        left, failed = list(self._made), ""
+        if not left:
+            return []
+        self._made.clear()
+        for _ in try_again(self._gone_limit_s):
+            try:
+                with ThreadPoolExecutor(AT_ONCE) as pool:
+                    errors = list(pool.map(self._try_to_delete, left))
+                left = [thing for thing, e in zip(left, errors, strict=True) if e]
+                for e in filter(None, errors):
+                    raise e
+                pods = self._pods.find_all()
+                if not pods:
+                    return []
+                for pod in pods.values() if self._hurried else ():
+                    self._cluster.delete({"kind": "Pod", **pod}, gracePeriodSeconds=SHORTEST_GRACE_S)
+            except PslaunchError as e:
+                failed = str(e)
+        rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))
+        remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
+        return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
+
+    def _try_to_delete(self, thing: Object) -> PslaunchError | None:
+        try:
+            self._cluster.delete(thing)
+        except PslaunchError as e:
+            return e
+        return None
+
+
+def _add_reasons(record: JobRecord, pods: Pods) -> JobRecord:
+    """Return the record of a job with the reasons for which its pods or files are not there."""
+    seen = pods.seen.values()
+    if record["state"] in OVER and not any(get_state(pod, "running") for pod in seen):
+        record["unreachable"] = f"job {record['job']}: {NO_PODS}"
+    elif record["state"] == WAITING:
+        record["reason"] = pods.describe_obstacle() or NOT_BEGUN
+    elif record["state"] == "running" and sum(map(has_begun, seen)) < record["nodes"]:
+        record.update({"reason": why} if (why := pods.describe_obstacle()) else {})
+    return record
+
+
+def _drop(late: Future[Line | Event]) -> None:
+    """Close a line that nobody needs any more."""
+    if not late.exception() and isinstance(line := late.result(), Line):
+        line.close()
+
+
+def _describe(thing: Object) -> str:
+    at = thing.get("spec") and thing["spec"].get("nodeName")
+    return f"{thing.get('kind', 'Pod')} {thing['metadata']['name']}{f' on {at}' if at else ''}"

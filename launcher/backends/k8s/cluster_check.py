@@ -1,0 +1,102 @@
+"""`pslaunch check` of a Kubernetes cluster: checks everything that a job needs there, and creates nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TextIO
+
+from ...errors import ClusterError, RightsError, SpecError
+from ...options.spec import JobSpec
+from ...plan import make_plan
+from ...views.table import show
+from . import manifests
+from .api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
+from .api_errors import AbsentError, Right
+from .cluster_findings import ClusterSeen, Needs, choose_exit_code, find, make_data, make_lines, make_table
+from .spec import K8sReach
+from .validate import ask, find_right
+
+AT_ONCE: Final = 8  # questions
+
+
+def check_cluster(
+    spec: JobSpec, out: TextIO, *, as_json: bool, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Check the cluster for a job, report the findings, and return the exit code."""
+    reach: K8sReach = spec.site.reach
+    plan = make_plan(spec, spec.draft.name)
+    package = manifests.pack_package(plan, environ)
+    brings = manifests.find_brought(plan, package) is not None
+    *others, job = manifests.make_objects(plan, reach, package)
+    needs = Needs([*others, manifests.make_secret(job), job], attached=not spec.detach, brings=brings)
+    try:
+        cluster = open_cluster(reach.access, environ)
+        try:
+            seen = examine(cluster, needs)
+        finally:
+            cluster.close()
+    except ClusterError as e:
+        seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
+    findings = find(seen, needs)
+    table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
+    show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
+    return choose_exit_code(findings)
+
+
+def list_rights(needs: Needs) -> list[Right]:
+    """Return the rights to ask for."""
+    has_policy = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
+    of_policies = (*POLICY, *KUBECTL_POLICY) if has_policy else ()
+    return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
+
+
+def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
+    """Return the observations of this user. Raises ClusterError."""
+    here = cluster.namespace
+    version = json.loads(cluster.request("read its version", "get", "/version").data)["gitVersion"]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        rights = list_rights(needs)
+        has = list(pool.map(cluster.has_right, rights))
+    seen = ClusterSeen(
+        cluster.place.server,
+        here,
+        version=str(version),
+        missing=tuple(right for right, given in zip(rights, has, strict=True) if not given),
+        quotas=_list(cluster, "ResourceQuota"),
+        policies=_list(cluster, "NetworkPolicy"),
+        secrets={name: _has_secret(cluster, name) for name in needs.name_secrets()},
+    )
+    try:
+        found = json.loads(cluster.request(f"get namespace {here}", "get", f"/api/v1/namespaces/{here}").data)
+        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
+        seen = seen._replace(there=True, phase=phase, labels=labels)
+    except SpecError:  # it does not exist
+        return seen._replace(there=False)
+    except RightsError:
+        pass
+    if seen.phase == "Terminating":
+        return seen
+    allowed = [thing for thing in needs.objects if find_right(thing) not in seen.missing]
+    return seen._replace(verdicts=[*ask(cluster, allowed)])
+
+
+def _list(cluster: Cluster, kind: str) -> Sequence[Mapping[str, Any]] | None:
+    """Return the objects of a kind; None without the right."""
+    try:
+        return cluster.list_objects(kind)
+    except RightsError:
+        return None
+
+
+def _has_secret(cluster: Cluster, name: str) -> bool | None:
+    """Return True if a secret exists; None without the right to know."""
+    try:
+        cluster.read_metadata("Secret", name)
+    except RightsError:
+        return None
+    except AbsentError:
+        return False
+    return True

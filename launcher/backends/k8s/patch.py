@@ -1,0 +1,217 @@
+"""The user's patches of manifests: strategic merge patches, and fields that they must leave.
+
+Lists whose items have a merge key are merged by it, as the API server does; all other lists are replaced.
+Unlike there, new items come last, so that a variable may refer to ours, tolerations are added to ours, and
+`$patch: replace` sets what was not set before. The server judges the result, by
+`fieldValidation=Strict` with each object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import FileError, SpecError
+from .job_records import Object
+
+# By the last names of a path: the keys by which Kubernetes merges lists in Jobs, Services and their metadata.
+MERGE_KEYS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("containers", "initContainers", "ephemeralContainers", "volumes", "env"), "name"),
+    **dict.fromkeys(("imagePullSecrets", "schedulingGates", "resourceClaims"), "name"),
+    "volumeMounts": "mountPath", "volumeDevices": "devicePath", "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey", "ownerReferences": "uid",
+}  # fmt: skip
+SERVICE_PORTS: Final = "spec.ports"  # by `port`; those of containers by `containerPort`
+TOLERATIONS: Final = "spec.template.spec.tolerations"
+CONTAINER: Final = "node"
+DIRECTIVE: Final = "$patch"
+# Fields of a Job that a patch may change or take away; all others are needed as they are.
+FREE: Final = (
+    "spec.ttlSecondsAfterFinished",
+    "spec.activeDeadlineSeconds",
+    "spec.suspend",
+    "spec.template.spec.serviceAccountName",
+    "spec.template.spec.imagePullSecrets",
+    "spec.template.spec.nodeSelector",
+    "spec.template.spec.priorityClassName",
+    "spec.template.spec.enableServiceLinks",
+    "spec.template.spec.securityContext",
+    "spec.template.spec.containers.node.image",
+    "spec.template.spec.containers.node.resources",
+    "spec.template.spec.containers.node.securityContext",
+    "spec.template.spec.containers.node.terminationMessagePolicy",
+)
+# Fields with which a job could not do its work, and the reason.
+ABSENT: Final[Mapping[str, str]] = {
+    "metadata.namespace": "--namespace does it for all objects",
+    "spec.selector": "the cluster makes it",
+    "spec.manualSelector": "the cluster makes the selector",
+    "spec.podFailurePolicy": "the head decides on failures",
+    "spec.successPolicy": "the head decides on the end",
+    "spec.backoffLimitPerIndex": "pods are never restarted",
+    "spec.maxFailedIndexes": "pods are never restarted",
+    "spec.template.spec.hostname": "each pod has its own",
+    "spec.template.spec.shareProcessNamespace": "the keeper is the first process of its pod",
+    "spec.template.spec.hostPID": "the keeper is the first process of its pod",
+    "spec.template.spec.activeDeadlineSeconds": "--deadline ends the whole job in order",
+    "spec.template.spec.ephemeralContainers": "the cluster takes them for running pods alone",
+    "spec.template.spec.containers.node.args": "the command is pslaunch's own",
+    "spec.template.spec.containers.node.lifecycle": "the keeper ends the programs in order",
+    "spec.template.spec.containers.node.restartPolicy": "pods are never restarted",
+    "spec.template.spec.containers.node.terminationMessagePath": "the end of the job is written to the usual",
+}
+
+
+def read_patches(path: str) -> list[Object]:
+    """Return the patches in a file of YAML documents. Raises SpecError, FileError."""
+    import yaml
+
+    label = f"--patch={path}"
+    try:
+        read = list(yaml.safe_load_all(Path(path).read_text(encoding="utf-8")))
+        found: list[Any] = json.loads(json.dumps(read, allow_nan=False))  # YAML may have more, such as dates
+    except OSError as e:
+        raise FileError.from_os(e, "read --patch") from e
+    except (yaml.YAMLError, ValueError, TypeError) as e:
+        raise SpecError(f"{label} is not valid YAML for Kubernetes: {' '.join(str(e).split())}") from e
+    for number, patch in enumerate(found, 1):
+        if not isinstance(patch, dict) or not isinstance(patch.get("kind"), str):
+            raise SpecError(f"{label}: document {number} has no kind; expected a mapping with kind: Job")
+    return found
+
+
+def apply_patches(rendered: Mapping[str, str], patches: Sequence[Object]) -> dict[str, str]:
+    """Return the manifests with each patch merged into all objects of its kind. Raises SpecError."""
+    import yaml
+
+    parsed = {name: list(yaml.safe_load_all(text)) for name, text in rendered.items()}
+    kinds = sorted({thing["kind"] for things in parsed.values() for thing in things})
+    for patch in patches:
+        if patch["kind"] not in kinds:
+            raise SpecError(f"--patch: the job has no {patch['kind']}; it has {', '.join(kinds)}")
+    changed = {patch["kind"] for patch in patches}
+    result = {}
+    for name, things in parsed.items():
+        if changed.isdisjoint(thing["kind"] for thing in things):
+            result[name] = rendered[name]
+            continue
+        patched = [patch_object(thing, patches) for thing in things]
+        result[name] = "# Changed by --patch.\n" + yaml.safe_dump_all(patched, sort_keys=False, width=1 << 20)
+    return result
+
+
+def patch_object(thing: Object, patches: Sequence[Object]) -> Object:
+    """Return an object with the patches of its kind. Raises SpecError with the field that must stay."""
+    patched = thing
+    for patch in patches:
+        if patch["kind"] == thing["kind"]:
+            patched = merge(patched, patch, "")
+    _check(thing, patched)
+    return patched
+
+
+def merge(base: Any, patch: Any, path: str) -> Any:
+    """Return `base` after a strategic merge patch. Raises SpecError."""
+    if not isinstance(patch, dict):
+        return patch
+    replaces = _read_directive(patch, path) == "replace"
+    merged = dict(base) if isinstance(base, dict) and not replaces else {}
+    for key, value in patch.items():
+        place = f"{path}.{key}".lstrip(".")
+        if key == DIRECTIVE:
+            continue
+        if value is None or value == {DIRECTIVE: "delete"}:
+            merged.pop(key, None)
+        elif isinstance(value, list):
+            merged[key] = _merge_list(merged.get(key), value, place)
+        else:
+            merged[key] = merge(merged.get(key), value, place)
+    return merged
+
+
+def _read_directive(patch: Object, path: str) -> str:
+    """Return what a patch does to a mapping: merge, replace or (to an item of a list) delete."""
+    directive = patch.get(DIRECTIVE, "merge")
+    unknown = [str(key) for key in patch if str(key).startswith("$") and key != DIRECTIVE]
+    if unknown or directive not in ("merge", "replace", "delete"):
+        word = unknown[0] if unknown else f"{DIRECTIVE}: {directive}"
+        raise SpecError(
+            f"--patch: {path or 'document'}: {word} is not supported here; {DIRECTIVE}: replace, delete are"
+        )
+    return str(directive)
+
+
+def _find_merge_key(path: str) -> str | None:
+    name = path.rpartition(".")[2]
+    if name == "ports":
+        return "port" if path == SERVICE_PORTS else "containerPort"
+    return MERGE_KEYS.get(name)
+
+
+def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
+    key = _find_merge_key(path)
+    if key is None:
+        if any(isinstance(item, dict) and DIRECTIVE in item for item in patch):
+            raise SpecError(f"--patch: {path}: {DIRECTIVE} has no meaning here: the whole list is replaced")
+        return [*(base or ()), *patch] if path == TOLERATIONS else patch
+    if {DIRECTIVE: "replace"} in patch:
+        base, patch = None, [item for item in patch if item != {DIRECTIVE: "replace"}]
+    for item in patch:
+        if not isinstance(item, dict) or not isinstance(item.get(key), (str, int)):
+            raise SpecError(f"--patch: {path}: an item has no {key}, by which Kubernetes merges it")
+    deleted = [item[key] for item in patch if _read_directive(item, f"{path}.{item[key]}") == "delete"]
+    added = [item for item in patch if item.get(DIRECTIVE) != "delete"]
+    if not isinstance(base, list):  # it may have a key twice: a port of TCP and UDP
+        return [merge(None, item, f"{path}.{item[key]}") for item in added]
+    merged = [item for item in base if item[key] not in deleted]
+    for item in added:
+        at = next((i for i, one in enumerate(merged) if one[key] == item[key]), len(merged))
+        merged[at : at + 1] = [merge(next(iter(merged[at:]), None), item, f"{path}.{item[key]}")]
+    return merged
+
+
+def _check(thing: Object, patched: Object) -> None:
+    """Raise SpecError with the first field that a patch broke."""
+    kind = thing["kind"]
+    for path in _list_broken(thing, patched, ""):
+        raise SpecError(f"--patch: {kind} {path} must stay as it is: the job needs it")
+    for path, why in ABSENT.items():
+        if _look_up(patched, path) is not None and _look_up(thing, path) is None:
+            raise SpecError(f"--patch: {kind} {path} can't be set: {why}")
+    containers = patched["spec"]["template"]["spec"]["containers"] if kind == "Job" else ()
+    for other in (c["name"] for c in containers if c["name"] != CONTAINER):
+        raise SpecError(
+            f"--patch: Job spec.template.spec.containers.{other}: a pod ends with the container "
+            f"{CONTAINER}; add others as initContainers with restartPolicy: Always"
+        )
+
+
+def _list_broken(needed: Any, found: Any, path: str) -> Iterator[str]:
+    """Yield the paths at which something needed is missing or changed; more may be there."""
+    if path in FREE:
+        return
+    if isinstance(needed, dict) and isinstance(found, dict):
+        for key, value in needed.items():
+            yield from _list_broken(value, found.get(key), f"{path}.{key}".lstrip("."))
+    elif isinstance(needed, list) and isinstance(found, list):
+        if (key := _find_merge_key(path)) is None:
+            if any(item not in found for item in needed) if path == TOLERATIONS else needed != found:
+                yield path
+            return
+        there = {one.get(key): one for one in reversed(found)}
+        for item in needed:
+            yield from _list_broken(item, there.get(item[key]), f"{path}.{item[key]}")
+    elif needed != found:
+        yield path
+
+
+def _look_up(thing: Any, path: str) -> Any:
+    """Return the value of a field, or None; items of lists go by their merge key."""
+    for name in path.split("."):
+        if isinstance(thing, list):
+            thing = next((item for item in thing if item.get("name") == name), None)
+        elif isinstance(thing, dict):
+            thing = thing.get(name)
+    return thing

@@ -1,0 +1,202 @@
+"""Programs in pods by an exec of the API: their standard input and output as one socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ...errors import PslaunchError
+from .api import ANSWER_S, CONNECT_S, Cluster, make_client
+from .api_errors import explain_answer, explain_connection
+from .try_again import begin_apart
+
+CONTAINER: Final = "node"
+IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
+PIECE_BYTES: Final = 128 * 1024
+SAID_BYTES: Final = 2000
+LIMIT_S: Final = CONNECT_S + ANSWER_S  # for a connection
+END_S: Final = 2.0  # for the status of a program after its output
+AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class PodExec:
+    """A program in a pod. `fd` is its input and output; the taker closes it, which closes the input there."""
+
+    def __init__(self, cluster: Cluster, pod: str, argv: Sequence[str]) -> None:
+        """Start it. Raises PslaunchError."""
+        self._websocket = _connect(cluster, pod, argv)
+        self._ours, theirs = socket.socketpair()
+        self.fd = theirs.detach()
+        self._said, self._status = b"", b""  # of standard error; of the end, as JSON
+        self._incoming, self._outgoing = b"", b""  # what a side has not taken yet
+        self._channel = OUT  # of a message that continues
+        self._over = threading.Event()
+        for end in (self._ours, self._websocket.sock):
+            end.setblocking(False)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def describe_end(self) -> str:
+        """Return its last words on standard error, or the reason of its end."""
+        self._over.wait(END_S)
+        words = self._said.decode("utf-8", "replace").strip().splitlines()
+        return "; ".join(words[-2:]) or str(self._read_status().get("message", ""))
+
+    def find_code(self) -> int | None:
+        """Return its exit code; None if the exec was cut."""
+        self._over.wait(END_S)
+        status = self._read_status()
+        if status.get("status") == "Success":
+            return 0
+        causes = status.get("details", {}).get("causes", ())
+        codes = [int(c["message"]) for c in causes if c.get("reason") == "ExitCode"]
+        return codes[0] if codes else None
+
+    def _read_status(self) -> dict[str, Any]:
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(self._status))
+        return {}
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        """Copy between the websocket and our socket, until either ends."""
+        with contextlib.suppress(OSError, _import_websocket().WebSocketException):
+            while True:
+                self._wait()
+                if not self._outgoing:
+                    self._take()
+                self._send()
+                if not self._incoming and not self._receive():
+                    break
+                self._give()
+            self._ours.setblocking(True)
+            self._ours.sendall(self._incoming)
+        self._over.set()
+        self._ours.close()
+        self._websocket.shutdown()
+
+    def _wait(self) -> None:
+        remote = self._websocket.sock
+        if not self._incoming and isinstance(remote, ssl.SSLSocket) and remote.pending():
+            return
+        poll = select.poll()
+        poll.register(self._ours, (select.POLLIN if not self._outgoing else 0) | _out(self._incoming))
+        poll.register(remote, (select.POLLIN if not self._incoming else 0) | _out(self._outgoing))
+        poll.poll()
+
+    def _take(self) -> None:
+        with contextlib.suppress(*AGAIN):
+            data = self._ours.recv(PIECE_BYTES)
+            if not data:
+                raise ConnectionResetError
+            self._outgoing = _make_frame(bytes([IN]) + data)
+
+    def _send(self) -> None:
+        with contextlib.suppress(*AGAIN):
+            while self._outgoing:
+                self._outgoing = self._outgoing[self._websocket.sock.send(self._outgoing) :]
+
+    def _give(self) -> None:
+        with contextlib.suppress(*AGAIN):
+            while self._incoming:
+                self._incoming = self._incoming[self._ours.send(self._incoming) :]
+
+    def _receive(self) -> bool:
+        """Take a frame; return False at the end."""
+        abnf = _import_websocket().ABNF
+        try:
+            frame = self._websocket.recv_frame()
+        except AGAIN:
+            return True
+        data = frame.data
+        if frame.opcode == abnf.OPCODE_CLOSE:
+            return False
+        if frame.opcode == abnf.OPCODE_PING:
+            self._outgoing += _make_frame(data, abnf.OPCODE_PONG)
+        elif frame.opcode in (abnf.OPCODE_BINARY, abnf.OPCODE_TEXT, abnf.OPCODE_CONT) and data:
+            if frame.opcode != abnf.OPCODE_CONT:
+                self._channel, data = data[0], data[1:]
+            if self._channel == OUT:
+                self._incoming = data
+            elif self._channel == SAID:
+                self._said = (self._said + data)[-SAID_BYTES:]
+            elif self._channel == STATUS:
+                self._status += data[:SAID_BYTES]
+        return True
+
+
+def has_answered(fd: int, limit_s: float) -> bool:
+    """Wait for the first byte of a program's output, which stays there; return False without any."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(limit_s * 1000):
+        return False
+    with socket.socket(fileno=os.dup(fd)) as there:
+        return bool(there.recv(1, socket.MSG_PEEK))
+
+
+def _out(data: bytes) -> int:
+    return select.POLLOUT if data else 0
+
+
+def _make_frame(data: bytes, kind: int | None = None) -> bytes:
+    abnf = _import_websocket().ABNF
+    return bytes(abnf.create_frame(data, abnf.OPCODE_BINARY if kind is None else kind).format())
+
+
+def _import_websocket() -> Any:
+    import websocket
+
+    return websocket
+
+
+def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:
+    """Return the websocket of an exec."""
+    from kubernetes import client
+    from kubernetes.stream import stream
+
+    # `stream` changes the client `api_client` while it connects.
+    api = make_client(client.ApiClient(cluster.api.configuration))
+    api.api_client = api.client
+    path, streams = f"{cluster.locate('Pod', pod)}/exec", ("stdin", "stdout", "stderr")
+    words = [("container", CONTAINER), *((name, "true") for name in streams), *(("command", w) for w in argv)]
+    given = {"query_params": words, "serialize": False, "_preload_content": False}
+    doing = f"run a program in pod {pod}"
+    try:
+        with cluster.translate(doing):
+            return _call_in_time(lambda: stream(api.request, "get", path, **given).sock)
+    except PslaunchError as e:
+        raise _explain(doing, e.__cause__, cluster) or e from e.__cause__
+
+
+def _call_in_time(connect: Callable[[], Any]) -> Any:
+    """Return the websocket that `connect` returns. The library's connect has no limit; a late one is closed.
+
+    Raises TimeoutError, and all errors of `connect`.
+    """
+    made = begin_apart(connect)
+    try:
+        return made.result(LIMIT_S)
+    except TimeoutError:
+        made.add_done_callback(lambda late: late.exception() or late.result().shutdown())
+        raise TimeoutError(f"no answer within {LIMIT_S:g} s") from None
+
+
+def _explain(doing: str, cause: BaseException | None, cluster: Cluster) -> PslaunchError | None:
+    """Return the error of a refused websocket, which the library gives only as text."""
+    text = str(getattr(cause, "reason", ""))
+    if getattr(cause, "status", None) != 0:
+        return None
+    if not (refused := re.match(r"Handshake status (\d+)", text)):
+        return explain_connection(text, cluster.place)
+    said = re.search(r'"message":"((?:[^"\\]|\\.)*)"', text)
+    message = json.loads(f'"{said[1]}"') if said else text.partition(" -+-+- ")[0]
+    return explain_answer(doing, int(refused[1]), message, cluster.place)

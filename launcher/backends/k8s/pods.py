@@ -1,0 +1,183 @@
+"""Jobs of a namespace, and their pods: listed, explained while they do not come, and waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final, TypeVar
+
+from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
+from ...node import codes
+from ..lines import News, Tell
+from .api import Cluster
+from .api_errors import ConflictError
+from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, Object, get_state, has_begun, is_abandoned
+from .pod_failures import UNUSUAL, Cause, explain
+from .try_again import AWAY, try_again
+
+SHOWN_PODS: Final = 3
+LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
+REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
+
+T = TypeVar("T")
+
+
+class Pods:
+    """The pods of one job in a namespace."""
+
+    def __init__(self, cluster: Cluster, job: str, queue: str = "") -> None:
+        self._cluster, self._job, self._queue = cluster, job, queue
+        self.seen: Mapping[str, Object] = {}  # by the name of the node
+
+    def find_all(self) -> Mapping[str, Object]:
+        """Return the pods by the names of their nodes. Raises PslaunchError."""
+        self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")
+        return self.seen
+
+    def find_first(self) -> Object | None:
+        """Return pod 0 of the job, without a look at the others. Raises PslaunchError."""
+        return list_pods(self._cluster, f"{INSTANCE}={self._job},{INDEX}=0").get(f"{self._job}-0")
+
+    def explain(self) -> Cause | None:
+        """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
+        events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
+        ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
+        pods = self.find_all()
+        cause = explain([*pods.values()], ours)
+        if cause or pods:
+            return cause
+        if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):
+            text = f"job {self._job} was deleted; pslaunch does not start it again"
+            return Cause("", codes.NODE_LOST, text, waits=False)
+        if self._queue:
+            text = f"job {self._job}: the queue {self._queue} has not released it; "
+            remedy = "look at it with kubectl describe localqueues,workloads"
+            return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
+        return None
+
+    def describe_obstacle(self) -> str:
+        """Return the reason why pods do not start, "" if there is none, or no right to see it."""
+        with contextlib.suppress(PslaunchError):
+            cause = self.explain()
+            return cause.text if cause else ""
+        return ""
+
+    def describe_cut(self, limit_s: float) -> str:
+        """Return the failure of pods that run, but not all of their programs."""
+        first, *others = [
+            f"{name} on {pod['spec'].get('nodeName')}" for name, pod in sorted(self.seen.items())
+        ]
+        shown = ", ".join(others[:SHOWN_PODS]) + (", …" if len(others) > SHOWN_PODS else "")
+        cut = (
+            f"not all of {shown} reach pod {first}; look for a NetworkPolicy between them, or give "
+            "--network_policy; "
+        )
+        return (
+            f"the job's pods run, but not its programs, within {limit_s:g} s (--wait_timeout): "
+            f"{cut if others else ''}a large package needs a longer --wait_timeout"
+        )
+
+
+def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
+    """Return all pods with a label by the names of their nodes. Raises PslaunchError."""
+    labels = [(pod, pod["metadata"]["labels"]) for pod in cluster.list_objects("Pod", label_selector=label)]
+    return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
+
+
+def list_jobs(cluster: Cluster, name: str = "") -> list[Object]:
+    """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
+    label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
+    answer = cluster.request("list Jobs", "get", cluster.locate("Job"), label_selector=label)
+    now_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    found: list[Object] = json.loads(answer.data)["items"]
+    abandoned = [job for job in found if is_abandoned(job, now_s)]
+    for job in abandoned:
+        seen = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
+        with contextlib.suppress(ConflictError, RightsError):  # released meanwhile; another user's
+            cluster.delete({"kind": "Job", **job}, preconditions=seen)
+    return [job for job in found if job not in abandoned]
+
+
+class PodWait:
+    """Wait for a job's pods: reports a passing reason for a delay, raises the error of any other."""
+
+    def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
+        self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
+        self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
+        self._told: set[str] = set()
+
+    def wait_for_all(self, cancelled: threading.Event) -> None:
+        """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
+        self.wait_for(self._have_all_begun, cancelled)
+
+    def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
+        """Return the first true result; the API may be away while the pods may be late.
+
+        Raises PslaunchError.
+        """
+        for _ in try_again(math.inf, cancelled):
+            try:
+                if found := look():
+                    return found
+                self._unrefused_s = time.monotonic()
+            except AWAY as e:
+                if not isinstance(e, RightsError):
+                    self._unrefused_s = time.monotonic()
+                is_refused = time.monotonic() > self._unrefused_s + REFUSED_S
+                if is_refused or self._is_late():
+                    raise
+                self._tell_once(str(e))
+        raise NodeLostError("cancelled")
+
+    def _have_all_begun(self) -> bool:
+        pods = self._pods.find_all().values()
+        begun = [pod for pod in pods if has_begun(pod)]
+        if len(begun) < self._count:
+            self.search_in_turn()
+        return len(begun) == self._count
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._began_s + self._limit_s
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(News(text))
+
+    def go_on(self, confirmed: threading.Event) -> None:
+        """Report why pods do not start, until all programs run."""
+        for _ in try_again(math.inf, confirmed, LOOK_S):
+            try:
+                running = [pod for pod in self._pods.find_all().values() if get_state(pod, "running")]
+                if len(running) < self._count:
+                    self.search()
+                elif self._is_late():
+                    raise PreflightError(self._pods.describe_cut(self._limit_s))
+            except PreflightError as e:
+                self._tell(News(str(e), e.exit_code))
+                return
+            except PslaunchError:  # of the API, which the line to the head shows too
+                continue
+
+    def search_in_turn(self) -> bool:
+        """Search if the last time was LOOK_S ago, and return True then. Raises PslaunchError."""
+        if time.monotonic() < self._looked_s + LOOK_S:
+            return False
+        self.search()
+        return True
+
+    def search(self) -> None:
+        """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
+        self._looked_s = time.monotonic()
+        is_late, cause = self._is_late(), self._pods.explain()
+        if cause and (is_late or not cause.waits):
+            raise PreflightError(cause.text, cause.code)
+        if is_late:
+            raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
+        if cause:
+            self._tell_once(cause.text)

@@ -1,0 +1,303 @@
+"""The job of `pslaunch k8s` from its options: pods, their image and resources, the package in a ConfigMap.
+
+Rejected values raise SpecError with option, place and value. No cluster is asked.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
+
+from ...errors import SpecError
+from ...node.job import FIRST_PORT, Count, Node
+from ...options.args import Split
+from ...options.kinds import Value
+from ...options.locate import check_folder_to_make, choose_name, locate
+from ...options.remote_spec import read_package
+from ...options.sources import Given
+from ...options.spec import (
+    Elsewhere,
+    JobSpec,
+    Site,
+    check_spec,
+    read_common_options,
+    read_draft,
+    refuse_without_effect,
+)
+from ..lines import OF_ANOTHER
+from .options import DEFAULT
+from .values import (
+    JOB_NAME,
+    OWN_FOLDERS,
+    ROOT,
+    is_inside,
+    read_claims,
+    read_label,
+    read_object_name,
+    read_quantity,
+    read_selector,
+)
+
+MAX_NAME: Final = 63  # of a label, a host name or a service
+RUN_DIGITS: Final = 6  # that make a name unique
+# Without effect where no launcher follows the job.
+OF_LAUNCHER: Final = ("detach", "lease", "fetch_output", "fetch_logs", "dry_run", "validate", "json")
+ATTACHED_LINGER_S: Final = 120.0
+DETACHED_LINGER_S: Final = 600.0
+POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
+
+
+class Access(NamedTuple):
+    """The cluster, its user and its namespace; "" is the default of the kubeconfig, or of this pod."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+
+class K8sReach(NamedTuple):
+    """The pods of a job."""
+
+    name: str  # of its objects
+    image: str
+    cpu: str = ""
+    memory: str = ""
+    gpu: int = 0
+    server_pods: int = 0  # of pservers, in a Job of their own (--separate)
+    server_cpu: str = ""
+    server_memory: str = ""
+    node_selector: Mapping[str, str] = {}
+    claims: tuple[tuple[str, str], ...] = ()  # names of volume claims, and their paths in the pods
+    image_pull_secret: str = ""
+    service_account: str = ""
+    queue: str = ""  # of Kueue
+    network_policy: bool = False
+    patch: str = ""  # path of a file
+    ttl_s: float = DEFAULT["ttl"]
+    deadline_s: float | None = None
+    wait_timeout_s: float = DEFAULT["wait_timeout"]
+    agent_python: str | None = None  # path of the agents' Python; None: search
+    access: Access = Access()
+    lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
+    linger_s: float = 0.0  # after the end, for its files to be fetched
+
+
+def make_k8s_spec(
+    given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str], run: str = ""
+) -> JobSpec:
+    """Return the job of `pslaunch k8s`: the given values, and defaults for all others.
+
+    cwd: absolute; relative paths of this machine start there. run: RUN_DIGITS for the end of the name, which
+    make it unique, of a job with a launcher; without them equal jobs have equal names. Raises SpecError.
+    """
+    draft, options = read_draft("k8s", given, environ), read_common_options(given, environ)
+    _check_workspace(given)
+    package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
+    made = check_folder_to_make(given.get("output_dir"), cwd)
+    if package and made and workspace in made.parents:
+        package = package._replace(skip=(str(made.relative_to(workspace)),))
+    pods, servers = _count_pods(given)
+    name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
+    detach = not run or given.is_set("detach")
+    reach = _hold(_read_reach(given, name, servers, cwd, environ), given, run=bool(run), detach=detach)
+    fetches = not detach and reach.linger_s > 0
+    one = Count("per_node", 1)
+    spec = JobSpec(
+        # A pod has all ports; the head's is known beforehand.
+        draft=draft._replace(name=name, port=draft.port or FIRST_PORT),
+        workspace=workspace,
+        site=Site(
+            tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
+            pservers=one,
+            trainers=one,
+            package=package,
+            reach=reach,
+            job_id=name,
+        ),
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        head="node",
+        detach=detach,
+        **{
+            **{k: v for k, v in options.items() if k not in ("head", "detach")},
+            **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
+            "python": given.read("python"),
+        },
+    )
+    check_spec(spec, given)
+    _check_save_dir(spec)
+    if run:
+        refuse_without_effect(given, "output_dir", "where the job is started")
+    return spec
+
+
+def refuse_about_launcher(given: Given) -> None:
+    """Raise SpecError for options of the command line that manifests can't have."""
+    for name in ("kubeconfig", "context", *OF_LAUNCHER):
+        refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
+
+
+def _hold(reach: K8sReach, given: Given, *, run: bool, detach: bool) -> K8sReach:
+    """Return the reach with the times for which pods wait for a launcher and for a fetch of their files."""
+    own = ATTACHED_LINGER_S if not detach else 0.0 if reach.claims else DETACHED_LINGER_S
+    linger_s: float | None = given.read("linger")
+    return reach._replace(
+        lease_s=0.0 if detach else given.read("lease"),
+        linger_s=linger_s if linger_s is not None else own if run else 0.0,
+    )
+
+
+def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
+    """Return the folders for results: those of a job in the folder `here` unless others are given."""
+    defaults = {"fetch_output": here / "output", "fetch_logs": here / "log"}
+    return {name: check_folder_to_make(given.get(name), cwd) or folder for name, folder in defaults.items()}
+
+
+def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
+    cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
+    patch = given.get("patch")
+    return K8sReach(
+        name=name,
+        image=_read_image(given, environ),
+        cpu=cpu,
+        memory=memory,
+        gpu=given.read("gpu"),
+        server_pods=servers,
+        server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
+        server_memory=read_quantity(given, "server_memory", "memory") or memory,
+        node_selector=read_selector(given),
+        claims=read_claims(given),
+        image_pull_secret=read_object_name(given, "image_pull_secret"),
+        service_account=read_object_name(given, "service_account"),
+        queue=read_label(given.get("queue")),
+        network_policy=given.is_set("network_policy"),
+        patch=str(cwd / patch.text) if patch else "",
+        ttl_s=given.read("ttl"),
+        deadline_s=given.read("deadline"),
+        wait_timeout_s=given.read("wait_timeout"),
+        agent_python=given.read("agent_python"),
+        access=read_access(given),
+    )
+
+
+def _check_workspace(given: Given) -> None:
+    """Raise SpecError for a folder that pods can't have in their image or a claim."""
+    value = given.get("job_workspace")
+    if value is None:
+        return
+    path = posixpath.normpath(value.text)
+    if not path.startswith("/") or path == "/" or not path.isprintable():
+        raise SpecError(f"{value.shown}: expected the absolute path of a folder in the image or in a claim")
+    if taken := next((own for own in OWN_FOLDERS if is_inside(path, own)), ""):
+        raise SpecError(f"{value.shown}: {taken} in the pods is not the image's; choose another folder of it")
+
+
+def _check_save_dir(spec: JobSpec) -> None:
+    """Raise SpecError for a folder that loses the model."""
+    reach: K8sReach = spec.site.reach
+    save_dir = spec.draft.flags.get("save_dir")
+    folder = posixpath.normpath(posixpath.join(spec.site.nodes[0].workspace, save_dir or ROOT))
+    kept = (ROOT, *(path for _, path in reach.claims))
+    if not any(is_inside(folder, path) for path in kept):
+        raise SpecError(
+            f"--save_dir={save_dir}: {folder} is read-only in the pods, or lost with them; "
+            f"give --pvc=NAME:{folder}, or a folder of a claim"
+        )
+
+
+def read_access(given: Given) -> Access:
+    """Return the cluster to ask. Raises SpecError for names that no cluster can have."""
+    context, kubeconfig = given.get("context"), given.get("kubeconfig")
+    return Access(
+        str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
+        context.text if context else "",
+        read_label(given.get("namespace")),
+    )
+
+
+def find_cluster(given: Mapping[str, str]) -> Elsewhere:
+    """Return the cluster and namespace to ask for jobs. Raises SpecError.
+
+    given: values of the options that choose it, by name.
+    """
+    values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
+    access = read_access(Given({}, values, {}))
+    shown = " of ".join(f"{name} {text}" for name, text in given.items())
+    return Elsewhere("k8s", K8sReach("", "", access=access), shown)
+
+
+def _count_pods(given: Given) -> tuple[int, int]:
+    """Return the number of trainers' pods, which have the pservers too, and of pods with a pserver alone."""
+    servers, trainers = given.read("server_num"), given.read("worker_num")
+    if not given.is_set("separate"):
+        return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
+    if servers == 0:
+        return trainers or 1, 0
+    return trainers or 1, servers or 1
+
+
+def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:
+    """Return the nodes: trainers' pods first, so that node 0 has trainer 0. workspace: "" if it is sent."""
+    roles = ((TRAINER,), (PSERVER,)) if servers else ((PSERVER, TRAINER), ())
+    nodes = [Node(i, f"{name}-{i}", "", roles=roles[0]) for i in range(pods)]
+    nodes += [Node(pods + i, f"{name_servers(name)}-{i}", "", roles=roles[1]) for i in range(servers)]
+    placed = [node.place_in(f"{ROOT}/{name}")._replace(dispatched=not workspace) for node in nodes]
+    return [node._replace(workspace=workspace or node.workspace) for node in placed]
+
+
+def name_servers(name: str) -> str:
+    """Return the name of the pservers' Job (--separate)."""
+    return f"{name}-server"
+
+
+def _choose_object_name(given: Given, workspace: Path, pods: int, servers: int) -> str:
+    """Return the name of the job's objects: the given one, or the folder's in allowed characters."""
+    last = f"{name_servers('')}-{servers}" if servers else f"-{pods - 1}"
+    most = MAX_NAME - len(f"{last}{POD_SUFFIX}") - len("-") - RUN_DIGITS
+    value = given.get("job_name")
+    name = choose_name(workspace) if value is None else value.text
+    safe = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    safe = (safe if JOB_NAME.fullmatch(safe) else f"job-{safe}")[:most].strip("-")
+    if value is None:
+        return safe
+    if not JOB_NAME.fullmatch(name):
+        raise SpecError(
+            f"{value.shown}: expected small letters, digits and dashes, first a letter; did you mean {safe}?"
+        )
+    if len(name) > most:
+        raise SpecError(
+            f"{value.shown} has {len(name)} characters; Kubernetes adds the number of each pod, "
+            f"so at most {most} fit"
+        )
+    return name
+
+
+def _read_image(given: Given, environ: Mapping[str, str]) -> str:
+    value = given.get("image") or Value(environ.get("PSLAUNCH_IMAGE", ""), "PSLAUNCH_IMAGE")
+    if not value.text:
+        from importlib.resources import files
+
+        folder = files("pslaunch.templates") / "k8s"
+        raise SpecError(
+            f"no image: give --image=NAME, [k8s].image in pslaunch.toml, or PSLAUNCH_IMAGE. "
+            f"Any with Python 3.9 or later will do; {folder}/Dockerfile makes one for the bundled runtime"
+        )
+    if not re.fullmatch(r"[!-~]{1,500}", value.text):
+        raise SpecError(
+            f"{value.shown}: expected the name of an image, such as registry.example/team/image:1"
+        )
+    return value.text
+
+
+def parse_reach(data: Any) -> K8sReach:
+    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
+    try:
+        claims = tuple((str(name), str(path)) for name, path in data["claims"])
+        return K8sReach(**{**data, "claims": claims, "access": Access(**data["access"])})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise SpecError(OF_ANOTHER) from None

@@ -1,0 +1,82 @@
+"""Lines to agents and heads, and other data that backends give: addresses, news of a start, ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..node import codes
+from ..node.job import Node
+from ..node.line.wire import encode_control
+
+if TYPE_CHECKING:
+    from ..node.line.gate import Seals
+    from ..node.messages import DialMsg
+
+CLOSE_EXTRA_S = 2.0
+LAST_WORDS_S = 0.5  # for a node to end its line after its job
+OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
+
+
+class News(NamedTuple):
+    """News of a start in progress."""
+
+    text: str
+    code: int = codes.OK  # any other ends the job
+    level: str = "warning"  # as of a note
+
+
+Tell = Callable[[News], None]  # called from any thread
+
+
+class Line(NamedTuple):
+    """Line to an agent or to a head. The taker of the descriptors closes them."""
+
+    read_fd: int
+    write_fd: int
+    diagnosis: Callable[[], str] = str
+    seals: Seals | None = None  # None: nobody else can reach it
+
+    def close(self) -> None:
+        """Close a line that nobody took; its agent then ends."""
+        for fd in {self.read_fd, self.write_fd}:
+            os.close(fd)
+
+
+class Dial(NamedTuple):
+    """Address of a head on a node, and the secret by which agents prove themselves."""
+
+    addrs: tuple[str, ...]  # of node 0, most likely first
+    port: int
+    secret: str  # hexadecimal
+
+    def encode(self, node: Node, *, sealed: bool = False) -> bytes:
+        """Return the frame by which the agent of a node gets it; `sealed`: over TCP."""
+        message: DialMsg = {"type": "dial", "addrs": self.addrs, "port": self.port, "node": node.id}
+        (frame,) = encode_control(message if sealed else {**message, "secret": self.secret})
+        return frame
+
+
+class Ended(NamedTuple):
+    """Signal of a backend that the carrier of the job is gone."""
+
+    fd: int  # readable from then on; owned by the backend
+    carrier: str  # its name in messages
+    describe: Callable[[], tuple[str, bool]]  # the end in words, and True for one by a signal
+
+
+class EndLimit:
+    """Time until which `close` of a backend waits for what it has started."""
+
+    def __init__(self) -> None:
+        self._grace_s, self._end_s = 0.0, float("inf")
+
+    def limit_end(self, limit_s: float) -> None:
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
+
+    def begin_close(self) -> float:
+        """Limit the wait to the grace; return the time of its end."""
+        self.limit_end(self._grace_s)
+        return max(self._end_s, time.monotonic() + LAST_WORDS_S)

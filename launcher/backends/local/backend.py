@@ -1,0 +1,128 @@
+"""The local backend: a keeper and its agent on this machine, with the wire protocol of all backends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from ...errors import HostError, ServiceError
+from ...node import procs
+from ...node.job import Limits, Node
+from ...node.line.beats import keep_beating
+from ...node.line.wire import BEAT
+from ..here import NODE, Here
+from ..lines import Dial, Line
+
+_LAST_WORDS_BYTES = 2000
+
+
+class LocalBackend(Here):
+    """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
+
+    def __init__(self, name: str = "local") -> None:
+        self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        super().__init__(name)
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        lines: list[Line] = []
+        try:
+            with keep_beating(BEAT) as beaten:
+                for node in nodes:
+                    lines.append(self._start(node, limits, "serve"))
+                    beaten(lines[-1].write_fd)
+        except ServiceError:
+            for line in lines:
+                line.close()
+            raise
+        return list(zip(nodes, lines, strict=True))
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        def start(node: Node) -> Line | HostError:
+            try:
+                return self._start(node, limits, "serve")
+            except ServiceError as e:
+                return HostError(node.name, "start", str(e))
+
+        return [(node, start(node)) for node in nodes]
+
+    def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
+        return nodes, self._start(nodes[0], limits, "lead")
+
+    def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
+        for node in nodes:
+            keeper = self._start_keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
+            assert keeper.stdin is not None
+            try:
+                keeper.stdin.write(dial.encode(node))
+            except OSError as e:  # it ended before it had the address
+                raise ServiceError(
+                    _format_no_agent(node, _read_last_words(self._keepers[-1][1]) or e.strerror)
+                ) from e
+            finally:
+                keeper.stdin.close()
+
+    def _start(self, node: Node, limits: Limits, mode: str) -> Line:
+        keeper = self._start_keeper(node, limits, mode, stdout=subprocess.PIPE)
+        assert keeper.stdin is not None and keeper.stdout is not None
+        with keeper.stdin, keeper.stdout:
+            try:
+                write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
+            except OSError as e:
+                raise ServiceError(_format_no_agent(node, e.strerror)) from e
+        said = self._keepers[-1][1]
+        return Line(read_fd, write_fd, lambda: _read_last_words(said))
+
+    def _start_keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
+        """Start a keeper in a session of its own. Raises ServiceError."""
+        self._grace_s = limits.grace_s
+        argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
+        try:
+            said = os.fdopen(os.memfd_create("said"), "w+b")
+            keeper = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
+            )
+        except OSError as e:
+            raise ServiceError(_format_no_agent(node, e.strerror)) from e
+        self._keepers.append((keeper, said))
+        return keeper
+
+    def release(self) -> None:
+        for keeper, said in self._keepers:
+            keeper.returncode = 0  # no longer waited for here
+            said.close()
+        self._keepers.clear()
+
+    def close(self) -> None:
+        """Wait for the keepers; the head has closed their lines already."""
+        end_s = self.begin_close()
+        for keeper, said in self._keepers:
+            try:
+                keeper.wait(max(0.0, end_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                # KILL only a stopped keeper: any other still guards the processes of its agent, and a
+                # stopped one guards nothing, so its agent, if any, ends them.
+                found = procs.read_proc(keeper.pid)
+                with contextlib.suppress(ProcessLookupError):
+                    keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
+                keeper.returncode = keeper.returncode or 0
+            said.close()
+        self._keepers.clear()
+
+
+def _format_no_agent(node: Node, why: str | None) -> str:
+    return f"no agent for node {node.id} ({node.name}): {why}"
+
+
+def _read_last_words(said: IO[bytes]) -> str:
+    if said.closed:
+        return ""
+    size = os.fstat(said.fileno()).st_size
+    data = os.pread(said.fileno(), _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
+    lines = data.decode("utf-8", "replace").strip().splitlines()
+    said_by_us = [line for line in lines if line.startswith("pslaunch ")]
+    return "; ".join(said_by_us[-2:] or lines[-1:])

@@ -1,0 +1,38 @@
+"""Options of `pslaunch local`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...options.kinds import Number, Text
+from ...options.options import (
+    COMMON,
+    CONF,
+    MAX_PROCESSES,
+    ON_HOSTS,
+    SERVER_NUM,
+    WORKER_NUM,
+    Option,
+    join_rows,
+    pick_rows,
+)
+
+OPTIONS: Final = join_rows(
+    (
+        SERVER_NUM._replace(
+            default=1, help="Number of parameter servers; with 0 each trainer trains alone."
+        ),
+        WORKER_NUM._replace(default=1, help="Number of trainers."),
+        Option(name="job_workspace", metavar="DIR", kind=Text(), says="the program's folder",
+            help="Working folder of the programs."),
+        Option(name="job_dispatch_package", metavar="DIR", kind=Text(),
+            help="Folder to send to the nodes; on this machine it is used in place."),
+        Option(name="python", metavar="FILE", kind=Text(), says="that of pslaunch",
+            help="Interpreter of .py programs."),
+        Option(name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), default=1,
+            help="Simulate a cluster: N nodes, all but node 0 with a copy of the workspace."),
+        CONF,
+    ),
+    pick_rows(ON_HOSTS, "log_dir", "head"),
+    COMMON,
+)  # fmt: skip

@@ -1,0 +1,77 @@
+"""The job of `pslaunch local` from its options: this machine, or a simulated cluster."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import SpecError
+from ...node.job import Count, Node, Package
+from ...options.args import Split
+from ...options.kinds import Value
+from ...options.locate import check_folder_to_make, locate
+from ...options.sources import Given
+from ...options.spec import JobSpec, Site, check_spec, choose_job_name, read_common_options, read_draft
+
+
+def make_local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """Return the job of `pslaunch local`: the given values, and defaults for all others.
+
+    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
+    """
+    # Options are checked before the program.
+    draft, options = read_draft("local", given, environ), read_common_options(given, environ)
+    options["python"] = _find_python(given.get("python"), cwd, environ)
+    options["log_dir"] = check_folder_to_make(given.get("log_dir"), cwd)
+    workspace, program = locate(given, split, cwd)
+    spec = JobSpec(
+        draft=draft._replace(name=choose_job_name(given, workspace)),
+        workspace=workspace,
+        site=make_local_site(workspace, options["log_dir"], given.read("nodes")),
+        program=program,
+        program_args=(*split.forwarded, *split.program_args),
+        **options,
+    )
+    check_spec(spec, given)
+    return spec
+
+
+def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1) -> Site:
+    """Return this machine as node 0; further nodes of a simulated cluster get copies of the workspace.
+
+    Logs, output and lock of node 0 are in the workspace, or all below `log_dir`; copies are below its lock.
+    """
+    first = _make_node(0, workspace, log_dir)
+    copies = Path(first.state_dir) / "nodes"
+    rest = [
+        _make_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)
+    ]
+    one = Count("total", 1)
+    package = _make_package(workspace, log_dir) if rest else None
+    return Site((first, *rest), pservers=one, trainers=one, remote=False, package=package)
+
+
+def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
+    name = "localhost" if i == 0 else f"localhost-{i}"
+    addr = f"127.0.{i // 250}.{i % 250 + 1}"  # the whole of 127/8 is this machine
+    return Node(i, name, addr).place_in(str(workspace), str(log_dir) if log_dir else None)
+
+
+def _make_package(workspace: Path, logs: Path | None) -> Package:
+    """Return the workspace for further nodes, without the job's logs."""
+    inside = logs is not None and logs != workspace and logs.is_relative_to(workspace)
+    skip = (str(logs.relative_to(workspace)),) if logs is not None and inside else ()
+    return Package(str(workspace), skip, links_out=True)
+
+
+def _find_python(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:
+    if value is None:
+        return sys.executable
+    # Links are not resolved: Python finds a virtual environment by the link's folder.
+    text = value.text
+    found = shutil.which(cwd / text if "/" in text else text, path=environ.get("PATH"))
+    if not text or found is None:
+        raise SpecError(f"{value.shown} is not an executable file or a command in PATH")
+    return str(cwd / found)

@@ -1,0 +1,78 @@
+"""Ranks of Open MPI, started by mpirun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..face import CommandLine, Face
+
+if TYPE_CHECKING:
+    from ...node.job import Plan
+    from ...options.options import Option
+    from ...options.spec import JobSpec
+    from ..base import Backend
+    from .spec import MpiReach
+
+
+class MpiFace(Face):
+    """Face of `pslaunch mpi`."""
+
+    name = "mpi"
+    helps: ClassVar = {
+        "": """Run one job under mpirun of Open MPI 4 or 5.
+
+        Each rank is a trainer, and each host has a pserver. The program's folder is sent to every host. The
+        hosts need Open MPI and Python 3.9 or later. Options have mpirun's names: -hostfile machines -n 3.
+        Words before and after PROGRAM are handled as by `pslaunch local`.
+        """,
+        "check": """Check all hosts of a job through mpirun, and report everything that would prevent its run.
+
+        Takes the command line of `pslaunch mpi` unchanged. No program is started. With --json: one object a
+        host. The exit code is 0 if the job can run.
+        """,
+    }
+
+    def list_options(self) -> Sequence[Option]:
+        from .options import OPTIONS
+
+        return OPTIONS
+
+    def list_refused(self) -> Mapping[str, str]:
+        from .refused import REFUSED
+
+        return REFUSED
+
+    def make_spec(self, line: CommandLine) -> JobSpec:
+        from .spec import make_mpi_spec
+
+        return make_mpi_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+
+    def act(self, line: CommandLine, spec: JobSpec) -> int | None:
+        if not line.given.is_set("script"):
+            return None
+        from .script import write_script
+
+        return write_script(line, spec)
+
+    def make_backend(self, reach: MpiReach | None) -> Backend:
+        if reach is None:
+            from ..here import OnNode0
+
+            return OnNode0(self.name, "ask where the job was started")
+        from .backend import MpiBackend
+
+        return MpiBackend(reach)
+
+    def describe_start(self, reach: MpiReach, plan: Plan) -> Mapping[str, Any]:
+        from .mpirun import describe_start
+
+        return describe_start(reach)
+
+    def from_data(self, data: Any) -> MpiReach:
+        from .spec import parse_reach
+
+        return parse_reach(data)
+
+
+FACE = MpiFace()

@@ -1,0 +1,163 @@
+"""Parsing of mpirun's hostfiles and `--host` lists, and the number of ranks on each host. Pure.
+
+A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecError with file, line and text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ...errors import SpecError
+from ...options.args import find_nearest
+from ...options.hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
+
+# mpirun's words for both numbers; it takes `-` for `_`.
+WORDS: Final = {"slots": "slots", "cpu": "slots", "count": "slots",
+                "max_slots": "max_slots", "slots_max": "max_slots"}  # fmt: skip
+MAX_SLOTS: Final = 65535
+_COMMENT: Final = re.compile(r"(#|//).*")
+_IPV4: Final = re.compile(r"[0-9.]+")
+_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?")
+
+
+class SlotHost(NamedTuple):
+    """A host and the number of ranks that it may have; None: not given."""
+
+    host: Host
+    slots: int | None = None
+    max_slots: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Return its slots, or without slots one rank for each time that it was named."""
+        return self.host.times if self.slots is None else self.slots
+
+
+def parse_hostfile(text: str, name: str) -> list[SlotHost]:
+    """Return the hosts of a hostfile in its order. name: the file, in messages. Raises SpecError."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        where, words = f"{name}:{number}", re.sub(r"\s*=\s*", "=", _COMMENT.sub("", line)).split()
+        if words:
+            found.append(_read_host(words[0], _read_numbers(words[1:], line.strip(), where), where))
+    if not found:
+        raise SpecError(f"{name} names no host")
+    return _merge(found)
+
+
+def parse_host_list(text: str, label: str) -> list[SlotHost]:
+    """Return the hosts of `node1:2,me@node2,[::1]:4`. label: beginning of messages. Raises SpecError."""
+    found = []
+    for word in split_list(text):
+        match = re.fullmatch(r"(\[.*\]|(?:.*@)?\[.*\]|[^:]*):([^:\]]*)", word)
+        host, count = match.groups() if match else (word, None)
+        numbers = {"slots": _read_number(count, f"{label}: {word!r}")} if count is not None else {}
+        found.append(_read_host(host, numbers, label))
+    if not found:
+        raise SpecError(f"{label}={text!r} names no host")
+    return _merge(found)
+
+
+def _read_host(word: str, numbers: dict[str, int], where: str) -> SlotHost:
+    user, at, name = word.rpartition("@")
+    hosts = parse_hosts([f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word], where)
+    if len(hosts) != 1 or hosts[0].times != 1:
+        raise SpecError(f"{where}: {word!r}: expected one host a line")
+    if hosts[0].port is not None:
+        raise SpecError(f"{where}: {word!r}: expected a host without a port; ~/.ssh/config sets its port")
+    return SlotHost(hosts[0], numbers.get("slots"), numbers.get("max_slots"))
+
+
+def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        key = WORDS.get(name.replace("-", "_"))
+        if name in ("username", "user-name", "user_name") and equals:
+            raise SpecError(f"{where}: {line!r}: {word!r} is not supported; write {value or 'USER'}@HOST")
+        if key is None or not equals:
+            near = find_nearest(name, WORDS, 0.6)
+            hint = f"did you mean {near}=N?" if near else "expected slots=N or max_slots=N after the host"
+            raise SpecError(f"{where}: {line!r}: unknown word {word!r}; {hint}")
+        if key in numbers:
+            raise SpecError(f"{where}: {line!r}: {key} is given twice")
+        numbers[key] = _read_number(value, f"{where}: {line!r}: {name}")
+    if numbers.get("max_slots", MAX_SLOTS) < numbers.get("slots", 1):
+        raise SpecError(f"{where}: {line!r}: max_slots is smaller than slots")
+    return numbers
+
+
+def _read_number(text: str, label: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_SLOTS:
+        raise SpecError(f"{label}={text!r}: expected a whole number from 1 to {MAX_SLOTS}")
+    return int(text)
+
+
+def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:
+    """Return each host once: slots are added, a line without slots adds one.
+
+    In a host's first line max_slots alone is both, as for mpirun.
+    """
+    if len(lines) > MAX_HOSTS:
+        raise SpecError(f"{lines[MAX_HOSTS].host.where}: {MAX_HOSTS} hosts at most, named twice or not")
+    found: dict[str, SlotHost] = {}
+    for line in lines:
+        if near := _find_same(line.host, found.values()):
+            raise SpecError(
+                f"{line.host.where}: {line.host.text!r} and {near.text!r} ({near.where}) may be one host: "
+                "give each host one name"
+            )
+        known = found.get(line.host.address)
+        if known is None:
+            slots = line.max_slots if line.slots is None else line.slots
+            found[line.host.address] = line._replace(slots=slots)
+            continue
+        check_user(known.host, line.host, line.host.where)
+        given = known.slots is not None or line.slots is not None
+        found[line.host.address] = SlotHost(
+            known.host._replace(times=known.host.times + 1),
+            known.ranks + line.ranks if given else None,
+            line.max_slots or known.max_slots,
+        )
+    return list(found.values())
+
+
+def _find_same(host: Host, others: Iterable[SlotHost]) -> Host | None:
+    """Return another host whose name is this one's without its domain, or with one."""
+    for other in others:
+        short, whole = sorted((host.name, other.host.name), key=len)
+        if whole.startswith(f"{short}.") and not _IPV4.fullmatch(whole):
+            return other.host
+    return None
+
+
+def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: bool, label: str) -> list[int]:
+    """Return the number of ranks on each host; ranks: in total, None for all slots.
+
+    The first hosts are filled first; ranks beyond all slots are dealt in turn. label: `ranks` in messages.
+    Raises SpecError for more ranks than slots allow.
+    """
+    own = [host.ranks for host in hosts]
+    total = sum(own)
+    if ranks is None:
+        return own
+    if ranks <= total:
+        return list(_fill(own, ranks))
+    if not oversubscribe and any(host.slots is not None for host in hosts):
+        raise SpecError(f"{label}={ranks} is more than the {total} slots of the hosts; add --oversubscribe")
+    limits = [max(host.max_slots or ranks, host.ranks) for host in hosts]
+    if ranks > sum(limits):
+        raise SpecError(f"{label}={ranks} is more than the {sum(limits)} max_slots of the hosts")
+    counts = own
+    while sum(counts) < ranks:
+        for i, limit in enumerate(limits):
+            counts[i] += counts[i] < limit and sum(counts) < ranks
+    return counts
+
+
+def _fill(slots: Sequence[int], ranks: int) -> Iterator[int]:
+    for count in slots:
+        yield min(count, ranks)
+        ranks -= min(count, ranks)

@@ -1,0 +1,216 @@
+"""mpirun as data: its words, environment and files, and the cause of a failure in its output. Pure.
+
+Open MPI 4 and 5 have different names for the settings of their ssh clients: plm_rsh_* and plm_ssh_*.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ...node import codes
+from ...node.agent.brought import SECRET_VARIABLE
+from ...options.args import find_nearest
+from ..carried import Cause
+from .spec import MpiHost, MpiReach
+
+SHOWN_LINES: Final = 6  # of an output without a known cause
+MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
+# From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
+ABORT_DELAY_S: Final = 1
+# Runs ssh, and adds the host's name to the words of a failure: Open MPI 4 does not name it.
+_SSH: Final = """\
+value= host=
+for word; do
+    case $value$word in
+    -[BbcDEeFIiJLlmOoPpQRSWw]) value=of ;;
+    of*) value= ;;
+    -*) ;;
+    *) host=$word && break ;;
+    esac
+done
+ssh "$@"
+code=$?
+[ $code = 0 ] || echo "pslaunch: ssh $host ended with $code" >&2
+exit $code
+"""
+_HOSTS, _AGENT = "hosts", "ssh"
+_BINDING: Final = re.compile(
+    r"--?(bind-to.*|cpus-per-proc|cpu-set|cpu-list)|.*:pe=.*|.*_binding_policy", re.I
+)
+
+
+def make_files(reach: MpiReach) -> dict[str, str]:
+    """Return the files that `make_argv` and `make_environ` name, to be written into one folder."""
+    return {_HOSTS: make_hostfile(reach.hosts), _AGENT: _SSH} if reach.hosts else {}
+
+
+def make_hostfile(hosts: Sequence[MpiHost]) -> str:
+    """Return a hostfile in which each host has as many slots as ranks."""
+    return "".join(
+        f"{f'{host.user}@' if host.user else ''}{host.name} slots={host.slots}\n" for host in hosts
+    )
+
+
+def make_argv(
+    reach: MpiReach, program: Sequence[str], folder: str, exported: Sequence[str] = ()
+) -> list[str]:
+    """Return mpirun's command line. folder: of `make_files`; exported: variables that ranks get."""
+    argv = [reach.mpirun, "-n", str(reach.ranks)]
+    argv += ["--hostfile", f"{folder}/{_HOSTS}"] if reach.hosts else []
+    argv += [] if any(map(_BINDING.fullmatch, reach.args)) else ["--bind-to", "none"]
+    argv += [word for name in exported for word in ("-x", name)]
+    return [*argv, *_translate_args(reach), *program]
+
+
+def _translate_args(reach: MpiReach) -> list[str]:
+    """Return the user's words with `--prtemca`, which only Open MPI 5 knows, as `--mca`."""
+    args = list(reach.args)
+    for i, word in enumerate(args):
+        if reach.version[0] < 5 and word == "--prtemca":
+            args[i] = "--mca"
+            args[i + 1 : i + 2] = [key.replace("plm_ssh_", "plm_rsh_") for key in args[i + 1 : i + 2]]
+    return args
+
+
+def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Return mpirun's environment: the user's, whose settings mostly take precedence, and ours."""
+    found, five = dict(environ), reach.version[0] >= 5
+    ours, others = ("PRTE_MCA_plm_ssh_", "OMPI_MCA_plm_rsh_")[:: 1 if five else -1]
+    for name, value in environ.items():
+        if name.startswith(others):  # Open MPI would ignore it without a word
+            found.setdefault(ours + name.removeprefix(others), value)
+    if five:  # else ranks that miss another one end themselves before its own exit is reported
+        found.setdefault("OMPI_MCA_mpi_abort_delay", str(ABORT_DELAY_S))
+    else:  # rank processes have nothing to save
+        found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
+    if reach.hosts:
+        found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")
+        limit_s = math.ceil(reach.connect_timeout_s)
+        found.setdefault(f"{ours}args", f"-o BatchMode=yes -o ConnectTimeout={limit_s}")
+        found[f"{ours}no_tree_spawn"] = "1"  # else each host needs ssh to others
+    if reach.hosts and not five:  # else names are cut at their first dot
+        found.setdefault("OMPI_MCA_orte_keep_fqdn_hostnames", "1")
+    if len(reach.hosts) >= MANY_HOSTS:
+        found.setdefault(f"{ours}num_concurrent", str(MANY_HOSTS))
+    return found
+
+
+# --- The causes of failures. ---
+
+
+class _Pattern(NamedTuple):
+    """A message of mpirun or ssh. Its text may have {hosts}, {host}, the first, and {0}, {1}, the groups."""
+
+    words: str  # a regular expression
+    code: int
+    text: str
+
+
+_NO_DAEMON: Final = (
+    "{hosts}: {daemon} of Open MPI can't be started there: {0}; "
+    "install Open MPI {version} there, or give its folder on the hosts: --prefix DIR"
+)
+_TEST: Final = "test with: ssh {host} true"
+# The first that is found is the cause: words of a host come before the conclusions of mpirun.
+PATTERNS: Final = tuple(
+    _Pattern(*row)
+    for row in (
+        (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
+         "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
+        (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
+        (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
+         "{0}: its agent could not begin: {1}"),
+        ("attempt to run as root", codes.USAGE, "mpirun refuses to run as root; add --allow-run-as-root"),
+        (r"(Could not resolve hostname [^\n]+)", codes.HOST,
+         "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),
+        (r"(Host key for \S+ has changed[^\n]*)", codes.HOST,
+         "{hosts}: {0}; if it was reinstalled, remove its old key: ssh-keygen -R {host}, and " + _TEST),
+        (r"(No \S+ host key is known for [^\n]*|Host key verification failed\.)", codes.HOST,
+         "{hosts}: {0}; to see its key and accept it: ssh {host} true"),
+        (r"(\S*Permission denied \([^\n]*|[^\n]*Too many authentication failures)", codes.RIGHTS,
+         "{hosts}: {0}; add your public key: ssh-copy-id {host}, and " + _TEST),
+        (r"(?i)((?:orted|prted): (?:command )?not found|\S*(?:orted|prted): No such file or directory"
+         r"|\S*(?:orted|prted): Permission denied)", codes.PREFLIGHT, _NO_DAEMON),
+        (r"((?:orted|prted): (?:error while loading shared libraries|symbol lookup error): [^\n]*)",
+         codes.PREFLIGHT, _NO_DAEMON),
+        (r"(connect to host [^\n]+|Connection (?:timed out|closed|reset)[^\n]*|kex_exchange[^\n]+)",
+         codes.HOST, "{hosts}: {0}; " + _TEST),
+        (r"pslaunch: ssh \S+ ended with 255", codes.HOST, "{hosts}: ssh failed: {last}; " + _TEST),
+        (r"not enough slots available|requested more processes than the ppr", codes.USAGE,
+         "the hosts have too few slots for {ranks} ranks; give more slots=N in the hostfile, or "
+         "--oversubscribe, or another --map-by"),
+        (r"unknown option \"([^\"]+)\"", codes.USAGE, "mpirun {version} has no option {0}"),
+        (r"unrecognized option was included[^\n]*\s+Option: (\S+)", codes.USAGE,
+         "mpirun {version} has no option {0}"),
+        (r"specified (\w+) (?:policy|directive) is not recognized:\s+(?:Policy|Directive): (\S+)",
+         codes.USAGE, "mpirun {version} does not know the {0} {1!r}{near}"),
+        (r"(PE=<list> mapping directive cannot be combined|conflicting binding policy)", codes.USAGE,
+         "--map-by and --bind-to contradict each other"),
+        (r"failed to report back|unable to reliably start|unable to complete a TCP connection",
+         codes.PREFLIGHT,
+         "{hosts}: {daemon} of Open MPI did not come up, or can't connect to this machine: {last}; allow its "
+         "ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
+    )
+)  # fmt: skip
+_POLICIES: Final = (
+    *("slot", "hwthread", "core", "l1cache", "l2cache", "l3cache", "socket", "package", "numa", "node"),
+    *("board", "ppr", "seq", "rankfile", "none", "fill", "span"),
+)
+_NOISE: Final = re.compile(
+    r"-*|\[\S+\] plm:\w+: Warning: setpgid.*|\[\S+\] \d+ more process.*|.* to see all help / error messages"
+    r"|pslaunch: ssh .* ended with .*"
+)
+
+
+def find_cause(output: str, reach: MpiReach) -> Cause:
+    """Return the cause of a failure in mpirun's output, else its last lines."""
+    for pattern in PATTERNS:
+        if match := re.search(pattern.words, output):
+            hosts, found = _list_failed_hosts(output), [text.rstrip(". \r") for text in match.groups("")]
+            text = pattern.text.format(*found, **_name_parts(output, reach, hosts, found))
+            return Cause(pattern.code, text, hosts)
+    return Cause(codes.PREFLIGHT, f"mpirun failed: {read_last_lines(output) or 'it printed nothing'}")
+
+
+def _list_failed_hosts(output: str) -> tuple[str, ...]:
+    """Return the hosts whose ssh client or shell failed, as its words above name them."""
+    ended = re.findall(r"pslaunch: ssh (\S+) ended with (?:126|127|255)\b", output)
+    return tuple(dict.fromkeys(ended or re.findall(r"Remote host: +(\S+)", output)))
+
+
+def _name_parts(
+    output: str, reach: MpiReach, hosts: Sequence[str], found: Sequence[str]
+) -> dict[str, object]:
+    """Return the named parts of a pattern's text."""
+    five = reach.version[0] >= 5
+    near = find_nearest(found[-1].lower(), _POLICIES, 0.6) if found else None
+    return {
+        "hosts": ", ".join(hosts) or "a host",
+        "host": hosts[0] if hosts else "HOST",
+        "daemon": "prted" if five else "orted",
+        "version": ".".join(map(str, reach.version)),
+        "ranks": reach.ranks,
+        "last": read_last_lines(output.partition("-----")[0]) or "no message",
+        "near": f"; did you mean {near}?" if near else "",
+        "network": "prte_if_include" if five else "oob_tcp_if_include",
+    }
+
+
+def read_last_lines(output: str) -> str:
+    """Return the last lines of mpirun's output without frames and notes about itself."""
+    lines = [line.strip() for line in output.splitlines() if not _NOISE.fullmatch(line.strip())]
+    return "\n".join(lines[-SHOWN_LINES:])
+
+
+def describe_start(reach: MpiReach) -> dict[str, Any]:
+    """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
+    argv = make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET_VARIABLE])
+    env = make_environ(reach, {}, "{folder}")
+    return {
+        "argv": argv,
+        "env": [f"{name}={value}" for name, value in env.items()],
+        "hosts": make_hostfile(reach.hosts).splitlines(),
+    }

@@ -1,0 +1,91 @@
+"""Options of `pslaunch mpi`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...options.kinds import Text
+from ...options.options import (
+    COMMON,
+    CONF,
+    ENV,
+    ON_HOSTS,
+    SENT,
+    WORKER_NUM,
+    Need,
+    Option,
+    join_rows,
+    make_flag,
+)
+
+OPTIONS: Final = join_rows(
+    (
+        Option(
+            name="hostfile", metavar="FILE", kind=Text(),
+            says="an allocation of Slurm or PBS, else this machine",
+            aliases=("-hostfile", "--machinefile", "-machinefile"),
+            help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer.",
+        ),
+        Option(
+            name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host"),
+            help="Hosts in place of a hostfile: user@node1:2,node2.",
+        ),
+        Option(
+            name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
+            help="mpirun of Open MPI 4 or 5; pslaunch detects its version.",
+        ),
+        Option(
+            name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
+            aliases=("-prefix",), help="Folder of Open MPI on the hosts.",
+        ),
+        Option(
+            name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
+            aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated.",
+        ),
+        Option(
+            name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
+            aliases=("-prtemca",), help="Setting of the daemons of Open MPI 5; may be repeated.",
+        ),
+        Option(
+            name="map_by", metavar="HOW", kind=Text(), aliases=("-map-by",),
+            help="Order of mpirun's ranks on the hosts: slot, node, ...",
+        ),
+        Option(
+            name="rank_by", metavar="HOW", kind=Text(), aliases=("-rank-by",),
+            help="Numbering of mpirun's ranks.",
+        ),
+        Option(
+            name="bind_to", metavar="HOW", kind=Text(), default="none", aliases=("-bind-to",),
+            help="Processors of each trainer: none, core, numa, ...",
+        ),
+        make_flag("oversubscribe", "Allow more trainers than slots.", ("-oversubscribe",)),
+        make_flag("allow_run_as_root", "Let mpirun run as root.", ("-allow-run-as-root",)),
+        make_flag("script", "Print a script that mpirun runs without pslaunch; start nothing."),
+        Option(
+            name="output", metavar="FILE", kind=Text(), says="standard output", aliases=("-o",),
+            help="File for --script.",
+            needs=(Need("script", False),),
+        ),
+        Option(
+            name="mpirun_args", metavar="TEXT", kind=Text(),
+            help="Further words for mpirun, as in a shell.",
+        ),
+        Option(
+            name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
+            help="Folder on the hosts for the job's workspace.",
+            needs=SENT,
+        ),
+        WORKER_NUM._replace(
+            says="one for each slot of the hosts", aliases=("-n", "-np", "--np", "-c"),
+            help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn.",
+        ),
+        ENV._replace(aliases=("-x",)),
+        CONF,
+        Option(
+            name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
+            help="Folder to send to the hosts, where the programs run in it.",
+        ),
+    ),
+    ON_HOSTS,
+    COMMON,
+)  # fmt: skip

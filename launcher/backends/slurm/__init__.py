@@ -1,0 +1,82 @@
+"""Nodes of Slurm, by one step of srun, in an allocation that is there or of the job's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..face import CommandLine, Face
+
+if TYPE_CHECKING:
+    from ...node.job import Plan
+    from ...options.options import Option
+    from ...options.spec import JobSpec
+    from ..base import Backend
+    from .spec import SlurmReach
+
+
+class SlurmFace(Face):
+    """Face of `pslaunch slurm`."""
+
+    name = "slurm"
+    helps: ClassVar = {
+        "": """Run one job on nodes of Slurm.
+
+        In an allocation (sbatch, salloc) on all its nodes; anywhere else salloc gets one, by --nodes,
+        --partition and --time. Each node has a pserver, each task a trainer. The program's folder is sent to
+        every node, unless all of them see it. Words before and after PROGRAM are handled as by `pslaunch
+        local`.
+        """,
+        "check": """Check the cluster and the nodes of a job, and report all that would prevent its run.
+
+        Takes the command line of `pslaunch slurm` unchanged. Nodes are looked at in an allocation, or with
+        --nodes, for which one is asked for; else the cluster alone. With --json: one object a line. The exit
+        code is 0 if the job can run.
+        """,
+    }
+
+    def list_options(self) -> Sequence[Option]:
+        from .options import OPTIONS
+
+        return OPTIONS
+
+    def list_refused(self) -> Mapping[str, str]:
+        from .options import REFUSED
+
+        return REFUSED
+
+    def make_spec(self, line: CommandLine) -> JobSpec:
+        from .spec import make_slurm_spec
+
+        return make_slurm_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+
+    def check(self, line: CommandLine, spec: JobSpec) -> int:
+        from .check import check
+
+        if code := check(line, spec.site.reach):
+            return code
+        if not spec.site.reach.job and "nodes" not in line.given:
+            return 0
+        return super().check(line, spec)
+
+    def make_backend(self, reach: SlurmReach | None) -> Backend:
+        if reach is None:
+            from ..here import OnNode0
+
+            return OnNode0(self.name, "ask where the job was started")
+        from .backend import SlurmBackend
+
+        return SlurmBackend(reach)
+
+    def describe_start(self, reach: SlurmReach, plan: Plan) -> Mapping[str, Any]:
+        from .words import describe_start
+
+        return describe_start(reach)
+
+    def from_data(self, data: Any) -> SlurmReach:
+        from .spec import parse_reach
+
+        return parse_reach(data)
+
+
+FACE = SlurmFace()

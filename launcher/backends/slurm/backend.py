@@ -1,0 +1,161 @@
+"""The Slurm backend: one step of srun starts an agent on each node, which dials the launcher.
+
+The process that srun starts is the node's keeper; the rest is that of all carriers (../carried.py). Without
+an allocation, salloc gets one, and whatever is killed, a scancel of its unique name follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import posixpath
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ...errors import NodeLostError, PreflightError, ServiceError
+from ...node import codes
+from ...node.agent.brought import SECRET_VARIABLE
+from ...node.job import Node
+from ..carried import CarriedBackend, Cause
+from ..gate_of_agents import Arrival
+from ..leash import Leashed
+from ..lines import News
+from . import words
+from .spec import SlurmReach
+
+ASK_S: Final = 10.0  # limit for squeue, and the time between two looks at the queue
+LOOK_S: Final = 0.05  # between two looks at what salloc says
+HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond the grace
+
+
+class SlurmBackend(CarriedBackend[SlurmReach]):
+    """Agents of a step, in an allocation."""
+
+    name, carrier, unit, mode = "slurm", "srun", "nodes", "task"
+
+    def __init__(self, reach: SlurmReach) -> None:
+        super().__init__(reach)
+        self._held: Leashed | None = None  # salloc
+
+    @contextlib.contextmanager
+    def _prepare(self, reach: SlurmReach) -> Iterator[str]:
+        if not reach.job:
+            self._allocate()
+        yield self._reach.job
+
+    def _allocate(self) -> None:
+        """Wait in the queue for an allocation. Raises PslaunchError."""
+        if silence := find_silence():  # salloc would try for seconds
+            raise ServiceError(silence)
+        name = f"{posixpath.basename(self._reach.node.workspace)}-{os.urandom(4).hex()}"
+        after = ["scancel", "--quiet", f"--name={name}", f"--user={getpass.getuser()}"]
+        argv = words.make_allocation(self._reach, name)
+        try:
+            held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
+        except OSError as e:
+            raise ServiceError(f"salloc can't be started: {e.strerror}") from e
+        self._held, reason, next_look_s = held, "", 0.0
+        while not held.wait(LOOK_S):
+            if self._cancelled.is_set():
+                raise ServiceError("waiting for an allocation was ended")
+            said = held.read_said()
+            if match := re.search(rf"^{words.READY}(\d+)$", said, re.M):
+                self._reach = self._reach._replace(job=match[1])
+                return
+            pending = re.search(r"Pending job allocation (\d+)", said)
+            if pending and time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + ASK_S
+                reason = self._tell_reason(pending[1], reason)
+        cause = words.find_cause(held.read_said())
+        raise PreflightError(f"no allocation: {cause.text}", cause.code)
+
+    def _tell_reason(self, job: str, before: str) -> str:
+        """Tell why a job waits in the queue, unless it did before. Raises PreflightError for no use in it."""
+        said = ask("squeue", "--noheader", f"--jobs={job}", "--format=%r")
+        reason = said.stdout.strip() or before
+        if reason in words.HOPELESS:
+            raise PreflightError(
+                f"Slurm would never start the job: {reason}; it asked for {' '.join(self._reach.args)}, "
+                "and sinfo prints what there is",
+                codes.USAGE,
+            )
+        if reason != before and self.tell:
+            self.tell(News(f"job {job} of Slurm waits in the queue: {reason}", level="info"))
+        return reason
+
+    def _run(
+        self,
+        reach: SlurmReach,
+        program: Sequence[str],
+        secret: bytes,
+        place: str,
+        stdout: int | None = None,
+    ) -> Leashed:
+        argv, env = words.make_step(reach, place, program), {**os.environ, SECRET_VARIABLE: secret.hex()}
+        try:
+            return Leashed(argv, env, self._grace_s, stdout=stdout)
+        except OSError as e:
+            raise ServiceError(f"srun can't be started: {e.strerror}") from e
+
+    def _select(self, node: Node) -> SlurmReach:
+        if not self._reach.job:
+            raise NodeLostError(f"{node.name}: the job has no allocation any more")
+        return self._reach._replace(ranks=1, only=node.name)
+
+    def _make_order(self) -> dict[str, Any]:
+        names = {"host": "SLURMD_NODENAME", "number": "SLURM_PROCID", "of": "SLURM_NTASKS"}
+        return {**names, "own": words.OF_TASK, "asker": "Slurm"}
+
+    def _make_node(self, number: int, one: Arrival) -> Node:
+        return self._reach.node._replace(id=number, name=one.host)
+
+    def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
+        return []  # srun tells names only of nodes that failed
+
+    def _find_cause(self, output: str) -> Cause:
+        return words.find_end(output) or words.find_cause(output)
+
+    def _read_last_lines(self, output: str) -> str:
+        return words.read_last_lines(output)
+
+    def explain_end(self, code: int) -> tuple[str, int]:
+        cause = words.find_end(self._running.read_said()) if self._running else None
+        return (cause.text, cause.code) if cause else ("", code)
+
+    def prepare_release(self) -> str:
+        return super().prepare_release() or (self._follow(self._held) if self._held else "")
+
+    def release(self) -> None:
+        if self._held and self._dial:
+            self._held.leave()
+            self._held = None
+        super().release()
+
+    def close(self) -> None:
+        super().close()
+        if self._held:
+            self._held.close()
+            self._held = None
+
+
+def find_silence() -> str:
+    """Return why the controller is not reached, "" if it answers. Raises ServiceError."""
+    ping = ask("scontrol", "ping")
+    said = (ping.stdout + ping.stderr).strip().partition("\n")[0]
+    return "" if " is UP" in said else f"Slurm's controller does not answer: {said}"
+
+
+def ask(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Return what a command of Slurm says. Raises ServiceError without an answer in time."""
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ServiceError(f"{argv[0]} does not answer within {ASK_S:.0f} s (scontrol ping)") from None
+    except OSError as e:
+        raise ServiceError(f"{argv[0]} can't be started: {e.strerror}") from None

@@ -1,0 +1,75 @@
+"""Options of `pslaunch slurm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ...options.kinds import Number, Text
+from ...options.options import (
+    COMMON,
+    CONF,
+    MAX_PROCESSES,
+    ON_HOSTS,
+    SENT,
+    WORKER_NUM,
+    Option,
+    join_rows,
+)
+
+OPTIONS: Final = join_rows(
+    (
+        Option(
+            name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), aliases=("-N",),
+            says="those of the allocation, else 1", help="Number of nodes.",
+        ),
+        WORKER_NUM._replace(
+            aliases=("-n", "--ntasks"), says="one for each task of the allocation, else one on each node",
+            help="Total number of trainers.",
+        ),
+        Option(
+            name="partition", metavar="NAME", kind=Text(), aliases=("-p",), says="Slurm's",
+            help="Partition of the nodes.",
+        ),
+        Option(
+            name="time", metavar="TIME", kind=Text(), aliases=("-t",), says="the partition's",
+            help="Time limit, as for sbatch: minutes, or D-HH:MM:SS.",
+        ),
+        Option(
+            name="account", metavar="NAME", kind=Text(), aliases=("-A",), says="Slurm's",
+            help="Account that pays for the nodes.",
+        ),
+        Option(
+            name="slurm_args", metavar="TEXT", kind=Text(),
+            help="Further words for salloc, as in a shell: '--exclusive --mem=0'.",
+        ),
+        Option(
+            name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
+            help="Folder on the nodes for the job's workspace.",
+            needs=SENT,
+        ),
+        CONF,
+        Option(
+            name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
+            help="Folder to send to the nodes, where the programs run in it.",
+        ),
+    ),
+    ON_HOSTS,
+    COMMON,
+)  # fmt: skip
+
+_FOR_SALLOC: Final = "it is salloc's: --slurm_args '{}'"
+# Words of sbatch and srun, with the reason and the remedy. {}: as it was written.
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("c", "cpus_per_task", "mem", "mem_per_cpu", "gres", "gpus", "exclusive", "qos", "q", "constraint",
+         "C", "nodelist", "w", "exclude", "x", "reservation", "begin", "dependency", "d", "immediate"),
+        _FOR_SALLOC,
+    ),
+    **dict.fromkeys(
+        ("ntasks_per_node", "mpi", "overlap", "exact"),
+        "each node has one process of the step, which starts all others: -n is the number of trainers",
+    ),
+    **dict.fromkeys(("o", "output", "e", "error"), "each process has a log in log/ of its workspace"),
+    **dict.fromkeys(("chdir", "D"), "programs run in the job's workspace: --root_dir or --job_workspace"),
+}  # fmt: skip

@@ -1,0 +1,211 @@
+"""Ways to the head of a job, as a session sees them, and what they have in common.
+
+A session chooses one, starts nodes by it in a thread of its own, then finds the head. Afterwards all heads
+look alike, and a way only knows how its job is left or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from ..backends.base import Backend
+from ..backends.lines import Line, News
+from ..errors import STOP_SIGNALS, EndedEarlyError
+from ..node import codes
+from ..node.job import Node, Placed, Plan
+from ..node.loop import Loop
+from .slow_work import SlowWork
+from .watch import TICK_S, Watch
+
+if TYPE_CHECKING:
+    from ..node.dispatch.dispatch import Supply
+    from ..node.head.events import Event
+    from ..node.head.head import Head
+    from ..node.line.trace import Trace
+    from .remote_head import RemoteHead
+
+    AnyHead = Head | RemoteHead
+
+T = TypeVar("T")
+Started = list[tuple[Node, Line]]
+
+
+class Scene(NamedTuple):
+    """Surroundings of a job in its session."""
+
+    loop: Loop
+    watch: Watch
+    at_end: contextlib.ExitStack
+    trace: Trace | None
+
+    def warn(self, text: str) -> None:
+        self.watch.say(text, "warning")
+
+
+class Way(ABC):
+    """A way to the head of one job. `nodes` are known once the head is."""
+
+    is_found_later = False  # by later shells, at its head on a node
+
+    def __init__(self, backend: Backend, plan: Plan) -> None:
+        self.backend, self.plan = backend, plan
+        self.nodes: Sequence[Node] = plan.nodes
+
+    @abstractmethod
+    def start(self) -> Started:
+        """Start agents; slow, in a thread. Raises PslaunchError."""
+
+    @abstractmethod
+    def find_head(self, scene: Scene, starting: SlowWork[Started]) -> AnyHead | None:
+        """Wait for the nodes and return the head; None if this user may not attach. Raises PslaunchError."""
+
+    def confirm(self, loop: Loop, watch: Watch) -> None:  # noqa: B027 # most backends do not care
+        """Tell the backend once all programs run."""
+
+    def free(self, _loop: Loop) -> bool:
+        """Let the job run on without this launcher; return False if that fails."""
+        return False
+
+    def keeps_files(self, _watch: Watch) -> bool:
+        """Return True if the nodes of an ended job, which are its own, keep its files for later shells."""
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the end of the job was seen."""
+        return True
+
+    def describe_keeping(self) -> str:
+        """Return a line about the time for which a detached job keeps its results, "" for no limit."""
+        return ""
+
+    def explain_end(self, loop: Loop, watch: Watch, code: int) -> int:
+        """Show the backend's reason for the end of a job, if it has one; return the job's exit code."""
+        if code not in (codes.NODE_LOST, codes.TERM):
+            return code
+        work = SlowWork(loop, lambda: self.backend.explain_end(code))
+        reason, code = work.wait(lambda: False, self.backend.cancel) or ("", code)
+        if reason:
+            watch.say(reason, "warning")
+        return code
+
+    @property
+    def drops_results(self) -> bool:
+        """True if the user wants no results any more."""
+        return False
+
+    def cut_fetch(self) -> None:
+        """Let a fetch fail soon. The job has ended: nothing on the nodes needs a wait."""
+        self.backend.release()
+
+    def remove(self, _loop: Loop, _watch: Watch) -> bool:
+        """Remove the rest of an ended job; return True if nothing is left for later shells."""
+        return False
+
+
+def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], None]) -> None:
+    """Call `stop` with each signal that ends a job, and its words; after the first the backend hurries."""
+    came: list[int] = []
+
+    def ask(number: int, why: str) -> None:
+        if came:
+            backend.limit_end(0.0)
+        came.append(number)
+        stop(number, why)
+
+    loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
+
+
+class Asked(NamedTuple):
+    """Signal that ended slow work, and its words."""
+
+    number: int
+    why: str
+
+
+def wait_for_work(
+    loop: Loop,
+    backend: Backend,
+    work: SlowWork[T],
+    cut: Callable[[], None],
+    tell: Callable[[str], None] = lambda _why: None,
+) -> T | Asked:
+    """Return the result of slow work, or the first signal; `tell` gets its description.
+
+    cut: ends the work soon. Raises the exception of work that was not cut.
+    """
+    asked: list[Asked] = []
+
+    def ask(number: int, why: str) -> None:
+        if not asked:
+            tell(why)
+        asked.append(Asked(number, why))
+
+    stop_on_signals(loop, backend, ask)
+    found = work.wait(lambda: bool(asked), cut)
+    if asked:
+        return asked[0]
+    assert found is not None
+    return found
+
+
+def follow(
+    scene: Scene,
+    backend: Backend,
+    plan: Plan,
+    first: Node,
+    line: Line,
+    *,
+    supply: Supply | None = None,
+    reopen: Callable[[], Line | Event] | None = None,
+) -> RemoteHead:
+    """Return the head at the other end of a line to node 0."""
+    from .remote_head import RemoteHead
+
+    head = RemoteHead(
+        scene.loop,
+        line,
+        name=f"node 0 ({first.name})",
+        lost_after_s=plan.limits.lost_after_s,
+        supply=supply,
+        trace=scene.trace and scene.trace.make_note("head"),
+        reopen=reopen,
+    )
+    scene.at_end.callback(head.close)
+    head.on_slow = lambda text: scene.watch.say(text, "warning")
+    stop_on_signals(scene.loop, backend, head.stop)
+    return head
+
+
+def wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], shown: str) -> Started:
+    """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
+
+    def tell(why: str) -> None:
+        scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
+
+    def show() -> None:
+        while news:
+            one = news.popleft()
+            scene.watch.say(one.text, one.level)
+
+    news: deque[News] = deque()
+    backend.tell = news.append
+    scene.loop.call_every(TICK_S, show)
+    found = wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
+    if isinstance(found, Asked):
+        raise EndedEarlyError(*found)
+    return found
+
+
+def make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Supply | None:
+    package = placed.plan.package
+    if package is None:
+        return None
+    from ..ship.package import PackageFolder
+
+    return PackageFolder(loop, package, warn=warn)

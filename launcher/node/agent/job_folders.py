@@ -1,0 +1,234 @@
+"""The folders of a job on one node: locked for it, made ready, given back.
+
+If nodes share a folder (NFS), the first of them owns it; the others get subfolders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Callable
+
+from pslaunch.runtime.shared import env
+
+from .. import codes
+from ..codes import Refusal, choose_code
+from ..listing import EARLIER, OWNER, list_folder, make_own_folder
+from ..logs import OWN_LOGS
+
+if TYPE_CHECKING:
+    from ..loop import Loop
+    from ..messages import Folders, PrepareMsg
+
+SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
+AGAIN_S = 0.1
+MAX_LOCK_BYTES = 400  # job, node, run folder, launcher
+RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.make_run_dir_name makes it
+JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loaded only if there is one
+
+
+class JobFolders:
+    """The folders named by an order to prepare. `hand_over` gives the lock to the keeper too."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        order: PrepareMsg,
+        *,
+        run_dir: str,
+        hand_over: Callable[[int], None],
+        answer: Callable[[Callable[[], None]], None],
+        refuse: Callable[[Exception], None],
+        ready: Callable[[], None],
+    ) -> None:
+        self._loop, self._hand_over, self._ready = loop, hand_over, ready
+        self._answer, self._refuse = answer, refuse
+        self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
+        self._run_dir, self._launcher = run_dir, order["launcher"]
+        self.paths: Folders = {
+            "workspace": os.path.expanduser(order["workspace"]),
+            "log_dir": os.path.expanduser(order["log_dir"]),
+            "output_dir": os.path.expanduser(order["output_dir"]),
+            "state_dir": os.path.expanduser(order["state_dir"]),
+        }
+        self.dispatched = bool(order["dispatched"])
+        self.shared: int | None = None  # the node that owns the folder, if another one
+        self._lock_fd = -1
+        # Copies of a simulated cluster are below its log folder; only they know their address beforehand.
+        sent = self.dispatched and not order["addr"]
+        beside = sent and self.paths["log_dir"].startswith(f"{self.workspace}/")
+        self._option = "--root_dir" if beside else "--log_dir"  # decides the place of the folders
+        if not self.dispatched and not os.path.isdir(self.workspace):
+            text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
+            advice = "name an existing folder (--job_workspace), or send one (--job_dispatch_package)"
+            raise Refusal(codes.PREFLIGHT, f"{text}: {advice}")
+        self._until_s = loop.now() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
+
+    @property
+    def workspace(self) -> str:
+        return self.paths["workspace"]
+
+    def enter(self) -> None:
+        """Lock the log folder, then make all ready; share it with a node of this job that was first."""
+        while True:
+            self._make(self.paths["log_dir"])
+            self._make(self.paths["state_dir"], own=True)
+            holder = self._lock()
+            job_id, first, _, launcher = f"{holder or ''}\n\n\n".split("\n")[:4]
+            if job_id != self._job_id or not first.isdigit() or self.shared is not None:
+                break
+            self.shared = int(first)  # again, with this node's own subfolders
+            self.paths["log_dir"] += f"/node-{self._node}"
+            self.paths["state_dir"] += f"/node-{self._node}"
+        if holder is None:
+            self._finish_dispatch()
+        elif self._loop.now() < self._until_s:  # a node of this job may not have written its name yet
+            self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter))
+        else:
+            advice = "end it or wait for it, or choose another --log_dir (--job_name if a package is sent)"
+            by = f" (its launcher is {launcher})" if launcher else ""
+            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder{by}; {advice}")
+
+    def _make(self, path: str, *, own: bool = False) -> None:
+        try:
+            if own:
+                make_own_folder(path)
+            else:
+                os.makedirs(path, exist_ok=True)
+        except OSError as e:
+            text = f"the folder {path} can't be made: {e.strerror}; choose another {self._option}"
+            raise Refusal(choose_code(e), text) from None
+
+    def leave(self) -> None:
+        """Release the lock."""
+        if self._lock_fd >= 0:
+            os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _lock(self) -> str | None:
+        """Take the lock, or return its holder: job, node, run folder, launcher."""
+        path = os.path.join(self.paths["state_dir"], "lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(fd, 0o600)  # another user who can open it could lock it
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.read(fd, MAX_LOCK_BYTES).decode("utf-8", "replace").strip()
+            os.close(fd)
+            return other
+        first = self._find_first_node() if self._nodes > 1 and self.shared is None else None
+        if first is not None:
+            os.close(fd)
+            return first
+        _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
+        for name in os.listdir(self.paths["log_dir"]):
+            # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
+            if env.is_log(name) or name in OWN_LOGS:
+                os.unlink(os.path.join(self.paths["log_dir"], name))
+        with _name_file(path):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n{self._launcher}\n".encode(), 0)
+            os.fsync(fd)  # other hosts may look
+        self._lock_fd = fd
+        # The keeper holds it too: no other job may enter while it still ends our processes.
+        self._hand_over(fd)
+        return None
+
+    def _find_first_node(self) -> str | None:
+        """Return the first job and node in the folder, unless it is this one; needs no locks across hosts."""
+        folder, name = self.paths["state_dir"], f"first-{self._job_id}"
+        try:
+            os.symlink(str(self._node), os.path.join(folder, name))
+        except FileExistsError:
+            return f"{self._job_id}\n{os.readlink(os.path.join(folder, name))}"
+        except OSError:
+            return None  # no links here: rely on locks
+        for other in os.listdir(folder):  # of earlier jobs
+            if other.startswith("first-") and other != name:
+                os.unlink(os.path.join(folder, other))
+        return None
+
+    def _finish_dispatch(self) -> None:
+        """Finish an interrupted dispatch in our folders: no program may see half of it."""
+        if self.dispatched:
+            self._make(self.workspace)
+        if self.shared is None and os.path.lexists(os.path.join(self.workspace, JOURNAL_PATH)):
+            from ..dispatch import into_place
+            from ..dispatch.manifest import ManifestError
+
+            def finish() -> None:
+                try:
+                    into_place.finish(self.workspace)
+                except ManifestError as e:
+                    path = os.path.join(self.workspace, JOURNAL_PATH)
+                    text = f"{path}, left by a dispatch that was cut, can't be read ({e}): remove it"
+                    raise Refusal(codes.IO, f"{text}, and dispatch again") from None
+
+            self._loop.do_aside(finish, lambda _: self._answer(self._make_ready), self._refuse)
+        else:
+            self._make_ready()
+
+    def _make_ready(self) -> None:
+        self._write_state(OWNER)
+        folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
+        write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
+        os.makedirs(self.paths["output_dir"], exist_ok=True)
+        if self._node:
+            self._ready()
+            return
+        # If that can't be written, everything in output/ will count as the job's.
+        self._loop.do_aside(
+            lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
+            *[lambda _: self._answer(self._ready)] * 2,
+        )
+
+    def _write_state(self, name: str, lines: Iterable[str] = ()) -> None:
+        """Replace a file of the state folder; its first line is our job."""
+        path = os.path.join(self.paths["state_dir"], name)
+        beside = f"{path}-{self._node}"
+        with _name_file(path), open(beside, "w", encoding="utf-8") as f:
+            f.write(f"{self._job_id}\n")
+            f.writelines(lines)
+        os.replace(beside, path)
+
+    def write_nodes(self, addrs: Iterable[str]) -> None:
+        """Replace `nodes` atomically: on a shared folder programs may read while another node writes."""
+        folder = self._find_node_folder()
+        beside = os.path.join(folder, ".pslaunch", f"nodes-{self._node}")
+        make_own_folder(os.path.dirname(beside))
+        write_text(beside, "".join(f"{addr}\n" for addr in addrs))
+        os.replace(beside, os.path.join(folder, "nodes"))
+
+    def _find_node_folder(self) -> str:
+        """Return the folder of node files: the workspace, or if it is read-only the log folder."""
+        return self.workspace if os.access(self.workspace, os.W_OK) else self.paths["log_dir"]
+
+
+def _remove_left_run_dir(lock: bytes) -> None:
+    """Remove the run folder of the previous job, if all its processes were killed."""
+    path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
+    if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def write_text(path: str, text: str, mode: int = 0o644) -> None:
+    """Replace a file's content by this text."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with _name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+@contextlib.contextmanager
+def _name_file(path: str) -> Iterator[None]:
+    """Add the file's name to write errors, which lack it."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = e.filename or path
+        raise

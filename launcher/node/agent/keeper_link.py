@@ -1,0 +1,67 @@
+"""The agent's link to its keeper: heartbeats both ways, and what the keeper holds for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from .. import codes, procs
+from ..codes import Refusal
+from ..loop import Loop
+from ..silence import Silence
+
+
+class KeeperLink:
+    """Link to the keeper; `lose` gets the reason once the keeper is killed or silent."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        fd: int,
+        lost_after_s: float,
+        *,
+        lose: Callable[[str], None],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        """`is_ending` returns True once everything here is being ended anyway."""
+        self._loop, self._fd, self._pid, self.lost_after_s = loop, fd, os.getppid(), lost_after_s
+        self._lose, self._is_ending = lose, is_ending
+        self._silence = Silence(loop.now())
+        os.set_blocking(fd, False)
+        loop.watch(fd, read=self._hear)
+        loop.call_every(procs.BEAT_S, self._beat)
+
+    def hand_over(self, lock_fd: int, log: str) -> None:
+        """Give the keeper the lock, and the path of the log that it has from now on."""
+        with socket.socket(fileno=os.dup(self._fd)) as keeper:
+            try:
+                socket.send_fds(keeper, [os.fsencode(log)], [lock_fd])
+            except OSError:
+                self._lose("its keeper was killed")
+                raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._fd, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._silence.hear(self._loop.now())
+            return
+        self._loop.watch(self._fd)
+        self._lose("its keeper was killed")
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._fd, b".")
+        silent_s = self._silence.measure(self._loop.now())
+        if silent_s >= self.lost_after_s and not self._is_ending():
+            keeper = procs.read_proc(self._pid)
+            if keeper and os.getppid() == self._pid:  # still our parent: the pid was not reused
+                procs.send(keeper, signal.SIGKILL)
+            self._lose(f"its keeper was silent for {silent_s:.0f} s")

@@ -1,0 +1,188 @@
+"""Start of an agent's process: opens the line of its mode and runs the agent to its end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import procs
+from ..line.beats import keep_beating
+from ..line.wire import READ_BYTES, Decoder, WireError
+from ..loop import Loop
+from ..silence import Silence
+from .agent import END_SIGNALS, Agent
+
+if TYPE_CHECKING:
+    from ..beginning import Beginning
+    from ..head.leader import Leader
+    from ..line.gate import Seals
+    from .loan import Loan
+    from .stand_in import StandIn
+
+    Fds = tuple[int, int]  # to read from and to write to
+
+
+def main(
+    mode: str,
+    run_dir: str,
+    keeper_fd: int,
+    lost_after_s: float,
+    grace_s: float,
+    lent: Mapping[str, Loan],
+    words: Sequence[str],
+    asker: str = "",
+) -> int:
+    """Run the agent below its keeper.
+
+    Modes: `serve` has its line to the head on standard input and output; `lead` runs the head itself, and has
+    the launcher's line there. `dial [MODE [WORDS]]` reads an address there, connects to it, and goes on in
+    the next mode, on that line. `begin FOLDER NAME NODE` does one or the other by a file (beginning.py):
+    node 0 leads, and ends with the job's exit code.
+
+    asker: the scheduler that ends the whole job by a signal to its agents; "": a signal ends this one alone.
+    """
+    os.set_inheritable(keeper_fd, False)
+    procs.become_subreaper()
+    os.mkdir(run_dir, 0o700)
+    fds = _take_standard_streams()
+    loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
+    if mode == "begin" and int(words[2]):
+        fds, seals, secret = _dial_by_file(words, fds, run_dir, keeper_fd)
+    elif mode == "begin":
+        fds, secret, stand_in = _stand_in(loop, words, fds, run_dir)
+        mode = "lead"
+    while mode == "dial":
+        where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
+        fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
+        mode, words = (words[0], words[1:]) if words else ("serve", ())
+    if mode == "lead":
+        from ..head.leader import Leader
+
+        ours, heads = socket.socketpair()
+        lead = Leader(loop, *fds, heads.detach(), run_dir, lost_after_s, seals, secret)
+        fds, seals = (ours.fileno(), ours.detach()), None
+    agent = Agent(
+        loop, run_dir, keeper_fd, fds,
+        lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
+    )  # fmt: skip
+    for number in END_SIGNALS:
+        loop.handle_signals({number: functools.partial(_end, agent, lead, number, asker)})
+    return _run_until_over(loop, agent, lead, stand_in)
+
+
+def _run_until_over(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None) -> int:
+    """Run agent, head and stand-in until all are over; return the exit code."""
+    if lead is None:
+        loop.run(lambda: agent.is_over)
+        return agent.code or 0
+    loop.run(
+        lambda: agent.is_over and lead.is_over and (stand_in is None or stand_in.code is not None),
+        after_each=[lead.push],
+    )
+    return (stand_in and stand_in.code) or agent.code or 0
+
+
+def _read_beginning(folder: str, name: str, run_dir: str) -> tuple[Beginning, bytes]:
+    """Return the job in a folder and its secret; make its wheel ready."""
+    from .. import beginning
+
+    beginning.check_name(folder, name)
+    begun, secret = beginning.read_beginning(folder), beginning.read_secret(folder)
+    _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
+    return begun, secret
+
+
+def _dial_by_file(words: Sequence[str], fds: Fds, run_dir: str, keeper_fd: int) -> tuple[Fds, Seals, bytes]:
+    """Connect to the head of the job in a folder."""
+    folder, name, node = words
+    begun, secret = _read_beginning(folder, name, run_dir)
+    where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": int(node)}
+    # From a thread: the search for a name can't be interrupted.
+    with keep_beating(b".") as beaten:
+        beaten(keeper_fd)
+        return _dial(*fds, where, begun.wait_timeout_s, to_come=True)
+
+
+def _stand_in(loop: Loop, words: Sequence[str], fds: Fds, run_dir: str) -> tuple[Fds, bytes, StandIn]:
+    """Return the launcher's line to a head here, the secret, and who takes the launcher's part on it."""
+    from .stand_in import StandIn
+
+    folder, name, _ = words
+    begun, secret = _read_beginning(folder, name, run_dir)
+    ours, heads = socket.socketpair()
+    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
+    return (heads.fileno(), heads.detach()), secret, stand_in
+
+
+def _take_wheel(folder: str, run_dir: str) -> None:
+    """Let programs import pslaunch from the wheel in a folder, if it fits this Python and machine."""
+    import sysconfig
+    from zipimport import zipimporter  # is there already; zipfile takes 6 ms, and twice as long for each file
+
+    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    for name in os.listdir(folder) if os.path.isdir(folder) and sys.version_info >= (3, 11) else ():
+        if name.endswith(f"-{system}.whl"):
+            there, wheel = os.path.join(run_dir, "wheel"), zipimporter(os.path.join(folder, name))
+            info = "-".join(name.split("-")[:2]) + ".dist-info"
+            for line in wheel.get_data(f"{info}/RECORD").decode().splitlines():
+                member = line.split(",")[0]
+                path = os.path.join(there, member)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as f:
+                    f.write(wheel.get_data(member))
+            others = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
+
+
+def _end(agent: Agent, lead: Leader | None, number: int, asker: str) -> None:
+    if lead:
+        lead.wait_for_nobody()
+    agent.end_on_signal(number, asker)
+
+
+def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Seals | None) -> dict[str, Any]:
+    """Read an address to dial, the only message of a line, and facts of this node for the other side."""
+    decoder, silence = Decoder(seals and seals[1]), Silence(time.monotonic())
+    while True:
+        os.write(keeper_fd, b".")
+        if select.select([read_fd], [], [], procs.BEAT_S)[0]:
+            silence.hear(time.monotonic())
+            piece = os.read(read_fd, READ_BYTES)
+            for item in decoder.feed(piece):
+                if not isinstance(item, dict) or item.pop("type") != "dial":
+                    raise WireError("expected an address to dial")
+                return item
+            if not piece:
+                raise EOFError("the launcher's line ended before it said where the head is")
+        elif silence.measure(time.monotonic()) >= lost_after_s:
+            raise TimeoutError(f"no message from the launcher for {lost_after_s:g} s")
+
+
+def _dial(
+    read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, *, to_come: bool = False
+) -> tuple[Fds, Seals, bytes]:
+    """Connect to the head; close the former line, which our starter needs no more."""
+    from ..line import gate
+
+    for fd in {read_fd, write_fd}:
+        os.close(fd)
+    addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
+    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, to_come=to_come)
+    return (fd, fd), seals, secret
+
+
+def _take_standard_streams() -> Fds:
+    """Move standard input and output to other descriptors, out of reach of programs and stray prints."""
+    fds = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return fds

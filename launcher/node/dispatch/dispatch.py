@@ -1,0 +1,207 @@
+"""The head's part of a dispatch: fills nodes with their missing files, reports progress to observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pslaunch.runtime.shared.env import TRAINER
+
+from .. import codes, job
+from ..line.wire import NONSENSE
+from ..link import Failure
+from ..listing import show_few
+from ..loop import Aside, Loop
+from ..shapes import check, is_count, is_port
+from .data_shards import DataShards
+from .manifest import MAX_NAMED
+from .routes import PASS_ON_BYTES, Fetch, Routes, Send
+from .sender import Sender, Source
+
+if TYPE_CHECKING:
+    from ..link import Desk, Link
+    from ..messages import DispatchedMsg, FillingMsg, LacksMsg, ReceivedMsg, ServingMsg
+    from .manifest import Entry
+    from .routes import Order
+
+    # From all entries to those of each node.
+    Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
+    Then = Callable[[Source], None]
+    Fail = Callable[[Exception], None]
+    Tell = Callable[[FillingMsg], None]
+
+
+class Supply(Protocol):
+    """Source of the package: a folder of the launcher's machine, or of node 0."""
+
+    filled: frozenset[int]  # nodes that have it before others get it
+
+    def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
+        """Call `then` or `fail` once the folder is listed, or filled itself.
+
+        `mine` selects each node's entries; `tell` gets the progress of filling it.
+        """
+
+
+class Dispatch:
+    """The filling of all nodes."""
+
+    def __init__(self, loop: Loop, desk: Desk, supply: Supply | None) -> None:
+        self._loop, self._desk, self._supply = loop, desk, supply
+        self._aside: Aside | None = None
+        self._senders: dict[int, Sender] = {}
+        self._progress: dict[int, dict[str, int]] = {}  # of nodes with missing files
+        self._unfilled: set[int] = set()
+        self._began_s = 0.0
+        self._passed_on = False  # nodes pass the package on to each other
+        self._sources = Routes()
+        self._requests: dict[int, LacksMsg] = {}  # of nodes that wait for a source
+
+    def has_to_fill(self, node: job.Node) -> bool:
+        """Check if this node gets the package from us or from another node."""
+        return node.dispatched and self._supply is not None and node.id not in self._supply.filled
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Fill all nodes that need it; then call `then`."""
+        supply, nodes = self._supply, self._desk.placed.nodes
+        if supply is None or self._desk.placed.plan.package is None:
+            then()
+            return
+        # A folder that nodes share is filled once, with the files of all of them.
+        shared = {n.id: self._desk.links[n.id].shared for n in nodes}
+        first = {node: node if other is None else other for node, other in shared.items()}
+        self._warn_of_shared_data_shards(first)
+        filled = {first[node] for node in supply.filled}
+        wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
+        links = [self._desk.links[node] for node in wanting]
+        mine = split_by_node(self._desk.placed, first)
+        self._then, self._began_s = then, self._loop.now()
+        self._unfilled = {link.node.id for link in links}
+        supply.get(
+            lambda source: self._send(source, links, mine),
+            self._fail,
+            mine,
+            lambda m: self.on_filling(self._desk.links[0], m),
+        )
+
+    def _warn_of_shared_data_shards(self, first: Mapping[int, int]) -> None:
+        """Warn of shared folders: all their trainers see all files. `first`: owner of each node's folder."""
+        package = self._desk.placed.plan.package
+        if not package or not package.data_shards:
+            return
+        for owner in sorted(set(first.values())):
+            hosts = [self._desk.links[node].host for node, other in sorted(first.items()) if other == owner]
+            if len(hosts) > 1:
+                text = (
+                    f"{package.data_shard_label}: {show_few(hosts, MAX_NAMED)} share one folder; "
+                    "each of their trainers sees the files of all of them there"
+                )
+                self._desk.tell("note", level="warning", text=text)
+
+    def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
+        self._aside = Aside(self._loop)
+        self._passed_on = mine is None and len(links) > 1
+        part = mine(source.entries) if mine else None
+        for link in links:
+            if not link.gone and not self._desk.is_ending:
+                own = source.make_part(part(link.node.id)) if part else source
+                self._senders[link.node.id] = Sender(self._aside, own, link.line, fail=self._fail)
+        self._end_if_filled()
+
+    def _fail(self, e: Exception) -> None:
+        code, text = codes.explain_failure(e)
+        self._desk.fail(Failure("the package", 0, code, text))
+
+    def on_lacks(self, link: Link, m: LacksMsg) -> None:
+        """Send what a node requests, or let another node send it."""
+        if sender := self._senders.get(link.node.id):
+            sender.call_when_read(m, lambda: self._answer_lacks(link, m))
+        else:
+            self._answer_lacks(link, m)
+
+    def _answer_lacks(self, link: Link, m: LacksMsg) -> None:
+        try:
+            sender = self._senders[link.node.id]
+            # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
+            ours, missing = m["alone"] or sender.total_bytes > 0, sender.count_bytes(m)
+            if self._passed_on and not ours and missing >= PASS_ON_BYTES:
+                self._requests[link.node.id] = m
+                self._obey(self._sources.want(link.node.id, missing))
+            else:
+                sender.send_lacking(m)
+                self._obey(self._sources.take_from_head(link.node.id, missing))
+        except NONSENSE as e:
+            self._desk.fail(link.make_failure(codes.NODE_LOST, f"asks for {e}"))
+
+    def _obey(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            link = self._desk.links[order.node]
+            if isinstance(order, Send):
+                self._senders[order.node].send_lacking(self._requests.pop(order.node))
+            elif isinstance(order, Fetch):
+                del self._requests[order.node]
+                addrs = self._desk.links[order.server].addrs
+                link.line.send({"type": "fetch", "addrs": addrs, "port": order.port})
+            else:
+                link.line.send({"type": "serve", "addr": link.node.addr})
+
+    def on_serving(self, link: Link, m: ServingMsg) -> None:
+        """Use a node that has the package and listens."""
+        check(m["port"], is_port, "port")
+        self._obey(self._sources.note_serving(link.node.id, m["port"]))
+
+    def on_filling(self, link: Link, m: FillingMsg) -> None:
+        """Report the progress of a node, from any source."""
+        node = link.node.id
+        check(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
+        self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
+        state = "waiting" if self._sources.is_waiting(node) else str(m["state"])
+        source = self._sources.get_server(node)
+        self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
+
+    def on_received(self, link: Link, m: ReceivedMsg) -> None:
+        """Let the sender to a node send as much more as the node has written."""
+        if link.node.id in self._senders:
+            self._senders[link.node.id].grant(m)
+
+    def on_dispatched(self, link: Link, _m: DispatchedMsg) -> None:
+        """Count a node as filled; end if it was the last."""
+        if link.node.id not in self._unfilled or link.node.id not in self._senders:
+            raise ValueError("nothing was dispatched to it")
+        self._unfilled.remove(link.node.id)
+        self._obey(self._sources.note_filled(link.node.id))
+        self._end_if_filled()
+
+    def _end_if_filled(self) -> None:
+        if self._unfilled or self._desk.is_ending or self._aside is None:
+            return
+        self._aside.close()
+        self._aside = None
+        self._desk.tell(
+            "dispatch",
+            node=None,
+            state="done",
+            nodes=len(self._progress),
+            files=sum(progress["files"] for progress in self._progress.values()),
+            bytes=sum(progress["bytes"] for progress in self._progress.values()),
+            sent=sum(sender.total_bytes for sender in self._senders.values()),  # by the head itself
+            elapsed_s=round(self._loop.now() - self._began_s, 3),
+        )
+        self._then()
+
+
+def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
+    """Return a function from entries to those of each node, None if all get all. first: owner of a folder."""
+    patterns = placed.plan.package.data_shards if placed.plan.package else ()
+    if not patterns:
+        return None
+    trainers = placed.list_processes(TRAINER)
+    ranks: dict[int, list[int]] = {}  # by the owner of the folder
+    for p in trainers:
+        ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
+
+    def split(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
+        select = DataShards(patterns).split(entries, len(trainers))
+        return lambda node: select(ranks.get(first.get(node, node), ()))
+
+    return split

@@ -1,0 +1,118 @@
+"""Sources of a package for nodes that lack it: the head for one, then other nodes. Pure.
+
+Each source serves one node at a time. A node that has the whole package serves any other, so small packages
+spread by doubling. A node that still receives passes a large one on at once: so nodes form a chain, which
+takes the time of one transfer and of what is on its way in each link; doubling takes one in each round.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+PASS_ON_BYTES = 4 * 1024 * 1024  # a smaller package is sent by the head to each node
+LINK_BYTES = 4 * 1024 * 1024  # a further link of a chain costs as much time as these
+
+
+class Send(NamedTuple):
+    """Order to the head: send to this node."""
+
+    node: int
+
+
+class Serve(NamedTuple):
+    """Order to a node: listen for another one."""
+
+    node: int
+
+
+class Fetch(NamedTuple):
+    """Order to a node: get the package from a server at this port."""
+
+    node: int
+    server: int
+    port: int
+
+
+Order = Union[Send, Serve, Fetch]
+
+
+class Routes:
+    """Sources of all nodes of one dispatch; each change returns the orders that follow."""
+
+    def __init__(self) -> None:
+        self._wanting: dict[int, int] = {}  # nodes without a source, and their missing bytes
+        self._head_sends = False  # to one of them
+        self._links: dict[int, int] = {}  # of nodes that can serve: links of their chain that still grow
+        self._missing: dict[int, int] = {}  # bytes of nodes that have a source and are not filled
+        self._asked: set[int] = set()  # nodes ordered to listen
+        self._ports: dict[int, int] = {}  # of nodes that listen
+        self._servers: dict[int, int] = {}  # of nodes that fetch
+
+    def is_waiting(self, node: int) -> bool:
+        """Return True for a node without a source."""
+        return node in self._wanting
+
+    def get_server(self, node: int) -> int | None:
+        """Return the node from which this one fetches."""
+        return self._servers.get(node)
+
+    def want(self, node: int, missing: int) -> list[Order]:
+        """Find a source for a node."""
+        self._wanting[node] = missing
+        return self._assign()
+
+    def take_from_head(self, node: int, missing: int) -> list[Order]:
+        """Note that the head sends to a node, which may have lost its server."""
+        self._servers.pop(node, None)
+        self._begin(node, missing, 1)
+        return self._assign()
+
+    def note_serving(self, node: int, port: int) -> list[Order]:
+        """Use a node that listens. Raises ValueError if it was not asked to."""
+        if node not in self._asked or node in self._ports:
+            raise ValueError("it was not asked to serve")
+        self._ports[node] = port
+        return self._assign()
+
+    def note_filled(self, node: int) -> list[Order]:
+        """Use a node that has the whole package."""
+        self._wanting.pop(node, None)
+        self._servers.pop(node, None)
+        self._missing.pop(node, None)
+        self._links[node] = 0
+        return self._assign()
+
+    def _begin(self, node: int, missing: int, links: int) -> None:
+        self._links[node], self._missing[node] = links, missing
+
+    def _assign(self) -> list[Order]:
+        orders: list[Order] = []
+        idle = self._ports.keys() - self._servers.values()
+        while self._wanting:
+            node, missing = next(iter(self._wanting.items()))
+            servers = sorted((self._links[server], server) for server in idle if self._pays(server))
+            if servers:
+                links, server = servers[0]
+                idle.remove(server)
+                self._servers[node] = server
+                orders.append(Fetch(node, server, self._ports[server]))
+                self._begin(node, missing, links + 1)
+            elif not self._head_sends:
+                self._head_sends = True
+                orders.append(Send(node))
+                self._begin(node, missing, 1)
+            else:
+                break
+            del self._wanting[node]
+        # Also for a node that asks after all others are filled.
+        asked = len(self._asked - self._ports.keys())
+        for node in self._links:
+            if asked < len(self._wanting) and node not in self._asked and self._pays(node):
+                self._asked.add(node)
+                orders.append(Serve(node))
+                asked += 1
+        return orders
+
+    def _pays(self, server: int) -> bool:
+        """Check that a further link after this node takes less time than the rest of its own transfer."""
+        return server not in self._missing or self._links[server] < self._missing[server] // LINK_BYTES

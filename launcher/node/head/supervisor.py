@@ -1,0 +1,352 @@
+"""Decisions of a job: ending, signals, failure and result. Pure.
+
+Fed with events and a clock value in seconds; returns actions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Union
+
+from pslaunch.runtime.shared.env import PSERVER, TRAINER
+
+from .. import codes
+from ..ending import NEVER, Ending, Signal
+from ..link import Failure
+
+LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
+_NO_MODULE = r"No module named '([\w.]+)'"
+_OLD_PYTHON = "Unknown option: -P"  # with which our pservers are started
+_RUNTIME = ("pslaunch", "numpy")  # modules that bundled pservers need
+
+
+def make_lost_advice(job_id: str) -> str:
+    """Return the advice for a lost node: its keeper cleans up, or else this command."""
+    by_hand = f"grep -lsz '^PSLAUNCH_JOB_ID={job_id}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
+    return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
+
+
+class Finish(NamedTuple):
+    """Order to every node to clean up, the last action of a job."""
+
+
+Action = Union[Signal, Finish]
+
+
+class Exit(NamedTuple):
+    """End of a process, as its agent reports it."""
+
+    code: int  # 128+n for a signal
+    signal: str = ""
+    asked: bool = False  # after our own signal
+    oom: bool = False
+    tail: tuple[str, ...] = ()
+
+
+class Member:
+    """State of one process."""
+
+    def __init__(self, role: str, node: int, log: str) -> None:
+        self.role, self.node, self.log = role, node, log
+        self.state = ""  # reported by its runtime: connected, finished
+        self.why = ""  # cause of its failure, as its runtime reports it
+        self.blames = ""  # the process blamed there
+        self.exit: Exit | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        """True for a pserver that reports its failure; before a trainer has reached it, it may only guess."""
+        return bool(self.why and (self.state or self.blames))
+
+
+class Result(NamedTuple):
+    """End of a job."""
+
+    code: int
+    reason: str
+    failure: Failure | None = None
+
+
+class Supervisor:
+    """Decision maker of a job: feed it events with the time, carry out the actions of `decide`."""
+
+    def __init__(self, members: dict[str, Member], grace_s: float, server: str) -> None:
+        """`server`: bundled, script or none."""
+        self.members, self.grace_s, self.server = members, grace_s, server
+        self.why = ""  # why the ending began
+        self.failure: Failure | None = None
+        self.result: Result | None = None
+        self._failed_s = NEVER
+        self._stopped_by = 0
+        self._asked = False  # by a signal; then the next one is the second
+        self._endings: list[Ending] = []
+        self._ending_all = False
+        self.alive: dict[str, str] = {}  # roles of processes started and not ended
+        self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
+        self._connected: set[str] = set()  # trainers connected to the pservers
+        self._secondary: list[Failure] = []  # which a program's failure may explain
+        self._absent: list[str] = []  # trainers that ended with 0 and never connected
+        self._retire_s = NEVER  # limit for pservers to end by themselves after training
+
+    # --- events ---
+
+    def note_start(self, key: str) -> None:
+        """Note that the start of a process was ordered."""
+        self.alive[key] = self.members[key].role
+
+    def note_progress(self, key: str, state: str) -> None:
+        """Note the state that a process's runtime reports; a guess before it is void."""
+        self.members[key].state, self.members[key].why = state, ""
+        if key in self._trainers_left and state == "connected":
+            self._connected.add(key)
+        else:
+            self._connected.discard(key)
+        if key in self._absent:
+            self._absent.remove(key)
+
+    def stop(self, number: int, reason: str, now_s: float, code: int = 0) -> None:
+        """End the job as if by signal `number`: in order the first time, at once the second.
+
+        code: the job's code instead of the signal's, for a reason that is ignored once the job ends anyway.
+        """
+        if code and (self._ending_all or self.failure or self._retire_s < NEVER):
+            return
+        if self._stopped_by and self._asked:
+            for ending in self._endings:
+                ending.kill_now(now_s)
+        self._asked = self._asked or not code
+        self._stopped_by = self._stopped_by or code or codes.SIGNAL_BASE + number
+        self._end_all(reason, now_s)
+
+    def note_exit(self, key: str, how: Exit, now_s: float) -> None:
+        """Note the end of a process."""
+        member = self.members[key]
+        member.exit = how
+        self._remove(key)
+        if member.role == TRAINER and not (member.state or how.code or how.asked):
+            self._absent.append(key)
+        blame = self._describe_failure(member, how)
+        if blame:
+            self.note_failure(self._make_failure(key, blame), now_s)
+        elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
+            self._retire(now_s)
+
+    def note_lost_node(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
+        """Note that a node's agent or line is gone; its keeper ends its processes."""
+        for key, member in self.members.items():
+            if member.node == node:
+                self._remove(key)
+        self.note_failure(
+            Failure(f"node {node} ({name})", node, codes.NODE_LOST, f"was lost: {reason}", advice=advice),
+            now_s,
+        )
+
+    def note_not_started(self, key: str) -> None:
+        """Note that a process could not be started."""
+        self._remove(key)
+
+    def note_explanation(self, key: str, why: str, blames: str = "") -> None:
+        """Note the cause of a failure that a process's runtime reports, and the process it blames."""
+        self.members[key].why, self.members[key].blames = why, blames
+
+    @property
+    def has_unreached_pservers(self) -> bool:
+        """True where no trainer ever connected to the bundled pservers."""
+        pservers = [m for m in self.members.values() if m.role == PSERVER]
+        return self.server == "bundled" and bool(pservers) and not any(m.state for m in pservers)
+
+    def is_retired(self, key: str) -> bool:
+        """Return True for a script's pserver that gets signals only because the job succeeded."""
+        ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
+        return ended_well and self.server == "script" and self.members[key].role == PSERVER
+
+    def note_loss(self, failure: Failure, now_s: float, *, secondary: bool) -> None:
+        """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
+
+        secondary: any other failure within a second explains it.
+        """
+        if self._retire_s < NEVER:
+            return
+        if secondary:
+            self._secondary.append(failure)
+        self.note_failure(failure, now_s)
+
+    # --- decisions ---
+
+    def decide(self, now_s: float) -> list[Action]:
+        """Return the actions due by now: signals, at last Finish, after which `result` is set."""
+        if self.result:
+            return []
+        self._look_for_absent(now_s)
+        looked = now_s >= self._failed_s + LOOK_FURTHER_S
+        if self.failure and (self._rank(self.failure) < 2 or looked):
+            self._look_for_leaving()
+            self._end_all(self.failure.why, now_s)
+        elif now_s >= self._retire_s:
+            self._end_all("the trainers have ended", now_s)
+        found: list[Action] = []
+        for ending in self._endings:
+            found += ending.decide(now_s)
+        if self._is_over():
+            self.result = self._make_result()
+            found.append(Finish())
+        return found
+
+    def find_due_s(self, now_s: float) -> float:
+        """Return the time of the next `decide` if nothing happens before."""
+        times = [self._retire_s, self._failed_s + LOOK_FURTHER_S]
+        times += [ending.find_due_s(now_s) for ending in self._endings]
+        return min((t for t in times if t > now_s), default=NEVER)
+
+    def _is_over(self) -> bool:
+        if self._ending_all and all(ending.over for ending in self._endings):
+            return True  # also after a failed kill, which its node reports
+        done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
+        return bool(done) and not self.alive
+
+    def _make_result(self) -> Result:
+        if self.failure:
+            member = self.members.get(self.failure.what)
+            if member and member.exit:  # the blamed process has ended since
+                self.failure = self.failure._replace(tail=member.exit.tail)
+            guesses = [f"{k}: {m.why}" for k, m in self.members.items() if m.role == PSERVER and m.why]
+            if guesses and member and member.role == TRAINER and self.has_unreached_pservers:
+                self.failure = self.failure._replace(advice=guesses[0])
+            return Result(self.failure.code, self.failure.why, self.failure)
+        if self._stopped_by:
+            return Result(self._stopped_by, self.why)
+        return Result(0, "all trainers ended with 0")
+
+    def _end_all(self, why: str, now_s: float) -> None:
+        if not self._ending_all:
+            self._ending_all, self.why = True, why
+            self._begin_ending(self.alive, now_s)
+
+    def _retire(self, now_s: float) -> None:
+        """All trainers gave 0: pservers that reported no trainer will never end by themselves."""
+        self._retire_s = now_s + self.grace_s
+        lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
+        self._begin_ending(lonely, now_s)
+
+    def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
+        """End these except those in another ending: a program that saves at TERM must not get it twice."""
+        in_hand = {key for ending in self._endings for key in ending.keys}
+        rest = {key: role for key, role in roles.items() if key not in in_hand}
+        if rest:
+            self._endings.append(Ending(rest, self.grace_s, now_s))
+
+    def _remove(self, key: str) -> None:
+        self.alive.pop(key, None)
+        self._trainers_left.discard(key)
+        self._connected.discard(key)
+        for ending in self._endings:
+            ending.remove(key)
+
+    def note_failure(self, failure: Failure, now_s: float) -> None:
+        """Note a failure: the first counts, or its explanation within a second."""
+        if self._stopped_by and not self.failure:
+            return  # failures after a user's request are not the reason of the end
+        if self.failure is None:
+            self.failure, self._failed_s = failure, now_s
+        elif self._rank(failure) < self._rank(self.failure) and now_s <= self._failed_s + LOOK_FURTHER_S:
+            self.failure = failure
+
+    def _rank(self, failure: Failure) -> int:
+        """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
+
+        They explain a secondary loss too (2). A pserver, or a trainer blamed by it (2), explains trainers
+        that miss the pserver (3). A pserver that lacks the runtime explains trainers that lack it too (2).
+        """
+        if failure.code == codes.NODE_LOST:
+            return 2 if failure in self._secondary else 0
+        if failure.code != codes.PEER:
+            is_trainer = failure.what.startswith(f"{TRAINER}/")
+            return 2 if is_trainer and self.has_unreached_pservers and _lacks_runtime(failure.tail) else 1
+        blamed = any(member.blames == failure.what for member in self.members.values())
+        return 3 if failure.what.startswith(f"{TRAINER}/") and not blamed else 2
+
+    def _describe_failure(self, member: Member, how: Exit) -> str:
+        """Return the failure of an exit in words that follow the process's name; "" for none."""
+        if how.asked or (member.role == PSERVER and self._retire_s < NEVER):
+            return "could not save" if member.role == PSERVER and how.code == codes.IO else ""
+        if how.oom:
+            return "was killed for memory (SIGKILL by the kernel)"
+        if how.signal:
+            return f"was killed by {how.signal}"
+        if how.code and member.why:
+            return f"ended with {how.code}: {member.why}"
+        if how.code == codes.PEER:
+            return f"ended with {how.code}: a process it works with vanished"
+        if how.code:
+            return f"ended with {how.code}"
+        if member.role == PSERVER:
+            # A bundled pserver reports that all trainers have finished; they need it no more.
+            return "" if member.state == "finished" else "ended with 0 before the trainers did"
+        if member.state == "connected" and self._trainers_left:
+            return "ended with 0 before it had finished, while others wait for it"
+        return ""
+
+    def _look_for_absent(self, now_s: float) -> None:
+        """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
+        if self.server == "bundled" and self._connected and self._absent:
+            text = "ended with 0 before it had connected to the pservers, while others wait for it"
+            self.note_failure(self._make_failure(self._absent[0], text), now_s)
+
+    def _look_for_leaving(self) -> None:
+        """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""
+        leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].is_leaving]
+        if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
+            self.failure = self._make_failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
+
+    def _make_failure(self, key: str, text: str) -> Failure:
+        member = self.members[key]
+        end = member.exit or Exit(0)
+        advice = _find_advice(end)
+        if member.role == PSERVER and self.server == "script" and end.code == 0:
+            advice = "start a program that does not serve in role PSERVER with --server bundled"
+        code = end.code or codes.PEER
+        if (
+            member.role == PSERVER
+            and self.server == "bundled"
+            and (_lacks_runtime(end.tail) or _OLD_PYTHON in end.tail)
+        ):
+            code, text = codes.PREFLIGHT, "can't run there"
+        if code == codes.PEER and member.blames in self.members:
+            other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
+            advice = "see its log; if it is only slow, give a longer --stall_timeout"
+            return Failure(member.blames, other.node, code, text, log=other.log, advice=advice)
+        return Failure(key, member.node, code, text, end.signal, member.log, end.tail, advice)
+
+
+def _find_advice(end: Exit) -> str:
+    """Return a remedy for a program's own failure, "" if its last lines give no hint."""
+    if end.oom:
+        return "reduce its use of memory, or choose a machine with more"
+    if end.signal == "SIGKILL":
+        return "if nobody sent it, see the kernel's log (dmesg): it kills processes when memory is short"
+    missing = _find_missing(end.tail)
+    if missing.partition(".")[0] == "paddle":
+        return (
+            "import pslaunch.runtime as paddle, the bundled runtime (docs/from_paddle.md), or install "
+            "PaddlePaddle there"
+        )
+    if missing:
+        return (
+            f"its Python has no {missing}: install it there, give another --python, "
+            "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
+        )
+    if _OLD_PYTHON in end.tail:
+        return "pslaunch's own runtime needs Python 3.11 or later: give such a --python, or another --image"
+    return ""
+
+
+def _lacks_runtime(tail: Sequence[str]) -> bool:
+    """Return True if a program ended at the import of the runtime or of a module that it needs."""
+    return _find_missing(tail).partition(".")[0] in _RUNTIME
+
+
+def _find_missing(tail: Sequence[str]) -> str:
+    """Return the module at whose import a program ended, by its last lines, "" for none."""
+    missing = re.search(_NO_MODULE, tail[-1]) if tail else None
+    return missing[1] if missing else ""

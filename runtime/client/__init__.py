@@ -1,0 +1,1 @@
+"""A trainer's side of the pservers: connections, calls, updaters."""

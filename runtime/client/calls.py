@@ -1,0 +1,137 @@
+"""Calls of a client: one at a time, completed after an interruption, with new connections for lost ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from .. import _core
+from . import handshake
+from .dialer import ATTEMPT_S, ClientError, Dialer, PeerVanished, ShardPort
+
+RUN_MS = 500
+
+
+class CallRunner:
+    """Carries out the requests that a client has added to `core`; client.Client says what its callers see.
+
+    begun: the training has, so that a pserver that is gone will not come back. finishing: the trainer has
+    said that it is finished.
+    """
+
+    def __init__(
+        self,
+        core: _core.Client,
+        dialer: Dialer,
+        secret: bytes,
+        stall_after_s: float,
+        stall_timeout_s: float | None,
+        log: Callable[[str], None],
+    ) -> None:
+        self._core, self._dialer, self._secret, self._log = core, dialer, secret, log
+        self._shards = dialer.shards
+        self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
+        self.begun = self.finishing = False
+        self._interrupted = False  # a call that pservers may know in part is not complete
+        self._in_call = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child made by fork: the connections are its parent's."""
+        return os.getpid() != self._pid
+
+    @contextlib.contextmanager
+    def hold_alone(self) -> Iterator[None]:
+        """Guard a call that only one thread may make at a time; a signal handler counts as another thread."""
+        if self.is_forked:
+            raise RuntimeError(
+                f"this client belongs to process {self._pid}, which forked this one: pservers know one "
+                "process of each trainer"
+            )
+        if not self._in_call.acquire(blocking=False):
+            raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
+        try:
+            yield
+        finally:
+            self._in_call.release()
+
+    def call(self, add: Callable[[], object]) -> None:
+        """Let `add` add requests, and carry them out after those of an interrupted call."""
+        with self.hold_alone():
+            self.carry_out(add)
+
+    def carry_out(self, add: Callable[[], object]) -> int:
+        """Do what call() does, in hold_alone(); return the number of the call."""
+        call = self.begin(add)
+        self.complete(call)
+        return call
+
+    def begin(self, add: Callable[[], object]) -> int:
+        """Let `add` add requests, after an interrupted call is complete; return the number of their call."""
+        if self._interrupted:
+            self.complete()
+        try:
+            add()
+        except BaseException:
+            self._core.cancel()
+            raise
+        return self._core.begin()
+
+    def complete(self, call: int = 0) -> None:
+        """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
+        self._interrupted = True
+        try:
+            self._run(call)
+        except (ClientError, PeerVanished):
+            self._core.clear()
+            self._interrupted = False
+            raise
+        self._interrupted = False
+
+    def _run(self, call: int) -> None:
+        """Send requests and take answers until the call is complete; reconnect where necessary."""
+        began_s, reported = time.monotonic(), False
+        limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
+        ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
+        while (report := self._core.run(RUN_MS, call)) is not None:
+            what, i, text = report
+            if what == "wait":
+                waited_s = time.monotonic() - began_s
+                if waited_s > self._stall_after_s and not reported:
+                    reported = True
+                    self._log(f"waiting for pserver {self._shards[i].addr} for {waited_s:.0f} s")
+                if waited_s > ask_s:
+                    ask_s = waited_s + max(limit_s, ATTEMPT_S)
+                    self._ask(self._shards[i], began_s)
+            else:
+                self.mend(what, i, text)
+
+    def mend(self, what: str, i: int, why: str) -> None:
+        """Connect again to a shard, unless it has refused a request."""
+        if what != "broken":
+            raise ClientError(f"pserver {self._shards[i].addr}: {why}")
+        self._reconnect(i, why)
+
+    def _ask(self, shard: ShardPort, began_s: float) -> None:
+        """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
+        if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
+            silent_s = time.monotonic() - began_s
+            raise PeerVanished(
+                f"pserver {shard.pserver} at {shard.addr} has not answered for {silent_s:.0f} s, not even a "
+                "new connection: it or its machine is stopped (option --stall_timeout)"
+            )
+
+    def _reconnect(self, i: int, why: str) -> None:
+        """Connect again unless unnecessary: a pserver ends when all trainers have reported finished."""
+        sent = self._core.is_sent(i)
+        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
+        try:
+            self._dialer.attach([i], begun=self.begun)
+        except PeerVanished:
+            if not (self.finishing and sent):
+                raise
+            self._core.let_go(i)

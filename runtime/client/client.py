@@ -1,0 +1,432 @@
+"""Client of the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
+
+calls.py carries out calls; the compiled core (csrc/ps_client.h) sends requests and reads answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..engine.entry import ANY, EntryAttr
+from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
+from . import blocks, handshake
+from .calls import CallRunner
+from .dialer import Dialer, list_shards
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+
+MESSAGES = "messages of trainers"  # name of gather()'s table
+GATHER_COLS = 64
+GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
+PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Init:
+    """Initial distribution of a table's rows; with std 0 all values are `mean`."""
+
+    kind: InitialKind
+    mean: float
+    std: float
+
+
+def _count_rows(size: int) -> int:
+    """Return the rows of a message of so many bytes: its size, then 16 bits in each value."""
+    return 1 + -(-size // (2 * GATHER_COLS))
+
+
+def _pack_rows(data: bytes) -> F32:
+    rows = np.zeros((_count_rows(len(data)), GATHER_COLS), np.float32)
+    rows[0, :4] = np.frombuffer(len(data).to_bytes(8, "little"), "<u2")
+    padded = data + bytes(-len(data) % (2 * GATHER_COLS))
+    rows[1:] = np.frombuffer(padded, "<u2").reshape(-1, GATHER_COLS)
+    return rows
+
+
+def _print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Client:
+    """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
+
+    One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
+    order and take part in every step until they end the pass. Calls block until the pservers have answered,
+    and, where noted, all trainers too. After a ValueError or TypeError nothing was sent. If the handler of a
+    signal raises in a call, the next one completes it first: leave its arrays unchanged until then. Raises
+    ClientError if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[tuple[str, int]],
+        *,
+        ports_num: int = 1,
+        ports_num_for_sparse: int = 0,
+        trainer_id: int,
+        num_gradient_servers: int,
+        epoch: int = 0,
+        mode: Mode = "sync",
+        discard: int = 0,
+        seed: int = 1,
+        secret: bytes = b"",
+        connect_timeout_s: float = 120.0,
+        stall_after_s: float = 60.0,
+        stall_timeout_s: float | None = None,
+        log: Callable[[str], None] = _print_line,
+    ) -> None:
+        """`endpoints`: host and first port of each pserver, in order of ranks. connect() connects.
+
+        discard: pservers drop a push when as many updates came on top of its values; 0: never.
+        stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
+        """
+        if not endpoints:
+            raise ValueError("no pservers: endpoints is empty")
+        self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
+        self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
+        self._trainer_id, self._trainers = trainer_id, num_gradient_servers
+        self._mode, self._seed, self._log = (MODES[mode], discard), seed, log
+        self._core = _core.Client(len(self._shards), epoch, trainer_id)
+        hello = handshake.Hello(
+            trainer_id=trainer_id,
+            num_gradient_servers=num_gradient_servers,
+            ports_num=ports_num,
+            ports_num_for_sparse=ports_num_for_sparse,
+            incarnation=secrets.randbits(63) + 1,
+            epoch=epoch,
+            pserver=0,
+            pservers=len(endpoints),
+            shard=0,
+        )
+        self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
+        self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
+        self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
+        self._dims: dict[str, int] = {}
+        self._blocks = 0
+        self._passes = self._barriers = self._gathers = 0
+        self._messages: dict[str, int] = {}  # the table of gather()
+        self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
+        self._connected = self._closed = False
+
+    # -- connecting
+
+    def connect(self) -> None:
+        """Connect to every port of every pserver and wait until all are ready. Repeated calls do nothing."""
+        with self._calls.hold_alone():
+            if self._connected:
+                return
+            self._log(f"init rpc client with trainer_id {self._trainer_id}")
+            self._dialer.attach(range(len(self._shards)), begun=self._calls.begun)
+            self._connected = True
+
+    def create_dense(self, name: str, size: int, optim: Optim) -> None:
+        """Create a dense object of `size` values; init_dense() sets them."""
+        self.connect()
+
+        def add() -> None:
+            self._check_new(name)
+            pieces = blocks.place(size, self._blocks, self._dense_shards)
+            array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
+            self._dense[name] = self._core.add_dense(
+                name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
+            )
+            self._blocks += blocks.count_blocks(size)
+            self._dims[name] = size
+
+        self._calls.call(add)
+
+    def create_sparse(
+        self, name: str, rows: int, dim: int, optim: Optim, init: Init, entry: EntryAttr = ANY
+    ) -> None:
+        """Create a table of rows [dim] by 64-bit key, made when `entry` admits it; `rows` keys are known."""
+        self._check_new(name)
+        self._dims[name] = dim
+        self._add_table(self._sparse, name, (rows, dim), optim, init, entry, self._mode)
+
+    def _add_table(
+        self,
+        into: dict[str, int],
+        name: str,
+        shape: tuple[int, int],
+        optim: Optim,
+        init: Init,
+        entry: EntryAttr,
+        mode: tuple[int, int],
+    ) -> None:
+        self.connect()
+        first, n = 0, self._dense_shards
+        if self._sparse_ports:
+            first, n = n, len(self._shards) - n
+        (rows, dim), (own_mode, discard) = shape, mode
+        begin = (self._seed, KINDS[init.kind], init.mean, init.std)
+
+        def add() -> None:
+            rule, schedule = optim.pack(), optim.schedule.pack()
+            into[name] = self._core.add_sparse(
+                name, rows, dim, rule, schedule, entry.pack(), own_mode, discard, *begin, first, n
+            )
+
+        self._calls.call(add)
+
+    def _check_new(self, name: str) -> None:
+        if name in self._dense or name in self._sparse:
+            raise ValueError(f"parameter {name!r} already exists")
+
+    def init_dense(self, values: Mapping[str, F32]) -> None:
+        """Set initial values: trainer 0's are used, the others wait for them. Only the first call counts."""
+        first = self._trainer_id == 0
+
+        def add() -> None:
+            for name in values:
+                self._core.init_dense(self._get_dense_id(name), values[name] if first else None)
+
+        self._calls.call(add)
+        self._calls.begun = True
+
+    def set_rows(self, name: str, keys: U64, values: F32) -> None:
+        """Set rows to these values [n, dim]; for trainer 0, before training."""
+        self._calls.call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
+
+    def shrink(self, name: str, *, score: float = 0.0, unseen: int = 0, decay: float = 1.0) -> int:
+        """Give back rows of a table with an entry rule; all trainers call it, between two steps.
+
+        First shows and clicks of all keys are multiplied by `decay`. Then keys go with a score below `score`,
+        and those without a push in this pass and the `unseen` passes before it, if `unseen` is above 0: their
+        rows have initial values again, and the memory serves other keys. Returns the rows given back, in
+        trainer 0; 0 in others. Waits for all trainers.
+        """
+        table = self._get_sparse_id(name)
+        numbers: dict[str, object] = {"score": score, "unseen": unseen, "decay": decay}
+        for what, most, kind in (
+            ("score", 2**24, float | int),
+            ("unseen", 2**32 - 1, int),
+            ("decay", 1, float | int),
+        ):
+            number = numbers[what]
+            if not isinstance(number, kind) or not 0 <= number <= most:
+                raise ValueError(f"shrink of {name!r}: {what}={number!r}, expected 0 to {most}")
+        before = self._core.count_shrunk(table)
+        self.barrier()
+        if self._trainer_id == 0:
+            self._calls.call(lambda: self._core.shrink(table, decay, score, unseen))
+        self.barrier()
+        return self._core.count_shrunk(table) - before
+
+    def push_pull(
+        self,
+        grads: Mapping[str, F32],
+        out: Mapping[str, F32],
+        sparse: Mapping[str, tuple[U64, F32]] | None = None,
+        rows: Mapping[str, tuple[U64, F32]] | None = None,
+        samples: int = 0,
+        factor: float = 1.0,
+        *,
+        wait: bool = True,
+    ) -> int:
+        """Do one step: push gradients, and store the new dense values in place.
+
+        Synchronous: waits for the gradients of all trainers; in other modes for its own answers alone.
+        grads: for every dense object. out: arrays of the objects' sizes, any shape. sparse: unique keys
+        [n] and row gradients [n, dim]; a table without an entry gets an empty push. rows: keys [n] and arrays
+        [n, dim] for these rows as they are after the push. Gradients of keys without a row that the table's
+        entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
+        schedules of the learning rate. factor: of the learning rate of this step; synchronous: that of the
+        first trainer, in order, that pushes in the step. Returns the number of the call. Without `wait` it
+        only begins: nothing is sent before progress() or wait(); leave all arrays until it is done.
+        """
+        sparse, rows = sparse or {}, rows or {}
+        for name in [*grads, *out]:
+            self._get_dense_id(name)
+        for name in [*sparse, *rows]:
+            self._get_sparse_id(name)
+        if len(grads) != len(self._dense):
+            raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
+
+        def add() -> None:
+            for name, i in self._dense.items():
+                self._core.push(i, grads[name], out.get(name), samples, factor)
+            for name, i in self._sparse.items():
+                keys, values = sparse.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
+                self._core.push_rows(i, keys, values, samples, factor)
+            for name, (keys, values) in rows.items():
+                self._core.pull_rows(self._sparse[name], keys, values)
+
+        with self._calls.hold_alone():
+            self._calls.begun = True
+            return self._calls.carry_out(add) if wait else self._calls.begin(add)
+
+    def progress(self) -> None:
+        """Send what the connections take at once and receive what is there, for all calls that have begun."""
+        with self._calls.hold_alone():
+            while (report := self._core.progress()) is not None:
+                self._calls.mend(*report)
+
+    def is_done(self, call: int) -> bool:
+        """Return True if all requests of a call are answered."""
+        return self._core.is_done(call)
+
+    def wait(self, call: int) -> None:
+        """Wait until a call is done."""
+        with self._calls.hold_alone():
+            self._calls.complete(call)
+
+    def mark(self) -> None:
+        """Note that the next gradients are computed from the dense values read last and from the rows read
+        since the mark before; an asynchronous push says their versions."""
+        with self._calls.hold_alone():
+            self._core.mark()
+
+    def count_dropped(self) -> dict[str, int]:
+        """Return the pushes of each object that pservers dropped because they came too late, by shard."""
+        ids = {**self._dense, **self._sparse}
+        return {name: count for name, i in ids.items() if (count := self._core.count_dropped(i))}
+
+    def pull(self, out: Mapping[str, F32]) -> None:
+        """Store the current dense values in place."""
+
+        def add() -> None:
+            for name, array in out.items():
+                self._core.pull(self._get_dense_id(name), array)
+
+        self._calls.call(add)
+
+    def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
+        """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
+        return self.pull_tables({name: keys}, None if out is None else {name: out})[name]
+
+    def pull_tables(self, keys: Mapping[str, U64], out: Mapping[str, F32] | None = None) -> dict[str, F32]:
+        """Return the rows [n, dim] of these keys of each table, in one call unless there are many."""
+        rows: dict[str, F32] = {}
+        parts: list[tuple[int, U64, F32]] = []
+        room = PULL_BYTES
+        for name, own in keys.items():
+            i, shape = self._get_sparse_id(name), (len(own), self._dims[name])
+            rows[name] = np.empty(shape, np.float32) if out is None else out[name]
+            if rows[name].shape != shape:
+                raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
+            at, width = 0, 4 * shape[1]
+            while at < shape[0]:
+                if room < width and parts:
+                    self._pull_parts(parts)
+                    parts, room = [], PULL_BYTES
+                n = max(1, min(shape[0] - at, room // width))
+                parts.append((i, own[at : at + n], rows[name][at : at + n]))
+                at, room = at + n, room - n * width
+        if parts:
+            self._pull_parts(parts)
+        return rows
+
+    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
+        def add() -> None:
+            for part in parts:
+                self._core.pull_rows(*part)
+
+        self._calls.call(add)
+
+    def _get_dense_id(self, name: str) -> int:
+        if name not in self._dense:
+            raise ValueError(f"unknown dense parameter {name!r}")
+        return self._dense[name]
+
+    def _get_sparse_id(self, name: str) -> int:
+        if name not in self._sparse:
+            raise ValueError(f"unknown sparse parameter {name!r}")
+        return self._sparse[name]
+
+    def end_pass(self) -> None:
+        """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""
+
+        def add() -> None:
+            self._core.tell("END_PASS", self._passes)
+            self._passes += 1
+
+        self.connect()
+        self._calls.call(add)
+
+    def barrier(self) -> None:
+        """Wait until every trainer has called this or has finished."""
+
+        def add() -> None:
+            self._core.tell("BARRIER", self._barriers)
+            self._barriers += 1
+
+        self.connect()
+        self._calls.call(add)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
+        own = _pack_rows(data)
+        if len(own) > GATHER_ROWS:
+            raise ValueError(f"gather: {len(data)} bytes are more than {(GATHER_ROWS - 1) * 2 * GATHER_COLS}")
+        if not self._messages:
+            init = Init(kind="normal", mean=0.0, std=0.0)
+            rule = Optim(method="sgd", learning_rate=1.0)
+            mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
+            self._add_table(self._messages, MESSAGES, (0, GATHER_COLS), rule, init, ANY, mode)
+        keys, table = self._make_message_keys, self._messages[MESSAGES]
+        old = self._gathered[0]
+        change = np.zeros((max(len(old), len(own)), GATHER_COLS), np.float32)
+        change[: len(old)] = old
+        change[: len(own)] -= own  # the rule subtracts it, without rounding
+        self._calls.call(lambda: self._core.push_rows(table, keys(self._trainer_id, len(change)), change))
+        self._gathered = self._gathered[1], own
+        self.barrier()
+        heads = np.empty((self._trainers, GATHER_COLS), np.float32)
+        first = np.concatenate([keys(trainer, 1) for trainer in range(self._trainers)])
+        self._pull_parts([(table, first, heads)])
+        sizes = [int.from_bytes(head[:4].astype("<u2").tobytes(), "little") for head in heads]
+        found = [np.empty((_count_rows(size), GATHER_COLS), np.float32) for size in sizes]
+        for trainer, rows in enumerate(found):
+            self._pull_parts([(table, keys(trainer, len(rows)), rows)])
+        self._gathers += 1
+        return [rows[1:].astype("<u2").tobytes()[:size] for rows, size in zip(found, sizes, strict=True)]
+
+    def _make_message_keys(self, trainer: int, rows: int) -> U64:
+        """Return the keys of a trainer's rows in this call. Those of the call before may still be read."""
+        first = (self._gathers % 2 * self._trainers + trainer) * GATHER_ROWS
+        return np.arange(first, first + rows, dtype=np.uint64)
+
+    def finish(self) -> None:
+        """Report to every pserver that this trainer is finished, and close."""
+
+        def add() -> None:
+            if not self._calls.finishing:
+                self._core.tell("FINISH", 0)
+                self._calls.finishing = True
+
+        if self._closed:
+            return
+        self._calls.begun = True  # a pserver that is gone now will not come back
+        self.connect()
+        self._calls.call(add)
+        self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """True after finish() and close()."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close all connections. May be called twice; raises only while another thread is in a call.
+
+        In a child made by fork it does nothing: the connections are its parent's.
+        """
+        if self._calls.is_forked:
+            return
+        with self._calls.hold_alone():
+            self._closed = True
+            self._core.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,144 @@
+"""Updater of a trainer that waits for the answer to each push; tables stay on pservers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from ..engine.arrays import F32, U64, split_keys
+from ..engine.kernel_numbers import Optim
+from ..engine.parameters import LiveTables, Parameters
+from ..engine.strategy import Strategy
+from ..engine.updater import Keys, ParamRules, Sparse
+from ..process.settings import Settings
+from .client import PULL_BYTES, Client, Init
+
+
+class RemoteUpdater:
+    """Trains with pservers through the client. Tables with sparse_update are stored only there."""
+
+    reads_ahead = True
+
+    def __init__(
+        self,
+        params: ParamRules,
+        parameters: Parameters,
+        client: Client,
+        *,
+        first: bool,
+        on_connected: Callable[[], None],
+        guard: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`guard` wraps reads of tables, which the program may make after a training too."""
+        self._params, self._parameters, self.client = params, parameters, client
+        self._first, self._started = first, False  # first: trainer 0, whose initial values are used
+        self._on_connected, self._guard = on_connected, guard
+        self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
+
+    def start(self) -> None:
+        if not self._started:
+            self.client.connect()
+            self._on_connected()
+            self._create()
+            self._started = True
+        self.client.pull(self._get_dense())
+        self._ahead = {}
+        self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+
+    def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        with self._guard():
+            return self.client.pull_tables(keys)
+
+    def _create(self) -> None:
+        for name in self._params.dense:
+            self.client.create_dense(name, self._parameters.get_array(name).size, self._get_server_rule(name))
+        for name in self._params.sparse:
+            config = self._params.configs[name]
+            init = Init(kind=config.kind, mean=config.mean, std=config.std)
+            self.client.create_sparse(
+                name, config.rows, config.cols, self._get_server_rule(name), init, config.entry
+            )
+        self.client.init_dense(self._get_dense())
+        if self._first:
+            for name in self._params.sparse:
+                if name in self._parameters.changed or self._params.configs[name].initializer is not None:
+                    self._set_table(name)
+        self._parameters.changed.clear()
+        self.client.barrier()
+
+    def _get_server_rule(self, name: str) -> Optim:
+        return self._params.rules[name]
+
+    def _set_table(self, name: str) -> None:
+        values = self._parameters.get_array(name)
+        for keys in split_keys(*values.shape):
+            self.client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
+
+    def _get_dense(self) -> dict[str, F32]:
+        return {name: self._parameters.get_array(name) for name in self._params.dense}
+
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+        ahead, self._ahead = self._ahead, {}
+        found = {name: rows for name, (own, rows) in ahead.items() if own is keys.get(name)}
+        if not found:
+            self.client.mark()  # rows read for tests and files do not count
+        rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})
+        self.client.mark()
+        return {**found, **rest}
+
+    def progress(self) -> None:
+        pass
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+        """Push one step; take the new dense values and the rows of the next step, in one round trip.
+
+        Synchronous: those after the step of all trainers.
+        """
+        grads = self._params.collect_dense_grads(dense, sparse)
+        pushed = {name: sparse[name] for name in self._params.sparse}
+        self._ahead = {
+            name: (own, np.empty((len(own), self._parameters.get_shape(name)[1]), np.float32))
+            for name, own in ahead.items()
+            if name in pushed
+        }
+        if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
+            self._ahead = {}
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
+
+    def end_pass(self) -> None:
+        """Wait until all trainers have ended the pass; others may have made further steps."""
+        self.client.end_pass()
+        self.client.pull(self._get_dense())
+
+    def count_dropped(self) -> Mapping[str, int]:
+        return self.client.count_dropped()
+
+    def finish(self) -> None:
+        self.client.finish()
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Client:
+    """Return this trainer's client, not yet connected."""
+    secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
+    return Client(
+        settings.endpoints,
+        ports_num=settings.ports_num,
+        ports_num_for_sparse=settings.ports_num_for_sparse,
+        trainer_id=settings.trainer_id,
+        num_gradient_servers=settings.num_gradient_servers,
+        epoch=settings.job.epoch,
+        mode=strategy.mode,
+        discard=strategy.count_discard(settings.num_gradient_servers),
+        seed=settings.seed,
+        secret=secret,
+        connect_timeout_s=settings.connect_timeout,
+        stall_after_s=settings.stall_after,
+        stall_timeout_s=settings.stall_timeout,
+        log=log,
+    )

@@ -1,0 +1,108 @@
+"""Updater of a trainer that continues while its pushes are on their way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..engine.arrays import F32, U64, find_rows, sum_rows
+from ..engine.updater import Keys, Sparse
+from .remote import RemoteUpdater
+
+MOST_SUMMED = 20  # batches in one push
+
+
+class AsyncUpdater(RemoteUpdater):
+    """Has up to `pending` pushes on their way; gradients of further batches are summed for the next push.
+
+    The dense values are as old as these pushes, and change only between two batches.
+    """
+
+    reads_ahead = False  # rows would be older by one push more
+
+    def __init__(self, *args: Any, pending: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._pending = pending
+        self._calls: deque[tuple[int, dict[str, F32]]] = deque()  # with the arrays for their values
+        self._dense: dict[str, F32] = {}  # the sum of gradients that no push has taken yet
+        self._sparse: dict[str, tuple[U64, F32]] = {}
+        self._summed = self._samples = 0
+
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+        if self._summed:  # a sum is as old as its first gradient
+            return self._parameters.get_rows(keys)
+        self._take_values()  # the mark is of the values read last, which may have come with the push
+        return super().fetch(keys)
+
+    def progress(self) -> None:
+        if self._calls:
+            self.client.progress()
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+        """Add gradients to the sum, and push it unless too many pushes are on their way."""
+        self.progress()
+        self._take_values()
+        if self._summed >= MOST_SUMMED and len(self._calls) >= self._pending:
+            self.client.wait(self._calls[0][0])
+            self._take_values()
+        self._add(self._params.collect_dense_grads(dense, sparse), sparse)
+        self._samples += samples
+        if len(self._calls) < self._pending:
+            self._push()
+
+    def _add(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+        for name, grad in dense.items():
+            if self._summed:
+                _core.add(self._dense[name], grad)
+            else:
+                self._dense[name] = grad.copy()
+        for name in self._params.sparse:
+            self._sparse[name] = _merge(self._sparse[name], sparse[name]) if self._summed else sparse[name]
+        self._summed += 1
+
+    def _push(self) -> None:
+        fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
+        call = self.client.push_pull(
+            self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor, wait=False
+        )
+        self._calls.append((call, fresh))
+        self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
+        self.client.progress()
+
+    def _take_values(self) -> None:
+        """Take the values that came with complete pushes."""
+        while self._calls and self.client.is_done(self._calls[0][0]):
+            _, fresh = self._calls.popleft()
+            for name, values in fresh.items():
+                np.copyto(self._parameters.get_array(name), values)
+
+    def start(self) -> None:
+        self._push_rest()  # of a training that was interrupted
+        super().start()
+
+    def end_pass(self) -> None:
+        self._push_rest()
+        super().end_pass()
+
+    def finish(self) -> None:
+        if not self.client.is_closed:
+            self._push_rest()
+        super().finish()
+
+    def _push_rest(self) -> None:
+        if self._summed:
+            self._push()
+        while self._calls:
+            self.client.wait(self._calls[0][0])
+            self._take_values()
+
+
+def _merge(first: tuple[U64, F32], second: tuple[U64, F32]) -> tuple[U64, F32]:
+    """Return the keys of both with the sums of their rows."""
+    keys = np.concatenate([first[0], second[0]]).view(np.int64)
+    rows = find_rows({"": (2**63, keys)})[""]
+    return rows.keys, sum_rows(rows, [first[1], second[1]])

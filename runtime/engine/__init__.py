@@ -1,0 +1,1 @@
+"""Computation: programs of operations, their plans, parameters, optimizers."""

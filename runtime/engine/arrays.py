@@ -1,0 +1,84 @@
+"""Array types and the row arithmetic of embeddings; all of it deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+
+F32 = npt.NDArray[np.float32]
+U64 = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int64]
+Index = npt.NDArray[np.intp]
+
+CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
+MAX_IDS = 2**32  # per table
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """A sequence of items for each sample: all items, one sample after the other, and their starts.
+
+    offsets: [samples + 1], the last is the number of items.
+    """
+
+    items: npt.NDArray[Any]
+    offsets: Ids
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets
+        if offsets.ndim != 1 or offsets.dtype != np.int64 or offsets.size == 0:
+            raise ValueError(f"offsets of sequences: {offsets!r}, expected an array of int64")
+        if offsets[0] != 0 or offsets[-1] != len(self.items) or np.any(offsets[1:] < offsets[:-1]):
+            raise ValueError(
+                f"offsets of sequences: {offsets!r}, expected numbers that ascend from 0 to the number of "
+                f"items, {len(self.items)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table that a batch needs, and their positions.
+
+    keys: [k], unique, in the order of their first use. index: [n], position in `keys` of each requested id.
+    """
+
+    keys: U64
+    index: Index
+
+
+def find_rows(ids: Mapping[str, tuple[int, Ids]], threads: int = 1) -> dict[str, Rows]:
+    """Return the unique rows of each table for its number of rows and the ids of a batch, [n], in one pass.
+
+    Raises ValueError that names table and id if an id is out of range.
+    """
+    tables = [(name, rows, own) for name, (rows, own) in ids.items()]
+    total = sum(len(own) for *_, own in tables)
+    keys, index = np.empty(total, dtype=np.uint64), np.empty(total, dtype=np.intp)
+    found, at = {}, 0
+    for (name, _, own), count in zip(tables, _core.find_rows(tables, keys, index, threads), strict=True):
+        found[name] = Rows(keys[at : at + count], index[at : at + len(own)])
+        at += len(own)
+    return found
+
+
+def sum_rows(rows: Rows, grads: Sequence[F32], threads: int = 1) -> F32:
+    """Sum the gradients of all ids, in parts [.., dim] with dense rows, to [k, dim].
+
+    Those of one key are added in the order of its ids.
+    """
+    total = np.empty((len(rows.keys), grads[0].shape[1]), dtype=np.float32)
+    _core.sum_rows(total, rows.index, list(grads), threads)
+    return total
+
+
+def split_keys(rows: int, cols: int) -> Iterator[U64]:
+    """Yield the keys of all rows in order, in chunks of at most CHUNK_BYTES of values or one row."""
+    step = max(1, CHUNK_BYTES // (4 * cols))
+    for at in range(0, rows, step):
+        yield np.arange(at, min(at + step, rows), dtype=np.uint64)

@@ -1,0 +1,259 @@
+"""Converts a reader's batch to the arrays of the data layers: a list of samples, or arrays by layer."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .arrays import F32, Ids, Sequences
+from .graph import Value
+
+Feeding = Mapping[str, int] | Sequence[str] | None
+Column = npt.NDArray[Any] | Sequences
+Batch = Sequence[Any] | Mapping[str, Column]
+
+_ADVICE = (
+    "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it from a reader's samples"
+)
+
+
+class Feeder:
+    """Maps the items of a sample to the data layers.
+
+    `feeding` maps names of data layers to positions in a sample, or lists the names in order; None: the
+    order in which the data layers were defined, as in v2. Items without a layer are ignored. A batch may
+    also be a dict of arrays, or of Sequences, by the names of data layers: these are taken as they are.
+
+    A sparse vector with numbers has two data layers, which share its pairs: places, and `NAME.numbers`.
+    """
+
+    def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
+        self._layers = list(data_layers)
+        owners = {layer.name: layer.attrs.get("numbers_of") for layer in data_layers}
+        self._pairs = [(name, numbers) for numbers, name in owners.items() if name]
+        self._places = _map_places([layer for layer in data_layers if not owners[layer.name]], feeding)
+        self._halves: dict[str, int] = {}  # of pairs, by data layer
+        for name, numbers in self._pairs:
+            self._places[numbers] = self._places[name]
+            self._halves |= {name: 0, numbers: 1}
+
+    def __call__(self, batch: Batch) -> dict[str, Column]:
+        """Return the column of each data layer; raises ValueError naming layer and sample."""
+        if isinstance(batch, Mapping):
+            return self._take_columns(batch)
+        try:
+            size = len(batch)
+        except TypeError:
+            raise ValueError(f"the reader gave {batch!r}; {_ADVICE}") from None
+        if size == 0:
+            raise ValueError("the reader gave an empty batch")
+        return {layer.name: self._read(layer, batch) for layer in self._layers}
+
+    def _read(self, layer: Value, batch: Sequence[Any]) -> Column:
+        place = self._places[layer.name]
+        if not layer.is_sequence:
+            return _read_column(layer, batch, place)
+        return _read_sequences(layer, batch, place, self._halves.get(layer.name, -1))
+
+    def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
+        columns, ids = {}, []
+        for layer in self._layers:
+            if layer.name not in batch:
+                raise ValueError(f"data layer {layer.name}: the batch lacks it; it has {', '.join(batch)}")
+            column = columns[layer.name] = _take_column(layer, batch[layer.name])
+            items = column.items if isinstance(column, Sequences) else column
+            if layer.kind == "id" and items.dtype == np.int64:  # the plan refuses others
+                ids.append((layer, column, items.reshape(-1)))
+        for name, numbers in self._pairs:
+            places, own = columns[name], columns[numbers]
+            if not (isinstance(places, Sequences) and isinstance(own, Sequences)):
+                continue  # the plan refuses it
+            if not np.array_equal(places.offsets, own.offsets):
+                raise ValueError(f"data layer {name}: {numbers} has other offsets; each place has a number")
+        outside = _core.find_outside([(items, _get_limit(layer)) for layer, _, items in ids])
+        if outside is not None:
+            layer, column, items = ids[outside[0]]
+            raise ValueError(_describe_id(layer, _find_sample(column, outside[1]), items[outside[1]]))
+        return columns
+
+
+def _get_limit(layer: Value) -> int:
+    """Return the number that all ids are below."""
+    below: int | None = layer.attrs["below"]
+    return 2**63 if below is None else below
+
+
+def _take_column(layer: Value, given: Column) -> Column:
+    """Return the items of all samples in the layer's form, if they fit: one id of a sample may be [n, 1]."""
+    if isinstance(given, Sequences):
+        return Sequences(_convert(layer, given.items), given.offsets)
+    array = _convert(layer, np.asarray(given))
+    if array.shape[1:] != layer.shape[1:] and array.ndim and array.size == len(array) * layer.size:
+        return array.reshape(-1, *layer.shape[1:])
+    return array
+
+
+def _convert(layer: Value, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ids as int64 and numbers as float32; others as they are, which the plan refuses."""
+    if array.dtype.kind not in ("biu" if layer.kind == "id" else "biuf"):
+        return array
+    return np.ascontiguousarray(array, np.int64 if layer.kind == "id" else np.float32)
+
+
+def _find_sample(column: Column, place: int) -> int:
+    if isinstance(column, Sequences):
+        return int(np.searchsorted(column.offsets, place, side="right")) - 1
+    return place * len(column) // column.size
+
+
+def _make_items(layer: Value, count: int) -> npt.NDArray[Any]:
+    """Return an array for items in the form of the core: ids [n], or vectors [n, dim]."""
+    if layer.kind == "id":
+        return np.empty(count, np.int64)
+    return np.empty((count, layer.size), np.float32)
+
+
+def _read_items(
+    layer: Value,
+    samples: Sequence[Any],
+    place: int,
+    items: npt.NDArray[Any],
+    offsets: Ids | None,
+    half: int = -1,
+) -> bool:
+    """Read the items of all samples; returns False if one of them is none for the core."""
+    below = _get_limit(layer) if layer.kind == "id" else None
+    return _core.read_items(samples, place, below, items, offsets, half) == len(samples)
+
+
+def read_column(layer: Value, samples: Sequence[Any], place: int) -> npt.NDArray[Any] | None:
+    """Return the items at `place` of all samples in the layer's shape; None if one of them does not fit.
+
+    The items of a layer of ids are whole numbers if its shape is [batch], else lists or arrays of them.
+    """
+    is_list = layer.kind == "id" and len(layer.shape) > 1
+    offsets = np.arange(len(samples) + 1) * layer.size if is_list else None
+    items = _make_items(layer, len(samples) * layer.size if is_list else len(samples))
+    found = _read_items(layer, samples, place, items, offsets)
+    return items.reshape(-1, *layer.shape[1:]) if found else None
+
+
+def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
+    items = read_column(layer, samples, place)
+    if items is not None:
+        return items
+    column = list(_list_items(layer, samples, place))
+    return _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
+
+
+def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int = -1) -> Column:
+    """Read the items of all samples, or with `half` from 0 that half of their pairs."""
+    offsets = np.empty(len(samples) + 1, np.int64)
+    found = _core.count_items(samples, place, offsets)
+    items = _make_items(layer, offsets[-1] if found == len(samples) else 0)
+    if found < len(samples) or not _read_items(layer, samples, place, items, offsets, half):
+        if half >= 0:
+            return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
+        column = list(_list_items(layer, samples, place))
+        if found < len(samples):
+            raise ValueError(
+                f"data layer {layer.name}: sample {found} of the batch has the item "
+                f"{reprlib.repr(column[found])}, expected a list or an array of items"
+            )
+        numbered = [(i, one) for i, own in enumerate(column) for one in own]
+        is_id = layer.kind == "id"
+        items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
+    return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
+
+
+def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) -> list[tuple[list[Any]]]:
+    """Return samples of one half of the pairs at `place`, some of them none for the core."""
+    found: list[tuple[list[Any]]] = []
+    for i, item in enumerate(_list_items(layer, samples, place)):
+        try:
+            found.append(([(where, number)[half] for where, number in item],))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"data layer {layer.name}: sample {i} of the batch has the item {reprlib.repr(item)}, "
+                "expected a list of pairs of a place and its number"
+            ) from None
+    return found
+
+
+def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:
+    for sample in samples:
+        try:
+            yield sample[place]
+        except (IndexError, TypeError):
+            raise ValueError(f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}") from None
+
+
+def _make_ids(layer: Value, items: Iterable[tuple[int, Any]]) -> Ids:
+    """Return ids, given with their samples, some of them numpy's bools or arrays with one id."""
+    return np.array([_read_id(layer, sample, item) for sample, item in items], dtype=np.int64)
+
+
+def _read_id(layer: Value, sample: int, item: Any) -> int:
+    """Return one id; raises ValueError naming layer, sample, item, and the range."""
+    whole, limit = _find_whole_number(item), _get_limit(layer)
+    if whole is None:
+        raise ValueError(
+            f"data layer {layer.name}: sample {sample} of the batch has the item {reprlib.repr(item)}, "
+            f"expected a whole number from 0 to {limit - 1}"
+        )
+    if not 0 <= whole < limit:
+        raise ValueError(_describe_id(layer, sample, whole))
+    return whole
+
+
+def _describe_id(layer: Value, sample: int, found: int) -> str:
+    return (
+        f"data layer {layer.name}: sample {sample} of the batch has the id {found}, "
+        f"expected 0 to {_get_limit(layer) - 1}"
+    )
+
+
+def _find_whole_number(item: Any) -> int | None:
+    """Return the whole number that an int, a bool or a numpy array with one of them is, else None."""
+    try:
+        return operator.index(item)
+    except TypeError:
+        pass
+    try:
+        array = np.asarray(item)
+    except ValueError:
+        return None
+    return int(array.item()) if array.size == 1 and array.dtype.kind in "biu" else None
+
+
+def _stack(layer: Value, column: list[Any]) -> F32:
+    """Return vectors as [n, dim]; raises ValueError naming the layer."""
+    try:
+        values: F32 = np.asarray(column, dtype=np.float32)
+    except ValueError as e:
+        raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
+    if values.size != len(column) * layer.size:
+        advice = f"; {_ADVICE}" if values.ndim == 1 else ""
+        raise ValueError(
+            f"data layer {layer.name}: items of shape {values.shape[1:]}, expected dim {layer.size}{advice}"
+        )
+    return np.ascontiguousarray(values.reshape(len(column), layer.size))
+
+
+def _map_places(data_layers: Sequence[Value], feeding: Feeding) -> dict[str, int]:
+    names = [layer.name for layer in data_layers]
+    if feeding is None:
+        return {name: place for place, name in enumerate(names)}
+    given = dict(feeding) if isinstance(feeding, Mapping) else {name: i for i, name in enumerate(feeding)}
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f"feeding lacks the data layers {', '.join(missing)}")
+    if any(place < 0 for place in given.values()):
+        raise ValueError("feeding: positions in a sample start at 0")
+    return {name: given[name] for name in names}

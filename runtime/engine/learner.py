@@ -1,0 +1,64 @@
+"""A learner computes the steps of a program with its parameters, for the trainers of v2 and of Fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..process.settings import get_settings
+from .arrays import Ids
+from .graph import Graph, Value
+from .ops import Draw
+from .parameters import Parameters
+from .plan import BatchInput, Feeds, Plan, StepResult
+from .updater import Updater
+
+
+class Learner:
+    """Plans of one program, with its parameters. Each plan is made once.
+
+    `seed` and `trainer` are inputs of the random numbers, `threads` the most of one operation. counts: sums
+    of metrics over all steps so far, by the names of their values.
+    """
+
+    def __init__(
+        self, program: Graph, parameters: Parameters, *, seed: int = 0, trainer: int = 0, threads: int = 1
+    ) -> None:
+        self._program = program
+        self._parameters = parameters
+        self._seed, self._trainer, self._threads = seed, trainer, threads
+        self._plans: dict[tuple[Value | None, ...], Plan] = {}
+        self._steps = 0
+        self.counts: dict[str, Ids] = {}
+
+    def get_plan(self, targets: Sequence[Value], loss: Value | None = None) -> Plan:
+        """Return the plan of these targets and this loss; raises ValueError if they can't be computed."""
+        key = (loss, *targets)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = Plan(self._program, targets, loss, self._threads)
+        return plan
+
+    def prepare(self, feeds: Feeds, targets: Sequence[Value], loss: Value | None = None) -> BatchInput:
+        """Return a batch for `train` or `compute`; raises ValueError naming data that does not fit."""
+        return self.get_plan(targets, loss).prepare(feeds)
+
+    def compute(self, batch: BatchInput) -> StepResult:
+        """Compute a batch forward, with the current values and without dropout; nothing is learned."""
+        values = {name: self._parameters.get_current(name) for name in batch.plan.dense}
+        return batch.plan.compute(batch, values, self._parameters.get_rows(batch.keys), None, self.counts)
+
+    def train(self, batch: BatchInput, updater: Updater, following: BatchInput | None = None) -> StepResult:
+        """Compute a batch forward and backward, and update; `following` is the next one, if it is known."""
+        values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
+        draw = Draw(seed=self._seed, trainer=self._trainer, step=self._steps)
+        tables = updater.fetch(batch.keys)
+        result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
+        updater.update(result.dense, result.sparse, following.keys if following else {}, batch.samples)
+        self._steps += 1
+        return result
+
+
+def make_learner(program: Graph, parameters: Parameters) -> Learner:
+    """Return a learner with the settings of this process."""
+    now = get_settings()
+    return Learner(program, parameters, seed=now.seed, trainer=now.trainer_id, threads=now.trainer_count)

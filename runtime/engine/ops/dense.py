@@ -1,0 +1,275 @@
+"""Parameters, constants, matrix products, and changes of form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import _core
+from ..arrays import F32
+from ..graph import BATCH, Value
+from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
+from .elementwise import resolve_axes
+
+
+class Parameter(Op, op="parameter", takes=(), is_view=True):
+    """All values of a parameter, in the value's shape."""
+
+    def forward(self, step: Step) -> F32:
+        (config,) = self.value.params
+        return step.params[config.name].reshape(self.value.shape)
+
+    def backward(self, step: Step, grad: F32, result: F32) -> Grads:
+        (config,) = self.value.params
+        step.add_param_grad(config.name, np.ascontiguousarray(grad).reshape(config.shape))
+        return ()
+
+
+class Full(Op, op="full", takes=(), gives=None, options=("shape", "to", "value"), is_view=True):
+    """The constant `value` in an array of the given shape; `to`: its kind."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any]) -> Shape:
+        if min(attrs["shape"], default=1) < 1:
+            raise ValueError(f"shape {list(attrs['shape'])}, expected whole numbers from 1")
+        return tuple(attrs["shape"])
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._array = np.full(value.shape, value.attrs["value"], FLOAT if value.kind == "float" else ID)
+
+    def forward(self, step: Step) -> Array:
+        return self._array
+
+
+class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
+    """Sum of x W over the inputs, plus b. `size`: columns; `keeps`: leading axes that stay, the others of x
+    are rows of W. The parameters are one W for each input, then b if there is one.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
+        keeps: int = attrs["keeps"]
+        for one in inputs:
+            if not 0 < keeps < len(one.shape) or one.shape[:keeps] != inputs[0].shape[:keeps]:
+                raise ValueError(f"input {describe(one)} has no {keeps} leading axes like the first input")
+        return (*inputs[0].shape[:keeps], attrs["size"])
+
+    @staticmethod
+    def find_params(attrs: Mapping[str, Any], *inputs: Value) -> Sequence[Shape]:
+        size: int = attrs["size"]
+        return [*((math.prod(one.shape[attrs["keeps"] :]), size) for one in inputs), (size,)]
+
+    def forward(self, step: Step, *inputs: F32) -> F32:
+        params, keeps = self.value.params, self.value.attrs["keeps"]
+        out = self.get_buffer("result", (*inputs[0].shape[:keeps], self.value.shape[-1]))
+        rows = as_rows(out)
+        start = step.params[params[-1].name] if len(params) > len(inputs) else None
+        for x, weight in zip(inputs, params, strict=False):
+            _core.matmul(as_rows(x, keeps), step.params[weight.name], rows, start, step.threads)
+            start = rows
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        params, keeps = self.value.params, self.value.attrs["keeps"]
+        grad = as_rows(np.ascontiguousarray(grad))
+        back: list[F32 | None] = []
+        for i, (x, weight, needs) in enumerate(zip(inputs, params, self.needs, strict=False)):
+            known = step.param_grads.get(weight.name)
+            out = self.get_buffer(f"weight {i}", weight.shape) if known is None else known
+            _core.matmul(as_rows(x, keeps).T, grad, out, known, step.threads)
+            step.param_grads[weight.name] = out
+            own = self.get_buffer(f"back {i}", x.shape) if needs else None
+            if own is not None:
+                _core.matmul(grad, step.params[weight.name].T, as_rows(own, keeps), None, step.threads)
+            back.append(own)
+        if len(params) > len(inputs):
+            total = self.get_buffer("bias", params[-1].shape)
+            _core.sum_columns(grad, total, step.threads)
+            step.add_param_grad(params[-1].name, total)
+        return tuple(back)
+
+
+class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
+    """Product of matrices; leading axes of the first are those of the result, the second has none or equal
+    ones. `transpose`: the last two axes of the first, and of the second, are exchanged before.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
+        x, y = (
+            (*one.shape[:-2], *one.shape[:-3:-1]) if swapped else one.shape
+            for one, swapped in zip(inputs, attrs["transpose"], strict=True)
+        )
+        fits = min(len(x), len(y)) > 1 and x[-1] == y[-2] and y[:-2] in ((), x[:-2])
+        if not fits or BATCH in (x[-1], y[-1], *x[1:]):
+            raise ValueError(f"inputs {describe(inputs[0])} and {describe(inputs[1])} can't be multiplied")
+        return (*x[:-1], y[-1])
+
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return _multiply(*self._transpose(x, y), step.threads)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32) -> Grads:
+        x, y = self._transpose(x, y)
+        back_x = _multiply(grad, y.swapaxes(-1, -2), step.threads) if self.needs[0] else x
+        if y.ndim == 2:  # of all leading axes of x
+            x, grad = as_rows(x), as_rows(grad)
+        back_y = _multiply(x.swapaxes(-1, -2), grad, step.threads) if self.needs[1] else y
+        return self._transpose(back_x, back_y)
+
+    def _transpose(self, x: F32, y: F32) -> tuple[F32, F32]:
+        swap_x, swap_y = self.value.attrs["transpose"]
+        return x.swapaxes(-1, -2) if swap_x else x, y.swapaxes(-1, -2) if swap_y else y
+
+
+def _multiply(x: F32, y: F32, threads: int) -> F32:
+    """Return the products of the last two axes; a `y` without leading axes serves all of x."""
+    out = np.empty((*x.shape[:-1], y.shape[-1]), dtype=np.float32)
+    if y.ndim == 2:
+        _core.matmul(as_rows(x), y, as_rows(out), None, threads)
+    else:
+        for place in np.ndindex(*x.shape[:-2]):
+            _core.matmul(x[place], y[place], out[place], None, threads)
+    return out
+
+
+class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("axis",)):
+    """Inputs one after the other, along `axis`."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
+        first, (axis,) = inputs[0], resolve_axes(inputs[0], attrs["axis"])
+        before, after = first.shape[:axis], first.shape[axis + 1 :]
+        for one in inputs:
+            form = (one.kind, len(one.shape), one.shape[:axis], one.shape[axis + 1 :])
+            if form != (first.kind, len(first.shape), before, after) or first.shape[axis] == BATCH:
+                raise ValueError(f"{describe(first)} and {describe(one)} can't be joined at axis {axis}")
+        return (*before, sum(one.shape[axis] for one in inputs), *after)
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        (self._axis,) = resolve_axes(value, value.attrs["axis"])
+        ends = [0, *itertools.accumulate(one.shape[self._axis] for one in value.inputs)]
+        self.parts = [(slice(None),) * self._axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
+        self.filled: set[int] = set()  # inputs that lookups write to their part
+
+    def forward(self, step: Step, *inputs: Array) -> Array:
+        shape, axis = inputs[0].shape, self._axis
+        whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
+        out = self.get_buffer("result", whole, inputs[0].dtype)
+        for i, x in enumerate(inputs):
+            if i not in self.filled:
+                out[self.parts[i]] = x
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        return tuple([grad[part] for part in self.parts])
+
+
+class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), is_view=True):
+    """The same items in another `shape`; in it -1 is a size that follows from the others, 0 the input's own.
+
+    The batch stays the first size.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        given: Sequence[int] = attrs["shape"]
+        sizes = [x.shape[i] if size == 0 and i < len(x.shape) else size for i, size in enumerate(given)]
+        first = int(x.has_batch)
+        rest = sizes[first:]
+        known = math.prod(size for size in rest if size != -1)
+        if -1 in rest and known > 0 and x.size % known == 0:
+            rest[rest.index(-1)] = x.size // known
+        if sizes[:first] != [BATCH] * first or math.prod(rest) != x.size or min(rest, default=1) < 1:
+            raise ValueError(f"input {describe(x)} can't have the shape {list(given)}")
+        return (*sizes[:first], *rest)
+
+    def forward(self, step: Step, x: Array) -> Array:
+        shape = self.value.shape
+        return np.reshape(x, (len(x), *shape[1:]) if self.value.has_batch else shape)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad.reshape(x.shape),)
+
+
+class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_view=True):
+    """Items of the leading axes: `parts` has the number of one, without its axis, or [begin, end, step] of
+    several, as slices of Python. The batch stays whole.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        parts, first = _read_parts(attrs["parts"]), int(x.has_batch)
+        if len(parts) > len(x.shape):
+            raise ValueError(f"input {describe(x)} has no {len(parts)} axes")
+        if x.has_batch and parts[0] != slice(None):
+            raise ValueError(f"input {describe(x)} can't be cut along the batch; begin with a colon: [:, 0]")
+        sizes = []
+        for axis in range(first, len(parts)):
+            part, size = parts[axis], x.shape[axis]
+            found = range(size)[part] if isinstance(part, slice) or -size <= part < size else range(0)
+            if found == range(0):
+                raise ValueError(f"input {describe(x)} has no items {part} at axis {axis}")
+            sizes += [len(found)] if isinstance(found, range) else []
+        return (*x.shape[:first], *sizes, *x.shape[len(parts) :])
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._parts = _read_parts(value.attrs["parts"])
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.asarray(x[self._parts], order="C")
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back = np.zeros_like(x)
+        back[self._parts] = grad.reshape(np.shape(x[self._parts]))
+        return (back,)
+
+
+def _read_parts(parts: Sequence[int | Sequence[int | None]]) -> tuple[int | slice, ...]:
+    return tuple([one if isinstance(one, int) else slice(*one) for one in parts])
+
+
+class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",), is_view=True):
+    """The same items with the axes in the order of `perm`; the batch stays first."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        perm: Sequence[int] = attrs["perm"]
+        if sorted(perm) != list(range(len(x.shape))) or (x.has_batch and perm[0] != 0):
+            raise ValueError(f"input {describe(x)} can't have its axes in the order {list(perm)}")
+        return tuple(x.shape[i] for i in perm)
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.asarray(x.transpose(self.value.attrs["perm"]), order="C")
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad.transpose(np.argsort(self.value.attrs["perm"])),)
+
+
+class Cast(Op, op="cast", takes=(None,), gives=None, options=("to",), is_view=True):
+    """Values of the other kind: `to` is "float" or "id"; floats are cut to whole numbers."""
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.asarray(x, FLOAT if self.value.kind == "float" else ID)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad,)
+
+
+class Row(Op, op="row", takes=("id",), gives="id", options=("index",), is_view=True):
+    """One item of counts along the first axis, which is no batch."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        if x.has_batch or not 0 <= attrs["index"] < x.shape[0]:
+            raise ValueError(f"input {describe(x)} has no item {attrs['index']} to take")
+        return x.shape[1:]
+
+    def forward(self, step: Step, x: Array) -> Array:
+        return np.reshape(x[self.value.attrs["index"]], self.value.shape)

@@ -1,0 +1,267 @@
+"""Operations on each item (arithmetic, functions, dropout), and over axes (sums, means, extremes).
+
+The order of a sum is fixed: it depends on the shape alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import _core
+from ..arrays import F32
+from ..graph import BATCH, Value
+from .base import Draw, Grads, Op, Shape, Step, as_rows, describe
+
+# Of each operation on x and y the function, and that of (grad, x, y) for the gradients of both.
+_Arithmetic = tuple[Callable[..., F32], Callable[[F32, F32, F32], tuple[F32, F32]]]
+_ARITHMETIC: Mapping[str, _Arithmetic] = {
+    "add": (np.add, lambda grad, x, y: (grad, grad)),
+    "subtract": (np.subtract, lambda grad, x, y: (grad, -grad)),
+    "multiply": (np.multiply, lambda grad, x, y: (grad * y, grad * x)),
+    "divide": (np.divide, lambda grad, x, y: (grad / y, -grad * x / (y * y))),
+    # Of two zeros of different signs processors choose either; + 0 makes it positive.
+    "maximum": (lambda x, y: np.maximum(x, y) + 0, lambda grad, x, y: (grad * (x > y), grad * (x <= y))),
+    "minimum": (lambda x, y: np.minimum(x, y) + 0, lambda grad, x, y: (grad * (x < y), grad * (x >= y))),
+}
+
+
+def _find_logs(x: F32, threads: int) -> F32:
+    out = x.copy()
+    _core.take_logs(out.reshape(-1), threads)
+    return out
+
+
+# Of each operation on x the function of (x, threads), and that of (grad, x, result) for the gradient.
+_Function = tuple[Callable[[F32, int], F32], Callable[[F32, F32, F32], F32]]
+_FUNCTIONS: Mapping[str, _Function] = {
+    "abs": (lambda x, threads: np.abs(x), lambda grad, x, result: grad * np.sign(x)),
+    "log": (_find_logs, lambda grad, x, result: grad / x),
+    "sqrt": (lambda x, threads: np.sqrt(x), lambda grad, x, result: grad * np.float32(0.5) / result),
+}
+
+
+@functools.lru_cache(maxsize=16)
+def _make_ones(shape: Shape) -> F32:
+    return np.ones(shape, dtype=np.float32)
+
+
+def sum_axis(x: F32, axis: int, threads: int) -> F32:
+    """Return the sum over one axis, without it, in a new array.
+
+    Over the last axis in 16 lanes and then by a fixed tree, over others in the order of their items.
+    """
+    outer, count, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    x = np.ascontiguousarray(x)
+    if inner == 1:
+        out = np.empty(outer, dtype=np.float32)
+        rows = x.reshape(outer, count)
+        _core.dot_rows(rows, _make_ones(rows.shape), out, threads)
+    elif outer == 1:
+        out = np.empty((1, inner), dtype=np.float32)
+        _core.sum_columns(x.reshape(count, inner), out, threads)
+    else:
+        items = x.reshape(outer, count, inner)
+        out = np.zeros((outer, inner), dtype=np.float32)
+        for i in range(count):
+            out += items[:, i]
+    return out.reshape(shape)
+
+
+def sum_axes(x: F32, axes: Sequence[int], threads: int) -> F32:
+    """Return the sum over several axes, the last one first; over all of them as if they were one."""
+    if len(axes) == x.ndim:
+        return sum_axis(x.reshape(1, -1), 1, threads)
+    for axis in sorted(axes, reverse=True):
+        x = sum_axis(x, axis, threads)
+    return x
+
+
+def sum_to_shape(grad: F32, shape: Shape, threads: int) -> F32:
+    """Return the gradient of an array of `shape` that was broadcast to the shape of `grad`."""
+    if grad.shape == shape:
+        return grad
+    extra = grad.ndim - len(shape)
+    axes = [i for i, size in enumerate(grad.shape) if i < extra or (shape[i - extra] == 1 and size != 1)]
+    return sum_axes(grad, axes, threads).reshape(shape)
+
+
+def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return axes as numbers from 0; None: all. Raises ValueError if the value lacks one."""
+    rank = len(value.shape)
+    given = [axis] if isinstance(axis, int) else axis or range(rank)
+    for one in given:
+        if not -rank <= one < rank:
+            raise ValueError(f"axis={one}: {value.name} {list(value.shape)} has the axes 0 to {rank - 1}")
+    return tuple(sorted({one % rank for one in given}))
+
+
+class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
+    """x + y and so on; sizes of 1 and missing leading sizes are repeated, but never over a batch."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
+        rank = max(len(x.shape), len(y.shape))
+        sizes = [(1,) * (rank - len(one.shape)) + one.shape for one in (x, y)]
+        shape = []
+        for i, (a, b) in enumerate(zip(*sizes, strict=True)):
+            if a != b and (1 not in (a, b) or (i > 0 and BATCH in (a, b))):
+                raise ValueError(f"inputs {describe(x)} and {describe(y)} do not fit")
+            shape.append(a if b == 1 else b)
+        return tuple(shape)
+
+    def forward(self, step: Step, x: F32, y: F32) -> F32:
+        return _ARITHMETIC[self.value.op][0](x, y)
+
+    def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
+        parts = zip(_ARITHMETIC[self.value.op][1](grad, *inputs), inputs, self.needs, strict=True)
+        return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
+
+
+class Function(Op, op=" ".join(_FUNCTIONS), reads_result=True):
+    """A function of each item that changes no input."""
+
+    def forward(self, step: Step, x: F32) -> F32:
+        return _FUNCTIONS[self.value.op][0](x, step.threads)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (_FUNCTIONS[self.value.op][1](grad, x, result),)
+
+
+class Clip(Op, op="clip", options=("least", "most"), overwrites=True, reads_result=True):
+    """The nearest number from `least` to `most`; only items between them have a gradient."""
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        np.clip(out, *self._find_limits(), out=out)
+        out += 0  # as for maximum
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        least, most = self._find_limits()
+        return (grad * ((result > least) & (result < most)),)
+
+    def _find_limits(self) -> tuple[np.float32, np.float32]:
+        return np.float32(self.value.attrs["least"]), np.float32(self.value.attrs["most"])
+
+
+class Scale(Op, op="scale", options=("bias", "scale"), overwrites=True):
+    """x * scale + bias."""
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        out *= np.float32(self.value.attrs["scale"])
+        out += np.float32(self.value.attrs["bias"])
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad * np.float32(self.value.attrs["scale"]),)
+
+
+class ActivationOp(Op, op="exp relu sigmoid tanh", overwrites=True, reads_result=True):
+    """A function of the core by the operation's name, and its derivative in terms of the result."""
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        _core.activate(self.value.op, as_rows(out), step.threads)
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back: F32 = self.get_buffer("back", result.shape)
+        rows = as_rows(result), as_rows(np.ascontiguousarray(grad)), as_rows(back)
+        _core.undo_activation(self.value.op, *rows, step.threads)
+        return (back,)
+
+
+class SoftmaxOp(ActivationOp, op="softmax"):
+    """exp(x) divided by its sum over the last axis."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        if x.shape[-1:] in ((), (BATCH,)):
+            raise ValueError(f"input {describe(x)} has no axis beside the batch")
+        return x.shape
+
+
+class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True):
+    """Zeros for a share `rate` of the items in a training step.
+
+    `upscales`: the others are divided by the kept share in a training step; else all are multiplied by it in
+    other steps, as in v2.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        if not 0.0 <= attrs["rate"] < 1.0:
+            raise ValueError(f"{attrs['rate']} is no share to drop, expected at least 0 and below 1")
+        return x.shape
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = self.take_copy(x)
+        out *= self._find_factor(step.draw, x.shape)
+        return out
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad * self._find_factor(step.draw, grad.shape),)
+
+    def _find_factor(self, draw: Draw | None, shape: Shape) -> F32 | np.float32:
+        """Return the factor of each item, from (seed, trainer, step, name, place) alone, or of all."""
+        rate, upscales = self.value.attrs["rate"], self.value.attrs["upscales"]
+        if draw is None:
+            return np.float32(1.0 if upscales else 1.0 - rate)
+        count = math.prod(shape)
+        raw = draw.draw_words(self.value.name, (count + 3) // 4)
+        pieces = raw.view(np.uint16)[:count].reshape(shape)
+        mask = np.asarray(pieces >= round(rate * 65536), dtype=np.float32)
+        return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask
+
+
+class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
+    """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._axes = resolve_axes(value.inputs[0], value.attrs["axis"])
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        axes = resolve_axes(x, attrs["axis"])
+        kept = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
+        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes)
+
+    def forward(self, step: Step, x: F32) -> F32:
+        total, shape = self._reduce(x, step.threads), self.value.shape
+        return total.reshape((len(x), *shape[1:]) if self.value.has_batch else shape)
+
+    def _reduce(self, x: F32, threads: int) -> F32:
+        total = sum_axes(x, self._axes, threads)
+        total /= self._find_divisor(x)
+        return total
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back = np.empty_like(x)
+        back[...] = self._keep_axes(grad, x) / self._find_divisor(x)
+        return (back,)
+
+    def _keep_axes(self, reduced: F32, x: F32) -> F32:
+        return reduced.reshape([1 if i in self._axes else size for i, size in enumerate(x.shape)])
+
+    def _find_divisor(self, x: F32) -> np.float32:
+        count = math.prod([x.shape[i] for i in self._axes])
+        return np.float32(max(1, count) if self.value.op == "mean" else 1)
+
+
+class Extreme(SumOp, op="max min"):
+    """Largest or smallest item over `axis`, as Sum has it; all equal ones have the gradient."""
+
+    def _reduce(self, x: F32, threads: int) -> F32:
+        find = np.max if self.value.op == "max" else np.min
+        return np.asarray(find(x, axis=self._axes)) + 0  # as for maximum
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (self._keep_axes(grad, x) * (x == self._keep_axes(result, x)),)

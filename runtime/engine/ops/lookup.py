@@ -1,0 +1,106 @@
+"""Lookups of table rows. Their ids are computed before the step, so that all rows are fetched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays import F32, MAX_IDS, Ids
+from ..entry import ShowClickEntry
+from ..graph import Graph, Value
+from ..param_config import ParamConfig
+from .base import ANY_ROWS, Array, Grads, Op, Shape, Step
+from .dense import Concat
+
+
+class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
+    """The table row of each id, of size `dim`; `padding`: an id, from the end if below 0, whose row is zero
+    and never learns, or None.
+
+    The only parameter is the table. Ids of shape [batch, k] give [batch, k, dim]. If the table admits ids by
+    shows and clicks, two more inputs have those of each sample when a plan trains; they precede the
+    gradients of its rows, [.., 2 + dim].
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], ids: Value) -> Shape:
+        return (*ids.shape, attrs["dim"])
+
+    @staticmethod
+    def find_params(attrs: Mapping[str, Any], ids: Value) -> Sequence[Shape]:
+        return ((ANY_ROWS, attrs["dim"]),)
+
+    @classmethod
+    def check_params(cls, attrs: Mapping[str, Any], params: Sequence[ParamConfig], *inputs: Value) -> None:
+        super().check_params(attrs, params, *inputs)
+        rows, padding = params[0].rows, attrs["padding"]
+        if rows > MAX_IDS:
+            raise ValueError(f"{params[0].name} has {rows} ids; the limit is 2**32")
+        if padding is not None and not -rows <= padding < rows:
+            raise ValueError(f"padding_idx={padding}, expected less than {rows}, the number of ids")
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        padding = value.attrs["padding"]
+        self._padding = None if padding is None else padding % value.params[0].rows
+
+    home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
+
+    def get_rows(self, count: int) -> F32:
+        """Return the array for the rows of `count` ids, to be filled before `forward`."""
+        if self.home is not None:
+            concat, i = self.home
+            return concat.get_buffer("result", (count, concat.value.shape[1]))[concat.parts[i]]
+        return self.get_buffer("result", (count, self.value.shape[-1]))
+
+    @classmethod
+    def choose(cls, value: Value, program: Graph, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:
+        (table,) = value.params
+        if not trains or not isinstance(table.entry, ShowClickEntry):
+            return cls, value.inputs
+        names = table.entry.show_name, table.entry.click_name
+        return cls, (*value.inputs, *(_get_numbers(program, name, table.name) for name in names))
+
+    def forward(self, step: Step, ids: Ids, *shows: Array) -> F32:
+        rows, padding = self.get_rows(ids.size), self._padding
+        if padding is not None:
+            rows[ids.reshape(-1) == padding] = 0.0
+        return rows if ids.ndim == 1 else rows.reshape(*ids.shape, rows.shape[1])
+
+    def backward(self, step: Step, grad: F32, result: F32, ids: Ids, *shows: Array) -> Grads:
+        rows, padding = grad.reshape(ids.size, grad.shape[-1]), self._padding
+        if shows:
+            offsets = step.offsets.get(self.sequence)
+            uses = ids.size // len(shows[0]) if offsets is None else np.diff(offsets) * ids[:1].size
+            columns = [one.reshape(-1).astype(np.float32).repeat(uses) for one in shows]
+            rows = np.column_stack([*columns, rows])
+        step.row_grads[self.value.name] = rows if padding is None else rows * (ids.reshape(-1, 1) != padding)
+        return None, *[None for _ in shows]
+
+
+def _get_numbers(program: Graph, name: str, table: str) -> Value:
+    """Return the data of this name, with one number for each sample."""
+    try:
+        value = program.get(name)
+    except KeyError as e:
+        remedy = "a v2 program gives it to trainer.SGD(extra_layers=...)"
+        raise ValueError(
+            f"parameter {table}: its entry rule needs the data {name!r}: {e.args[0]}; {remedy}"
+        ) from None
+    if value.op != "data" or not value.has_batch or value.is_sequence or value.size != 1:
+        raise ValueError(
+            f"parameter {table}: its entry rule needs data with a number for each sample, not {name}"
+        )
+    return value
+
+
+def find_tables(values: Iterable[Value]) -> frozenset[str]:
+    """Return the parameters that are looked up; raises ValueError if another operation reads one of them."""
+    users = [(config.name, value.op == "lookup") for value in values for config in value.params]
+    tables = frozenset(name for name, looks_up in users if looks_up)
+    for name, looks_up in users:
+        if name in tables and not looks_up:
+            raise ValueError(f"parameter {name}: the table of lookups can't be the weight of another layer")
+    return tables

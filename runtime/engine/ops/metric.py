@@ -1,0 +1,81 @@
+"""Metrics. They count in whole numbers, so that sums over steps and over trainers have no order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..arrays import F32, Ids
+from ..graph import BATCH, Value
+from .base import ID, Op, Shape, Step, describe
+
+
+class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=("keeps", "thresholds")):
+    """Samples by predicted probability, in `thresholds` + 1 buckets: row 0 those with label 0, row 1 the
+    others. The probability is the last item of each row. `keeps`: counts are sums over all steps so far.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+        _check_shapes(x, label)
+        return (2, attrs["thresholds"] + 1)
+
+    def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
+        thresholds: int = self.value.attrs["thresholds"]
+        buckets = (x[:, -1] * np.float32(thresholds)).astype(np.int64)
+        if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
+            raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
+        flat = (labels.reshape(-1) != 0) * (thresholds + 1) + buckets
+        counts: Ids = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID).reshape(2, -1)
+        if not self.value.attrs["keeps"]:
+            return counts
+        total: Ids = step.counts.setdefault(self.value.name, np.zeros_like(counts))
+        total += counts
+        return total
+
+
+class Auc(Op, op="auc", takes=("id",)):
+    """Area under the ROC curve, from the counts of auc_counts; 0 if all labels are equal."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
+        return ()
+
+    def forward(self, step: Step, counts: Ids) -> F32:
+        return np.array(compute_auc(*counts), dtype=np.float32)
+
+
+class Accuracy(Op, op="accuracy", takes=("float", "id"), options=("k",)):
+    """Share of samples with a label among the `k` largest items of the row; of equal ones the first wins."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
+        _check_shapes(x, label)
+        if not 1 <= attrs["k"] <= x.shape[1]:
+            raise ValueError(f"k={attrs['k']}, expected 1 to {x.shape[1]}, the items of each row")
+        return ()
+
+    def forward(self, step: Step, x: F32, labels: Ids) -> F32:
+        each, count = labels.reshape(-1, 1), x.shape[1]
+        if len(x) and (each.min() < 0 or each.max() >= count):
+            raise ValueError(f"input {describe(self.value.inputs[1])} has labels beyond 0 to {count - 1}")
+        own = np.take_along_axis(x, each, axis=1)
+        ahead = ~(x <= own) | ((x == own) & (np.arange(count) < each))  # NaN is ahead, and never right
+        right = np.count_nonzero(ahead.sum(axis=1) < self.value.attrs["k"])
+        return np.array(right / max(1, len(x)), dtype=np.float32)
+
+
+def _check_shapes(x: Value, label: Value) -> None:
+    if len(x.shape) != 2 or not x.has_batch or label.shape not in ((BATCH,), (BATCH, 1)):
+        raise ValueError(f"{describe(x)} and {describe(label)} are not probabilities and a label each")
+
+
+def compute_auc(low: Ids, high: Ids) -> float:
+    """Return the area under the ROC curve, from the counts of label 0 and of the others; 0 without one."""
+    below, above = low.astype(np.float64), high.astype(np.float64)
+    # Twice the pairs in the right order, bucket by bucket; those of one bucket count half.
+    right = np.cumsum(above * (2 * np.cumsum(below) - below))[-1]
+    pairs = 2 * below.sum() * above.sum()
+    return float(right / pairs) if pairs else 0.0

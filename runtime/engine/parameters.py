@@ -1,0 +1,285 @@
+"""Parameters by their v2 names: values by name, and their tar file.
+
+Values are created on first use, so that a large table on pservers takes no memory in a trainer. Files are
+written and read in pieces, so that they take little memory beside the values.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from .. import _core
+from ..process.settings import get_settings
+from . import param_config
+from .arrays import CHUNK_BYTES, F32, U64, split_keys
+from .kernel_numbers import KINDS
+from .param_config import ParamConfig
+
+_HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
+_CONFIG_SUFFIX = ".protobuf"
+
+
+def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
+    """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
+    out = np.empty((len(keys), config.cols), dtype=np.float32)
+    table = _core.hash_name(config.name)
+    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTables:
+    """Tables that only pservers have. read(keys by name) returns their current rows by name."""
+
+    names: frozenset[str]
+    read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
+
+
+class Parameters:
+    """Mapping from names to float32 matrices. Returned values are copies, and assigned ones are copied in."""
+
+    def __init__(self, configs: Mapping[str, ParamConfig] | None = None) -> None:
+        self._configs = dict(configs or {})
+        self._values: dict[str, F32] = {}
+        self.changed: set[str] = set()  # parameters that differ from the configured initial values
+        self.written = False  # True once they were written to a file
+        self._live: LiveTables | None = None  # from the first step with pservers on
+
+    def extend(self, configs: Mapping[str, ParamConfig]) -> None:
+        """Add the parameters that are not here yet."""
+        for name, config in configs.items():
+            self._configs.setdefault(name, config)
+
+    def keys(self) -> list[str]:
+        """Return the names in the order of the layers."""
+        return list(self._configs)
+
+    names = keys
+
+    def has_key(self, name: str) -> bool:
+        """Return True if there is a parameter of this name."""
+        return name in self._configs
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._configs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._configs)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def get_shape(self, name: str) -> tuple[int, int]:
+        """Return rows and columns; raises KeyError listing the known names."""
+        return self.get_config(name).shape
+
+    def get_config(self, name: str) -> ParamConfig:
+        """Return the configuration of a parameter; raises KeyError listing the known names."""
+        found = self._configs.get(name)
+        if found is None:
+            raise KeyError(f"no parameter {name!r}; there are {', '.join(self._configs) or 'none'}")
+        return found
+
+    def check(self, where: str, params: Mapping[str, ParamConfig]) -> None:
+        """Raise ValueError, beginning with `where`, unless all parameters of a network are here."""
+        for name, config in params.items():
+            if name not in self:
+                raise ValueError(f"{where}: the network's parameter {name} is missing")
+            if self.get_shape(name) != config.shape:
+                raise ValueError(
+                    f"{where}: parameter {name} has the shape {self.get_shape(name)}, "
+                    f"the network needs {config.shape}"
+                )
+
+    def get(self, name: str) -> F32:
+        """Return a copy of a parameter's values, [rows, cols]."""
+        values = self.get_current(name)
+        return values.copy() if values is self._values.get(name) else values
+
+    def get_current(self, name: str) -> F32:
+        """Return the current values, [rows, cols], from pservers too; read-only."""
+        if not self._is_live(name):
+            return self.get_array(name)
+        out = np.empty(self.get_shape(name), dtype=np.float32)
+        for keys in split_keys(*out.shape):
+            out[int(keys[0]) : int(keys[-1]) + 1] = self.get_rows({name: keys})[name]
+        return out
+
+    def get_rows(self, keys: Mapping[str, U64]) -> dict[str, F32]:
+        """Return the current rows [k, cols] of each parameter, those from pservers in one call."""
+        live = {name: own for name, own in keys.items() if self._is_live(name)}
+        found = self._live.read(live) if self._live is not None and live else {}
+        return {
+            name: found[name] if name in live else np.take(self.get_array(name), own.astype(np.intp), axis=0)
+            for name, own in keys.items()
+        }
+
+    def _is_live(self, name: str) -> bool:
+        return self._live is not None and name in self._live.names
+
+    def attach(self, live: LiveTables) -> None:
+        """Leave these tables to the pservers until the program ends, and release their values here."""
+        self._live = live
+        for name in live.names:
+            self._values.pop(name, None)
+
+    def detach(self) -> None:
+        """Take all values from the pservers, to train in this process alone."""
+        if self._live is not None:
+            self._values.update({name: self.get_current(name) for name in self._live.names})
+            self._live = None
+
+    __getitem__ = get
+
+    def set(self, name: str, value: Any) -> None:
+        """Copy `value` in; raises ValueError if its shape differs."""
+        self._replace(name, np.array(value, dtype=np.float32, order="C"))
+
+    def _replace(self, name: str, values: F32) -> None:
+        """Take `values` without a copy."""
+        shape = self.get_shape(name)
+        if values.shape != shape:
+            raise ValueError(f"parameter {name} has the shape {shape}, the value {values.shape}")
+        if self._live is not None:
+            raise RuntimeError(
+                f"parameter {name}: pservers hold the values from train() to the end of the program; set "
+                "them before"
+            )
+        self._values[name] = values
+        self.changed.add(name)
+
+    __setitem__ = set
+
+    def get_array(self, name: str) -> F32:
+        """Return the values themselves, [rows, cols]; training changes them in place."""
+        found = self._values.get(name)
+        if found is None:
+            found = self._values[name] = self._make_first(self.get_config(name))
+        return found
+
+    def _make_first(self, config: ParamConfig) -> F32:
+        if config.initializer is None:
+            return make_first_rows(config, np.arange(config.rows, dtype=np.uint64), get_settings().seed)
+        values = np.array(config.initializer(config.name), dtype=np.float32, order="C")
+        if values.size != config.rows * config.cols:
+            raise ValueError(f"parameter {config.name}: initializer gave {values.shape}, not {config.shape}")
+        return values.reshape(config.shape)
+
+    def serialize(self, name: str, f: IO[bytes]) -> None:
+        """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
+        rows, cols = self.get_shape(name)
+        f.write(_HEADER.pack(0, 4, rows * cols))
+        for keys in split_keys(rows, cols):
+            f.write(np.ascontiguousarray(self.get_rows({name: keys})[name], "<f4").data.cast("B"))
+
+    def deserialize(self, name: str, f: IO[bytes]) -> None:
+        """Read one parameter as `serialize` wrote it; raises ValueError if it is damaged."""
+        shape = self.get_shape(name)
+        header = f.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            raise ValueError(f"parameter {name}: {len(header)} bytes are too few for a header")
+        version, width, size = _HEADER.unpack(header)
+        if (version, width, size) != (0, 4, shape[0] * shape[1]):
+            raise ValueError(
+                f"parameter {name}: header (format {version}, {width} bytes a value, {size} values) does "
+                f"not fit its shape {shape}"
+            )
+        values = np.empty(shape, dtype="<f4")
+        left = values.reshape(-1).view(np.uint8)
+        while left.size and (data := f.read(min(left.size, CHUNK_BYTES))):
+            left[: len(data)] = np.frombuffer(data, np.uint8)
+            left = left[len(data) :]
+        if left.size or f.read(1):
+            raise ValueError(f"parameter {name}: {'fewer' if left.size else 'more'} bytes than {size} values")
+        self._replace(name, values.astype(np.float32, copy=False))
+
+    def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
+        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes."""
+        with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name in self._configs if names is None else names:
+                config = self.get_config(name)
+                size = _HEADER.size + 4 * config.rows * config.cols
+                _add_header(tar, name, size)
+                self.serialize(name, f)
+                _pad(tar, f, size)
+                encoded = param_config.encode(config)
+                _add_header(tar, name + _CONFIG_SUFFIX, len(encoded))
+                f.write(encoded)
+                _pad(tar, f, len(encoded))
+        self.written = True
+
+    @staticmethod
+    def from_tar(f: IO[bytes]) -> Parameters:
+        """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
+        try:
+            with tarfile.open(fileobj=f, mode="r:") as tar:
+                files = {info.name: info for info in tar if info.isfile()}
+                parameters = Parameters(_read_configs(tar, files))
+                for name in parameters:
+                    if name not in files:
+                        raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
+                    parameters.deserialize(name, _open_member(tar, files[name]))
+        except tarfile.TarError as e:
+            raise ValueError(f"not a tar file of parameters: {e}") from None
+        return parameters
+
+    def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
+        """Take the values of parameters that are both in a tar file and here."""
+        skip = set(exclude_params)
+        other = Parameters.from_tar(f)
+        for name in other.names():
+            if name in self and name not in skip:
+                self._replace(name, other.get_array(name))
+
+    def save(self, path: Path, names: Iterable[str] | None = None) -> None:
+        """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with part.open("wb") as f:
+                self.to_tar(f, names)
+                f.flush()
+                os.fsync(f.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _add_header(tar: tarfile.TarFile, name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    tar.addfile(info)
+
+
+def _pad(tar: tarfile.TarFile, f: IO[bytes], size: int) -> None:
+    """Complete a member, whose `size` bytes were written to `f`."""
+    rest = -size % tarfile.BLOCKSIZE
+    f.write(bytes(rest))
+    tar.offset += size + rest
+
+
+def _open_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    member = tar.extractfile(info)
+    assert member is not None  # it is a file
+    return member
+
+
+def _read_configs(tar: tarfile.TarFile, files: Mapping[str, tarfile.TarInfo]) -> dict[str, ParamConfig]:
+    configs = {}
+    for name, info in files.items():
+        if not name.endswith(_CONFIG_SUFFIX):
+            continue
+        try:
+            config = param_config.decode(_open_member(tar, info).read())
+        except ValueError as e:
+            raise ValueError(f"{name} in the tar file is damaged: {e}") from None
+        configs[config.name] = config
+    return configs

@@ -1,0 +1,290 @@
+"""A plan computes targets of a program: all that they need, in order, with arrays kept between steps.
+
+The ids of all lookups come first, so that the table rows of a batch can be fetched at once, and early. Then
+all operations run forward, and those between the loss and a parameter backward. Gradients of a value are
+added in the order of its users.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
+from .graph import BATCH, Graph, Value
+from .ops import OPS, Draw, Op, Step
+from .ops.base import FLOAT, ID, Array
+from .ops.dense import Concat
+from .ops.lookup import Lookup, find_tables
+
+Feeds = Mapping[str, Array | Sequences]
+Lookups = dict[str, list[tuple[Lookup, int]]]  # of each table, with the places of their ids
+Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchInput:
+    """A batch for a plan: its data among the results, and the table rows that it needs."""
+
+    plan: Plan
+    offsets: Mapping[str, Ids]
+    samples: int
+    results: list[Array]
+    rows: Mapping[str, Rows]
+
+    @property
+    def keys(self) -> dict[str, U64]:
+        """The keys of these rows."""
+        return {name: found.keys for name, found in self.rows.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """Values of the targets in new arrays, and the gradients of the loss, without training none.
+
+    errors: samples that costs found to be classified wrongly. sparse: unique keys of each table, and their
+    gradients [k, dim]; with a ShowClickEntry after shows and clicks: [k, 2 + dim].
+    """
+
+    samples: int
+    values: list[Array]
+    errors: int
+    dense: Mapping[str, F32]
+    sparse: Mapping[str, tuple[U64, F32]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """An operation, its place among all results, those of its inputs, and of inputs that need a gradient.
+
+    needed: their number among the inputs, and their place, the last one first.
+    """
+
+    place: int
+    op: Op
+    inputs: tuple[int, ...]
+    needed: tuple[tuple[int, int], ...]
+
+
+class Plan:
+    """The computation of `targets`, and of the gradients of `loss`, summed over its items.
+
+    `threads`: most that compute one operation; the results do not depend on their number.
+    params: all parameters that it reads; tables: those that are looked up, dense: the others; trained: those
+    with a gradient.
+    """
+
+    def __init__(
+        self, program: Graph, targets: Sequence[Value], loss: Value | None = None, threads: int = 1
+    ) -> None:
+        ends = [*targets] if loss is None else [*targets, loss]
+        for one in ends:
+            if one not in program:
+                raise ValueError(f"{one.name} is not a value of this program")
+        if loss is not None and loss.kind != "float":
+            raise ValueError(f"{loss.name} has {loss.kind} values, so it can't be the loss")
+        self._program = program
+        self._threads = threads
+        choice = _choose_ops(program, ends, trains=loss is not None)
+        self.tables = find_tables(choice)
+        self.params = {config.name: config for value in choice for config in value.params}
+        self.dense = [name for name in self.params if name not in self.tables]
+        places = {value: i for i, value in enumerate(choice)}
+        users = [one for _, inputs in choice.values() for one in inputs] + ends
+        self._targets = [places[one] for one in targets]
+        self._loss = -1 if loss is None else places[loss]
+        self._nodes: list[_Node] = []
+        self._lookups: Lookups = {}
+        learning: set[int] = set()  # places of values that depend on a parameter
+        for i, (value, (cls, inputs)) in enumerate(choice.items()):
+            own = tuple(places[one] for one in inputs)
+            needed = tuple((k, place) for k, place in enumerate(own) if place in learning)
+            if value.kind == "float" and (value.params or needed):
+                learning.add(i)
+            op = cls(value, [place in learning for place in own])
+            op.is_loss = value is loss
+            items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
+            op.sequence = value.name if value.op == "data" else "".join(items[:1])
+            if op.overwrites and users.count(inputs[0]) == 1:
+                before = self._nodes[own[0]].op
+                op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")
+            if isinstance(op, Lookup):
+                self._lookups.setdefault(value.params[0].name, []).append((op, own[0]))
+            self._nodes.append(_Node(i, op, own, needed[::-1]))
+            if isinstance(op, Concat) and len(value.shape) == 2:
+                for k, place in enumerate(own):
+                    self._settle(place, op, k, users)
+        self._order_steps()
+        self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
+
+    def _order_steps(self) -> None:
+        """Set the nodes of data, those before and after the lookups, and those of the way back."""
+        self._data = [node for node in self._nodes if node.op.value.op == "data"]
+        early = {place for found in self._lookups.values() for _, place in found}
+        reached = {self._loss}  # between the loss and a parameter
+        self._backward: list[_Node] = []
+        for node in reversed(self._nodes):
+            if node.place in early:
+                if node.op.value.params:
+                    raise ValueError(f"{node.op.value.name}: ids of a lookup can't depend on a parameter")
+                early.update(node.inputs)
+            if node.place in reached:
+                self._backward.append(node)
+                reached.update(place for _, place in node.needed)
+        self._early = [node for node in self._nodes if node.place in early and node not in self._data]
+        self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
+
+    def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
+        """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
+        node = self._nodes[place]
+        while node.op.value.op == "reshape" and users.count(node.op.value) == 1:
+            node = self._nodes[node.inputs[0]]
+        value = node.op.value
+        if isinstance(node.op, Lookup) and users.count(value) == 1 and value.size == value.shape[-1]:
+            node.op.home = concat, i
+            concat.filled.add(i)
+
+    def prepare(self, feeds: Feeds) -> BatchInput:
+        """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
+        if len(feeds) != len(self._data):
+            for name in feeds:
+                self._program.get(name)
+        offsets: dict[str, Ids] = {}
+        results: list[Any] = [None] * len(self._nodes)
+        samples = 0
+        for node in self._data:
+            value = node.op.value
+            results[node.place], own = _read_feed(value, feeds)
+            if own is not None:
+                offsets[value.name] = own
+            if value.has_batch:
+                size = len(results[node.place]) if own is None else len(own) - 1
+                samples = samples or size
+                if size != samples or size == 0:
+                    raise ValueError(f"{value.name} has {size} samples, expected {samples or 'at least one'}")
+        step = Step(params={}, offsets=offsets, counts={}, draw=None, threads=self._threads)
+        for node in self._early:
+            result = node.op.forward(step, *[results[i] for i in node.inputs])
+            # A copy: the next batch may be prepared before this one is computed.
+            results[node.place] = result if node.op.is_view else result.copy()
+        rows = self._find_rows(self._lookups, results)
+        return BatchInput(plan=self, offsets=offsets, samples=samples or 1, results=results, rows=rows)
+
+    def compute(
+        self,
+        batch: BatchInput,
+        params: Mapping[str, F32],
+        tables: Mapping[str, F32],
+        draw: Draw | None,
+        counts: dict[str, Ids],
+        between: Callable[[], object] = lambda: None,
+    ) -> StepResult:
+        """Compute forward, and with `draw` backward, over a batch. Calls `between` between two operations.
+
+        params: the dense values by name. tables: rows of the batch's keys. counts: sums of metrics so far.
+        """
+        step = Step(params=params, offsets=batch.offsets, counts=counts, draw=draw, threads=self._threads)
+        before = _core.set_floats()  # a library may have set this thread's floats for its own speed
+        try:
+            for table, found in self._lookups.items():
+                parts = [op.get_rows(batch.results[place].size) for op, place in found]
+                _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
+            self._run_forward(step, batch.results, between)
+            if draw is not None and self._loss >= 0:
+                self._run_backward(step, batch.results, between)
+            sparse = self._sum_rows(step, batch)
+        finally:
+            _core.set_floats(before)
+        values = [np.array(batch.results[i], order="C") for i in self._targets]
+        return StepResult(
+            samples=batch.samples, values=values, errors=step.errors, dense=step.param_grads, sparse=sparse
+        )
+
+    def _find_rows(self, lookups: Lookups, results: Sequence[Array]) -> dict[str, Rows]:
+        """Return the rows that lookups need; raises ValueError naming an id out of range."""
+        ids = {}
+        for table, found in lookups.items():
+            joined = np.concatenate([results[place].reshape(-1) for _, place in found])
+            ids[table] = self.params[table].rows, joined
+        try:
+            return find_rows(ids, self._threads) if ids else {}
+        except ValueError:
+            for table, found in lookups.items():
+                rows = self.params[table].rows
+                for op, place in found:
+                    for wrong in results[place][(results[place] < 0) | (results[place] >= rows)]:
+                        name = op.value.inputs[0].name
+                        raise ValueError(f"{name} has the id {wrong}, expected 0 to {rows - 1}") from None
+            raise
+
+    def _sum_rows(self, step: Step, batch: BatchInput) -> dict[str, tuple[U64, F32]]:
+        """Return the gradients of table rows, from those of the lookups that the loss depends on."""
+        learned: Lookups = {}
+        for table, found in self._lookups.items():
+            if own := [one for one in found if one[0].value.name in step.row_grads]:
+                learned[table] = own
+        rows = batch.rows if learned == self._lookups else self._find_rows(learned, batch.results)
+        sums = {}
+        for table, found in learned.items():
+            parts = [step.row_grads[op.value.name] for op, _ in found]
+            sums[table] = rows[table].keys, sum_rows(rows[table], parts, self._threads)
+        return sums
+
+    def _run_forward(self, step: Step, results: list[Array], between: Callable[[], object]) -> None:
+        for node in self._late:
+            try:
+                found = node.op.forward(step, *[results[i] for i in node.inputs])
+            except ValueError as e:
+                raise ValueError(f"{node.op.value.name}: {e}") from None
+            results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
+            between()
+
+    def _run_backward(self, step: Step, results: list[Array], between: Callable[[], object]) -> None:
+        # Of each value the gradients from its users, the last user's first.
+        grads = {self._loss: [np.ones(results[self._loss].shape, dtype=np.float32)]}
+        for node in self._backward:
+            parts = grads.pop(node.place, None)
+            if parts is None:
+                continue
+            grad = np.asarray(parts[0] if len(parts) == 1 else functools.reduce(np.add, reversed(parts)))
+            found = node.op.backward(step, grad, results[node.place], *[results[i] for i in node.inputs])
+            for k, i in node.needed:
+                own = found[k]
+                if own is not None:
+                    grads.setdefault(i, []).append(own)
+            between()
+
+
+def _choose_ops(program: Graph, ends: Iterable[Value], *, trains: bool) -> Choice:
+    """Return what `ends` need, data first, in the program's order, with class and inputs that compute it."""
+    needed = set(ends)
+    found: dict[Value, tuple[type[Op], tuple[Value, ...]]] = {}
+    data_first = sorted(program, key=lambda value: value.op != "data")
+    for value in reversed(data_first):
+        if value in needed:
+            found[value] = OPS[value.op].choose(value, program, trains=trains)
+            needed.update(found[value][1])
+    return dict(reversed(found.items()))
+
+
+def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
+    """Return the array of a data value, and the offsets of a sequence; raises ValueError unless it fits."""
+    given, shape = feeds.get(value.name), value.shape
+    items, offsets = (given.items, given.offsets) if isinstance(given, Sequences) else (given, None)
+    dtype, kinds, words = (FLOAT, "f", "floats") if value.kind == "float" else (ID, "iu", "whole numbers")
+    if isinstance(items, np.ndarray) and (offsets is not None) == value.is_sequence:
+        same = items.shape[1:] == shape[1:] and shape[0] in (BATCH, len(items))
+        if same and items.dtype.kind in kinds:
+            exact = items.dtype is dtype and items.flags.c_contiguous
+            return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets
+    found = "nothing" if given is None else repr(given)
+    if isinstance(items, np.ndarray):
+        had = "an array" if offsets is None else "Sequences"
+        found = f"{had} of {items.dtype}, shape {list(items.shape)}"
+    form = "Sequences" if value.is_sequence else "an array"
+    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; the feed has {found}")

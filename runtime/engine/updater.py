@@ -1,0 +1,139 @@
+"""Updaters apply gradients: in this process here, on pservers in remote.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from .. import _core
+from .arrays import F32, U64
+from .kernel_numbers import Optim, PackedOptim
+from .optimizer import Optimizer
+from .param_config import ParamConfig
+from .parameters import Parameters
+
+Sparse = Mapping[str, tuple[U64, F32]]
+Keys = Mapping[str, U64]
+
+
+class Updater(Protocol):
+    """Applies gradients to parameters.
+
+    1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
+    job makes the same calls of start, end_pass and finish. 3. `progress`, called often while a step is
+    computed, sends and receives without waiting. 4. update gets the samples of the batch and, with
+    `reads_ahead`, the keys of the next step. 5. After update and end_pass the arrays of the dense parameters
+    are current. 6. `finish` ends a successful training, `close` any.
+    """
+
+    reads_ahead: bool
+
+    def start(self) -> None: ...
+    def fetch(self, keys: Keys) -> Mapping[str, F32]: ...
+    def progress(self) -> None: ...
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None: ...
+    def count_dropped(self) -> Mapping[str, int]: ...
+    def end_pass(self) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class ParamRules:
+    """Parameters with their rules: trained in dense form, trained in sparse form, and static."""
+
+    def __init__(
+        self, configs: Mapping[str, ParamConfig], tables: frozenset[str], optimizer: Optimizer
+    ) -> None:
+        self.rules: dict[str, Optim] = {
+            name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
+        }
+        self.configs, self._optimizer = configs, optimizer
+        self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
+        self.dense = [name for name in self.rules if name not in self.sparse]
+        self._full = {name: _FullGrad(configs[name].shape) for name in self.dense if name in tables}
+
+    @property
+    def factor(self) -> float:
+        """Factor of the learning rate of the next update."""
+        return self._optimizer.factor
+
+    def collect_dense_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> dict[str, F32]:
+        """Return a full gradient for each dense parameter, including tables without sparse_update."""
+        return {
+            name: self._full[name].fill(*sparse[name]) if name in self._full else dense[name]
+            for name in self.dense
+        }
+
+
+class _FullGrad:
+    """A full gradient with the rows of a step, zero elsewhere. Keeps its array between steps."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._shape = shape
+        self._grad: F32 | None = None
+        self._touched: U64
+
+    def fill(self, keys: U64, grads: F32) -> F32:
+        """Return the array with these rows."""
+        if self._grad is None:
+            self._grad = np.zeros(self._shape, dtype=np.float32)
+        else:
+            self._grad[self._touched] = 0.0
+        self._grad[keys] = grads
+        self._touched = keys
+        return self._grad
+
+
+class LocalUpdater:
+    """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
+
+    reads_ahead = False
+
+    def __init__(self, params: ParamRules, parameters: Parameters) -> None:
+        self._params, self._parameters = params, parameters
+        self._slots: dict[str, F32 | None] = {}
+        self._step = self._samples = self._passes = 0
+
+    def start(self) -> None:
+        self._parameters.detach()
+        for name, rule in self._params.rules.items():
+            if name not in self._slots:
+                shape = (rule.state_floats, *self._parameters.get_shape(name))
+                self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
+
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+        """Return rows [k, dim] of each table."""
+        return self._parameters.get_rows(keys)
+
+    def progress(self) -> None:
+        pass
+
+    def count_dropped(self) -> Mapping[str, int]:
+        """Return the gradients that came too late, by parameter: none here."""
+        return {}
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+        """Apply one step."""
+        self._step += 1
+        self._samples += samples
+        for name, grad in self._params.collect_dense_grads(dense, sparse).items():
+            _core.apply_optim(*self._get_target(name), grad)
+        for name in self._params.sparse:
+            keys, grad = sparse[name]
+            cols = self._parameters.get_shape(name)[1]  # shows and clicks before them are for pservers
+            _core.apply_sparse(*self._get_target(name), keys, np.ascontiguousarray(grad[:, -cols:]))
+
+    def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
+        rule = self._params.rules[name].pack_at(self._samples, self._passes, self._params.factor)
+        return rule, self._step, self._parameters.get_array(name), self._slots[name]
+
+    def end_pass(self) -> None:
+        self._passes += 1
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

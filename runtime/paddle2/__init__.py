@@ -1,0 +1,1 @@
+"""PaddlePaddle 2's names, of static mode and of Fleet."""

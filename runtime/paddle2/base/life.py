@@ -1,0 +1,301 @@
+"""Life of a process in a Fleet job: its part, its server or its connection to the servers, and its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...client.client import Client
+from ...client.remote import RemoteUpdater, make_client
+from ...client.run import MODEL_NAME, Run
+from ...engine.entry import ANY
+from ...engine.plan import Plan
+from ...engine.strategy import Strategy
+from ...engine.updater import ParamRules, Updater
+from ...process.settings import Settings, build_pserver_options, get_settings, prepare
+from ...pserver import pserver
+from ...pserver.threads import Loaded
+from ...shared import env
+from .loading import Ports, deal_values, read_values
+from .role_maker import PaddleCloudRoleMaker, Part
+
+if TYPE_CHECKING:
+    from ..program.program import Program  # at run time it would import this module
+
+
+class RoleMaker(Protocol):
+    """Source of this process's part."""
+
+    def make_part(self) -> Part: ...
+
+
+class Fleet:
+    """State behind the functions of `pslaunch.runtime.fleet`: one for each process."""
+
+    def __init__(self) -> None:
+        self._part: Part | None = None
+        self._settings: Settings | None = None
+        self._run: Run | None = None
+        self._client: Client | None = None
+        self._program: Program | None = None  # that trains
+        self._updater: Updater | None = None  # of that program, once it is connected
+        self._loaded: Loaded | None = None  # by this server
+        self._steps = self._samples = 0
+        self._reported_s = 0.0
+
+    # -- part
+
+    def init(
+        self, role_maker: RoleMaker | None = None, is_collective: bool = False, strategy: object = None
+    ) -> None:
+        """Read this process's part in the job; the first function of a Fleet program.
+
+        Without `role_maker` the environment gives it. `strategy` is an argument of distributed_optimizer().
+        Raises EnvError, naming the variables that are missing or wrong.
+        """
+        if strategy is not None:
+            raise ValueError(
+                "fleet.init: give strategy to fleet.distributed_optimizer; it has no effect here"
+            )
+        if isinstance(role_maker, type):
+            name = role_maker.__name__  # type: ignore[unreachable]  # for users without a type checker
+            raise TypeError(f"fleet.init: {name} is a class; call it, {name}()")
+        part = (role_maker or PaddleCloudRoleMaker(is_collective)).make_part()
+        if part.note:
+            print(part.note, file=sys.stderr)
+        self._settings = prepare(
+            {
+                "pservers": ",".join(part.servers),
+                "num_gradient_servers": part.workers,
+                "trainer_id": 0 if part.is_server else part.index,
+            }
+        )
+        self._part = part
+
+    def _get_part(self) -> Part:
+        if self._part is None:
+            raise RuntimeError("call fleet.init() first: this process does not know its part in the job")
+        return self._part
+
+    def is_server(self) -> bool:
+        """Return True if this process is a server."""
+        return self._get_part().is_server
+
+    def is_worker(self) -> bool:
+        """Return True if this process is a worker."""
+        return not self._get_part().is_server
+
+    def is_first_worker(self) -> bool:
+        """Return True if this process is worker 0."""
+        return self.is_worker() and self._get_part().index == 0
+
+    def worker_index(self) -> int:
+        """Return the index of this process among those of its role."""
+        return self._get_part().index
+
+    server_index = worker_index
+
+    def worker_num(self) -> int:
+        """Return the number of workers."""
+        return self._get_part().workers
+
+    def server_num(self) -> int:
+        """Return the number of servers; 0 if this worker trains alone."""
+        return len(self._get_part().servers)
+
+    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return host:port of each server, joined with commas if `to_string`."""
+        return _join(self._get_part().servers, to_string=to_string)
+
+    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return host:port of each worker, joined with commas if `to_string`; none are needed."""
+        return _join(self._get_part().worker_endpoints, to_string=to_string)
+
+    # -- server
+
+    def init_server(self, dirname: str | None = None) -> None:
+        """Load the values that fleet.save_persistables() wrote to `dirname`, on every server.
+
+        Without `dirname` the training begins with the values of worker 0. Raises ValueError if the file is
+        missing or cut off, or has other shapes than the program, or values that are not finite.
+        """
+        part, settings = self._check_role("init_server", server=True)
+        if dirname is None:
+            return
+        program = self._program
+        if program is None or program.training is None:
+            raise RuntimeError(
+                f"fleet.init_server({dirname!r}): call minimize() of fleet.distributed_optimizer(optimizer) "
+                "first: servers take the values of the program that trains"
+            )
+        plan = Plan(program.graph, [], program.training.goal)
+        rules = ParamRules(plan.trained, plan.tables, program.training.optimizer)
+        if fixed := [name for name in program.graph.params if name not in rules.rules]:
+            raise ValueError(
+                f"fleet.init_server({dirname!r}): {', '.join(fixed)} does not learn, so servers do not have "
+                f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
+            )
+        values, sha256 = read_values(dirname, plan.trained)
+        count = len(plan.trained)
+        path = Path(dirname, MODEL_NAME).absolute()
+        print(f"loaded the values of {count} parameters from {path}, sha256 {sha256:.12}")
+        dense, sparse = settings.ports_num, settings.ports_num_for_sparse
+        ports = Ports(server=part.index, servers=len(part.servers), dense=dense, sparse=sparse)
+        dealt = deal_values(values, rules.dense, rules.sparse, ports)
+        self._loaded = Loaded(dealt, (part.index, len(part.servers)), sha256)
+
+    def run_server(self) -> None:
+        """Serve at POD_IP:PADDLE_PORT until all workers have stopped.
+
+        An error ends the program with its exit code.
+        """
+        part, settings = self._check_role("run_server", server=True)
+        host, port = env.split_addr(part.servers[part.index], "server_endpoints")
+        sys.stdout.flush()
+        if code := pserver.main(build_pserver_options(settings, host, str(port)), self._loaded):
+            raise SystemExit(code)
+
+    # -- worker
+
+    def set_program(self, program: Program) -> None:
+        """Take the program that trains with the servers: there is one for each process."""
+        if self._program is not None:
+            raise ValueError("fleet.distributed_optimizer: another program trains with the servers already")
+        self._program = program
+
+    def init_worker(self) -> None:
+        """Connect to all servers, and agree with the other workers on the initial values, those of worker 0.
+
+        If the startup program has not been run, the second part comes with it. A worker that trains alone
+        has no servers.
+        """
+        part, settings = self._check_role("init_worker", server=False)
+        if self._run is not None:
+            raise RuntimeError("fleet.init_worker: called twice")
+        settings = replace(settings, seed=get_settings().seed)  # paddle.seed() may be newer than init()
+        self._run = run = Run(settings, is_local=not part.servers)
+        if self._program is not None:
+            self.note_initialized()
+        elif part.servers:
+            self._client = make_client(settings, Strategy(), lambda text: run.log.say(text))
+            with run.guard():
+                self._client.connect()
+            run.note_connected(self._client)
+
+    def note_initialized(self) -> None:
+        """Connect the program that trains, once its parameters and the worker are there."""
+        program, run = self._program, self._run
+        if program is None or run is None or self._updater is not None:
+            return
+        parameters = program.startup.parameters if program.startup else None
+        if parameters is None or program.training is None:
+            return
+        plan = Plan(program.graph, [], program.training.goal)
+        optimizer = program.training.optimizer
+        updater = run.make_updater(plan.trained, plan.tables, parameters, optimizer)
+        with run.guard():
+            updater.start()
+        self._client = updater.client if isinstance(updater, RemoteUpdater) else None
+        self._updater = updater
+
+    def refuse_alone(self) -> None:
+        """Raise RuntimeError if this job has servers: a program that trains alone would not use them."""
+        if self._part is not None and self._part.servers:
+            raise RuntimeError(
+                "Executor.run: this job has servers, but the program trains in this process alone; "
+                "call minimize() of fleet.distributed_optimizer(optimizer)"
+            )
+
+    def get_updater(self, program: Program) -> Updater:
+        """Return the updater of the program that trains."""
+        if self._updater is None or program is not self._program:
+            raise RuntimeError("Executor.run: call fleet.init_worker() before the first step of training")
+        return self._updater
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Wrap calls to servers: if one is gone for good, the process ends with a line that says so."""
+        return self._get_run("init_worker").guard()
+
+    def report_step(self, samples: int, loss: npt.NDArray[np.float32]) -> None:
+        """Report the progress of this worker, at most once in a while."""
+        self._steps += 1
+        self._samples += samples
+        progress = self._get_run("init_worker").progress
+        if progress.is_due():
+            now_s = time.monotonic()
+            speed = self._samples / (now_s - self._reported_s) if self._reported_s else 0.0
+            self._samples, self._reported_s = 0, now_s
+            progress.report(**{"pass": 0}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed)
+
+    def barrier_worker(self) -> None:
+        """Wait until all workers have called this, or have stopped. Others may go on without this one."""
+        run = self._get_run("barrier_worker")
+        with run.guard():
+            if self._updater is not None:
+                self._updater.end_pass()
+            elif self._client is not None:
+                self._client.barrier()
+
+    def gather(self, data: bytes, where: str) -> list[bytes]:
+        """Return the bytes of every worker, in order; all workers call it."""
+        run = self._get_run(where)
+        if self._client is None:
+            return [data]
+        with run.guard():
+            if self._updater is not None:
+                self._updater.end_pass()
+            return self._client.gather(data)
+
+    def shrink(self, threshold: float | None = None) -> None:
+        """Give back rows of tables with an entry rule, those with a score below `threshold`; on all workers.
+
+        docs/training.md has the scores.
+        """
+        run = self._get_run("shrink")
+        params = self._program.graph.params.values() if self._program else ()
+        names = [config.name for config in params if config.entry != ANY]
+        if not names or self._updater is None or self._client is None:
+            raise ValueError("fleet.shrink has no effect: no table with an entry rule is on servers")
+        with run.guard():
+            self._updater.end_pass()
+            for name in names:
+                self._client.shrink(name, score=threshold or 0.0)
+
+    def stop_worker(self) -> None:
+        """Report to the servers that this worker has finished; they end when all have."""
+        run = self._get_run("stop_worker")
+        with run.guard():
+            if self._updater is not None:
+                self._updater.finish()
+            elif self._client is not None:
+                self._client.finish()
+
+    def _check_role(self, where: str, *, server: bool) -> tuple[Part, Settings]:
+        part = self._get_part()
+        assert self._settings is not None  # with the part
+        if part.is_server != server:
+            own, asked = ("server", "is_worker") if part.is_server else ("worker", "is_server")
+            raise RuntimeError(
+                f"fleet.{where}: this process is {own} {part.index}; call it only if fleet.{asked}() is True"
+            )
+        return part, self._settings
+
+    def _get_run(self, where: str) -> Run:
+        self._check_role(where, server=False)
+        if self._run is None:
+            raise RuntimeError(f"fleet.{where}: call fleet.init_worker() first")
+        return self._run
+
+
+def _join(endpoints: tuple[str, ...], *, to_string: bool) -> list[str] | str:
+    return ",".join(endpoints) if to_string else list(endpoints)
+
+
+FLEET = Fleet()

@@ -1,0 +1,106 @@
+"""Modes of a Fleet training by PaddlePaddle's names (docs/training.md). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...engine.strategy import Strategy
+from ...shared import env
+
+GEO_STEPS = 100  # PaddlePaddle's update_frequency
+_FIELDS = ("a_sync", "a_sync_configs")
+# Queues, threads and waits of PaddlePaddle's communicator, which change no result.
+_TUNING = frozenset((
+    "independent_recv_thread", "launch_barrier", "max_merge_var_num", "min_send_grad_num_before_recv",
+    "runtime_split_send_recv", "send_queue_size", "send_wait_times", "thread_pool_size",
+))  # fmt: skip
+
+
+class DistributedStrategy:
+    """`a_sync` False: sync, the default; True: async; with `a_sync_configs = {"k_steps": n}` geo.
+
+    Fields of `a_sync_configs` that only tune PaddlePaddle's communicator have no effect.
+    """
+
+    a_sync: bool
+    a_sync_configs: Mapping[str, int]
+
+    def __init__(self) -> None:
+        self.a_sync = False
+        self.a_sync_configs = {}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _FIELDS:
+            hint = env.suggest(name, _FIELDS, "; remove it")
+            raise AttributeError(f"DistributedStrategy.{name}={value!r} has no effect in this runtime{hint}")
+        if name == "a_sync" and not isinstance(value, bool):
+            raise TypeError(f"DistributedStrategy.a_sync={value!r}, expected True or False")
+        if name == "a_sync_configs":
+            _check_configs(value)
+        super().__setattr__(name, value)
+
+    def make_strategy(self) -> Strategy:
+        """Return the mode. Raises ValueError for a_sync_configs that have no effect."""
+        _check_configs(self.a_sync_configs)  # the dict may have been changed since
+        if not self.a_sync and self.a_sync_configs.keys() - _TUNING:
+            raise ValueError(
+                f"DistributedStrategy.a_sync_configs={dict(self.a_sync_configs)!r} has no effect without "
+                "a_sync=True"
+            )
+        if not self.a_sync:
+            return Strategy()
+        k_steps = self.a_sync_configs.get("k_steps", 0)
+        return Strategy(mode="geo", k_steps=k_steps) if k_steps > 0 else Strategy(mode="async")
+
+
+def _check_configs(value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f'DistributedStrategy.a_sync_configs={value!r}, expected a dict, as {{"k_steps": 100}}'
+        )
+    for name, number in value.items():
+        where = f"DistributedStrategy.a_sync_configs: {name}={number!r}"
+        if name in _TUNING:
+            continue
+        if name != "k_steps":
+            hint = env.suggest(name, ["k_steps"], ": remove it")
+            raise ValueError(f"{where} has no effect in this runtime{hint}")
+        if number != -1:  # PaddlePaddle's default: async
+            env.parse_int(number, "DistributedStrategy.a_sync_configs: k_steps")
+
+
+class StrategyFactory:
+    """The older names of the modes."""
+
+    @staticmethod
+    def create_sync_strategy() -> Strategy:
+        """Return sync: a step waits for all workers."""
+        return Strategy()
+
+    @staticmethod
+    def create_half_async_strategy() -> Strategy:
+        """Return half_async: a push waits for its own answer."""
+        return Strategy(mode="half_async")
+
+    @staticmethod
+    def create_async_strategy() -> Strategy:
+        """Return async: a worker goes on while its pushes are on their way."""
+        return Strategy(mode="async")
+
+    @staticmethod
+    def create_geo_strategy(update_frequency: int = GEO_STEPS) -> Strategy:
+        """Return geo: a worker trains its own copy, and exchanges changes every `update_frequency` steps."""
+        return Strategy(mode="geo", k_steps=update_frequency)
+
+
+def resolve_strategy(value: object) -> Strategy:
+    """Return the mode of a strategy of either kind; sync for None."""
+    if value is None:
+        return Strategy()
+    if isinstance(value, DistributedStrategy):
+        return value.make_strategy()
+    if isinstance(value, Strategy):
+        return value
+    raise TypeError(
+        f"strategy={value!r}, expected fleet.DistributedStrategy() or one of fleet.StrategyFactory"
+    )

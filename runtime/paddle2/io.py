@@ -1,0 +1,194 @@
+"""`DataLoader.from_generator` of static mode: batches of a reader for the variables of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.feeder import read_column
+from ..v2.reader import batch, buffered
+from .core import EOFException
+from .program.program import DTYPES, Variable, default_main_program
+
+__all__ = ["DataLoader"]
+
+Feed = dict[str, npt.NDArray[Any]]
+Reader = Callable[[], Iterable[Any]]
+
+
+class DataLoader:
+    """Source of GeneratorLoader, by its name in PaddlePaddle."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            "io.DataLoader(dataset) is not in this runtime; DataLoader.from_generator(feed_list=...) takes a "
+            "reader, as set_sample_list_generator(paddle.batch(reader, batch_size))"
+        )
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+    ) -> GeneratorLoader:
+        """Return a loader that reads up to `capacity` batches ahead.
+
+        `use_double_buffer`, `use_multiprocess` and `drop_last` have no effect: one thread reads, and batches
+        are taken as they are.
+        """
+        if not feed_list or not all(isinstance(one, Variable) for one in feed_list):
+            raise TypeError(
+                f"DataLoader.from_generator: feed_list={feed_list!r}, expected variables of static.data"
+            )
+        loader = GeneratorLoader(feed_list, capacity or 2, iterable=iterable, return_list=return_list)
+        if not iterable:
+            default_main_program().loaders.append(loader)
+        return loader
+
+
+class GeneratorLoader:
+    """Batches of a reader for variables of a program, read ahead by a thread.
+
+    Not iterable: start() begins a pass, each Executor.run() of the program takes a batch, at the end
+    core.EOFException is raised, and reset() ends the pass. Iterable: a `for` loop gives lists of one feed.
+    `end` is called at the end of a pass, so that a waiting reader returns.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        capacity: int,
+        *,
+        iterable: bool,
+        return_list: bool,
+        end: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._variables, self._capacity, self._end = list(variables), capacity, end
+        self._iterable, self._return_list = iterable, return_list
+        self._read: Callable[[], Generator[Feed, None, None]] | None = None
+        self._pass: Generator[Feed, None, None] | None = None
+        self._next: Feed | None = None  # seen by peek()
+
+    # -- sources
+
+    def set_sample_generator(
+        self, reader: Reader, batch_size: int, drop_last: bool = True, places: object = None
+    ) -> GeneratorLoader:
+        """Take a reader of samples: a tuple with an item for each variable."""
+        return self.set_sample_list_generator(batch(reader, batch_size, drop_last))
+
+    def set_sample_list_generator(self, reader: Reader, places: object = None) -> GeneratorLoader:
+        """Take a reader of batches: lists of samples."""
+        return self._set(reader, self._stack_samples)
+
+    def set_batch_generator(self, reader: Reader, places: object = None) -> GeneratorLoader:
+        """Take a reader of batches: an array for each variable, or a dict of them."""
+        return self._set(reader, self._take_arrays)
+
+    decorate_sample_generator = set_sample_generator
+    decorate_sample_list_generator = set_sample_list_generator
+    decorate_batch_generator = set_batch_generator
+
+    def _set(self, reader: Reader, convert: Callable[[Any], Feed]) -> GeneratorLoader:
+        if not callable(reader):
+            raise TypeError(f"DataLoader: {reader!r}, expected a reader of batches, as paddle.batch makes")
+        self._read = buffered(lambda: map(convert, reader()), self._capacity, self._end)
+        return self
+
+    def _stack_samples(self, samples: Sequence[Any]) -> Feed:
+        found: Feed = {}
+        for place, variable in enumerate(self._variables):
+            read = read_column(variable, samples, place) if isinstance(samples, list | tuple) else None
+            if read is not None:
+                found[variable.name] = read
+                continue
+            try:
+                column = [sample[place] for sample in samples]
+            except (IndexError, TypeError):
+                raise ValueError(
+                    f"{variable.name}: a sample has no item {place}; the reader must give lists of samples, "
+                    f"each with {len(self._variables)} items"
+                ) from None
+            found[variable.name] = self._shape(variable, column)
+        return found
+
+    def _take_arrays(self, arrays: Any) -> Feed:
+        if isinstance(arrays, Mapping):
+            return dict(arrays)
+        if len(arrays) != len(self._variables):
+            raise ValueError(
+                f"DataLoader: a batch has {len(arrays)} arrays for {len(self._variables)} variables"
+            )
+        return {one.name: np.asarray(array) for one, array in zip(self._variables, arrays, strict=True)}
+
+    def _shape(self, variable: Variable, column: Sequence[Any]) -> npt.NDArray[Any]:
+        """Return the items of a variable as an array of its shape."""
+        try:
+            array = np.asarray(column)
+            if array.dtype.kind == ("f" if variable.kind == "float" else "i") or (
+                variable.kind == "float" and array.dtype.kind == "i"
+            ):
+                shape = [len(column), *variable.shape[1:]]
+                return array.astype(DTYPES[variable.kind], copy=False).reshape(shape)
+            cause = f"they are {array.dtype}"
+        except (ValueError, OverflowError) as e:
+            cause = str(e)
+        raise ValueError(
+            f"{variable.name}: the reader's items do not fit {DTYPES[variable.kind]}, shape "
+            f"{list(variable.shape)}: {cause}"
+        )
+
+    # -- passes
+
+    def start(self) -> None:
+        """Begin a pass."""
+        if self._iterable:
+            raise RuntimeError("DataLoader.start: this loader is iterable; use it in a `for` loop")
+        if self._pass is not None:
+            raise RuntimeError("DataLoader.start: a pass is going on; call reset() first")
+        self._pass = self._open()
+
+    def reset(self) -> None:
+        """End the pass, and forget what was read ahead."""
+        if self._pass is not None:
+            self._pass.close()
+        self._pass = self._next = None
+
+    @property
+    def is_started(self) -> bool:
+        """True during a pass."""
+        return self._pass is not None
+
+    def peek(self) -> Feed | None:
+        """Return the batch that take() will return; None at the end of the pass."""
+        if self._next is None and self._pass is not None:
+            self._next = next(self._pass, None)
+        return self._next
+
+    def take(self) -> Feed:
+        """Return the next batch of the pass. Raises EOFException at its end."""
+        feed, self._next = self.peek(), None
+        if feed is None:
+            raise EOFException("the data of the DataLoader is at its end: call reset(), then start() again")
+        return feed
+
+    def _open(self) -> Generator[Feed, None, None]:
+        if self._read is None:
+            raise RuntimeError("DataLoader: it has no reader yet; call set_sample_list_generator() first")
+        return self._read()
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._iterable:
+            raise TypeError("DataLoader: iterable=False; call start(), then Executor.run() without feed")
+        for feed in self._open():
+            yield [list(feed.values())] if self._return_list else [feed]
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self)

@@ -1,0 +1,25 @@
+"""Layer classes of static mode by PaddlePaddle 2's names."""
+
+from ..program import initializer
+from . import functional
+from .layers import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    Dropout,
+    Embedding,
+    HSigmoidLoss,
+    Layer,
+    LayerList,
+    Linear,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+
+__all__ = [
+    "BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer",
+    "LayerList", "Linear", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
+]  # fmt: skip

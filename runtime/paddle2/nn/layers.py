@@ -1,0 +1,251 @@
+"""Layers as objects: a call adds operations to the default main program. Its calls share parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from ...engine.param_config import ParamConfig
+from ..program.param_attr import Attr, make_param
+from ..program.program import Variable, add_to_main, add_value, make_unique_name, parse_dtype
+from ..program.tensor import look_up
+from . import functional
+
+
+class Layer:
+    """Base of all layers: a subclass defines `forward`, and its objects are called."""
+
+    training = True
+    forward: Callable[..., Any]  # defined by each subclass
+
+    def __init__(self, name_scope: str | None = None, dtype: str = "float32") -> None:
+        self._full_name = make_unique_name(name_scope or type(self).__name__.lower())
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        return self.forward(*inputs, **options)
+
+    def full_name(self) -> str:
+        """Return the unique name of the layer."""
+        return self._full_name
+
+    def add_sublayer(self, name: str, sublayer: Layer) -> Layer:
+        """Set a layer as an attribute, and return it."""
+        if not isinstance(sublayer, Layer):
+            raise TypeError(f"{self._full_name}.add_sublayer({name!r}): {sublayer!r} is not a layer")
+        setattr(self, name, sublayer)
+        return sublayer
+
+    def sublayers(self, include_self: bool = False) -> list[Layer]:
+        """Return all layers that are attributes, and those of theirs."""
+        found: dict[Layer, None] = {self: None} if include_self else {}
+        for value in vars(self).values():
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, Layer):
+                    found.update(dict.fromkeys([one, *one.sublayers()]))
+        return list(found)
+
+    def parameters(self, include_sublayers: bool = True) -> list[ParamConfig]:
+        """Return the parameters of the layer and its sublayers."""
+        layers = self.sublayers(include_self=True) if include_sublayers else [self]
+        found = [
+            value for layer in layers for value in vars(layer).values() if isinstance(value, ParamConfig)
+        ]
+        return list({config.name: config for config in found}.values())
+
+    def create_parameter(
+        self,
+        shape: Sequence[int],
+        attr: Attr = None,
+        dtype: object = None,
+        is_bias: bool = False,
+        default_initializer: Any = None,
+    ) -> Variable:
+        """Return a new parameter as a variable of the default main program."""
+        return create_parameter(shape, dtype or "float32", None, attr, is_bias, default_initializer)
+
+    def train(self) -> None:
+        """Let a later call add the operations of training, as dropout."""
+        self._set_training(True)
+
+    def eval(self) -> None:
+        """Let a later call add no operations of training."""
+        self._set_training(False)
+
+    def _set_training(self, value: bool) -> None:
+        for layer in self.sublayers(include_self=True):
+            layer.training = value
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            f"layer {self._full_name} of a static program has no values: there is no imperative mode here; "
+            "static.save and static.load write and read those of a program"
+        )
+
+    state_dict = set_state_dict = set_dict = to = _refuse
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: object,
+    name: str | None = None,
+    attr: Attr = None,
+    is_bias: bool = False,
+    default_initializer: Any = None,
+) -> Variable:
+    """Return a parameter as a variable of the default main program."""
+    own = name or f"{make_unique_name('parameter')}.w_0"
+    if parse_dtype(dtype, own) != "float":
+        raise ValueError(f"{own}: dtype={dtype!r}, expected float32")
+    config = make_param(default_initializer if attr is None else attr, own, shape, is_bias=is_bias)
+    return add_to_main(Variable(name=config.name, op="parameter", shape=tuple(shape), params=(config,)))
+
+
+class Linear(Layer):
+    """x W + b."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        weight_attr: Attr = None,
+        bias_attr: Attr = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        own = self._full_name
+        self.weight = make_param(weight_attr, f"{own}.w_0", (in_features, out_features), is_bias=False)
+        self.bias = None
+        if bias_attr is not False:
+            self.bias = make_param(bias_attr, f"{own}.b_0", (out_features,), is_bias=True)
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        (x,) = inputs
+        params = [self.weight] if self.bias is None else [self.weight, self.bias]
+        keeps = len(x.shape) - 1 if isinstance(x, Variable) else 1
+        name = f"{make_unique_name(self._full_name)}.tmp_0"
+        return add_value("fc", [x], {"keeps": keeps, "size": self.weight.cols}, params, name=name)
+
+
+class Embedding(Layer):
+    """The table row of each id. `sparse`: only the rows of a batch are fetched and updated."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+        weight_attr: Attr = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        shape = num_embeddings, embedding_dim
+        self._padding = padding_idx
+        self.weight = make_param(weight_attr, f"{self._full_name}.w_0", shape, is_bias=False, sparse=sparse)
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        (x,) = inputs
+        return look_up(x, self.weight, self._padding, self._full_name)
+
+
+class Call(Layer):
+    """A function of nn.functional as a layer: its arguments without defaults are inputs of a call."""
+
+    function: ClassVar[Callable[..., Variable]]
+    takes: ClassVar[inspect.Signature]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        try:
+            self._options = self.takes.bind(*args, **options).arguments
+        except TypeError as e:
+            raise TypeError(f"nn.{type(self).__name__}: {e}") from None
+        super().__init__(self._options.pop("name", None))
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        training = {"training": self.training} if type(self).function is functional.dropout else {}
+        return type(self).function(*inputs, **{**self._options, **training, **options})
+
+
+def _make_layer(name: str, function: Callable[..., Variable]) -> type[Call]:
+    """Make the class of a layer that calls a function with the options of its constructor."""
+    every = inspect.signature(function).parameters.values()
+    own = [one for one in every if one.default is not one.empty and one.name not in ("training", "dtype")]
+    takes = inspect.Signature(own)
+    body = {"function": staticmethod(function), "takes": takes, "__signature__": takes}
+    body |= {"__doc__": f"nn.functional.{function.__name__} as a layer.", "__module__": __name__}
+    return type(name, (Call,), body)
+
+
+ReLU = _make_layer("ReLU", functional.relu)
+Sigmoid = _make_layer("Sigmoid", functional.sigmoid)
+Tanh = _make_layer("Tanh", functional.tanh)
+Softmax = _make_layer("Softmax", functional.softmax)
+Dropout = _make_layer("Dropout", functional.dropout)
+BCELoss = _make_layer("BCELoss", functional.binary_cross_entropy)
+BCEWithLogitsLoss = _make_layer("BCEWithLogitsLoss", functional.binary_cross_entropy_with_logits)
+CrossEntropyLoss = _make_layer("CrossEntropyLoss", functional.cross_entropy)
+
+
+class HSigmoidLoss(Layer):
+    """nn.functional.hsigmoid_loss with its parameters. `is_custom`: calls give the paths of the labels."""
+
+    def __init__(
+        self,
+        feature_size: int,
+        num_classes: int,
+        weight_attr: Attr = None,
+        bias_attr: Attr = None,
+        is_custom: bool = False,
+        is_sparse: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._classes, own = num_classes, self._full_name
+        rows = num_classes if is_custom else num_classes - 1
+        if rows < 1:
+            raise ValueError(f"{own}: num_classes={num_classes}, expected at least {2 - is_custom}")
+        self.weight = make_param(weight_attr, f"{own}.w_0", (rows, feature_size), is_bias=False)
+        self.bias = None
+        if bias_attr is not False:
+            self.bias = make_param(bias_attr, f"{own}.b_0", (rows, 1), is_bias=True)
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        input, label, *path = inputs
+        parameters = self._classes, self.weight, self.bias
+        return functional.hsigmoid_loss(input, label, *parameters, *path, **options)
+
+
+class LayerList(Layer):
+    """A list of layers."""
+
+    def __init__(self, sublayers: Iterable[Layer] = ()) -> None:
+        super().__init__()
+        self._layers = list(sublayers)
+
+    def append(self, sublayer: Layer) -> LayerList:
+        """Add a layer at the end."""
+        self._layers.append(sublayer)
+        return self
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self._layers)
+
+    def __getitem__(self, index: int) -> Layer:
+        return self._layers[index]
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+
+class Sequential(LayerList):
+    """Layers one after the other."""
+
+    def __init__(self, *layers: Layer) -> None:
+        super().__init__(layers)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        (x,) = inputs
+        for layer in self:
+            x = layer(x)
+        return x

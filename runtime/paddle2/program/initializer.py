@@ -1,0 +1,201 @@
+"""Initial values of parameters by PaddlePaddle 2's names. They depend on seed, name and place alone."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import _core
+from ...engine.arrays import F32
+from ...engine.attr import Initializer as Maker
+from ...engine.kernel_numbers import KINDS, InitialKind
+from ...process.settings import get_settings
+
+__all__ = [
+    "Assign", "Constant", "Initializer", "KaimingNormal", "KaimingUniform", "Normal", "TruncatedNormal",
+    "Uniform", "XavierNormal", "XavierUniform",
+]  # fmt: skip
+
+DRAWS = 8  # of a truncated value; later ones are needed once in 10**10 values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """Initial values as a parameter's configuration has them. std: half the width if uniform."""
+
+    kind: InitialKind = "normal"
+    mean: float = 0.0
+    std: float = 0.0
+    make: Maker | None = None  # returns all values, in place of the others
+
+
+class Initializer(ABC):
+    """Base of all initial values."""
+
+    @abstractmethod
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        """Return the initial values of a parameter of a shape."""
+
+
+class Constant(Initializer):
+    """The same value everywhere."""
+
+    def __init__(self, value: float = 0.0) -> None:
+        self._value = float(value)
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return Beginning(mean=self._value)
+
+
+class Uniform(Initializer):
+    """Even between `low` and `high`."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, name: str | None = None) -> None:
+        if low > high:
+            raise ValueError(f"initializer.Uniform: low={low} is above high={high}")
+        self._low, self._high = float(low), float(high)
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return _spread((self._low + self._high) / 2, (self._high - self._low) / 2)
+
+
+class Normal(Initializer):
+    """Normal distribution."""
+
+    def __init__(self, mean: float = 0.0, std: float = 1.0, name: str | None = None) -> None:
+        _check_std(std, "Normal")
+        self._mean, self._std = float(mean), float(std)
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return Beginning(mean=self._mean, std=self._std)
+
+
+class TruncatedNormal(Normal):
+    """Normal distribution, without values further than 2 std from the mean."""
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        make = _TruncatedMaker(shape=tuple(shape), mean=self._mean, std=self._std)
+        return Beginning(mean=self._mean, std=self._std, make=make)
+
+
+class XavierUniform(Initializer):
+    """Even, with a variance of 2 / (fan_in + fan_out) (Glorot and Bengio, AISTATS 2010)."""
+
+    def __init__(
+        self, fan_in: float | None = None, fan_out: float | None = None, name: str | None = None
+    ) -> None:
+        self._fans = fan_in, fan_out
+
+    def _find_std(self, shape: Sequence[int]) -> float:
+        fan_in, fan_out = (
+            own or own_size for own, own_size in zip(self._fans, _find_fans(shape), strict=True)
+        )
+        return math.sqrt(2.0 / (fan_in + fan_out))
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return _spread(0.0, math.sqrt(3.0) * self._find_std(shape))
+
+
+class XavierNormal(XavierUniform):
+    """Normal distribution with a variance of 2 / (fan_in + fan_out)."""
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return Beginning(std=self._find_std(shape))
+
+
+class KaimingUniform(Initializer):
+    """Even, with a variance of 2 / fan_in, for ReLU (He et al., ICCV 2015)."""
+
+    def __init__(
+        self, fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
+    ) -> None:
+        if nonlinearity != "relu" or negative_slope:
+            raise ValueError(
+                f"initializer.{type(self).__name__}: nonlinearity={nonlinearity!r}, negative_slope="
+                f"{negative_slope}: only relu without a slope is in this runtime"
+            )
+        self._fan_in = fan_in
+
+    def _find_std(self, shape: Sequence[int]) -> float:
+        return math.sqrt(2.0 / (self._fan_in or _find_fans(shape)[0]))
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return _spread(0.0, math.sqrt(3.0) * self._find_std(shape))
+
+
+class KaimingNormal(KaimingUniform):
+    """Normal distribution with a variance of 2 / fan_in."""
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        return Beginning(std=self._find_std(shape))
+
+
+class Assign(Initializer):
+    """The given values."""
+
+    def __init__(self, value: Any, name: str | None = None) -> None:
+        self._values: F32 = np.array(value, dtype=np.float32)
+
+    def begin(self, shape: Sequence[int]) -> Beginning:
+        if self._values.shape != tuple(shape):
+            raise ValueError(
+                f"initializer.Assign: the value has the shape {list(self._values.shape)}, the parameter "
+                f"{list(shape)}"
+            )
+        return Beginning(make=_GivenMaker(self._values.shape, self._values.tobytes()))
+
+
+# Makers of equal values are equal: so several values of a program may share a parameter.
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenMaker:
+    shape: tuple[int, ...]
+    data: bytes
+
+    def __call__(self, name: str) -> F32:
+        return np.frombuffer(self.data, np.float32).reshape(self.shape)
+
+
+def _spread(mean: float, half: float) -> Beginning:
+    return Beginning(kind="uniform", mean=mean, std=half) if half else Beginning(mean=mean)
+
+
+def _check_std(std: float, name: str) -> None:
+    if not 0.0 <= std < float("inf"):
+        raise ValueError(f"initializer.{name}: std={std} must be finite and not negative")
+
+
+def _find_fans(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and columns of a matrix, of a vector its size twice, of more axes a convolution's."""
+    if len(shape) < 3:
+        return math.prod(shape[:1]), math.prod(shape[-1:])
+    return math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TruncatedMaker:
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+
+    def __call__(self, name: str) -> F32:
+        cols = self.shape[-1]
+        values: F32 = np.empty((math.prod(self.shape) // cols, cols), np.float32)
+        rows = np.arange(len(values), dtype=np.uint64)
+        left = np.ones(values.shape, np.bool_)
+        for draw in range(DRAWS):
+            fresh: F32 = np.empty_like(values)
+            table = _core.hash_name(f"{name}/{draw}" if draw else name)
+            _core.init_rows(fresh, rows, get_settings().seed, table, KINDS["normal"], 0.0, 1.0)
+            values[left] = fresh[left]
+            left = np.abs(values) > 2.0
+            if not left.any():
+                break
+        np.clip(values, -2.0, 2.0, out=values)
+        return (np.float32(self.mean) + np.float32(self.std) * values).reshape(self.shape)

@@ -1,0 +1,79 @@
+"""`ParamAttr` of static mode, and the configuration of a parameter from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...engine.entry import ANY, EntryAttr
+from ...engine.param_config import ParamConfig
+from ...engine.regularizer import L2Decay
+from .initializer import Constant, Initializer, XavierUniform
+
+
+@dataclass(frozen=True, slots=True)
+class ParamAttr:
+    """Attributes of a parameter. `learning_rate` multiplies the optimizer's."""
+
+    name: str | None = None
+    initializer: Initializer | None = None
+    learning_rate: float = 1.0
+    regularizer: L2Decay | None = None
+    trainable: bool = True
+    do_model_average: bool = True
+    need_clip: bool = True
+
+    def __post_init__(self) -> None:
+        for field, value, kind in (
+            ("initializer", self.initializer, Initializer),
+            ("regularizer", self.regularizer, L2Decay),
+        ):
+            if not isinstance(value, kind | None):
+                raise TypeError(f"ParamAttr: {field}={value!r}, expected one of nn.initializer or L2Decay")
+        if not 0.0 <= self.learning_rate < float("inf"):
+            raise ValueError(f"ParamAttr: learning_rate={self.learning_rate} must be finite and not negative")
+        if not self.need_clip:
+            raise ValueError("ParamAttr: need_clip=False is not in this runtime; leave it out")
+
+
+Attr = ParamAttr | Initializer | str | Literal[False] | None
+
+
+def make_param(
+    attr: Attr,
+    default_name: str,
+    shape: Sequence[int],
+    *,
+    is_bias: bool,
+    sparse: bool = False,
+    entry: EntryAttr = ANY,
+) -> ParamConfig:
+    """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
+
+    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle.
+    """
+    if isinstance(attr, Initializer):
+        attr = ParamAttr(initializer=attr)
+    elif isinstance(attr, str):
+        attr = ParamAttr(name=attr)
+    own = attr or ParamAttr()
+    if not isinstance(own, ParamAttr):
+        raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
+    begin = (own.initializer or (Constant() if is_bias else XavierUniform())).begin(shape)
+    rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
+    return ParamConfig(
+        name=own.name or default_name,
+        rows=rows,
+        cols=cols,
+        kind=begin.kind,
+        mean=begin.mean,
+        std=begin.std,
+        learning_rate=float(own.learning_rate),
+        decay=None if own.regularizer is None else own.regularizer.coeff,
+        is_static=not own.trainable,
+        sparse=sparse,
+        initializer=begin.make,
+        entry=entry,
+    )

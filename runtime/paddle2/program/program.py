@@ -1,0 +1,295 @@
+"""Programs of static mode: variables with operators, main and startup programs, and their guards."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ...engine import graph
+from ...engine.graph import BATCH, Kind, Value
+from ...engine.ops import find_form
+from ...engine.optimizer import Optimizer, make_loss_error
+from ...engine.param_config import ParamConfig
+from ...engine.parameters import Parameters
+
+DTYPES: Mapping[Kind, str] = {"float": "float32", "id": "int64"}
+_KINDS: Mapping[str, Kind] = {"float32": "float", "int64": "id"}
+
+
+class Variable(Value):
+    """Value of a static program. It has no numbers: Executor.run() computes and returns them."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> str:
+        """float32 or int64."""
+        return DTYPES[self.kind]
+
+    def be_minimized(self, optimizer: Optimizer) -> None:
+        """Let the default main program learn to reduce this variable in this process alone."""
+        set_training(self, optimizer, is_distributed=False)
+
+    def astype(self, dtype: object) -> Variable:
+        """Return the values in another dtype, float32 or int64."""
+        return add_value("cast", [self], {"to": parse_dtype(dtype, f"{self.name}.astype")})
+
+    def __add__(self, other: object) -> Variable:
+        return combine("add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> Variable:
+        return combine("subtract", self, other)
+
+    def __rsub__(self, other: object) -> Variable:
+        return combine("subtract", other, self)
+
+    def __mul__(self, other: object) -> Variable:
+        return combine("multiply", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: object) -> Variable:
+        return combine("divide", self, other)
+
+    def __neg__(self) -> Variable:
+        return self * -1.0
+
+    def __matmul__(self, other: Variable) -> Variable:
+        return add_value("matmul", [self, other], {"transpose": (False, False)})
+
+    def __getitem__(self, key: object) -> Variable:
+        return take_items(self, key)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(
+            f"variable {self.name} of a static program has no numbers yet: fetch them by "
+            f"Executor.run(fetch_list=[{self.name!r}]); there is no imperative mode here"
+        )
+
+    numpy = item = backward = __float__ = __int__ = __bool__ = __array__ = __len__ = __iter__ = _refuse
+
+
+def parse_dtype(dtype: object, where: str) -> Kind:
+    """Return the kind of values of a dtype; raises ValueError naming those that there are."""
+    name = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]
+    if name not in _KINDS:
+        raise ValueError(f"{where}: dtype={name!r}, expected float32 or int64")
+    return _KINDS[name]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """Goal and rule by which a program learns, from minimize() of an optimizer."""
+
+    loss: Variable  # of the user
+    goal: Variable  # its gradients are used: the loss, or this worker's share of it
+    optimizer: Any  # an optimizer.Optimizer
+    is_distributed: bool
+
+
+class Program:
+    """A main program, with its variables; or a startup program, with the parameters that it initializes."""
+
+    def __init__(self) -> None:
+        self.graph = graph.Graph()
+        self.configs: dict[str, ParamConfig] = {}  # of a startup program
+        self.parameters: Parameters | None = None  # of a startup program that was run
+        self.startup: Program | None = None  # of a main program with parameters
+        self.training: Training | None = None
+        self.loaders: list[Any] = []  # io.DataLoader that are not iterable
+        self.always: list[Variable] = []  # computed in each run: they count over all of them
+        self.session: Any = None  # of the executor
+        self.test_program: Program | None = None  # its clone for infer_from_dataset()
+
+    def clone(self, for_test: bool = False) -> Program:
+        """Return a program with the same variables and parameters that learns nothing.
+
+        `for_test` must be True: a second program that trains is not in this runtime.
+        """
+        if not for_test:
+            raise ValueError("Program.clone: for_test=False is not in this runtime; for_test=True is")
+        other = Program()
+        other.graph, other.startup = graph.Graph(self.graph), self.startup
+        return other
+
+    def global_block(self) -> Program:
+        """Return the program itself: it has one block."""
+        return self
+
+    def var(self, name: str) -> Value:
+        """Return a variable by its name; raises ValueError that names the nearest."""
+        return get_variable(self, name, "Program.var")
+
+    def all_parameters(self) -> list[ParamConfig]:
+        """Return the parameters of its variables, each with its `name` and `shape`."""
+        return list(self.graph.params.values())
+
+    def list_vars(self) -> list[Value]:
+        """Return its variables in the order of their definition."""
+        return list(self.graph)
+
+
+def get_variable(program: Program, name: str, where: str) -> Value:
+    """Return a variable by its name; raises ValueError that names the nearest."""
+    try:
+        return program.graph.get(name)
+    except KeyError as e:
+        raise ValueError(f"{where}: {e.args[0]}") from None
+
+
+@dataclass(slots=True)
+class _Defaults:
+    """The programs to which functions add."""
+
+    main: Program = field(default_factory=Program)
+    startup: Program = field(default_factory=Program)
+
+
+_defaults = _Defaults()
+
+
+def default_main_program() -> Program:
+    """Return the program to which functions add variables."""
+    return _defaults.main
+
+
+def default_startup_program() -> Program:
+    """Return the program to which functions add parameters."""
+    return _defaults.startup
+
+
+@contextlib.contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Let functions add to these programs in a `with` block."""
+    before = _defaults.main, _defaults.startup
+    given: tuple[object, ...] = main_program, startup_program or before[1]
+    for one in given:
+        if not isinstance(one, Program):
+            raise TypeError(f"program_guard: {one!r}, expected a static.Program")
+    _defaults.main, _defaults.startup = main_program, startup_program or before[1]
+    try:
+        yield
+    finally:
+        _defaults.main, _defaults.startup = before
+
+
+_counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+def set_training(loss: object, optimizer: object, *, is_distributed: bool, share: float = 1.0) -> Program:
+    """Let the default main program learn to reduce `loss` * `share`, and return it.
+
+    Raises ValueError for a loss that is not one value of the program.
+    """
+    main = _defaults.main
+    if not isinstance(loss, Variable) or loss not in main.graph:
+        name = loss.name if isinstance(loss, Variable) else repr(loss)
+        raise make_loss_error(name)
+    if loss.shape not in ((), (1,)):
+        raise ValueError(
+            f"minimize: {loss.name} has the shape {list(loss.shape)}, expected one value; "
+            "minimize its mean over the batch, paddle.mean(...)"
+        )
+    if main.training is not None:
+        raise ValueError(f"minimize: the program learns to reduce {main.training.loss.name} already")
+    goal = loss if share == 1.0 else loss * share
+    main.training = Training(loss=loss, goal=goal, optimizer=optimizer, is_distributed=is_distributed)
+    return main
+
+
+def make_unique_name(kind: str) -> str:
+    """Return a name that nothing has yet: `fc_0`, `fc_1`."""
+    return f"{kind}_{next(_counters[kind])}"
+
+
+def add_value(
+    op: str,
+    inputs: Sequence[Value],
+    attrs: Mapping[str, Any] | None = None,
+    params: Sequence[ParamConfig] = (),
+    *,
+    name: str | None = None,
+) -> Variable:
+    """Add the result of an operation to the default main program; raises ValueError, naming the variable."""
+    own = name or f"{make_unique_name(op)}.tmp_0"
+    for one in inputs:
+        if not isinstance(one, Variable):
+            raise TypeError(
+                f"{own}: input {one!r} is not a variable of a static program, as static.data makes"
+            )
+    attrs = attrs or {}
+    form = find_form(op, inputs, attrs, params, own)._asdict()
+    return add_to_main(
+        Variable(name=own, op=op, inputs=tuple(inputs), attrs=attrs, params=tuple(params), **form)
+    )
+
+
+def add_to_main(value: Variable) -> Variable:
+    """Add a value to the default main program, and its parameters to its startup program."""
+    main = _defaults.main
+    main.graph.add(value)
+    for config in value.params:
+        main.startup = main.startup or _defaults.startup
+        main.startup.configs[config.name] = config
+    return value
+
+
+def data(name: str, shape: Sequence[int | None], dtype: object = "float32", lod_level: int = 0) -> Variable:
+    """Return an input of the default main program: each run takes an array for it.
+
+    The first size may be free, None or -1: the number of samples. lod_level 1: each sample is a sequence of
+    items of `shape[1:]`.
+    """
+    if lod_level not in (0, 1):
+        raise ValueError(f"static.data({name!r}): lod_level={lod_level}, expected 0 or 1")
+    sizes = tuple(BATCH if size is None else int(size) for size in shape)
+    kind, attrs = parse_dtype(dtype, f"static.data({name!r})"), {"below": None}
+    return add_to_main(
+        Variable(name=name, op="data", shape=sizes, attrs=attrs, kind=kind, is_sequence=lod_level == 1)
+    )
+
+
+def combine(op: str, x: object, y: object) -> Variable:
+    """Return a sum, difference, product or quotient of two variables, or of one and a number."""
+    if isinstance(x, Variable) and isinstance(y, Variable):
+        return add_value(op, [x, y])
+    variable, number = (x, y) if isinstance(x, Variable) else (y, x)
+    if not isinstance(variable, Variable) or not isinstance(number, int | float):
+        raise TypeError(f"{op}: {x!r} and {y!r}: expected variables of a static program, or one and a number")
+    given = float(number)
+    scale, bias = {
+        "add": (1.0, given),
+        "subtract": (1.0, -given) if variable is x else (-1.0, given),
+        "multiply": (given, 0.0),
+        "divide": (1.0 / given if variable is x and given else 0.0, 0.0),
+    }[op]
+    if op == "divide" and not scale:
+        raise ValueError(
+            f"divide: {x!r} / {y!r}: only variables can be divided by a variable, not numbers, nor by 0"
+        )
+    return add_value("scale", [variable], {"scale": scale, "bias": bias})
+
+
+def take_items(x: Variable, key: object) -> Variable:
+    """Return x[key]: of each axis a slice, or one item without the axis; `...` are the axes between."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    for at in [i for i, one in enumerate(keys) if one is Ellipsis][:1]:
+        keys[at : at + 1] = [slice(None)] * (len(x.shape) - len(keys) + 1)
+    try:
+        parts = [_read_part(one) for one in keys]
+    except TypeError:
+        raise TypeError(f"{x.name}[{key!r}]: expected whole numbers, slices of them, or `...` once") from None
+    return add_value("slice", [x], {"parts": tuple(parts)})
+
+
+def _read_part(key: Any) -> int | list[int | None]:
+    if not isinstance(key, slice):
+        return operator.index(key)
+    return [None if one is None else operator.index(one) for one in (key.start, key.stop, key.step)]

@@ -1,0 +1,130 @@
+"""Files of static mode: the parameters of a program, and inference models.
+
+A model is the part of a program between inputs and results; its parameters are in a second file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...engine.graph import Value, sort_values
+from ...engine.param_config import ParamConfig
+from ...engine.parameters import Parameters
+from ..program.program import Program, Variable, default_main_program, get_variable
+
+SUFFIX = ".pdparams"
+FORMAT = "pslaunch inference model 1"
+MODEL, PARAMETERS = ".pdmodel", ".pdiparams"
+
+
+def get_parameters(program: Program | None, where: str) -> Parameters:
+    """Return the parameters of a program whose startup program was run."""
+    own = default_main_program() if program is None else program
+    found = own.startup.parameters if own.startup else None
+    if found is None:
+        raise RuntimeError(f"{where}: the program has no parameters yet; run its startup program first")
+    return found
+
+
+def save(program: Program, model_path: str, protocol: int = 4) -> None:
+    """Write the parameters of a program to `model_path`.pdparams, a tar file of v2's form.
+
+    `protocol` has no effect. The file is complete, old or absent at any time.
+    """
+    get_parameters(program, "static.save").save(Path(f"{model_path}{SUFFIX}"))
+
+
+def load(program: Program, model_path: str, executor: object = None, var_list: None = None) -> None:
+    """Take the parameters that static.save() wrote, before the first step with servers.
+
+    `executor` has no effect.
+    """
+    if var_list is not None:
+        raise ValueError("static.load: var_list is not in this runtime; leave it out")
+    with Path(f"{model_path}{SUFFIX}").open("rb") as f:
+        get_parameters(program, "static.load").init_from_tar(f)
+
+
+def save_inference_model(
+    path_prefix: str,
+    feed_vars: Variable | Sequence[Variable],
+    fetch_vars: Variable | Sequence[Variable],
+    executor: object = None,
+    *,
+    program: Program | None = None,
+) -> None:
+    """Write all between `feed_vars` and `fetch_vars` to `path_prefix`.pdmodel, as JSON, and .pdiparams.
+
+    `executor` has no effect. Raises ValueError if another input is needed.
+    """
+    main = default_main_program() if program is None else program
+    feeds = [feed_vars] if isinstance(feed_vars, Variable) else list(feed_vars)
+    fetches = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
+    needed = set(sort_values(fetches))
+    values = [value for value in main.graph if value in needed]
+    for value in values:
+        if value.op == "data" and value not in feeds:
+            raise ValueError(f"save_inference_model: {value.name} is needed too; add it to feed_vars")
+    names = [config.name for value in values for config in value.params]
+    data = {
+        "format": FORMAT,
+        "feeds": [one.name for one in feeds],
+        "fetches": [one.name for one in fetches],
+        "values": [_encode(value) for value in values],
+    }
+    path = Path(f"{path_prefix}{PARAMETERS}")
+    get_parameters(main, "save_inference_model").save(path, list(dict.fromkeys(names)))
+    Path(f"{path_prefix}{MODEL}").write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def _encode(value: Value) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "op": value.op,
+        "shape": value.shape,
+        "inputs": [one.name for one in value.inputs],
+        "attrs": dict(value.attrs),
+        "kind": value.kind,
+        "is_sequence": value.is_sequence,
+        "params": [config.name for config in value.params],
+    }
+
+
+def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]:
+    """Return a program, the names of its inputs and its results, as save_inference_model() wrote them.
+
+    `executor` has no effect. Raises ValueError if the files are of another kind or damaged.
+    """
+    path = Path(f"{path_prefix}{MODEL}")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"{path} is not an inference model of this runtime")
+    with Path(f"{path_prefix}{PARAMETERS}").open("rb") as f:
+        parameters = Parameters.from_tar(f)
+    program, startup = Program(), Program()
+    try:
+        for one in data["values"]:
+            configs = [parameters.get_config(name) for name in one["params"]]
+            program.graph.add(_decode(program, one, configs))
+        names: list[str] = data["feeds"]
+        fetches = [program.graph.get(name) for name in data["fetches"]]
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"{path} is damaged: {e}") from None
+    startup.configs, startup.parameters, program.startup = program.graph.params, parameters, startup
+    return [program, names, fetches]
+
+
+def _decode(program: Program, data: dict[str, Any], configs: Sequence[ParamConfig]) -> Variable:
+    return Variable(
+        name=data["name"],
+        op=data["op"],
+        shape=tuple(data["shape"]),
+        inputs=tuple(get_variable(program, name, "load_inference_model") for name in data["inputs"]),
+        attrs=data["attrs"],
+        kind=data["kind"],
+        is_sequence=data["is_sequence"],
+        params=tuple(configs),
+    )

@@ -1,0 +1,1 @@
+"""A process of a job: its settings, its log, its progress."""

@@ -1,0 +1,139 @@
+"""`init()`: settings of this run from program and environment, and preparation of the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..shared import env
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Arguments of `init()`, documented by env.INIT_ARGS, and this process's job."""
+
+    use_gpu: bool
+    trainer_count: int
+    port: int
+    ports_num: int
+    ports_num_for_sparse: int
+    num_gradient_servers: int
+    trainer_id: int
+    pservers: str
+    seed: int
+    connect_timeout: float
+    stall_after: float
+    stall_timeout: float | None
+    secret_file: str
+    log_dir: str
+    num_passes: int | None
+    log_period: int
+    dot_period: int | None
+    saving_period: int
+    save_dir: str
+    test_period: int
+    local: bool | None
+    no_save: bool
+    job: env.Job
+    flags: frozenset[str] = frozenset()  # trainer flags given in the environment
+
+    @property
+    def endpoints(self) -> list[tuple[str, int]]:
+        """Host and first port of each pserver."""
+        return env.list_pserver_endpoints(self.pservers, self.port, self.ports_num, self.ports_num_for_sparse)
+
+
+def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """Return the settings from arguments and environment; pure.
+
+    Arguments win, except over the trainer's flags: these are given at start to overrule the program.
+    Raises TypeError for an unknown argument, EnvError for an invalid value.
+    """
+    values: dict[str, Any] = {name: arg.default for name, arg in env.INIT_ARGS.items()}
+    for name, value in arguments.items():
+        if name not in env.INIT_ARGS:
+            hint = env.suggest(name, env.INIT_ARGS)
+            raise TypeError(f"init() has no argument {name}{hint}")
+        values[name] = env.INIT_ARGS[name].parse(value, name)
+    given = env.read_init_args(environ)
+    flags = frozenset(given) & frozenset(env.TRAINER_FLAGS)
+    for name, value in given.items():
+        if name not in arguments or name in flags:
+            values[name] = value
+    settings = Settings(**values, job=env.read_job(environ), flags=flags)
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    if settings.use_gpu:
+        raise env.EnvError(
+            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes on the CPU; set "
+            "use_gpu=False, or use a framework with GPU support"
+        )
+    if settings.trainer_id >= settings.num_gradient_servers:
+        raise env.EnvError(
+            f"trainer_id={settings.trainer_id} must be below num_gradient_servers="
+            f"{settings.num_gradient_servers}, the number of trainers"
+        )
+    settings.endpoints  # noqa: B018  # raises for an address that can't be read
+
+
+_current: Settings | None = None
+_given: dict[str, object] = {}  # arguments of later calls of prepare() that these leave out
+
+
+def init(**arguments: object) -> None:
+    """Prepare this process for training: arguments take precedence over `PADDLE_INIT_*` (docs/options.md).
+
+    In the role PSERVER, if a launcher starts the program in both roles, the process becomes the pserver:
+    no return.
+    """
+    settings = prepare(arguments)
+    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
+        host, port = os.environ.get("POD_IP", ""), os.environ.get("PADDLE_PORT") or str(settings.port)
+        _become_pserver(build_pserver_options(settings, host, port))
+
+
+def prepare(arguments: Mapping[str, object]) -> Settings:
+    """Take the arguments as the settings of this process, and return them; report misspelt variables."""
+    global _current
+    for name in sorted(os.environ):
+        if near := env.find_near_init_var(name):
+            print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
+    _current = resolve({**_given, **arguments}, os.environ)
+    return _current
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed, for settings that were or will be prepared."""
+    global _current
+    _given["seed"] = seed
+    if _current is not None:
+        _current = replace(_current, seed=env.parse_int(seed, "seed"))
+
+
+def get_settings() -> Settings:
+    """Return the settings of this process; those of the environment if init() was not called."""
+    if _current is None:
+        init()
+    assert _current is not None
+    return _current
+
+
+def build_pserver_options(settings: Settings, host: str, port: str) -> list[str]:
+    """Return the options of the pserver at an address, as of a command line; pure."""
+    numbers = ("ports_num", "ports_num_for_sparse", "num_gradient_servers")
+    options = [("port", port), *((name, getattr(settings, name)) for name in numbers)]
+    texts = [("host", host), ("secret_file", settings.secret_file), ("log_dir", settings.log_dir)]
+    return [f"--{name}={value}" for name, value in [*options, *(one for one in texts if one[1])]]
+
+
+def _become_pserver(options: list[str]) -> None:
+    print("role PSERVER: this process becomes the pserver", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *options])

@@ -1,0 +1,1 @@
+"""PaddlePaddle v2's names."""

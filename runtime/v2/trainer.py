@@ -1,0 +1,274 @@
+"""The v2 trainer: `SGD.train` runs passes over batches, `SGD.test` measures."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TypeVar
+
+import numpy as np
+
+from ..client.run import Run
+from ..engine.feeder import Batch, Feeder, Feeding
+from ..engine.learner import make_learner
+from ..engine.optimizer import Optimizer
+from ..engine.parameters import Parameters
+from ..engine.plan import BatchInput, StepResult
+from ..process.infolog import format_metrics
+from ..process.settings import get_settings
+from . import event
+from .layer import Layer, list_data, make_program
+
+__all__ = ["SGD"]
+
+BatchReader = Callable[[], Iterable[Batch]]
+Handler = Callable[[object], None]
+Item = TypeVar("Item")
+ERROR_METRIC = "classification_error_evaluator"
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over samples, and their means."""
+
+    error_rate: bool
+    samples: int = 0
+    cost_sum: float = 0.0
+    errors: int = 0
+
+    def add(self, other: Totals) -> None:
+        self.samples += other.samples
+        self.cost_sum += other.cost_sum
+        self.errors += other.errors
+
+    @property
+    def cost(self) -> float:
+        """Mean over the samples; NaN without any."""
+        return self.cost_sum / self.samples if self.samples else math.nan
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        if not self.error_rate:
+            return {}
+        return {ERROR_METRIC: self.errors / self.samples if self.samples else math.nan}
+
+
+def sum_costs(step: StepResult, *, error_rate: bool) -> Totals:
+    """Return the sums over a batch."""
+    # In the order of the samples: other sums of numpy depend on the processor.
+    cost = np.cumsum(step.values[0], dtype=np.float64)
+    return Totals(error_rate, step.samples, float(cost[-1]), step.errors)
+
+
+class SGD:
+    """Trains `parameters` to reduce `cost`, by `update_equation`.
+
+    With `is_local` it trains alone, in this process; otherwise together with the other trainers, through
+    the pservers of `init()` or its environment. `extra_layers`: data layers that `cost` does not use, as the
+    shows and clicks of an entry rule; a sample has items for them.
+    """
+
+    def __init__(
+        self,
+        cost: Layer,
+        parameters: Parameters,
+        update_equation: Optimizer,
+        extra_layers: Layer | Sequence[Layer] | None = None,
+        is_local: bool = True,
+        pserver_spec: object = None,
+    ) -> None:
+        if not isinstance(parameters, Parameters):
+            raise TypeError(f"trainer.SGD: parameters={parameters!r} does not come from parameters.create()")
+        if not isinstance(update_equation, Optimizer):
+            raise TypeError(f"trainer.SGD: update_equation={update_equation!r} is not an optimizer")
+        if pserver_spec is not None:
+            raise ValueError("trainer.SGD: the bundled runtime does not support pserver_spec")
+        extra = [extra_layers] if isinstance(extra_layers, Layer) else list(extra_layers or ())
+        if not all(getattr(one, "type", None) for one in extra):
+            raise ValueError(f"trainer.SGD: extra_layers={extra_layers!r}, expected data layers")
+        self._settings = settings = get_settings()
+        if not cost.is_cost:
+            raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
+        self._cost = cost
+        program = make_program([cost, *extra])
+        parameters.check("trainer.SGD", program.params)
+        self._parameters = parameters
+        self._data = list_data(program)
+        self._learner = make_learner(program, parameters)
+        plan = self._learner.get_plan([cost.value], cost.value)
+        self._run = Run(settings, is_local=is_local)
+        self._updater = self._run.make_updater(plan.trained, plan.tables, parameters, update_equation)
+
+    def train(
+        self,
+        reader: BatchReader,
+        num_passes: int = 1,
+        event_handler: Handler | None = None,
+        feeding: Feeding = None,
+        test_reader: BatchReader | None = None,
+    ) -> None:
+        """Train on the batches of `reader()` for `num_passes` passes; 0 trains nothing, and logs a warning.
+
+        The event handler may call `test` and read `parameters`. `test_reader`: for `test_period`.
+        If a pserver is gone for good, the process exits with 75.
+        """
+        if not callable(reader):
+            raise TypeError("train: reader must be a function that returns batches; use paddle.batch")
+        if num_passes < 0:
+            raise ValueError(f"train: num_passes={num_passes} is negative")
+        if self._settings.test_period and test_reader is None:
+            raise ValueError("test_period has no effect: train() needs test_reader")
+        feeder = Feeder(self._data, feeding)
+        loop = _Training(self, self._run, feeder, event_handler or (lambda _: None), test_reader, feeding)
+        with self._run.guard_training():
+            passes = self._run.choose_passes(num_passes)
+            self._updater.start()
+            for pass_id in range(passes):
+                loop.run_pass(pass_id, reader)
+                self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
+
+    def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
+        """Return cost and metrics over all batches of `reader()`, with the current parameters."""
+        feeder = Feeder(self._data, feeding)
+        totals = Totals(self.has_error_rate)
+        for batch in reader():
+            step = self._learner.compute(self._prepare(feeder, batch))
+            totals.add(sum_costs(step, error_rate=self.has_error_rate))
+        return event.TestResult(totals.cost, totals.metrics)
+
+    def save_parameter_to_tar(self, f: IO[bytes]) -> None:
+        """Write the current parameters in v2's form."""
+        self._parameters.to_tar(f)
+
+    def count_dropped(self) -> Mapping[str, int]:
+        """Return the gradients of this trainer that pservers dropped because they came too late."""
+        return self._updater.count_dropped()
+
+    @property
+    def has_error_rate(self) -> bool:
+        """True if the cost also counts wrong classes."""
+        return self._cost.error_rate
+
+    def end_pass(self) -> None:
+        """Wait until all trainers have ended the pass."""
+        self._updater.end_pass()
+
+    def read_batches(
+        self, feeder: Feeder, reader: BatchReader
+    ) -> Iterator[tuple[BatchInput, BatchInput | None]]:
+        """Yield the input of each batch, with that of the next one if the updater can use it."""
+        batches = (self._prepare(feeder, batch) for batch in reader())
+        return look_ahead(batches) if self._updater.reads_ahead else ((batch, None) for batch in batches)
+
+    def _prepare(self, feeder: Feeder, batch: Batch) -> BatchInput:
+        return self._learner.prepare(feeder(batch), [self._cost.value], self._cost.value)
+
+    def step(self, batch: BatchInput, following: BatchInput | None) -> Totals:
+        """Compute one batch forward and backward, and update."""
+        step = self._learner.train(batch, self._updater, following)
+        return sum_costs(step, error_rate=self.has_error_rate)
+
+
+@dataclass(slots=True)
+class _Training:
+    """Passes of one training: takes batches, sends events, log lines and progress."""
+
+    _trainer: SGD
+    _run: Run
+    _feeder: Feeder
+    _handler: Handler
+    _test_reader: BatchReader | None
+    _feeding: Feeding
+    _warned: set[str] = field(default_factory=set)
+
+    def run_pass(self, pass_id: int, reader: BatchReader) -> None:
+        """Run one pass, up to EndPass."""
+        total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
+        began_s = recent_s = time.monotonic()
+        settings = self._run.settings
+        last: tuple[int, Totals] | None = None
+        self._handler(event.BeginPass(pass_id))
+        for batch_id, (batch, following) in enumerate(self._trainer.read_batches(self._feeder, reader)):
+            self._handler(event.BeginIteration(pass_id, batch_id))
+            step = self._trainer.step(batch, following)
+            total.add(step)
+            recent.add(step)
+            last = batch_id, step
+            self._check_cost(pass_id, batch_id, step)
+            if self._run.progress.is_due():
+                self._report(pass_id, batch_id, step, total.samples, began_s)
+            if settings.dot_period and (batch_id + 1) % settings.dot_period == 0:
+                print(".", end="", file=sys.stderr, flush=True)
+            if (batch_id + 1) % settings.log_period == 0:
+                now_s = time.monotonic()
+                self._log(f"Pass={pass_id} Batch={batch_id + 1}", total, recent, now_s - recent_s)
+                recent, recent_s = Totals(self._trainer.has_error_rate), now_s
+            if settings.test_period and (batch_id + 1) % settings.test_period == 0:
+                self._test(f"Pass={pass_id} Batch={batch_id + 1}")
+            self._handler(event.EndIteration(pass_id, batch_id, step.cost, step.metrics))
+        if last is None:
+            self._warn_once("samples", _describe_no_samples(pass_id, settings.trainer_id))
+        else:
+            self._report(pass_id, *last, total.samples, began_s)
+        self._trainer.end_pass()
+        if dropped := self._trainer.count_dropped():
+            shown = ", ".join(f"{name} {count}" for name, count in dropped.items())
+            self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
+        self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
+        self._handler(event.EndPass(pass_id, total.cost, total.metrics))
+
+    def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
+        rate = samples / max(time.monotonic() - began_s, 1e-9)
+        dropped = sum(self._trainer.count_dropped().values())
+        fields = {"pass": pass_id, "batch": batch_id, "cost": step.cost, "samples_per_s": rate}
+        self._run.progress.report(**fields, **({"dropped": dropped} if dropped else {}))
+
+    def _check_cost(self, pass_id: int, batch_id: int, step: Totals) -> None:
+        if not math.isfinite(step.cost):
+            text = (
+                f"the cost is {step.cost} from pass {pass_id}, batch {batch_id} on: the training diverges "
+                "(try a smaller learning_rate), or a sample is not finite; it continues"
+            )
+            self._warn_once("cost", text)
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            self._run.log.warn(text)
+
+    def _log(self, where: str, total: Totals, recent: Totals, elapsed_s: float) -> None:
+        rate = recent.samples / max(elapsed_s, 1e-9)
+        self._run.log.info(
+            f"{where} samples={total.samples} AvgCost={total.cost:.6g} CurrentCost={recent.cost:.6g} "
+            f"Eval: {format_metrics(total.metrics)} CurrentEval: {format_metrics(recent.metrics)} "
+            f"samples/s={rate:.1f}"
+        )
+
+    def _test(self, where: str) -> None:
+        if self._test_reader is not None:
+            result = self._trainer.test(self._test_reader, self._feeding)
+            self._run.log.say(f"{where} Test: cost={result.cost:.6g} {format_metrics(result.metrics)}")
+
+
+def look_ahead(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
+    """Yield each item with the next one, or None at the end. An error of an item is raised in its turn."""
+    error: Exception | None = None
+    item = next(items, None)
+    while item is not None:
+        try:
+            following = next(items, None)
+        except Exception as e:
+            following, error = None, e
+        yield item, following
+        if error is not None:
+            raise error
+        item = following
+
+
+def _describe_no_samples(pass_id: int, trainer_id: int) -> str:
+    again = "each call of reader() must start from the beginning"
+    why = again if pass_id > 0 else "are there files for this trainer?"
+    return f"trainer {trainer_id} has no samples in pass {pass_id}: its reader gave no batch; {why}"

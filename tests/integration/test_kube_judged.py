@@ -1,0 +1,386 @@
+"""Jobs that a real cluster judges without making anything: `check`, `--validate`, manifests and patches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes import client, config
+
+from pslaunch.backends.k8s.api import Cluster, open_cluster
+from pslaunch.backends.k8s.manifests import make_objects, pack_package
+from pslaunch.backends.k8s.patch import merge
+from pslaunch.backends.k8s.spec import Access, make_k8s_spec
+from pslaunch.backends.registry import gather, get_options
+from pslaunch.errors import SpecError
+from pslaunch.node import codes
+from pslaunch.options.args import split_command_line
+from pslaunch.plan import make_plan
+from support.jobs import PSLAUNCH
+from support.kube import Kube
+from testbed.kube.cluster import PYTHON
+
+Check = Callable[..., tuple[int, dict[str, Any]]]
+ADMIN = "--kubeconfig={folder}/admin.kubeconfig"
+
+
+@pytest.fixture
+def check(cluster: Kube, workspace: Path) -> Check:
+    """Runs the check; returns its exit code and what it says."""
+    (workspace / "train.py").write_text("")
+
+    def run(*options: str) -> tuple[int, dict[str, Any]]:
+        default = cluster.where
+        names = {word.partition("=")[0] for word in options}
+        words = [word for word in default if word.partition("=")[0] not in names]
+        argv = [*PSLAUNCH, "check", "k8s", f"--image={PYTHON}", *words, *options, "--json"]
+        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+        assert not done.stderr, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def added(cluster: Kube) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Adds an object as the administrator, until the test ends."""
+    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
+    core, network = client.CoreV1Api(admin), client.NetworkingV1Api(admin)
+    undo: list[Callable[[], object]] = []
+
+    def add(kind: str, spec: dict[str, Any]) -> None:
+        api = network if kind == "network_policy" else core
+        create, delete = (getattr(api, f"{verb}_namespaced_{kind}") for verb in ("create", "delete"))
+        create(cluster.namespace, {"metadata": {"name": "of-a-test"}, "spec": spec})
+        undo.append(lambda: delete("of-a-test", cluster.namespace))
+
+    try:
+        yield add
+    finally:
+        for each in undo:
+            each()
+        admin.close()
+
+
+def name_findings(told: dict[str, Any]) -> list[str]:
+    return [finding["what"] for finding in told["findings"]]
+
+
+def test_documented_rights_are_enough_and_seen_one_by_one(check: Check, cluster: Kube) -> None:
+    before = cluster.list_names()
+    code, told = check("--nodes=2", "--cpu=1", "--memory=1Gi")
+    assert (code, told["findings"], told["ok"]) == (codes.OK, [], True)
+    facts = told["facts"]
+    assert facts["missing"] == [] and facts["there"] and facts["version"].startswith("v1.")
+    assert facts["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert cluster.list_names() == before
+
+
+def test_namespace_without_rights_shows_each_with_its_rule(check: Check) -> None:
+    code, told = check("--namespace=default")
+    assert code == codes.RIGHTS
+    said = {finding["text"]: finding["advice"] for finding in told["findings"]}
+    rule = '{apiGroups: ["batch"], resources: [jobs], verbs: [create, list, patch, delete]}'
+    assert rule in said["no right to create, list, patch, delete jobs"]
+    assert "nothing for pslaunch" in said["no right to get pods/log"]
+    assert "resources: [pods/exec]" in said["no right to get, create pods/exec"]
+
+
+def test_missing_namespace_is_found(check: Check, cluster: Kube) -> None:
+    code, told = check(ADMIN.format(folder=cluster.kubeconfig.parent), "--namespace=nowhere")
+    assert (code, name_findings(told)) == (codes.USAGE, ["no namespace"])
+
+
+def test_unreached_cluster_is_a_finding_too(check: Check, tmp_path: Path) -> None:
+    code, told = check(f"--kubeconfig={tmp_path}/none")
+    assert (code, name_findings(told)) == (codes.HOST, ["not reached"])
+    assert told["findings"][0]["text"] == f"no kubeconfig: {tmp_path}/none does not exist"
+
+
+def test_quota_is_compared_with_all_pods_and_judged_for_one(check: Check, added: Callable[..., None]) -> None:
+    added("resource_quota", {"hard": {"limits.memory": "1Gi", "pods": "1", "count/secrets": "0"}})
+    code, told = check("--nodes=2")
+    assert (code, sorted(name_findings(told))) == (codes.PREFLIGHT, ["quota", "quota", "refused", "refused"])
+    found = {finding["text"]: finding["advice"] for finding in told["findings"]}
+    (pod,) = (text for text in found if "create Pod" in text)
+    assert "failed quota: of-a-test: must specify limits.memory" in pod and "--memory" in found[pod]
+    assert "of-a-test: pods: 0 of 1 in use, and the job needs 2" in found
+    assert [f["text"] for f in check("--memory=2Gi")[1]["findings"] if "create Pod" in f["text"]] != []
+
+
+def test_limits_of_the_namespace_are_found(check: Check, added: Callable[..., None]) -> None:
+    added("limit_range", {"limits": [{"type": "Container", "max": {"cpu": "1"}}]})
+    assert name_findings(check("--cpu=1")[1]) == []
+    (finding,) = check("--cpu=1500m")[1]["findings"]
+    assert finding["what"] == "refused" and "maximum cpu usage per Container is 1" in finding["text"]
+    assert finding["advice"].startswith("the namespace's LimitRange allows other amounts")
+
+
+def test_policies_of_the_jobs_pods_are_a_warning(check: Check, added: Callable[..., None]) -> None:
+    added("network_policy", {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
+    code, told = check()
+    assert (code, name_findings(told)) == (codes.OK, ["policies"])
+    assert told["findings"][0]["text"] == "NetworkPolicy of-a-test: applies to the job's pods"
+
+
+def test_missing_pull_secret_is_found_by_who_may_look(check: Check, cluster: Kube) -> None:
+    assert check("--image_pull_secret=absent")[1]["facts"]["secrets"] == {"absent": None}
+    admin = ADMIN.format(folder=cluster.kubeconfig.parent)
+    assert name_findings(check(admin, "--image_pull_secret=absent")[1]) == ["no secret"]
+
+
+Apply = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def apply(cluster: Kube, workspace: Path) -> Apply:
+    (workspace / "train.py").write_text("")
+
+    def run(*options: str, config: str = "kubeconfig") -> subprocess.CompletedProcess[str]:
+        where = [f"--kubeconfig={cluster.kubeconfig.with_name(config)}", f"--namespace={cluster.namespace}"]
+        argv = [*PSLAUNCH, "k8s", "apply", f"--image={PYTHON}", "--job_name=j", *where, *options]
+        before = cluster.list_names()
+        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+        assert cluster.list_names() == before
+        return done
+
+    return run
+
+
+def read(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_each_object_is_accepted(apply: Apply) -> None:
+    done = apply("--validate", "--nodes=2", "--cpu=1", "--memory=1Gi", "--json")
+    told = read(done)
+    kinds = [one["object"].split()[0] for one in told]
+    assert kinds == ["Service"] * 2 + ["ConfigMap"] * 4 + ["Secret", "Job", "Pod"], done.stderr
+    assert {one["answer"] for one in told} == {"accepted"} and done.returncode == 0
+
+
+MISTAKES = [
+    ("spec: {ttlSecondAfterFinished: 5}", "spec.ttlSecondAfterFinished"),
+    ("spec: {template: {spec: {tolerations: [{kee: a}]}}}", "tolerations[2].kee"),
+    ("metadata: {annotations: {stage: 2}}", "annotations of type string"),
+    (
+        "spec: {template: {spec: {containers: [{name: node, volumeMounts: [{name: a, mountPath: /a}]}]}}}",
+        'volumeMounts[7].name: Not found: "a"',
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [*((f"kind: Job\n{text}", field) for text, field in MISTAKES),
+     ("kind: ConfigMap\nmetadata: {annotation: {a: b}}", "metadata.annotation")],
+)  # fmt: skip
+def test_field_of_a_patch_that_the_server_does_not_take_is_named_and_nothing_is_left(
+    apply: Apply, workspace: Path, patch: str, field: str
+) -> None:
+    (workspace / "patch.yaml").write_text(patch)
+    done = apply("--server_num=0", "--patch=patch.yaml")  # which checks that nothing is left
+    assert (done.returncode, field in done.stderr) == (codes.PREFLIGHT, True), done.stdout + done.stderr
+    assert "correct the option or the --patch that gives this field" in done.stderr
+
+
+def test_refused_object_names_its_field_and_the_others_are_judged_too(apply: Apply, workspace: Path) -> None:
+    (workspace / "patch.yaml").write_text("kind: Job\nspec: {ttlSecondsAfterFinished: -5}\n")
+    done = apply("--validate", "--patch=patch.yaml", "--json")
+    refused = [one for one in read(done) if one["answer"] == "refused"]
+    assert [one["object"].split()[0] for one in refused] == ["Job"], done.stdout + done.stderr
+    assert "ttlSecondsAfterFinished" in refused[0]["text"] and "--patch" in refused[0]["text"]
+    assert done.returncode == codes.PREFLIGHT
+
+
+def test_missing_rights_and_cluster_have_their_codes(apply: Apply, tmp_path: Path) -> None:
+    assert apply("--validate", "--namespace=default").returncode == codes.USAGE  # given twice
+    assert apply("--validate", config="nowhere").returncode == codes.HOST
+
+
+def test_dry_run_prints_the_plan(apply: Apply) -> None:
+    done = apply("--dry_run", "--nodes=2", "--json")
+    plan = json.loads(done.stdout)
+    assert (done.returncode, plan["backend"], len(plan["nodes"])) == (0, "k8s", 2), done.stderr
+    assert plan["start"]["package"][0].startswith("the package goes into a ConfigMap: ")
+    in_image = apply("--dry_run", "--job_workspace=/ws", "train.py")
+    assert f"package: nothing is sent: /ws is in the image {PYTHON}" in in_image.stdout, in_image.stderr
+
+
+BOUNDED = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+NAMES = st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+LABELS = st.from_regex(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,70}[A-Za-z0-9])?", fullmatch=True)
+QUANTITY = st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,4})?(m|k|M|G|Ki|Mi|Gi|Ei)?", fullmatch=True)
+# Values near those that are allowed; many are refused here, and all others are for the server.
+OPTIONS: Mapping[str, st.SearchStrategy[str]] = {
+    "cpu": QUANTITY,
+    "memory": QUANTITY,
+    "gpu": st.sampled_from(["0", "1", "8"]),
+    "nodes": st.sampled_from(["1", "2", "4096"]),
+    "node_selector": st.builds("{}/{}={}".format, NAMES, LABELS, LABELS),
+    "pvc": st.builds("{}:/{}".format, NAMES, LABELS),
+    "image": LABELS,
+    "image_pull_secret": NAMES,
+    "service_account": NAMES,
+    "queue": NAMES,
+    "deadline": st.sampled_from(["1", "0.1", "86400", "1e9"]),
+    "ttl": st.sampled_from(["1", "3600.5"]),
+    "job_name": st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True),
+}
+LINES = st.fixed_dictionaries({}, optional=OPTIONS)
+ITEM = st.sampled_from(["node", "side", "HOME", "MODE", "workspace", "more"])
+TEXT = st.sampled_from(["a", "b"])
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "env": st.lists(
+            st.builds(lambda name, value: {"name": name, "value": value}, ITEM, TEXT), max_size=3
+        ),
+        "imagePullPolicy": st.sampled_from(["Always", "Never", None]),
+        "args": st.lists(TEXT, max_size=2),
+        "volumeMounts": st.lists(
+            st.builds(lambda path, name: {"mountPath": f"/{path}", "name": name}, TEXT, ITEM),
+            max_size=2, unique_by=lambda mount: mount["mountPath"],
+        ),
+        "resources": st.sampled_from([None, {"limits": {"cpu": "2"}}, {"$patch": "replace"}]),
+        "ports": st.just(
+            [{"containerPort": 80, "protocol": x, "name": x.lower()} for x in ("TCP", "UDP")]
+        ),
+        "securityContext": st.sampled_from([{"runAsUser": 5}, {"capabilities": None}]),
+    },
+)  # fmt: skip
+POD = st.fixed_dictionaries(
+    {},
+    optional={
+        "containers": st.builds(
+            lambda name, fields: [{"name": name, **({} if name == "node" else {"image": "i"}), **fields}],
+            st.sampled_from(["node", "side"]), FIELDS,
+        ),
+        "volumes": st.sampled_from([
+            [{"name": "more", "emptyDir": {}}], [{"name": "home", "$patch": "delete"}],
+            [{"name": "home", "emptyDir": {"sizeLimit": "1Gi"}}],
+            [{"name": "home", "emptyDir": {}}, {"name": "home", "$patch": "delete"}],
+            [{"$patch": "replace"}, {"name": "home", "emptyDir": {}}],
+        ]),
+        "hostAliases": st.just([{"ip": "10.0.0.1", "hostnames": ["store"]}]),
+        "nodeSelector": st.sampled_from(
+            [{"a": "b"}, None, {"$patch": "replace", "c": "d"}, {"$patch": "delete"}]
+        ),
+        "securityContext": st.sampled_from([{"runAsUser": 7}, {"fsGroup": None}]),
+        "priorityClassName": TEXT,
+        "schedulerName": TEXT,
+        "topologySpreadConstraints": st.just([
+            {"topologyKey": "a", "maxSkew": 1, "whenUnsatisfiable": when}
+            for when in ("DoNotSchedule", "ScheduleAnyway")
+        ]),
+        "imagePullSecrets": st.lists(st.builds(lambda name: {"name": name}, TEXT), max_size=1),
+    },
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a program that has a runtime of its own."""
+    (tmp_path / "train.py").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def job(folder: Path) -> dict[str, Any]:
+    """A Job with most that options can give it."""
+    words = "--server=script --node_selector=disk=ssd --cpu=1 --pvc=data:/data"
+    return make(folder, words.split())[-1]
+
+
+def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
+    """Return the objects of a job. Raises SpecError."""
+    rows = get_options("k8s")
+    several = {name for name, row in rows.items() if row.repeatable}
+    split = split_command_line(words, {name: row.values for name, row in rows.items()}, several)
+    spec = make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ={"PSLAUNCH_IMAGE": "i"})
+    plan = make_plan(spec, "j")
+    return make_objects(plan, spec.site.reach, pack_package(plan, {"XDG_CACHE_HOME": str(folder)}))
+
+
+@pytest.fixture
+def server(cluster: Kube) -> Iterator[Cluster]:
+    """The API as the limited user sees it; its models don't check what is sent."""
+    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
+    yield found
+    found.close()
+
+
+def test_every_object_is_valid_for_the_server(server: Cluster, folder: Path) -> None:
+    words = "--separate --network_policy --queue=q --deadline=60 --pvc=data:/data"
+    more = "--pvc=more:/more --gpu=1 --server=script --server_cpu=1"
+    objects = make(folder, [*words.split(), *more.split()])
+    assert {thing["kind"] for thing in objects} == {"Service", "ConfigMap", "NetworkPolicy", "Job"}
+    for thing in objects:
+        server.create(thing, dry_run=True)
+
+
+@BOUNDED
+@given(line=LINES)
+def test_options_that_are_taken_here_are_valid_for_the_server(
+    server: Cluster, folder: Path, line: dict[str, str]
+) -> None:
+    try:
+        objects = make(folder, ["--server=script", *(f"--{name}={value}" for name, value in line.items())])
+    except SpecError as e:
+        assert any(f"--{name}" in str(e) for name in line)
+        return
+    for thing in objects:
+        if thing["kind"] in ("Job", "Service"):
+            server.create(thing, dry_run=True)
+
+
+def sort_items(thing: Any) -> Any:
+    """Return data with lists in one order, for comparing."""
+    if isinstance(thing, dict):
+        return {key: sort_items(value) for key, value in thing.items()}
+    if isinstance(thing, list):
+        return sorted(map(sort_items, thing), key=lambda item: json.dumps(item, sort_keys=True))
+    return thing
+
+
+@pytest.fixture
+def template(cluster: Kube, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A template of our pods, which is there, and can be patched."""
+    thing = {"metadata": {"name": "patched"}, "template": job["spec"]["template"]}
+    cluster.admin.create_namespaced_pod_template(cluster.namespace, thing)
+    yield thing
+    cluster.admin.delete_namespaced_pod_template("patched", cluster.namespace)
+
+
+@BOUNDED
+@given(patch=POD)
+def test_patch_is_merged_as_the_server_merges_it(
+    cluster: Kube, template: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    admin, place = cluster.admin, ("patched", cluster.namespace)
+    change = {"template": {"spec": patch}}
+    kind = "application/strategic-merge-patch+json"
+    theirs = ask_for(
+        lambda: admin.patch_namespaced_pod_template(*place, change, dry_run="All", _content_type=kind)
+    )
+    merged = merge(template, change, "")
+    ours = ask_for(lambda: admin.replace_namespaced_pod_template(*place, merged, dry_run="All"))
+    assert sort_items(ours) == sort_items(theirs)
+
+
+def ask_for(call: Any) -> Any:
+    """Return a template as the server would have it, or None if it refuses it."""
+    try:
+        answer = call()
+    except client.ApiException as e:
+        assert e.status == 422, e.body
+        return None
+    return client.ApiClient().sanitize_for_serialization(answer.template)

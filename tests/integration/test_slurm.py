@@ -1,0 +1,272 @@
+"""What is Slurm's own: allocations, the queue, batch jobs, and the ends that Slurm brings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support import leaks
+from support.jobs import PSLAUNCH, Job, finished, running, until_nothing_runs
+from support.process import poll_until
+from support.slurm import JOB_S, Slurm, SlurmPlace
+from support.trainings import SAVING, STUBBORN
+
+ALONE = ("--server_num=0", "--worker_num=3")
+TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
+SLURM = (sys.executable, "-P", "-m", "pslaunch", "slurm")
+SHORT = ("--grace=1", "--lost_after=3")
+
+
+@pytest.fixture
+def place(slurm: Slurm) -> SlurmPlace:
+    return SlurmPlace(slurm)
+
+
+@pytest.fixture
+def folder(slurm: Slurm, tmp_path: Path) -> Path:
+    """Return a new folder that all hosts see."""
+    folder = slurm.folder / tmp_path.name
+    folder.mkdir()
+    return folder
+
+
+def call(slurm: Slurm, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PSLAUNCH, *argv], env=slurm.environ, capture_output=True, text=True, timeout=JOB_S, check=False
+    )
+
+
+def list_queue(slurm: Slurm, what: str = "%i") -> list[str]:
+    return slurm.run("squeue", "--noheader", f"--format={what}", check=True).stdout.split()
+
+
+def until_queue_is_empty(slurm: Slurm, within_s: float) -> None:
+    poll_until(lambda: not list_queue(slurm), describe=lambda: str(list_queue(slurm)), timeout_s=within_s)
+
+
+def find_words(job: Job) -> str:
+    return " ".join(e["text"] for e in job.events() if e["event"] == "note")
+
+
+# --- An allocation of the job's own. ---
+
+
+def test_allocation_is_held_until_results_are_fetched(place: SlurmPlace, workspace: Path) -> None:
+    (workspace / "train.py").write_text(
+        "import os\nopen(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w').write('42')\n"
+        "assert 'SLURM_JOB_ID' in os.environ and 'SLURM_PROCID' not in os.environ"
+    )
+    code, job = finished(place, workspace, *ALONE, f"--fetch_output={workspace / 'got'}", "--time=5")
+    assert code == 0, job.launcher.output()
+    assert (workspace / "got/model").read_text() == "42"
+
+
+@contextlib.contextmanager
+def all_nodes_taken(slurm: Slurm) -> Iterator[None]:
+    said = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    poll_until(lambda: list_queue(slurm, "%T") == ["RUNNING"], describe="the nodes are not taken")
+    yield
+    slurm.run("scancel", said.stdout.strip(), check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_job_that_waits_in_the_queue_says_so_and_leaves_it_with_its_launcher(
+    slurm: Slurm, place: SlurmPlace, workspace: Path, number: signal.Signals
+) -> None:
+    (workspace / "train.py").write_text("")
+    with all_nodes_taken(slurm), running(place, workspace, *ALONE, *SHORT) as job:
+        job.launcher.until(lambda text: re.search(r"job \d+ of Slurm waits in the queue: \w+", text), "waits")
+        job.launcher.proc.send_signal(number)
+        code = job.launcher.wait()
+        assert code == 128 + number
+        poll_until(lambda: len(list_queue(slurm)) == 1, describe=lambda: str(list_queue(slurm)), timeout_s=5)
+
+
+@pytest.mark.parametrize("of", ["srun", "salloc", "leash of srun", "leash of salloc", "launcher"])
+def test_killing_one_of_ours_leaves_no_process_and_no_allocation(
+    slurm: Slurm, place: SlurmPlace, workspace: Path, of: str
+) -> None:
+    (workspace / "train.py").write_text(STUBBORN)
+    with running(place, workspace, *ALONE, *SHORT) as job:
+        job.until_printed("ready", TRAINERS)
+        os.kill(find_pid(job, of), signal.SIGKILL)
+        code = job.launcher.wait()
+        # Slurm may tell the agents to end before srun's loss is noticed.
+        assert code in ((128 + signal.SIGKILL,) if of == "launcher" else (codes.NODE_LOST, codes.TERM))
+        until_nothing_runs(1 + 2)
+        until_queue_is_empty(slurm, JOB_S)
+
+
+def find_pid(job: Job, of: str) -> int:
+    if of == "launcher":
+        return job.launcher.pid
+    name = of.removeprefix("leash of ")
+    found = [
+        pid
+        for pid, words in leaks.marked_processes().items()
+        if (".leash " in words) == (of != name) and (f" {name} --" in words or words.startswith(f"{name} --"))
+    ]
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--partition=nope"], codes.USAGE, "no partition nope; sinfo"),
+        (["--nodes=9"], codes.USAGE, "would never start the job"),
+        (["--slurm_args=--constraint=gpu"], codes.USAGE, "Invalid feature"),
+        (["--time=soon"], codes.USAGE, "--time"),
+        (["--slurm_args=--nonsense"], codes.USAGE, "nonsense"),
+    ],
+)
+def test_refusal_of_slurm_ends_at_once_with_its_cause(
+    slurm: Slurm, place: SlurmPlace, workspace: Path, options: list[str], code: int, words: str
+) -> None:
+    (workspace / "train.py").write_text("")
+    got, job = finished(place, workspace, *ALONE, *options)
+    assert (got, words in job.end()["reason"]) == (code, True), job.launcher.output()
+    assert not list_queue(slurm)
+
+
+def test_silent_controller_is_named_at_once(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    text = Path(slurm.environ["SLURM_CONF"]).read_text()
+    (tmp_path / "slurm.conf").write_text(f"SlurmctldPort=1\n{text}")
+    environ = {**slurm.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    for argv in (["slurm"], ["check", "slurm"]):
+        done = subprocess.run(
+            [*PSLAUNCH, *argv, str(tmp_path / "train.py")],
+            env=environ, capture_output=True, text=True, timeout=8, check=False,
+        )  # fmt: skip
+        assert done.returncode == codes.SERVICE and "does not answer" in done.stdout + done.stderr
+
+
+# --- Ends that Slurm brings. ---
+
+
+@pytest.mark.parametrize("step", ["", ".0"])
+def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspace: Path, step: str) -> None:
+    (workspace / "train.py").write_text(SAVING)
+    with running(place, workspace, *ALONE[1:], "--server=script", "--grace=8") as job:
+        job.until_printed("ready", TRAINERS)
+        slurm.run("scancel", list_queue(slurm)[0] + step, check=True)
+        assert job.launcher.wait() == codes.TERM, job.launcher.output()
+        assert re.search(r"Slurm cancelled step \d+\.0 at \S+ by scancel", find_words(job))
+    assert (slurm.hosts[0].root / workspace.name / "output/saved").exists()
+    until_queue_is_empty(slurm, JOB_S)
+
+
+def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
+    (workspace / "train.py").write_text(STUBBORN)
+    with running(place, workspace, *ALONE, *SHORT) as job:
+        job.until_printed("ready", TRAINERS)
+        slurm.hosts[2].cut_link()
+        try:
+            assert job.launcher.wait(timeout_s=3 + 1 + 2 + 5) == codes.NODE_LOST
+            assert "node3" in job.end()["reason"]
+        finally:
+            slurm.hosts[2].restore_link()
+        until_queue_is_empty(slurm, JOB_S)
+
+
+# --- Batch jobs. ---
+
+
+def submit(slurm: Slurm, folder: Path, program: str, *options: str) -> str:
+    """Submit a script that runs this program of the folder on all nodes; return the job's number."""
+    (folder / "train.py").write_text(program)
+    words = shlex.join([*SLURM, "--grace=8", f"--job_workspace={folder}", *options, "train.py"])
+    script = folder / "job.sh"
+    script.write_text(
+        f"#!/bin/sh\n#SBATCH -N3 -n3 --requeue --output=said --open-mode=append\nexec {words}\n"
+    )
+    return slurm.run("sbatch", f"--chdir={folder}", "--parsable", str(script), check=True).stdout.strip()
+
+
+def until_said(slurm: Slurm, folder: Path, job: str, word: str, times: int) -> None:
+    said = folder / "said"
+    poll_until(
+        lambda: said.exists() and said.read_text().count(word) >= times,
+        describe=lambda: f"{slurm.get_job(job)}: {said.exists() and said.read_text()}",
+        timeout_s=JOB_S,
+    )
+
+
+def test_exit_code_of_a_script_is_that_of_the_first_failure(slurm: Slurm, folder: Path) -> None:
+    program = "import os, signal\nraise SystemExit(5) if os.environ['RANK'] == '1' else signal.pause()"
+    ended = slurm.wait(submit(slurm, folder, program, "--server_num=0"))
+    said = (folder / "said").read_text()
+    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "5:0"), said
+    assert f"nodes: node1, node2, node3; workspace: {folder}" in said
+
+
+@pytest.mark.parametrize("how", ["TERM", "limit"])
+def test_signal_or_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path, how: str) -> None:
+    job = submit(slurm, folder, SAVING, "--server=script", "--server_num=1")
+    until_said(slurm, folder, job, "ready", 4)
+    if how == "TERM":
+        slurm.run("scancel", "--batch", "--signal=TERM", job, check=True)
+    else:
+        slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now", check=True)
+    ended = slurm.wait(job)
+    assert ended["JobState"] == ("FAILED" if how == "TERM" else "TIMEOUT")
+    assert (folder / "output/saved").exists(), (folder / "said").read_text()
+    assert f"exit code {codes.TERM}" in (folder / "said").read_text()
+
+
+def test_requeued_job_runs_anew_in_its_folder(slurm: Slurm, folder: Path) -> None:
+    program = (
+        "import os, signal\nprint('ready', flush=True)\n'SLURM_RESTART_COUNT' in os.environ or signal.pause()"
+    )
+    job = submit(slurm, folder, program, "--server_num=0")
+    until_said(slurm, folder, job, "| ready", 3)
+    slurm.run("scontrol", "requeue", job, check=True)
+    poll_until(lambda: slurm.get_job(job)["JobState"] == "PENDING", describe="not requeued", timeout_s=JOB_S)
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=True)
+    ended = slurm.wait(job)
+    assert ended["ExitCode"] == "0:0", (ended, (folder / "said").read_text())
+    assert (folder / "said").read_text().count("done after") == 1
+
+
+# --- Later shells. ---
+
+
+def test_detached_job_keeps_its_allocation_and_gives_it_back(slurm: Slurm, folder: Path) -> None:
+    (folder / "train.py").write_text(STUBBORN)
+    numbers = ("--nodes=3", *ALONE, *SHORT)
+    done = call(
+        slurm, "slurm", "--detach", *numbers, f"--root_dir={slurm.hosts.root_dir}", str(folder / "train.py")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = set(re.findall(r"take its id: (\S+)", done.stdout))
+    assert "running" in call(slurm, "status", job).stdout
+    assert call(slurm, "logs", job, "trainer/2").stdout.count("ready") == 1
+    assert call(slurm, "stop", job).returncode == 0
+    until_queue_is_empty(slurm, JOB_S)
+
+
+# --- Before the start. ---
+
+
+def test_check_reports_on_the_cluster_and_on_nodes_that_are_asked_for(slurm: Slurm, tmp_path: Path) -> None:
+    program = str(tmp_path / "train.py")
+    Path(program).write_text("")
+    alone = call(slurm, "check", "slurm", program)
+    assert alone.returncode == 0 and "all" in alone.stdout and "node1" not in alone.stdout
+    nodes = call(slurm, "check", "slurm", "--nodes=2", "--server_num=0", program)
+    assert nodes.returncode == 0 and "node1" in nodes.stdout, nodes.stdout + nodes.stderr
+    closed = call(slurm, "check", "slurm", "--partition=closed", program)
+    assert closed.returncode == codes.SERVICE and "partition closed is not up" in closed.stdout
+    many = call(slurm, "check", "slurm", "--nodes=9", program)
+    assert many.returncode == codes.USAGE and "has 3 nodes, and the job wants 9" in many.stdout
+    assert not list_queue(slurm)

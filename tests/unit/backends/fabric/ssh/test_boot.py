@@ -1,0 +1,166 @@
+"""The boot in common login shells: finds a Python, discards noise, starts the zipapp."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.fabric.ssh.boot import (
+    COMMAND,
+    MAX_NOISE_BYTES,
+    NoMarkerError,
+    make_boot,
+    wait_for_marker,
+)
+
+NO_PYTHON = f"pslaunch boot: no Python 3.9 or later on {os.uname().nodename}"
+SHELLS = ("sh", "dash", "bash", "tcsh", "fish")
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    if not shutil.which(request.param):
+        pytest.skip(f"no {request.param} here; apt-get install {request.param}")
+    return str(shutil.which(request.param))
+
+
+class Login:
+    """A login shell that runs the command, as sshd starts it."""
+
+    def __init__(self, shell: str, payload: bytes, env: dict[str, str] | None = None) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [shell, "-c", COMMAND], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=env, cwd="/"
+        )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.process.stdin.write(payload)
+
+    def read(self, n: int) -> bytes:
+        assert self.process.stdout
+        return self.process.stdout.read(n) or b""
+
+    def end(self) -> tuple[int, str]:
+        """Close its line; return its exit code and stderr."""
+        _, said = self.process.communicate(timeout=20)
+        return self.process.returncode, said.decode()
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> Path:
+    """Return a folder for PATH with sh; tests add to it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return folder
+
+
+def fake(folder: Path, name: str, version: str) -> None:
+    """Write an old Python: prints its version and fails."""
+    (folder / name).write_text(f"#!/bin/sh\necho {version}\nexit 1\n")
+    (folder / name).chmod(0o755)
+
+
+def test_every_shell_starts_the_keeper(shell: str) -> None:
+    boot = make_boot(["keeper", "5", "1"], sys.executable)
+    login = Login(shell, boot.payload)
+    assert wait_for_marker(login.read, boot.marker) == b""
+    assert b'"type":"hello"' in login.read(4096)
+    code, said = login.end()
+    assert "the head is gone" in said
+    assert code == 75
+
+
+def test_words_arrive_byte_for_byte(shell: str) -> None:
+    words = ["a b", "it's", '"', "$HOME", "`id`", "!x", "\\", "é\n\t", "", "*"]
+    boot = make_boot(words, sys.executable)
+    login = Login(shell, boot.payload)
+    wait_for_marker(login.read, boot.marker)
+    assert login.end() == (1, f"unknown: {words}\n")
+
+
+def test_a_python_is_found_and_too_old_ones_are_passed_over(pythons: Path) -> None:
+    fake(pythons, "python3", "3.6.8")
+    (pythons / "python3.12").symlink_to(sys.executable)
+    boot = make_boot(["x"], None)
+    login = Login("/bin/sh", boot.payload, {"PATH": str(pythons)})
+    wait_for_marker(login.read, boot.marker)
+    assert login.end()[0] == 1
+
+
+def test_the_error_without_a_python_lists_the_old_ones(pythons: Path) -> None:
+    fake(pythons, "old python", "3.6.8")
+    boot = make_boot(["x"], str(pythons / "old python"))
+    login = Login("/bin/sh", boot.payload, {"PATH": str(pythons)})
+    with pytest.raises(NoMarkerError):
+        wait_for_marker(login.read, boot.marker)
+    code, said = login.end()
+    assert code == 127
+    looked = f"looked for {pythons}/old python"
+    assert said == f"{NO_PYTHON}: {pythons}/old python (3.6.8) found; {looked}\n"
+
+
+def test_a_given_python_may_be_in_the_home_folder_there(pythons: Path) -> None:
+    (pythons / "my python").symlink_to(sys.executable)
+    boot = make_boot(["x"], "~/my python")
+    login = Login("/bin/sh", boot.payload, {"HOME": str(pythons)})
+    wait_for_marker(login.read, boot.marker)
+    assert login.end()[0] == 1
+
+
+def test_a_missing_given_python_is_named() -> None:
+    boot = make_boot(["x"], "/nowhere/python3")
+    login = Login("/bin/sh", boot.payload)
+    with pytest.raises(NoMarkerError):
+        wait_for_marker(login.read, boot.marker)
+    assert login.end() == (
+        127,
+        f"{NO_PYTHON}: none found; looked for /nowhere/python3\n",
+    )
+
+
+def test_a_damaged_zipapp_is_not_run() -> None:
+    boot = make_boot(["x"], sys.executable)
+    login = Login("/bin/sh", boot.payload[:-1000] + b"\0" * 1000)
+    with pytest.raises(NoMarkerError):
+        wait_for_marker(login.read, boot.marker)
+    assert "the received data differ from what was sent" in login.end()[1]
+
+
+def test_an_echo_is_not_the_marker() -> None:
+    boot = make_boot(["x"], None)
+    with pytest.raises(NoMarkerError):
+        wait_for_marker(io.BytesIO(boot.payload).read, boot.marker)
+
+
+@pytest.mark.parametrize("noise", [b"", b"Welcome!\n", b"0123" * 8, b"x" * 10_000])
+def test_noise_before_the_marker_is_discarded_and_nothing_after_it_is_read(noise: bytes) -> None:
+    marker = b"0123456789abcdef" * 2
+    stream = io.BytesIO(noise + marker[:5] + marker + b"rest")
+    assert wait_for_marker(stream.read, marker) == noise + marker[:5]
+    assert stream.read() == b"rest"
+
+
+def test_noise_has_a_bound() -> None:
+    with pytest.raises(NoMarkerError) as caught:
+        wait_for_marker(lambda n: b"y" * n, b"m" * 32)
+    assert caught.value.endless
+    assert caught.value.noise == "y" * 500
+    assert MAX_NOISE_BYTES < 1_000_000
+
+
+def test_no_program_inherits_the_zipapp() -> None:
+    boot = make_boot(["keeper", "5", "1"], sys.executable)
+    login = Login("/bin/sh", boot.payload)
+    wait_for_marker(login.read, boot.marker)
+    assert b'"type":"hello"' in login.read(4096)  # by the agent, which was forked, and has loaded from it
+    proc = Path(f"/proc/{login.process.pid}")
+    (app,) = [fd for fd in (proc / "fd").iterdir() if "memfd:pslaunch" in str(fd.readlink())]
+    (flags,) = re.findall(r"flags:\s+(\d+)", (proc / "fdinfo" / app.name).read_text())
+    assert int(flags, 8) & os.O_CLOEXEC
+    login.end()

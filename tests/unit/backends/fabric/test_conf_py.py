@@ -1,0 +1,229 @@
+"""conf.py: published ones are read as they are, and every wrong one is reported with file, line and name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.fabric.conf_py import KEYS, read_conf
+from pslaunch.backends.registry import get_options
+from pslaunch.errors import SpecError
+from pslaunch.options.kinds import SourceValues, Value
+
+FILE = "conf.py"
+
+
+# With the names and the forms of the first pages' conf.py, and of the second generation's.
+FIRST = """# Cluster of the first pages.
+HOSTS = [
+        "root@192.168.100.17",
+        "root@192.168.100.18:9090",
+        ]
+
+\'\'\'
+where workspaces go
+\'\'\'
+
+#a folder of every node
+ROOT_DIR = "/home/paddle"
+
+\'\'\'
+the network
+\'\'\'
+#interface
+PADDLE_NIC = "eth0"
+#first port
+PADDLE_PORT = 7164
+#ports for dense parameters
+PADDLE_PORTS_NUM = 2
+#ports for sparse ones
+PADDLE_PORTS_NUM_FOR_SPARSE = 2
+
+#for all processes
+LD_LIBRARY_PATH="/usr/local/cuda/lib64:/usr/lib64"
+"""
+SECOND = (
+    FIRST.replace("PADDLE_PORTS_NUM = 2", "PADDLE_PORTS_NUM = 1") + '#on a GPU?\nPADDLE_USE_GPU = "False"\n'
+)
+
+
+def read(folder: Path, source: str | bytes) -> SourceValues:
+    path = folder / FILE
+    path.write_bytes(source if isinstance(source, bytes) else source.encode())
+    return read_conf(path, FILE)
+
+
+def test_numbers_may_be_text(tmp_path: Path) -> None:
+    layer = read(tmp_path, "HOSTS = ['a']\nPADDLE_PORT = '7164'\nPADDLE_PORTS_NUM = 'x'\n")
+    assert [v.text for name in ("port", "ports_num") for v in layer[name]] == [
+        "7164",
+        "x",
+    ]  # judged as options are
+
+
+@pytest.mark.parametrize(("source", "ports_num"), [(FIRST, "2"), (SECOND, "1")])
+def test_published_conf_gives_its_options(tmp_path: Path, source: str, ports_num: str) -> None:
+    found = read(tmp_path, source)
+    assert found["hosts"] == [
+        Value("root@192.168.100.17", "conf.py:3"), Value("root@192.168.100.18:9090", "conf.py:4"),
+    ]  # fmt: skip
+    assert found["root_dir"] == [Value("/home/paddle", "conf.py:12: ROOT_DIR")]
+    assert found["ports_num"] == [Value(ports_num, "conf.py:22: PADDLE_PORTS_NUM")]
+    assert {name: values[0].text for name, values in found.items() if name not in ("hosts", "ports_num")} == {
+        "root_dir": "/home/paddle", "nics": "eth0", "port": "7164", "ports_num_for_sparse": "2",
+        "env": "LD_LIBRARY_PATH=/usr/local/cuda/lib64:/usr/lib64",
+        **({"use_gpu": "False"} if source == SECOND else {}),
+    }  # fmt: skip
+
+
+def test_it_is_python_in_a_namespace_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = """
+import os.path
+from pathlib import Path
+names = [f"node{i}" for i in range(3)]
+HOSTS = ["root@" + name for name in names]
+BASE = Path("/data")
+ROOT_DIR = os.path.join(str(BASE), __name__)
+RATE, DEBUG, WORD, _HIDDEN, Mixed = 0.5, True, "a b\\n$x", "no", "no"
+DETAILS = {"rack": 7}
+def JOB(): return ROOT_DIR
+print(__file__, "\\d")
+"""
+    found = read(tmp_path, source)
+    assert [value.text for value in found["hosts"]] == ["root@node0", "root@node1", "root@node2"]
+    assert {value.label for value in found["hosts"]} == {"conf.py:5"}
+    assert found["root_dir"][0].text == "/data/conf"
+    assert [value.text for value in found["env"]] == ["RATE=0.5", "DEBUG=True", "WORD=a b\n$x"]
+    assert capfd.readouterr() == ("", f"{tmp_path / FILE} \\d\n"), "our output stays ours"
+
+
+def test_modules_beside_it_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder, host in (("one", "a"), ("two", "b")):
+        (tmp_path / folder / "rack").mkdir(parents=True)
+        (tmp_path / folder / "rack/__init__.py").write_text("from rack.names import NAME\n")
+        (tmp_path / folder / "rack/names.py").write_text(f"NAME = {host!r}\n")
+        (tmp_path / folder / "space").mkdir()
+        (tmp_path / folder / "lib").mkdir()
+        (tmp_path / folder / f"lib/from_{folder}.py").touch()
+        source = f"""
+import sys, space
+from rack import NAME
+HOSTS = [NAME]
+sys.path.append({str(tmp_path / folder / "lib")!r})
+import from_{folder}
+"""
+        found = read(tmp_path / folder, source)
+        assert [value.text for value in found["hosts"]] == [host]
+        assert str(tmp_path / folder) not in sys.path and not {"rack", "rack.names", "space"} & set(
+            sys.modules
+        )
+        assert f"from_{folder}" in sys.modules, "what came from elsewhere may not stand being loaded again"
+    assert not list(tmp_path.rglob("__pycache__"))
+    with pytest.raises(SpecError, match=r"^conf.py:1: ZeroDivisionError"):
+        (tmp_path / "wrong.py").write_text("1 / 0\n")
+        read(tmp_path, "import wrong\n")
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("HOSTS = [\n'a',\n", "conf.py:1: SyntaxError: '[' was never closed"),
+        ("x = 1\nHOSTS = nodes()\n", "conf.py:2: NameError: name 'nodes' is not defined"),
+        ("def f():\n    return 1 / 0\n\nPORT = f()\n", "conf.py:2: ZeroDivisionError: division by zero"),
+        (
+            "import json\njson.loads('{')\n",
+            "conf.py:2: json.decoder.JSONDecodeError: Expecting property name",
+        ),
+        ("import no_such_module", "conf.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("exit(3)", "conf.py:1: SystemExit: 3"),
+        (b"A = '\xff'", "SyntaxError"),
+        (b"A = 1\0", "null bytes"),
+    ],
+)
+def test_error_in_conf_is_reported_with_its_line(tmp_path: Path, source: str | bytes, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, source)
+    assert str(caught.value).startswith("conf.py") and told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("\nPADDLE_PORTS = 1", "conf.py:2: PADDLE_PORTS: unknown name; did you mean PADDLE_PORT?"),
+        ("PADDLE_NICS = 'eth0'", "conf.py:1: PADDLE_NICS: unknown name; did you mean PADDLE_NIC?"),
+        ("PADDLE_XYZZY = ''", "conf.py:1: PADDLE_XYZZY: unknown name; known names: HOSTS, ROOT_DIR"),
+        ("HOSTS = 'a'", "conf.py:1: HOSTS='a': expected a list"),
+        ("HOSTS = []", "conf.py:1: HOSTS names no host"),
+        ("HOSTS = [\n 'a',\n 3]", "conf.py:3: HOSTS has 3, which is not text"),
+        ("if True:\n    PADDLE_PORT = [7164]", "conf.py:2: PADDLE_PORT=[7164]: expected a whole number"),
+        ("PADDLE_USE_GPU = []", "PADDLE_USE_GPU=[]: expected true or false"),
+        ("PADDLE_PORT = 10**5000", "PADDLE_PORT=<int>: expected a whole number"),
+        (
+            "class A:\n    def __repr__(self): return 1/0\nROOT_DIR = A()",
+            "conf.py:3: ROOT_DIR=<A>: expected text",
+        ),
+        ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: expected text"),
+        ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: expected text or a number"),
+        ("hosts = ['a']", "conf.py:1: hosts: did you mean HOSTS?"),
+    ],
+)
+def test_wrong_name_or_type_is_reported_with_its_line(tmp_path: Path, source: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, source)
+    assert str(caught.value).startswith("conf.py:") and told in str(caught.value)
+
+
+def test_line_of_the_last_assignment_is_reported(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "PADDLE_PORT = 1\nfor PADDLE_PORT in (2, 3):\n    pass\nJOB_NAME = PADDLE_NIC = 'x'\n"
+    )
+    assert found["port"] == [Value("3", "conf.py:2: PADDLE_PORT")]
+    assert found["nics"] == [Value("x", "conf.py:4: PADDLE_NIC")]
+
+
+def test_variables_of_programs_may_be_set(tmp_path: Path) -> None:
+    found = read(tmp_path, "PADDLE_WITH_GLOO = 1\nPADDLE_DATA_HOME = '/d'\nPADDLE_INIT_SEED = 3\n")
+    assert [v.text for v in found["env"]] == [
+        "PADDLE_WITH_GLOO=1",
+        "PADDLE_DATA_HOME=/d",
+        "PADDLE_INIT_SEED=3",
+    ]
+    assert found["env"][0].label == "conf.py:1:"
+
+
+def test_values_left_out_are_reported_in_one_line(tmp_path: Path) -> None:
+    source = """
+import math as M
+from pathlib import Path as P
+def F(): pass
+RANGE = range(3)
+HOSTS = [f"n{i}" for i in RANGE]
+ROOT = P("/d")
+EMPTY = None
+small = []
+KEPT = 1.5
+"""
+    (tmp_path / "conf.py").write_text(source)
+    told: list[str] = []
+    found = read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert [v.text for v in found["env"]] == ["KEPT=1.5"]
+    assert told == [
+        "conf.py:5: RANGE, conf.py:7: ROOT, conf.py:8: EMPTY: not text or a number, so not passed to the "
+        "programs"
+    ]
+    (tmp_path / "conf.py").write_text("HOSTS = ['a']\nKEPT = 'x'\n")
+    read_conf(tmp_path / "conf.py", "conf.py", told.append)
+    assert len(told) == 1
+
+
+def test_missing_file_is_reported_by_its_given_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^my/conf.py can't be read: No such file"):
+        read_conf(tmp_path / "my/conf.py", "my/conf.py")
+
+
+def test_every_name_is_an_option() -> None:
+    assert set(KEYS.values()) <= set(get_options("fabric"))

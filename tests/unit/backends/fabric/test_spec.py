@@ -1,0 +1,294 @@
+"""The job of `pslaunch fabric` from what was given: hosts, what is sent, every wrong value by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.fabric.spec import Reach, make_fabric_spec
+from pslaunch.backends.registry import OWN, find_face, gather, get_options
+from pslaunch.errors import SpecError
+from pslaunch.node.job import Count, Node, Package, Plan
+from pslaunch.options.args import split_command_line
+from pslaunch.options.hosts import Host
+from pslaunch.options.kinds import Seconds
+from pslaunch.options.spec import JobSpec, Site, list_notes
+
+CONF = """
+HOSTS = ["root@n1", "n2:22", "root@n1"]
+ROOT_DIR = "/data/jobs"
+PADDLE_NIC = "eth0"
+PADDLE_PORT = 7164
+PADDLE_USE_GPU = "False"
+LD_LIBRARY_PATH = "/usr/lib64"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a package `ws`, a wheel and a wheelhouse."""
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train.py").write_text("import pslaunch.runtime\n")
+    (tmp_path / "p.whl").touch()
+    (tmp_path / "house").mkdir()
+    return tmp_path
+
+
+def make(here: Path, *line: str, conf: str = "") -> JobSpec:
+    if conf:
+        (here / "conf.py").write_text(conf)
+    ours = get_options("fabric")
+    repeatable = {name for name, option in ours.items() if option.repeatable}
+    split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
+    return make_fabric_spec(gather("fabric", split, here), split, cwd=here, environ={"HOME": "/h"})
+
+
+WS = "--job_dispatch_package=ws"
+
+
+def test_a_published_conf_and_a_package(here: Path) -> None:
+    hosts = Host("n1", "root", None, 2, "conf.py:2"), Host("n2", None, 22, 1, "conf.py:2")
+    nodes = Node(0, "root@n1", "", ranks=2, dispatched=True), Node(1, "n2:22", "", dispatched=True)
+    assert make(here, WS, conf=CONF) == JobSpec(
+        draft=Plan(backend="fabric", name="ws", port=7164, added_env={"LD_LIBRARY_PATH": "/usr/lib64"}),
+        workspace=(here / "ws").resolve(),
+        program="train.py",
+        site=Site(
+            tuple(node.place_in("/data/jobs/ws") for node in nodes),
+            pservers=Count("per_rank", 1),
+            trainers=Count("per_rank", 1),
+            package=Package(str((here / "ws").resolve())),
+            nic="eth0",
+            reach=Reach(hosts),
+        ),
+        python=None,
+    )
+
+
+def told_of(here: Path, *line: str) -> list[str]:
+    """The notes about a job."""
+    ours = get_options("fabric")
+    split = split_command_line(line, {n: o.valued for n, o in ours.items()}, {"env"})
+    given = gather("fabric", split, here)
+    return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split)
+
+
+def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> None:
+    (here / "pslaunch.toml").write_text("fetch_output = 'model'\nfetch_logs = 'logs'\n")
+    said = told_of(here, WS, "--hosts=a", "--detach")
+    assert [s for s in said if s.startswith("pslaunch.toml: fetch_output=model has no effect with --detach")]
+    assert [s for s in said if s.startswith("pslaunch.toml: fetch_logs=logs") and "fetch JOB logs" in s]
+    assert not [s for s in told_of(here, WS, "--hosts=a") if "fetch" in s]
+
+
+def test_defaults_without_a_conf(here: Path) -> None:
+    spec = make(here, WS, "--hosts=a,b[1-2]")
+    assert spec.site.nodes[0].workspace == "~/pslaunch/ws" and spec.site.nic == ""
+    assert [node.name for node in spec.site.nodes] == ["a", "b1", "b2"]
+    assert (spec.server_num, spec.worker_num, spec.command) == (None, None, ("{python}", "train.py"))
+
+
+def test_options_override_conf(here: Path) -> None:
+    (here / "ws/train.py").write_text("import another_runtime\n")  # which may have a GPU
+    line = [
+        "--hosts=x", "--hosts=y", "--root_dir=~/r/", "--nics=ib0", "--port=8000", "--job_name=j",
+        "--server_num=3", "--worker_num=4", "--env=LD_LIBRARY_PATH=/mine", "--python=python3.12",
+        "--log_dir=/logs", "--max_connections=2", "--agent_python=/opt/py", "--connect_timeout=3",
+        "--host_key_policy=accept-new", "--use_gpu=1", "--server=script",
+    ]  # fmt: skip
+    spec = make(here, WS, *line, conf=CONF)
+    assert spec.site.reach == Reach(
+        hosts=(Host("x", where="--hosts"), Host("y", where="--hosts")),
+        agent_python="/opt/py", connect_timeout_s=3.0, max_connections=2, host_key_policy="accept_new",
+    )  # fmt: skip
+    assert (spec.site.nodes[1].workspace, spec.site.nic) == ("~/r/j", "ib0")
+    assert (spec.draft.port, spec.draft.name, spec.server_num, spec.worker_num, spec.draft.use_gpu) == (
+        8000,
+        "j",
+        3,
+        4,
+        True,
+    )
+    assert (spec.draft.added_env, spec.command[0], spec.log_dir) == (
+        {"LD_LIBRARY_PATH": "/mine"}, "python3.12", Path("/logs"),
+    )  # fmt: skip
+
+
+def test_include_and_exclude_choose_among_the_hosts(here: Path) -> None:
+    spec = make(here, WS, "--hosts=n[1-9]", "--include=n[2-5]@n7", "--exclude=n3", "--exclude=n4")
+    assert [host.name for host in spec.site.reach.hosts] == ["n2", "n5", "n7"]
+
+
+def test_a_workspace_that_the_hosts_have(here: Path) -> None:
+    spec = make(here, "--hosts=a", "--job_workspace=~/there/w/", "sub/t.py", "--x")
+    assert (spec.workspace, spec.program, spec.site.package, spec.draft.name) == (
+        Path("~/there/w"),
+        "sub/t.py",
+        None,
+        "w",
+    )
+    assert make(here, "--hosts=a", "--job_workspace=/w", "/w/x/../run").command == ("./run",)
+
+
+def test_sent_prepared_and_fetched_files(here: Path) -> None:
+    spec = make(
+        here, WS, "--hosts=a", "--shard=data/*-{:05d}", "--shard=x/{}", "--link=data/big=/mnt/big",
+        "--link=./m=/m", "--install", "--wheel=p.whl", "--wheelhouse=house",
+        "--setup=module load x; y", "--setup=true",
+        "--fetch_output=out", "--fetch_logs=deep/logs",
+    )  # fmt: skip
+    assert spec.site.package == Package(
+        str(here / "ws"), data_shards=("data/*-{:05d}", "x/{}"), links={"data/big": "/mnt/big", "m": "/m"}
+    )
+    assert (spec.install, spec.wheel, spec.wheelhouse) == (True, here / "p.whl", here / "house")
+    assert spec.draft.setup == ("module load x; y", "true")
+    assert (spec.fetch_output, spec.fetch_logs) == (here / "out", here / "deep/logs")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ([], "no hosts: there is no conf.py with HOSTS"),
+        (["--hosts=a b"], "--hosts: 'a b': 'a b' is not a host name"),
+        (["--hosts=a", "--include=b"], "--include=b: b is not among the hosts: a"),
+        (["--hosts=a", "--root_dir=jobs"], "--root_dir='jobs' is not a path on the hosts"),
+        (["--hosts=a", "--log_dir=log"], "--log_dir='log' is not a path on the hosts"),
+        (["--hosts=a", "--nics=eth0,eth1"], "--nics='eth0,eth1' is not the name of one"),
+        (["--hosts=a", "--nics=averyverylongname"], "--nics='averyverylongname'"),
+        (["--hosts=a", "--python="], "--python=''"),
+        (["--hosts=a", "--connect_timeout=0"], "--connect_timeout=0: expected at least 0.1 seconds"),
+        (["--hosts=a", "--max_connections=0"], "--max_connections=0: expected a whole number from 1"),
+        (
+            ["--hosts=a", "--host_key_policy=yes"],
+            "--host_key_policy='yes': expected one of ask, accept_new, reject",
+        ),
+        (
+            ["--hosts=a", "--job_workspace=/w"],
+            "--job_workspace=/w and --job_dispatch_package=ws are both given",
+        ),
+        (["--hosts=a", "gone.py"], "no program 'gone.py'"),
+        (["--hosts=a", "out.py"], "is not in"),
+        (["--hosts=a", "--shard=data/*"], "--shard='data/*' has 0 places for a number"),
+        (["--hosts=a", "--shard={}{}"], "--shard='{}{}'"),
+        (["--hosts=a", "--shard={:q}"], "--shard='{:q}'"),
+        (["--hosts=a", "--shard=../{}"], "'../0' is not inside the workspace"),
+        (["--hosts=a", "--shard=output/{}"], "output in the workspace is pslaunch's own"),
+        (["--hosts=a", "--link=x=y"], "expected NAME=PATH with an absolute path"),
+        (["--hosts=a", "--link=/x=/y"], "'/x' is not inside the workspace"),
+        (["--hosts=a", "--link=.pslaunch/x=/y"], ".pslaunch in the workspace is pslaunch's own"),
+        (["--hosts=a", "--link=x=/y", "--link=./x=/z"], "./x is given twice"),
+        (["--hosts=a", "--wheel=p.whl"], "--wheel=p.whl has no effect without --install"),
+        (
+            ["--hosts=a", "--install", "--wheel=ws/train.py"],
+            "--wheel='ws/train.py' is not the file of a wheel",
+        ),
+        (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere': no such folder"),
+        (["--hosts=a", "--install", "--python=/p"], "--python=/p has no effect with --install"),
+        (["--hosts=a", "--setup="], "--setup='' is empty"),
+        (["--hosts=a", "--fetch_logs=p.whl"], "--fetch_logs='p.whl' is not a folder"),
+        (["--hosts=a", "--fetch_output=o", "--detach"], "--fetch_output=o has no effect with --detach"),
+        (["--hosts=a", "--connect"], "--connect has no effect without --dry_run"),
+        (["--hosts=a", "--detach", "--head=launcher"], "--head=launcher together with --detach"),
+        (["--hosts=a", "--server_num=0", "--ports_num=2"], "--ports_num=2 has no effect without pservers"),
+        (["--hosts=a", "--use_gpu=1"], "--use_gpu=1: the bundled runtime"),
+        (["--hosts=a,b", "--server_num=3", "--port=65535"], "--port=65535: 2 pservers need ports"),
+        (["--hosts=a,a,b", "--port=65534", "--ports_num=2"], "--port=65534: 2 pservers need"),
+    ],
+)
+def test_wrong_value_is_reported_with_its_option(here: Path, line: Sequence[str], told: str) -> None:
+    (here / "out.py").touch()
+    with pytest.raises(SpecError) as caught:
+        make(here, WS, *line)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ([], "give --job_dispatch_package=DIR to send a folder to the hosts"),
+        (["train.py"], "or --job_workspace=DIR for a folder on them"),
+        (["--job_workspace=w"], "--job_workspace='w' is not a path on the hosts"),
+        (["--job_workspace=/w", "../x.py"], "the program '../x.py' is not in the workspace /w of the hosts"),
+        (["--job_workspace=/w", "--shard=x{}"], "--shard=x{} has no effect where nothing is sent"),
+        (["--job_workspace=/w", "--root_dir=/r"], "--root_dir=/r has no effect where nothing is sent"),
+    ],
+)
+def test_wrong_workspace_is_reported(here: Path, line: Sequence[str], told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make(here, "--hosts=a", *line)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("PADDLE_PORT = 70000", "conf.py:1: PADDLE_PORT=70000: expected a whole number from 1 to 65535"),
+        ("\nPADDLE_USE_GPU = 'maybe'", "conf.py:2: PADDLE_USE_GPU='maybe': expected true or false"),
+        ("ROOT_DIR = 'jobs'", "conf.py:1: ROOT_DIR='jobs' is not a path on the hosts"),
+        ("PADDLE_NIC = ''", "conf.py:1: PADDLE_NIC='' is not the name of one network interface"),
+        ("JOB_NAME = 'a/b'", "conf.py:1: JOB_NAME='a/b' is not a valid folder name"),
+        ("HOSTS = ['a', 'b:x']", "conf.py:1: 'b:x': expected a port from 1 to 65535, not 'x'"),
+        ("TRAINING_ROLE = 'x'", "conf.py:1: TRAINING_ROLE is set by pslaunch itself"),
+        ("A = 'x\\0'", "conf.py:1: A='x\\x00': a variable can't hold a zero byte"),
+        ("PADDLE_PORT = 65535\nPADDLE_PORTS_NUM = 9", "conf.py:1: PADDLE_PORT=65535: 1 pservers need"),
+        ("X = 1", "no hosts: conf.py has no HOSTS"),
+    ],
+)
+def test_wrong_value_of_conf_is_reported_with_its_line(here: Path, conf: str, told: str) -> None:
+    line = [] if "HOSTS" in conf or conf == "X = 1" else ["--hosts=a"]
+    with pytest.raises(SpecError) as caught:
+        make(here, WS, *line, conf=conf)
+    assert told in str(caught.value)
+
+
+def test_file_options_may_have_no_effect_on_this_job(here: Path) -> None:
+    spec = make(here, WS, "--server_num=0", "--worker_num=1", conf=CONF)
+    assert (spec.server_num, spec.draft.port) == (0, 7164)
+
+
+@pytest.mark.parametrize(
+    ("toml", "line", "field", "value"),
+    [
+        ("install = true", ["--install=false"], "install", False),
+        ("detach = true", ["--detach=0"], "head", "launcher"),
+        ("head = 'launcher'", ["--detach"], "head", "node"),
+        ("head = 'launcher'\ndetach = true", ["--head=node"], "head", "node"),
+        ("connect = true\ndry_run = true", ["--dry_run=off", "--connect=off"], "detach", False),
+    ],
+)
+def test_a_flag_of_the_line_wins_over_the_file(
+    here: Path, toml: str, line: Sequence[str], field: str, value: object
+) -> None:
+    (here / "pslaunch.toml").write_text(toml)
+    assert getattr(make(here, WS, "--hosts=a", *line), field) == value
+
+
+def test_file_values_are_named_by_their_place(here: Path) -> None:
+    (here / "pslaunch.toml").write_text("shard = ['a-{}']\n[fabric]\nlink = 'x=/y'\ninclude = 'a'\n")
+    package = make(here, WS, "--hosts=a,b").site.package
+    assert package and (package.data_shard_label, package.link_label) == (
+        "pslaunch.toml: shard",
+        "pslaunch.toml: [fabric].link",
+    )
+    with pytest.raises(SpecError, match=r"^pslaunch.toml: \[fabric\].include=a: a is not among the hosts: b"):
+        make(here, WS, "--hosts=b")
+    (here / "pslaunch.toml").write_text("\ninstall = true\n")
+    with pytest.raises(SpecError, match=r"^pslaunch.toml: install needs --job_dispatch_package"):
+        make(here, "--hosts=b", "--job_workspace=/w")
+
+
+def test_every_default_of_the_table_is_the_jobs(here: Path) -> None:
+    spec = make(here, WS, "--hosts=a")
+    for name, option in get_options("fabric").items():
+        places = (spec, spec.draft, spec.draft.limits, spec.site.reach)
+        found = [getattr(place, option.field) for place in places if hasattr(place, option.field)]
+        if found and option.default is not None:
+            assert found[0] == option.default, name
+
+
+def test_units_are_in_the_names() -> None:
+    for option in [option for name in OWN for option in find_face(name).list_options()]:
+        assert option.field.endswith("_s") == isinstance(option.kind, Seconds)
+        assert not isinstance(option.kind, Seconds) or "econds" in option.help

@@ -1,0 +1,84 @@
+"""Answers of a Kubernetes API in words: cause, remedy, exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslaunch.backends.k8s.api_errors import (
+    Place,
+    Right,
+    explain_answer,
+    explain_connection,
+    explain_rights,
+    find_remedy,
+    make_rule,
+)
+
+PLACE = Place("https://k:6443", "context test of /home/me/.kube/config", "team")
+FORBIDDEN = (
+    'pods "j-0" is forbidden: User "developer" cannot create resource "pods/exec" in API group "" '
+    'in the namespace "team"'
+)
+
+
+def test_forbidden_names_the_verb_and_the_rule_to_add() -> None:
+    error = explain_answer("run a program in pod j-0", 403, FORBIDDEN, PLACE)
+    assert error.exit_code == 77
+    assert "developer has no right to create pods/exec in namespace team" in str(error)
+    assert '{apiGroups: [""], resources: [pods/exec], verbs: [create]}' in str(error)
+
+
+def test_rights_on_one_kind_are_one_rule() -> None:
+    rights = [Right("create", "jobs", "batch"), Right("get", "pods"), Right("delete", "jobs", "batch")]
+    assert make_rule(rights) == (
+        '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}, '
+        '{apiGroups: [""], resources: [pods], verbs: [get]}'
+    )
+    assert "has no right to create jobs, get pods, delete jobs" in str(explain_rights(rights, PLACE))
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code", "words"),
+    [
+        (401, "Unauthorized", 68, "log in to the cluster again"),
+        (403, FORBIDDEN.replace("developer", "system:anonymous"), 68, "log in to the cluster again"),
+        (404, 'namespaces "tame" not found', 2, "namespace tame does not exist"),
+        (404, 'services "j-head" not found', 78, "can't create Job j"),
+        (403, 'jobs "j" is forbidden: exceeded quota: small, requested: count/jobs.batch=1', 78, "larger "
+                                                                                                 "quota"),
+        (403, 'pods "j-0" is forbidden: failed quota: small: must specify limits.cpu', 78, "--memory"),
+        (403, 'pods "j-0" is forbidden: violates PodSecurity "restricted:latest"', 78, "security level"),
+        (403, 'admission webhook "w.test" denied the request: no', 78, "its administrator"),
+        (500, 'Internal error occurred: failed calling webhook "w.test": refused', 78, "does not answer"),
+        (422, 'Job.batch "j" is invalid: spec.template.spec.x: Required value', 78, "--patch"),
+        (400, 'Job in version "v1" cannot be handled as a Job: json: bad', 78, "--patch"),
+        (429, "too many requests", 68, "try again later"),
+        (410, "too old resource version: 1 (2)", 68, "try again later"),
+        (503, "apiserver is shutting down", 68, "try again later"),
+    ],
+)  # fmt: skip
+def test_answers_have_codes_and_remedies(status: int, message: str, code: int, words: str) -> None:
+    error = explain_answer("create Job j", status, message, PLACE)
+    assert (error.exit_code, words in str(error)) == (code, True), error
+    assert status in (403, 404) or message in str(error)
+
+
+def test_refusals_in_events_have_the_same_remedies() -> None:
+    event = (
+        'Error creating: pods "j-0-x" is forbidden: [maximum cpu usage per Container is 1, but limit is 2]'
+    )
+    assert "LimitRange" in find_remedy(event)
+    assert find_remedy("Created pod: j-0-x") == ""
+
+
+def test_connections_fail_in_the_systems_words() -> None:
+    refused = explain_connection(
+        "HTTPSConnection(host='k', port=6443): Failed: [Errno 111] Connection refused", PLACE
+    )
+    assert str(refused).startswith(
+        "https://k:6443: it is not reached: Failed: [Errno 111] Connection refused; check"
+    )
+    foreign = explain_connection(
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", PLACE
+    )
+    assert "no safe connection" in str(foreign) and refused.exit_code == foreign.exit_code == 68

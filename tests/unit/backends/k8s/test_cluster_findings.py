@@ -1,0 +1,226 @@
+"""Judgement of a cluster for a job: findings, exit codes, the table, and the page with the advice."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
+from pslaunch.backends.k8s.api_errors import Place, Right, explain_answer
+from pslaunch.backends.k8s.cluster_findings import (
+    COLUMNS,
+    KINDS,
+    ClusterSeen,
+    Needs,
+    choose_exit_code,
+    find,
+    make_data,
+    make_lines,
+    make_table,
+)
+from pslaunch.backends.k8s.validate import Verdict
+from pslaunch.node import codes
+from pslaunch.views.table import show
+from support.pages import rows
+
+ROLE = Path(__file__).parents[4] / "templates/k8s/role.yaml"
+LABELS = {"app.kubernetes.io/name": "pslaunch", "app.kubernetes.io/instance": "j"}
+GOOD = ClusterSeen(
+    "https://k:6443", "team", version="v1.34.4", there=True, phase="Active", labels={}, quotas=[],
+    policies=[], verdicts=[Verdict("Job j")],
+)  # fmt: skip
+
+
+def make_needs(amounts: Mapping[str, str] = {}, *, attached: bool = True, secret: str = "") -> Needs:
+    env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}] if secret else []
+    container = {"name": "node", "resources": {"requests": amounts, "limits": amounts}, "env": env}
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [container]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+           "spec": {"completions": 3, "template": template}}  # fmt: skip
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "j-plan"}}
+    return Needs([config, job], attached=attached)
+
+
+def find_kinds(seen: ClusterSeen, needs: Needs | None = None) -> list[str]:
+    return [f.kind for f in find(seen, needs or make_needs())]
+
+
+def make_quota(hard: Mapping[str, str], used: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}, "status": {"used": used or {}}}
+
+
+def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
+
+
+def test_good_cluster_has_no_finding() -> None:
+    assert find_kinds(GOOD) == []
+    assert choose_exit_code([]) == codes.OK
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds", "code"),
+    [
+        ({"failed": "it is not reached: Connection refused"}, ["not reached"], codes.HOST),
+        ({"version": "v1.27.3"}, ["old server"], codes.OK),
+        ({"version": "v1.28.0-eks-1"}, [], codes.OK),
+        ({"there": False}, ["no namespace"], codes.USAGE),
+        ({"phase": "Terminating"}, ["ending namespace"], codes.PREFLIGHT),
+        ({"missing": (Right("create", "jobs", "batch"),)}, ["no right"], codes.RIGHTS),
+        ({"missing": EXEC}, ["no exec"], codes.RIGHTS),
+        ({"missing": LOOK}, ["no look"] * 4, codes.OK),
+        ({"missing": (Right("get", "pods/log"), Right("watch", "pods"))}, ["no kubectl"] * 2, codes.OK),
+        ({"missing": (Right("list", "pods"), Right("watch", "pods"))}, ["no right", "no kubectl"], 77),
+        ({"secrets": {"pull": False, "other": None}}, ["no secret"], codes.PREFLIGHT),
+        ({"missing": (Right("list", "pods"),), "phase": "Terminating"}, ["ending namespace", "no right"], 78),
+    ],
+)  # fmt: skip
+def test_findings_have_codes(change: dict[str, Any], kinds: list[str], code: int) -> None:
+    findings = find(GOOD._replace(**change), make_needs())
+    assert ([f.kind for f in findings], choose_exit_code(findings)) == (kinds, code)
+
+
+def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
+    missing = (Right("create", "jobs", "batch"), Right("delete", "jobs", "batch"), Right("list", "pods"))
+    jobs, pods = find(GOOD._replace(missing=missing), make_needs())
+    assert (jobs.text, pods.text) == ("no right to create, delete jobs", "no right to list pods")
+    assert '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}' in jobs.advice
+
+
+def test_exec_is_a_warning_for_a_detached_job() -> None:
+    (finding,) = find(GOOD._replace(missing=EXEC), make_needs(attached=False))
+    assert (finding.kind, finding.level) == ("no line", "warning")
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -> None:
+    needs = make_needs(attached=attached)._replace(brings=True)
+    findings = find(GOOD._replace(missing=EXEC), needs)
+    assert [f.kind for f in findings] == ["no transfer"] and choose_exit_code(findings) == codes.RIGHTS
+    assert ".pslaunchignore" in findings[0].advice
+
+
+@pytest.mark.parametrize(
+    ("quota", "amounts", "kinds"),
+    [
+        (make_quota({"pods": "3"}), {}, []),
+        (make_quota({"pods": "4"}, {"pods": "2"}), {}, ["quota"]),
+        (make_quota({"count/jobs.batch": "1"}, {"count/jobs.batch": "1"}), {}, ["quota"]),
+        (make_quota({"services": "0"}), {}, []),
+        (make_quota({"configmaps": "10"}, {"configmaps": "10"}), {}, ["quota"]),
+        (make_quota({"limits.memory": "6Gi"}), {"memory": "2Gi"}, []),
+        (make_quota({"limits.memory": "6Gi"}, {"limits.memory": "1Mi"}), {"memory": "2Gi"}, ["quota"]),
+        (make_quota({"cpu": "1"}), {"cpu": "500m"}, ["quota"]),
+        (make_quota({"requests.nvidia.com/gpu": "2"}), {"nvidia.com/gpu": "1"}, ["quota"]),
+        (make_quota({"requests.nvidia.com/gpu": "0"}), {}, []),
+        (make_quota({"limits.cpu": "8"}), {"memory": "1Gi"}, []),  # the server refuses one pod already
+        (make_quota({"pods": "0"}, scopes=["BestEffort"]), {}, []),
+    ],
+)  # fmt: skip
+def test_quotas_are_compared_with_the_job(
+    quota: dict[str, Any], amounts: dict[str, str], kinds: list[str]
+) -> None:
+    assert find_kinds(GOOD._replace(quotas=[quota]), make_needs(amounts)) == kinds
+
+
+def test_amounts_of_the_namespace_count_in_a_quota() -> None:
+    amounts = {"limits": {"cpu": "1"}, "requests": {"cpu": "500m"}}
+    pod = {"spec": {"containers": [{"name": "node", "resources": amounts}]}}
+    quota = make_quota({"limits.cpu": "3", "requests.cpu": "1"})
+    seen = GOOD._replace(quotas=[quota], verdicts=[Verdict("Pod j-0", made=pod)])
+    (finding,) = find(seen, make_needs())
+    assert finding.text == "q: requests.cpu: 0 of 1 in use, and the job needs 1.5"
+
+
+def test_refusals_are_problems_with_the_servers_words_and_the_remedy() -> None:
+    place = Place("https://k:6443", "a kubeconfig", "team")
+    said = ("pods is forbidden: exceeded quota: small", "a rule of nobody")
+    errors = [explain_answer("create Pod j-0", 403, words, place) for words in said]
+    verdicts = [Verdict("Pod j-0", e) for e in errors]
+    quota, other = find(GOOD._replace(verdicts=verdicts), make_needs())
+    assert quota.text == f"https://k:6443 refuses to create Pod j-0: {said[0]}"
+    assert quota.advice.startswith("ask for less") and other.advice == KINDS["refused"].advice
+    assert choose_exit_code([quota, other]) == codes.PREFLIGHT
+
+
+@pytest.mark.parametrize(
+    ("policy", "kinds"),
+    [
+        (make_policy(), ["policies"]),
+        (make_policy({"matchLabels": LABELS}), ["policies"]),
+        (make_policy({"matchLabels": {"app": "web"}}), []),
+        (make_policy({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}), ["policies"]),
+        (make_policy({"matchExpressions": [{"key": "app", "operator": "Exists"}]}), []),
+    ],
+)
+def test_policies_of_the_pods_are_named(policy: dict[str, Any], kinds: list[str]) -> None:
+    findings = find(GOOD._replace(policies=[policy]), make_needs())
+    assert [f.kind for f in findings] == kinds and choose_exit_code(findings) == codes.OK
+    assert all(f.text == "NetworkPolicy p: applies to the job's pods" for f in findings)
+
+
+def test_needed_secrets_are_those_of_the_pods() -> None:
+    assert make_needs(secret="token").name_secrets() == ["token"]
+
+
+def test_report_has_a_row_and_a_line_for_each_finding() -> None:
+    seen = GOOD._replace(missing=(*LOOK[:1], *JOB[:1]), quotas=None, secrets={"pull": None})
+    findings = find(seen, make_needs())
+    out = io.StringIO()
+    table, data = make_table(seen, findings, 33), make_data(seen, findings)
+    show(table, make_lines(findings), [data], out, as_json=False)
+    head, row, problem, warning, last = out.getvalue().splitlines()
+    assert head.split() == list(COLUMNS)
+    assert row.split() == [
+        *(
+            "https://k:6443",
+            "yes",
+            "v1.34.4",
+            "team",
+            "!31",
+            "of",
+            "33",
+            "ok",
+            "ok",
+            "?",
+            "?",
+            "none",
+            "none",
+        ),
+    ]
+    assert problem.startswith("PROBLEM no right: no right to create jobs; what to do: let the namespace's")
+    assert warning.startswith("warning no look: no right to get namespaces; what to do: ")
+    assert last == "the cluster can't be used"
+    assert json.loads(json.dumps(data))["findings"][1]["what"] == "no right"
+
+
+def test_unreached_cluster_is_one_problem() -> None:
+    seen = ClusterSeen("", "?", failed="no kubeconfig: /k does not exist")
+    findings = find(seen, make_needs())
+    (row,) = make_table(seen, findings, 33).rows
+    assert row[1] == ("no", "problem") and {text for text, _ in row[2:]} == {"?"}
+    assert make_lines(findings)[0].startswith(
+        "PROBLEM not reached: no kubeconfig: /k does not exist; what to do"
+    )
+
+
+def test_the_role_gives_exactly_the_rights() -> None:
+    rules = yaml.safe_load(ROLE.read_text())["rules"]
+    given = [Right(v, r, g) for rule in rules for g in rule["apiGroups"] for r in rule["resources"]
+             for v in rule["verbs"]]  # fmt: skip
+    assert sorted(given) == sorted([*JOB, *EXEC, *LOOK, *POLICY, *KUBECTL, *KUBECTL_POLICY])
+
+
+def test_the_page_has_the_advice_for_every_finding() -> None:
+    told = {
+        name: (column, level, advice)
+        for name, column, level, advice in rows("kubernetes.md", "Findings and remedies")
+    }
+    assert told == {name: (k.column, k.level, k.advice) for name, k in KINDS.items()}
+    assert {k.column for k in KINDS.values()} <= set(COLUMNS)

@@ -1,0 +1,175 @@
+"""mpirun's command line, environment and files, and the causes in its output, as both versions wrote it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.backends.mpi.hostfile import parse_hostfile
+from pslaunch.backends.mpi.mpirun import find_cause, make_argv, make_environ, make_files, make_hostfile
+from pslaunch.backends.mpi.spec import MpiHost, MpiReach
+from pslaunch.node.job import Node
+from support import others
+
+OUTPUT = Path(__file__).with_name("mpirun_output")
+VERSIONS = {4: (4, 1, 4), 5: (5, 0, 11)}
+HOSTS = (MpiHost("node1", None, 2), MpiHost("node2", "me", 1))
+
+
+def make_reach(version: int = 5, args: tuple[str, ...] = (), hosts: tuple[MpiHost, ...] = HOSTS) -> MpiReach:
+    return MpiReach("mpirun", VERSIONS[version], 3, hosts, args, Node(0, "", ""))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("unknown_host", 68, "nodex: Could not resolve hostname nodex: Name or service not known; correct"),
+        (
+            "host_down",
+            68,
+            "node3: connect to host 10.90.13.3 port 22: Connection timed out; test with: ssh node3",
+        ),
+        ("unknown_key", 68, "node2: No ED25519 host key is known for 10.90.13.2"),
+        ("changed_key", 68, "node2: Host key for 10.90.13.2 has changed"),
+        ("refused_key", 77, "node2: Permission denied (publickey); add your public key: ssh-copy-id node2"),
+        ("no_daemon", 78, "ted of Open MPI can't be started there: /opt/"),
+        ("root", 2, "mpirun refuses to run as root; add --allow-run-as-root"),
+        ("slots", 2, "the hosts have too few slots for 3 ranks"),
+        ("mapping_ppr", 2, "the hosts have too few slots for 3 ranks"),
+        ("option", 2, "has no option --frobnicate"),
+        ("mapping", 2, "'nodx'; did you mean node?"),
+        ("binding", 2, "does not know the bind"),
+        ("ranking", 2, "does not know the rank"),
+    ],
+)
+def test_cause_is_found_in_the_output_of_each_version(version: int, name: str, code: int, words: str) -> None:
+    cause = find_cause((OUTPUT / f"{name}.{version}.txt").read_bytes().decode(), make_reach(version))
+    assert cause.code == code and words in cause.text and "\r" not in cause.text
+    assert not cause.hosts or cause.text.startswith(cause.hosts[0])
+
+
+def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
+    frame = "-" * 74
+    cause = find_cause(
+        f"{frame}\nfirst\n\nOut of luck.\n{frame}\n[head:1] 1 more process has sent help\n", make_reach()
+    )
+    assert cause == (78, "mpirun failed: first\nOut of luck.", ())
+    assert find_cause("", make_reach()).text == "mpirun failed: it printed nothing"
+
+
+@given(st.text())
+def test_any_output_has_a_cause(output: str) -> None:
+    assert find_cause(output, make_reach()).text
+
+
+@pytest.mark.parametrize("option", [("-p", "1"), ("-p1",), ("-x", "-p", "1")])
+def test_ssh_client_that_fails_names_its_host(tmp_path: Path, option: tuple[str, ...]) -> None:
+    (tmp_path / "ssh").write_text(make_files(make_reach())["ssh"])
+    argv = [
+        "/bin/sh",
+        str(tmp_path / "ssh"),
+        "-F",
+        "/dev/null",
+        "-o",
+        "BatchMode=yes",
+        *option,
+        "127.0.0.1",
+        "true",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 255 and done.stderr.endswith("pslaunch: ssh 127.0.0.1 ended with 255\n")
+
+
+def test_command_line_has_our_hostfile_and_binds_nothing() -> None:
+    argv = make_argv(make_reach(args=("--map-by", "node")), ["/bin/sh", "-c", "x"], "/run/j", ["SECRET"])
+    assert argv == [
+        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "--bind-to", "none", "-x", "SECRET"),
+        *("--map-by", "node", "/bin/sh", "-c", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--bind-to", "core"),
+        ("--map-by", "node:PE=2"),
+        ("--mca", "hwloc_base_binding_policy", "core"),
+        ("-bind-to", "none"),
+    ],
+)
+def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
+    argv = make_argv(make_reach(args=args), ["true"], "/run/j")
+    assert argv == ["mpirun", "-n", "3", "--hostfile", "/run/j/hosts", *args, "true"]
+
+
+def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
+    reach = make_reach(hosts=())
+    assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
+    environ = make_environ(reach, {"A": "b"}, "/run/j")
+    assert environ == {"A": "b", "OMPI_MCA_mpi_abort_delay": "1"}
+    assert make_files(reach) == {}
+
+
+def test_settings_have_the_names_of_the_version() -> None:
+    word = ("--prtemca", "plm_ssh_args", "-v")
+    assert make_argv(make_reach(4, word), [], "")[-3:] == ["--mca", "plm_rsh_args", "-v"]
+    assert make_argv(make_reach(5, word), [], "")[-3:] == [*word]
+    of_4 = {
+        "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
+    }
+    of_5 = {"OMPI_MCA_mpi_abort_delay": "1"}  # else ranks end before the cause is reported
+    for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", of_5)):
+        assert make_environ(make_reach(version), {}, "/run/j") == {
+            **own,
+            f"{name}agent": "/bin/sh /run/j/ssh",
+            f"{name}args": "-o BatchMode=yes -o ConnectTimeout=10",
+            f"{name}no_tree_spawn": "1",
+        }
+
+
+def test_settings_of_the_user_reach_both_versions_under_either_name() -> None:
+    environ = make_environ(make_reach(5), {"OMPI_MCA_plm_rsh_args": "-v"}, "/run/j")
+    assert environ["PRTE_MCA_plm_ssh_args"] == "-v"
+    environ = make_environ(make_reach(4), {"PRTE_MCA_plm_ssh_agent": "rsh"}, "/run/j")
+    assert environ["OMPI_MCA_plm_rsh_agent"] == "rsh"
+
+
+def test_many_hosts_are_reached_in_groups() -> None:
+    hosts = tuple(MpiHost(f"node{i}", None, 1) for i in range(64))
+    environ = make_environ(make_reach(5, hosts=hosts), {}, "")
+    assert environ["PRTE_MCA_plm_ssh_num_concurrent"] == "64"
+
+
+def test_our_hostfile_has_the_ranks_of_each_host() -> None:
+    hosts = (*HOSTS, MpiHost("fd00::2", None, 4))
+    read = parse_hostfile(make_hostfile(hosts), "hosts")
+    assert [(one.host.name, one.host.user, one.ranks) for one in read] == [*hosts]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--map-by", "node", "--rank-by", "slot"),
+        ("--map-by", "ppr:2:node", "--oversubscribe"),
+        ("--bind-to", "core"),
+        ("--prtemca", "plm_ssh_args", "-v", "--mca", "btl", "tcp,self"),
+    ],
+)
+def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple[str, ...]) -> None:
+    reach = make_reach(version, (*args, "--allow-run-as-root", "--do-not-launch"))
+    reach = reach._replace(mpirun=str(others.mpirun(version)))
+    for name, text in make_files(reach).items():
+        (tmp_path / name).write_text(text)
+    argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path), ["HOME"])
+    environ = make_environ(reach, os.environ, str(tmp_path))
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, find_cause(done.stdout + done.stderr, reach)

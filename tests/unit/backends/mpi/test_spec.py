@@ -1,0 +1,271 @@
+"""The job of `pslaunch mpi`: hosts, ranks, words for mpirun, and values that are refused with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pslaunch.backends.mpi import FACE
+from pslaunch.backends.mpi.refused import REFUSED
+from pslaunch.backends.mpi.spec import MpiHost, MpiReach, find_mpirun, make_mpi_spec, parse_version
+from pslaunch.backends.registry import gather, get_options
+from pslaunch.errors import PreflightError, SpecError
+from pslaunch.node import codes
+from pslaunch.options.args import split_command_line
+from pslaunch.options.spec import JobSpec
+
+VERSION = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a program, a hostfile, and in bin/ a program that prints mpirun's version."""
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/train.py").touch()
+    (tmp_path / "machines").write_text("node1\nme@node2\nnode3\n")
+    write_mpirun(tmp_path, VERSION)
+    return tmp_path
+
+
+def write_mpirun(folder: Path, version: str) -> None:
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin/mpirun").write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
+    (folder / "bin/mpirun").chmod(0o755)
+
+
+def make(folder: Path, *words: str, **environ: str) -> JobSpec:
+    rows = get_options("mpi")
+    split = split_command_line(
+        [*words, "ws/train.py"],
+        {name: row.values for name, row in rows.items()},
+        {name for name, row in rows.items() if row.repeatable},
+        aliases={alias: name for name, row in rows.items() for alias in row.aliases},
+        refused=REFUSED,
+    )
+    environ = {"PATH": f"{folder}/bin:{os.environ['PATH']}", **environ}
+    return make_mpi_spec(gather("mpi", split, folder), split, cwd=folder, environ=environ)
+
+
+def make_reach(folder: Path, *words: str, **environ: str) -> MpiReach:
+    reach = make(folder, *words, **environ).site.reach
+    assert isinstance(reach, MpiReach)
+    return reach
+
+
+def test_line_of_mpirun_makes_a_job(folder: Path) -> None:
+    spec = make(folder, "-hostfile", "machines", "-n", "3")
+    reach = spec.site.reach
+    assert reach.hosts == (("node1", None, 1), ("node2", "me", 1), ("node3", None, 1))
+    assert (reach.mpirun, reach.version, reach.ranks, reach.args) == ("mpirun", (5, 0, 11), 3, ())
+    assert (spec.worker_num, spec.server_num, spec.site.pservers) == (3, None, ("per_node", 1))
+    assert spec.site.package and spec.site.package.folder == str(folder / "ws")
+    assert (reach.node.workspace, reach.node.dispatched) == ("~/ws", True)
+    assert [(node.name, node.trainers) for node in spec.site.expected] == [
+        ("node1", (0,)), ("node2", (1,)), ("node3", (2,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["-n", "-np", "--np", "-c", "--worker_num"])
+def test_number_of_ranks_has_every_name(folder: Path, option: str) -> None:
+    assert make_reach(folder, "-machinefile", "machines", option, "5").hosts == (
+        ("node1", None, 2), ("node2", "me", 2), ("node3", None, 1),
+    )  # fmt: skip
+
+
+def test_hosts_without_ranks_get_no_slot(folder: Path) -> None:
+    assert make_reach(folder, "-H", "a:2,b,c", "-n", "3").hosts == (("a", None, 2), ("b", None, 1))
+
+
+def test_ipv6_addresses_need_open_mpi_5(folder: Path) -> None:
+    assert make_reach(folder, "-H", "[fd00::2]:2").hosts == (MpiHost("fd00::2", None, 2),)
+    write_mpirun(folder, "mpirun (Open MPI) 4.1.4")
+    with pytest.raises(SpecError, match="Open MPI 4 takes no IPv6 address as a host; give its name"):
+        make(folder, "-H", "[fd00::2]:2")
+
+
+def test_without_hosts_ranks_are_on_this_machine(folder: Path) -> None:
+    assert make_reach(folder, "-n", "2").hosts == (MpiHost("localhost", None, 2),)
+
+
+def test_number_of_ranks_is_read_from_an_allocation(folder: Path) -> None:
+    reach = make_reach(folder, SLURM_JOB_ID="7", SLURM_NTASKS="4")
+    assert (reach.hosts, reach.ranks) == ((), 4)
+    (folder / "nodes").write_text("a\na\nb\n")
+    pbs = {"PBS_JOBID": "7", "PBS_NODEFILE": str(folder / "nodes")}
+    assert make_reach(folder, **pbs).hosts == (("a", None, 2), ("b", None, 1))
+    assert make_reach(folder, "-n", "2", **pbs).hosts == (("a", None, 2),)
+    assert make_reach(folder, "-hostfile", "machines", **pbs).hosts
+
+
+def test_words_for_mpirun_keep_their_values(folder: Path) -> None:
+    line = [
+        *("--mca", "btl", "tcp,self", "--mca", "plm_rsh_args", "-F conf", "--map-by", "node"),
+        *(
+            "--prefix",
+            "/opt/mpi",
+            "--oversubscribe",
+            "--allow-run-as-root",
+            "--mpirun_args",
+            "-x A --tag 'b c'",
+        ),
+    ]
+    with pytest.raises(SpecError, match="--mpirun_args: give -x as an option of pslaunch mpi, --env"):
+        make(folder, *line)
+    assert make_reach(folder, *line[:-2], "--mpirun_args=--display 'b c'").args == (
+        *("--mca", "btl", "tcp,self", "--mca", "plm_rsh_args", "-F conf", "--map-by", "node"),
+        *("--prefix", "/opt/mpi", "--oversubscribe", "--allow-run-as-root", "--display", "b c"),
+    )
+
+
+def test_variables_are_those_of_the_job(folder: Path) -> None:
+    assert make(folder, "-x", "A=b", "-x", "HOME", HOME="/me").draft.added_env == {"A": "b", "HOME": "/me"}
+
+
+def test_files_give_options_too(folder: Path) -> None:
+    (folder / "pslaunch.toml").write_text(
+        '[mpi]\nhostfile = "machines"\nmca = [["btl", "self"]]\nworker_num = 2\n'
+    )
+    reach = make_reach(folder)
+    assert (reach.ranks, reach.args) == (2, ("--mca", "btl", "self"))
+    assert make_reach(folder, "-H", "other", "-n", "1").hosts == (("other", None, 1),)
+
+
+def test_launcher_listens_after_the_pservers(folder: Path) -> None:
+    assert make_reach(folder, "-H", "a,b", "--port", "7164", "--ports_num", "2").port == 7168
+    assert make_reach(folder, "-H", "a,b", "--port", "7164", "--server_num", "1").port == 7165
+    assert make_reach(folder, "-H", "a,b").port == 0
+
+
+def test_folder_of_the_program_is_sent(folder: Path) -> None:
+    reach = make_reach(folder, "--log_dir=/data/logs")
+    assert reach.node.dispatched and reach.node.workspace == "~/ws"
+    assert FACE.from_data(json.loads(json.dumps(FACE.to_data(reach)))) == reach
+
+
+def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
+    spec = make(folder, "--job_workspace", "/shared/ws")
+    assert (spec.site.package, spec.site.reach.node.workspace) == (None, "/shared/ws")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "3", "-hostfile", "none"], "-hostfile='none' can't be read: No such file or directory"),
+        (["-hostfile", "machines", "-H", "a"], "are both given: give one"),
+        (
+            ["-H", "a:2", "-n", "3"],
+            "-n=3 is more than the 2 slots of the hosts; add --oversubscribe",
+        ),
+        (["-n", "3", "--worker_num", "4"], "--worker_num is given twice; the same option: -n, "),
+        (["--app", "file"], "--app is not supported: pslaunch runs one program in all trainers; start a job"),
+        (["--wdir", "/x"], "--wdir is not supported: programs run in the job's workspace; choose it by"),
+        (["--output-filename=x"], "--output-filename is not supported: each process has a log file"),
+        (["--preload-binary"], "--preload-binary is not supported: --job_dispatch_package sends a folder"),
+        (["--timeout=5"], "--timeout is not supported: it would end the agents"),
+        (["--mpirun_args", "a : b"], "--mpirun_args: : is not supported"),
+        (["--mpirun_args", "'"], '--mpirun_args="\'": No closing quotation'),
+        (["--mpirun_args=-np 4"], "--mpirun_args: give -np as an option of pslaunch mpi, --worker_num"),
+        (["-H", "nobody@127.0.0.1"], "nobody@127.0.0.1 is this machine, where mpirun starts processes as "),
+        (
+            ["--report-bindings"],
+            "--report-bindings is not supported: it is mpirun's: --mpirun_args '--report",
+        ),
+        (["-v"], "-v is not supported: it is mpirun's: --mpirun_args '-v'"),
+        (["-N", "2"], "-N is not supported: give -n for all hosts and --map-by ppr:N:node"),
+        (["-hostfil", "x"], "unknown option -hostfil; did you mean -hostfile?"),
+        (["-n2"], "-n2: write -n 2"),
+        (["-n", "x"], "-n='x': expected a whole number from 1 to 4096"),
+        (["-n", "2", "-np", "3"], "-np is given twice"),
+        (["-x", "A B=1"], "-x 'A B' is not a variable name"),
+        (["--hostfil=x"], "unknown option --hostfil; did you mean --hostfile?"),
+    ],
+)
+def test_rejected_words_have_reason_and_remedy(folder: Path, words: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        make(folder, *words)
+
+
+def test_second_program_after_a_colon_is_refused(folder: Path) -> None:
+    split = split_command_line(["ws/train.py", ":", "-n", "2", "b.py"], {})
+    with pytest.raises(SpecError, match="a colon between programs is not supported"):
+        make_mpi_spec(gather("mpi", split, folder), split, cwd=folder, environ={})
+
+
+LINE = st.lists(
+    st.sampled_from(
+        ["-n", "-np", "2", "-H", "a:2,b", "-hostfile", "machines", "--mca", "btl", "self", "-x", "A=b",
+         ":", "--map-by", "node", "--bind-to", "core", "--oversubscribe", "--allow-run-as-root", "--prefix",
+         "/opt", "--app", "-wdir", "--timeout=1", "--mpirun_args", "--display x", "-q", "--"]
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(words=LINE)
+def test_any_line_of_mpirun_is_a_job_or_refused_in_words(folder: Path, words: list[str]) -> None:
+    try:
+        reach = make_reach(folder, *words)
+    except SpecError as e:
+        assert str(e)
+        return
+    assert sum(host.slots for host in reach.hosts) == reach.ranks >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (VERSION, (5, 0, 11)),
+        ("mpirun (Open MPI) 4.1.4\n", (4, 1, 4)),
+        ("mpirun.real (OpenRTE) 2.1.1\n", (2, 1, 1)),
+        ("HYDRA build details:\n    Version:                                 4.0.2\n", None),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.5 Build 20211102", None),
+        ("", None),
+    ],
+)
+def test_version_is_read_for_open_mpi_alone(text: str, version: tuple[int, ...] | None) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mpirun (Open MPI) 3.1.0", "is not Open MPI 4 or 5: its --version prints 'mpirun (Open MPI) 3.1.0'"),
+        ("Intel(R) MPI Library, Version 2021.5", "prints 'Intel(R) MPI Library, Version 2021.5'"),
+    ],
+)
+def test_another_mpi_is_named(folder: Path, text: str, words: str) -> None:
+    write_mpirun(folder, text)
+    with pytest.raises(PreflightError, match=re.escape(words)) as e:
+        find_mpirun("bin/mpirun", folder, os.environ)
+    assert e.value.exit_code == codes.PREFLIGHT
+
+
+def test_missing_mpirun_has_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"no mpirun in PATH: install Open MPI 4 or 5 .*--mpirun PATH"):
+        find_mpirun("mpirun", tmp_path, {"PATH": str(tmp_path)})
+    with pytest.raises(PreflightError, match="no bin/mpirun: install"):
+        find_mpirun("bin/mpirun", tmp_path, {})
+
+
+def test_path_of_mpirun_is_whole(folder: Path) -> None:
+    assert find_mpirun("bin/mpirun", folder, os.environ) == (str(folder / "bin/mpirun"), (5, 0, 11))
+
+
+def test_dry_run_by_root_shows_that_mpirun_would_refuse(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SpecError, match="mpirun refuses to run as root; add --allow-run-as-root"):
+        make(folder, "--dry_run")
+    make(folder, "--dry_run", "--mpirun_args=--allow-run-as-root")
+    make(folder, "--dry_run", "--allow-run-as-root")
+    make(folder, "--dry_run", OMPI_ALLOW_RUN_AS_ROOT="1")
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    make(folder, "--dry_run")

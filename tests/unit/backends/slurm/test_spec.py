@@ -1,0 +1,116 @@
+"""The job of `pslaunch slurm`: nodes, words for salloc, and values that are refused with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pslaunch.backends.registry import gather, get_options
+from pslaunch.backends.slurm import FACE
+from pslaunch.backends.slurm.options import REFUSED
+from pslaunch.backends.slurm.spec import COMMANDS, SlurmReach, make_slurm_spec
+from pslaunch.errors import PreflightError, PslaunchError, SpecError
+from pslaunch.options.args import split_command_line
+from pslaunch.options.spec import JobSpec
+from pslaunch.plan import make_plan
+
+IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a program, and in bin/ the commands of Slurm."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "bin").mkdir()
+    for name in COMMANDS:
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+def make(folder: Path, *argv: str, **environ: str) -> JobSpec:
+    found = get_options("slurm")
+    split = split_command_line(
+        [*argv, "train.py"],
+        {name: row.values for name, row in found.items()},
+        {name for name, row in found.items() if row.repeatable},
+        aliases={alias: name for name, row in found.items() for alias in row.aliases},
+        refused=REFUSED,
+    )
+    environ = {"PATH": f"{folder}/bin:{os.environ['PATH']}", **environ}
+    return make_slurm_spec(gather("slurm", split, folder), split, cwd=folder, environ=environ)
+
+
+def make_reach(folder: Path, *argv: str, **environ: str) -> SlurmReach:
+    reach = make(folder, *argv, **environ).site.reach
+    assert isinstance(reach, SlurmReach)
+    return reach
+
+
+def test_allocation_of_its_own_has_the_words_of_the_user(folder: Path) -> None:
+    own = (
+        "--nodes=3",
+        "-n",
+        "6",
+        "-p",
+        "gpu",
+        "-t",
+        "1:00",
+        "-A",
+        "me",
+        "--slurm_args=--mem=0 --comment='a b'",
+    )
+    reach = make_reach(folder, *own)
+    limits = ("--partition=gpu", "--time=1:00", "--account=me")
+    assert reach.args == ("--nodes=3", "--ntasks=6", *limits, "--mem=0", "--comment=a b")
+    assert make_reach(folder).args == ("--nodes=1", "--ntasks=1")
+    assert make_reach(folder, "-N", "2", "-n", "1").args == ("--nodes=2", "--ntasks=2")
+
+
+def test_allocation_that_is_there_gives_nodes_and_trainers(folder: Path) -> None:
+    spec = make(folder, **IN_JOB, SLURM_NTASKS="5")
+    assert (spec.site.reach.ranks, spec.site.reach.job, spec.site.reach.args) == (3, "7", ())
+    assert spec.worker_num == 5
+    assert make_reach(folder, "--nodes=2", **IN_JOB).ranks == 2
+    assert make(folder, "-n", "4", **IN_JOB, SLURM_NTASKS="5").worker_num == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "said"),
+    [
+        (["--partition=gpu"], IN_JOB, r"--partition=gpu has no effect in an allocation \(SLURM_JOB_ID=7\)"),
+        (["--nodes=4"], IN_JOB, "has 3 nodes"),
+        ([], {"SLURM_JOB_ID": "7"}, "does not tell its number of nodes; give --nodes N"),
+        (["--slurm_args='"], {}, "--slurm_args=.*No closing quotation"),
+        (["--gres=gpu:1"], {}, "it is salloc's: --slurm_args '--gres"),
+        ([], {**IN_JOB, "SLURM_NTASKS": "9999"}, "4096 at most"),
+    ],
+)
+def test_rejected_values_name_the_remedy(
+    folder: Path, argv: list[str], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        make(folder, *argv, **environ)
+
+
+def test_missing_commands_of_slurm_are_named(folder: Path) -> None:
+    with pytest.raises(PreflightError, match=r"no salloc in PATH: run pslaunch slurm on a login node"):
+        make(folder, PATH="/nowhere")
+
+
+def test_dry_run_shows_allocation_and_step(folder: Path) -> None:
+    spec = make(folder, "--nodes=2")
+    start = FACE.describe_start(spec.site.reach, make_plan(spec, "JOB"))
+    assert start["allocation"][0].startswith("salloc --kill-command '--job-name={name}' --nodes=2")
+    assert {"srun", "--jobid={job}", "--nodes=2", "--overlap"} <= {*start["argv"]}
+    assert not FACE.describe_start(make_reach(folder, **IN_JOB), make_plan(spec, "JOB"))["allocation"]
+
+
+def test_reach_survives_its_record(folder: Path) -> None:
+    reach = make_reach(folder, "--nodes=2")
+    assert FACE.from_data(json.loads(json.dumps(FACE.to_data(reach)))) == reach
+    with pytest.raises(PslaunchError):
+        FACE.from_data({"ranks": 1})

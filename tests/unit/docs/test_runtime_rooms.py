@@ -1,0 +1,151 @@
+"""The rooms of runtime/: who imports whom, what has which name, and the same for the files of the C core."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from pslaunch.runtime import PUBLIC
+
+RUNTIME = Path(__file__).parents[3] / "runtime"
+# A room imports from itself and from those before it. _core is compiled, and free for all.
+RUNTIME_ORDER = (
+    *("shared", "process", "engine", "client", "pserver", "v2"),
+    *("paddle2.core", "paddle2.program", "paddle2.nn", "paddle2.io", "paddle2.base"),
+    *("paddle2.static", "paddle2.fleet", "paddle2.distributed"),
+)
+FACES = ("v2.", "paddle2.")
+
+
+def name_module(path: Path) -> str:
+    return ".".join(path.relative_to(RUNTIME).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_module(path): path for path in sorted(RUNTIME.rglob("*.py")) if path.parent != RUNTIME}
+TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
+
+
+def find_imports(module: str) -> set[str]:
+    """Return what a module imports from runtime/, in functions and for types too, with its packages."""
+    found = set()
+    parts = module.split(".") if MODULES[module].name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join(filter(None, (*parts[: len(parts) - node.level + 1], node.module)))
+            for alias in node.names:
+                whole = f"{base}.{alias.name}".lstrip(".")
+                found.add(whole if whole in MODULES else base)
+    packages = {name[:at] for name in found for at in range(len(name)) if name[at] == "."}
+    return {name for name in found | packages if name in MODULES and not f"{module}.".startswith(f"{name}.")}
+
+
+IMPORTS = {module: find_imports(module) for module in MODULES}
+
+
+def find_room(module: str) -> str | None:
+    return next((room for room in RUNTIME_ORDER if f"{module}.".startswith(f"{room}.")), None)
+
+
+def refuse_circles(arrows: Mapping[str, set[str]]) -> None:
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as e:
+        pytest.fail(f"a circle: {' -> '.join(e.args[1])}")
+
+
+def test_every_module_has_a_room() -> None:
+    assert {m for m in MODULES if find_room(m) is None} == {"paddle2"}
+    assert {find_room(m) for m in MODULES} - {None} == set(RUNTIME_ORDER)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"paddle2"}))
+def test_a_module_imports_from_its_room_and_those_below(module: str) -> None:
+    room = find_room(module)
+    assert room is not None
+    allowed = RUNTIME_ORDER[: RUNTIME_ORDER.index(room) + 1]
+    assert not {name for name in IMPORTS[module] - {"paddle2"} if find_room(name) not in allowed}
+
+
+def test_no_module_of_the_runtime_imports_itself_by_a_circle() -> None:
+    refuse_circles(IMPORTS)
+
+
+def test_a_room_holds_at_most_twenty_modules() -> None:
+    folders = Counter(path.parent for path in MODULES.values() if not path.name.startswith("_"))
+    assert not {folder for folder, n in folders.items() if n > 20}
+
+
+def test_file_names_are_there_once() -> None:
+    faces = {place for place in PUBLIC.values() if place.startswith(FACES)}
+    own = Counter(
+        m.rpartition(".")[2] for m, p in MODULES.items() if not p.name.startswith("_") and m not in faces
+    )
+    assert not {name for name, n in own.items() if n > 1}
+
+
+def list_classes() -> Iterator[tuple[str, str]]:
+    for module, tree in TREES.items():
+        yield from ((module, node.name) for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def list_shown(module: str) -> set[str]:
+    """Return the names of a module's __all__."""
+    for node in TREES[module].body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return {*ast.literal_eval(node.value)}
+    return set()
+
+
+def test_class_names_have_one_meaning() -> None:
+    """Names of PaddlePaddle, which its modules have more than once, aside; ours are none of these either."""
+    shown = {place: list_shown(place) for place in PUBLIC.values()}
+    every = set().union(*shown.values())
+    public = {
+        (m, name) for m, name in list_classes() if name in shown.get(m, every if m.startswith(FACES) else ())
+    }
+    own = [name for m, name in list_classes() if (m, name) not in public]
+    assert not {name for name, n in Counter(own).items() if n > 1}
+    assert not {*own} & {name for _, name in public}
+
+
+SOURCES = {path.name: path.read_text() for path in sorted((RUNTIME / "csrc").glob("*.[ch]"))}
+
+
+def strip_c(text: str) -> str:
+    """Return code without comments and texts."""
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', "", text, flags=re.DOTALL)
+
+
+CODE = {name: strip_c(text) for name, text in SOURCES.items()}
+
+
+def find_definitions() -> dict[str, str]:
+    """Return the file of each function and table that other files of the core can use."""
+    pattern = r"^(?!static|extern|typedef)\w[\w \*]*?\b((?:ps|py)_\w+)(?:\([^;{}]*\)\s*\{|(?:\[\w*\])*\s*=)"
+    return {
+        name: file
+        for file, code in CODE.items()
+        if file.endswith(".c")
+        for name in re.findall(pattern, code, re.MULTILINE)
+    }
+
+
+def test_headers_of_the_core_include_each_other_without_a_circle() -> None:
+    refuse_circles({name: set(re.findall(r'#include "(\w+\.h)"', text)) for name, text in SOURCES.items()})
+
+
+def test_files_of_the_core_use_each_other_without_a_circle() -> None:
+    places = find_definitions()
+    assert places["ps_client_run"] == "ps_client_run.c"
+    uses = {
+        file: {places[name] for name in re.findall(r"\bp[sy]_\w+", code) if name in places} - {file}
+        for file, code in CODE.items()
+        if file.endswith(".c")
+    }
+    refuse_circles(uses)

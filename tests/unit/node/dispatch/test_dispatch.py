@@ -1,0 +1,213 @@
+"""The head's part of a dispatch: every node that lacks the package gets it once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslaunch.node.dispatch import sender as send
+from pslaunch.node.dispatch.dispatch import Dispatch, split_by_node
+from pslaunch.node.dispatch.manifest import Entry, Hashes, add_hashes, decode, walk_folder
+from pslaunch.node.dispatch.routes import PASS_ON_BYTES
+from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.line.wire import Data, MessageLine
+from pslaunch.node.link import Link
+from pslaunch.node.loop import Loop
+from pslaunch.node.messages import FillingMsg, LacksMsg
+from support.desk import QuietDesk
+from support.packages import job_on
+
+LACKS: LacksMsg = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
+FILLING: FillingMsg = {
+    "type": "filling",
+    "state": "sending",
+    "files": 1,
+    "bytes": PASS_ON_BYTES,
+    "received": 0,
+}
+
+
+class Desk(QuietDesk):
+    """A head's desk with scripted nodes; the orders to them are kept."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        super().__init__()
+        self.loop = Loop()
+        self.placed = job_on(folder, nodes)
+        self.links: dict[int, Link] = {}
+        self.told: list[list[str]] = [[] for _ in range(nodes)]
+        self.come = [0] * nodes  # bytes of files, to each node
+        self.source = Source(
+            str(folder), add_hashes(walk_folder(str(folder)), Hashes(f"{folder}.hashes")).entries
+        )
+        self._lines: list[MessageLine[Any]] = []
+        for node, told in zip(self.placed.nodes, self.told, strict=True):
+            head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
+            self.links[node.id] = Link(node, head, lambda: "")
+            self._lines += [head, there]
+        self.give(self.source)
+
+    def give(self, source: Source) -> None:
+        """Begin a dispatch of this source."""
+        self.source = source
+        self.dispatch = Dispatch(self.loop, self, self)
+        self.dispatch.begin(lambda: self.over.append(True))
+
+    def _line(self, fd: int, told: list[str], node: int) -> MessageLine[Any]:
+        def heard(m: Any) -> None:
+            told.append(m["type"])
+
+        def take(piece: Data) -> None:
+            self.come[node] += len(piece.data)
+            self.dispatch.on_received(self.links[node], {"type": "received", "bytes": len(piece.data)})
+
+        return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
+
+    def until(self, node: int, what: str) -> None:
+        self.loop.run(lambda: what in self.told[node])
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/large").write_bytes(os.urandom(PASS_ON_BYTES))
+    made = Desk(tmp_path / "package", 3)
+    yield made
+    made.close()
+
+
+def test_shards_on_a_shared_folder_are_reported(desk: Desk, tmp_path: Path) -> None:
+    def told() -> list[str]:
+        desk.give(desk.source)
+        return [e["text"] for e in desk.events if "text" in e]
+
+    desk.placed = job_on(tmp_path, 3, "lar{}")
+    for link in desk.links.values():
+        link.host = link.node.name
+    assert not told()
+    desk.links[2].shared = 0
+    assert told() == [
+        "--shard: n0, n2 share one folder; each of their trainers sees the files of all of them there"
+    ]
+    desk.placed = job_on(tmp_path, 3)
+    assert len(told()) == 1, "without shards all have the same anyway"
+
+
+@pytest.mark.timeout(60)
+def test_late_node_is_served_too(desk: Desk) -> None:
+    first, second, third = (desk.links[i] for i in range(3))
+    desk.dispatch.on_lacks(first, LACKS)
+    desk.dispatch.on_dispatched(first, {"type": "dispatched"})
+    desk.dispatch.on_lacks(second, LACKS)  # it had long to look
+    desk.until(0, "serve")
+    desk.dispatch.on_serving(first, {"type": "serving", "port": 4000})
+    desk.until(1, "fetch")
+    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_lacks(third, LACKS)
+    desk.until(2, "fetch")
+    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
+    assert desk.over and not desk.failed
+    assert [told.count("serve") for told in desk.told] == [1, 0, 0]
+
+
+@pytest.mark.timeout(60)
+def test_kept_manifest_is_decoded_in_a_thread(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million files take seconds, and a head that is silent for long is lost."""
+    readers: list[threading.Thread] = []
+
+    def decoded(data: bytes) -> list[Entry]:
+        readers.append(threading.current_thread())
+        return decode(data)
+
+    monkeypatch.setattr(send, "decode", decoded)
+    desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
+    for link in desk.links.values():
+        desk.dispatch.on_lacks(link, {**LACKS, "files": []})
+    assert not readers
+    for link in desk.links.values():
+        desk.dispatch.on_lacks(link, {**LACKS, "alone": True})
+    desk.loop.run(lambda: desk.come == [PASS_ON_BYTES] * 3)
+    assert len(readers) == 1 and readers[0] is not threading.current_thread()
+
+
+@pytest.mark.timeout(60)
+def test_node_filled_by_the_head_asks_it_again(desk: Desk) -> None:
+    """The node's rest of an earlier try was corrupt; another node has the package by then."""
+    first, second, third = (desk.links[i] for i in range(3))
+    for link in (first, second):
+        desk.dispatch.on_lacks(link, LACKS)
+    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
+    desk.dispatch.on_serving(third, {"type": "serving", "port": 4000})
+    desk.until(1, "fetch")
+    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_lacks(first, LACKS)
+    desk.loop.run(lambda: desk.come[0] == 2 * PASS_ON_BYTES)
+    assert "fetch" not in desk.told[0] and not desk.failed
+
+
+def test_node_that_was_not_asked_is_refused(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="not asked to serve"):
+        desk.dispatch.on_serving(desk.links[0], {"type": "serving", "port": 4000})
+    early = Dispatch(desk.loop, desk, None)
+    with pytest.raises(ValueError, match="nothing was dispatched"):
+        early.on_dispatched(desk.links[0], {"type": "dispatched"})
+
+
+@pytest.mark.parametrize("name", ["files", "bytes", "received"])
+@pytest.mark.parametrize("count", [-1, 2**64, 0.5])
+def test_progress_beyond_counting_is_refused(desk: Desk, name: str, count: Any) -> None:
+    wrong: Any = {**FILLING, name: count}
+    with pytest.raises(ValueError, match=name):
+        desk.dispatch.on_filling(desk.links[0], wrong)
+    assert not desk.events
+
+
+@pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
+def test_request_for_missing_files_ends_the_job(desk: Desk, files: list[int]) -> None:
+    desk.dispatch.on_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
+    assert desk.failed and "asks for" in desk.failed[0]
+
+
+def test_offsets_of_empty_entries_are_refused(desk: Desk, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    (folder / "sub").mkdir()
+    (folder / "sub/empty").write_text("")
+    desk.give(Source(str(folder), add_hashes(walk_folder(str(folder)), Hashes(f"{folder}.hashes")).entries))
+    all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
+    desk.dispatch.on_lacks(desk.links[0], all_)
+    assert not desk.failed
+    wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
+    for bad in wrong:
+        desk.dispatch.on_lacks(desk.links[1], all_ | bad)
+    assert len(desk.failed) == 3
+    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+
+
+def test_endless_repeated_requests_are_refused(desk: Desk) -> None:
+    for _ in range(100):
+        desk.dispatch.on_lacks(desk.links[0], {**LACKS, "alone": True})
+    assert desk.failed
+
+
+def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path) -> None:
+    mine = split_by_node(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
+    assert mine is not None
+    parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
+    part = mine(parts)
+    got = {node: [e.path for e in part(node)] for node in range(4)}
+    both = ["part-0", "part-2"]
+    assert got == {0: both, 1: ["part-1"], 2: both, 3: ["part-3"]}

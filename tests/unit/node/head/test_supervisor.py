@@ -1,0 +1,459 @@
+"""Decisions about the end of a job: the whole section "The end", without sleeping."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslaunch.node import codes
+from pslaunch.node.ending import Ending, Signal
+from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Finish, Member, Supervisor
+from pslaunch.node.link import Failure
+
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+GRACE_S = 5.0
+
+
+def job(pservers: int = 1, trainers: int = 2, server: str = "bundled", nodes: int = 1) -> Supervisor:
+    members = {f"pserver/{i}": Member("pserver", i % nodes, f"/log/server.{i}.log") for i in range(pservers)}
+    members |= {f"trainer/{i}": Member("trainer", i % nodes, f"/log/train.{i}.log") for i in range(trainers)}
+    supervisor = Supervisor(members, GRACE_S, server)
+    for key in members:
+        supervisor.note_start(key)
+    return supervisor
+
+
+def find_code(supervisor: Supervisor, at_s: float) -> int:
+    """Let the job end at this time, and return its code."""
+    supervisor.decide(at_s)
+    assert supervisor.result is not None
+    return supervisor.result.code
+
+
+def train(supervisor: Supervisor, at_s: float) -> None:
+    """All trainers come to their end with 0."""
+    connect(supervisor)
+    for key in [key for key in supervisor.members if key.startswith("trainer/")]:
+        supervisor.note_progress(key, "finished")
+        supervisor.note_exit(key, Exit(0), at_s)
+
+
+def connect(supervisor: Supervisor) -> None:
+    for key in supervisor.members:
+        supervisor.note_progress(key, "connected")
+
+
+def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
+    s = job()
+    connect(s)
+    s.note_exit("trainer/0", Exit(0), 10.0)  # after the others: it counts only while they wait
+    assert s.failure is not None
+    s = job()
+    train(s, 10.0)
+    assert s.decide(10.0) == []
+    assert s.find_due_s(10.0) == 10.0 + GRACE_S
+    s.note_exit("pserver/0", Exit(0), 10.5)
+    assert s.decide(10.5) == [Finish()]
+    assert s.result is not None and s.result.code == 0 and s.result.failure is None
+
+
+def test_a_trainer_that_never_connected_is_missed_by_those_that_did_in_either_order() -> None:
+    for early in (True, False):
+        s = job()
+        if early:
+            s.note_exit("trainer/1", Exit(0), 1.0)
+            assert s.decide(1.0) == [] and s.failure is None  # trainer/0 may train alone, too
+        s.note_progress("trainer/0", "connected")
+        if not early:
+            assert s.decide(1.0) == []
+            s.note_exit("trainer/1", Exit(0), 1.0)
+        s.decide(2.0)
+        assert s.failure is not None and s.failure.what == "trainer/1" and s.failure.code == codes.PEER
+    script = job(server="script")
+    script.note_progress("trainer/0", "connected")
+    script.note_exit("trainer/1", Exit(0), 1.0)
+    script.decide(1.0)
+    assert script.failure is None
+
+
+@pytest.mark.parametrize("server", ["script", "bundled"])
+def test_a_reached_pserver_that_stays_gets_term_after_grace_and_kill_after_another(server: str) -> None:
+    s = job(trainers=1, server=server)
+    train(s, 0.0)
+    assert s.decide(GRACE_S - 0.1) == []
+    assert s.decide(GRACE_S) == [Signal(("pserver/0",), TERM)]
+    assert s.decide(2 * GRACE_S) == [Signal(("pserver/0",), KILL)]
+    s.note_exit("pserver/0", Exit(137, "SIGKILL", asked=True), 2 * GRACE_S + 0.1)
+    assert s.decide(2 * GRACE_S + 0.1) == [Finish()]
+    assert s.result is not None and s.result.code == 0
+
+
+def test_pservers_that_nobody_reached_get_term_at_once() -> None:
+    for server in ("bundled", "script"):
+        s = job(pservers=2, trainers=1, server=server)
+        s.note_exit("trainer/0", Exit(0), 3.0)
+        assert s.decide(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
+        for i in (0, 1):
+            s.note_exit(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
+        assert s.decide(3.1) == [Finish()]
+        assert s.result is not None and s.result.code == 0
+
+
+def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
+    s = job(pservers=2, trainers=1)
+    s.note_progress("pserver/0", "connected")
+    s.note_exit("trainer/0", Exit(0), 0.0)
+    assert s.decide(0.0) == [Signal(("pserver/1",), TERM)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/1",), KILL), Signal(("pserver/0",), TERM)]
+
+
+@pytest.mark.parametrize("server", ["script", "bundled"])
+def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
+    s = job(server=server)
+    s.stop(2, "interrupted", 1.0)
+    assert s.decide(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.note_exit("trainer/0", Exit(0, asked=True), 1.1)
+    s.note_exit("trainer/1", Exit(0, asked=True), 1.1)
+    assert s.decide(1.1) == [Signal(("pserver/0",), TERM)]
+
+
+def test_pservers_get_term_after_half_the_grace_even_if_trainers_stay() -> None:
+    s = job()
+    s.stop(signal.SIGINT, "interrupted", 0.0)
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(GRACE_S + 1.0) == []
+    assert s.decide(GRACE_S + 2.0) == [Finish()]  # nobody reported: the nodes clean up, the job is over
+    assert s.result is not None and s.result.code == codes.INT
+
+
+def test_a_second_request_kills_at_once() -> None:
+    s = job()
+    s.stop(signal.SIGINT, "interrupted", 0.0)
+    s.decide(0.0)
+    s.stop(signal.SIGINT, "interrupted", 0.5)
+    assert s.decide(0.5) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+
+
+def test_a_request_before_anything_was_started_ends_the_job() -> None:
+    s = Supervisor({"trainer/0": Member("trainer", 0, "")}, GRACE_S, "none")
+    s.stop(signal.SIGTERM, "asked", 0.0)
+    assert s.decide(0.0) == [Finish()]
+    assert s.result is not None and s.result.code == codes.TERM
+
+
+def test_signal_after_a_request_that_is_none_is_the_first() -> None:
+    """As where a scheduler asks agents and launcher for the end of the job at once."""
+    s = job()
+    s.stop(signal.SIGTERM, "Slurm asked for the end of the job", 0.0, codes.TERM)
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.stop(signal.SIGTERM, "asked", 0.1)
+    assert s.decide(0.1) == []
+    s.stop(signal.SIGTERM, "asked", 0.2)
+    assert s.decide(0.2) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+
+
+def test_request_may_set_the_code_of_the_job() -> None:
+    s = job()
+    s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    s.stop(signal.SIGINT, "interrupted", 0.5)
+    assert find_code(s, GRACE_S + 2.0) == codes.IO
+
+
+def test_vanished_peer_is_secondary_to_failures_of_the_next_second() -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert s.decide(1.0) == []  # looks one second further
+    assert s.find_due_s(1.0) == 2.0
+    s.note_exit("pserver/0", Exit(139, "SIGSEGV"), 1.4)
+    assert s.decide(1.4) == [Signal(("trainer/1",), TERM)]
+    s.note_exit("trainer/1", Exit(codes.PEER, asked=True), 1.5)
+    assert find_code(s, 1.5) == 139
+    assert s.failure is not None and s.failure.what == "pserver/0"
+
+
+def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_miss_it() -> None:
+    why = "step 1 waits for trainer 1 for 9 s (option --stall_timeout)"
+    s = job(nodes=2)
+    s.note_explanation("pserver/0", why, "trainer/1")
+    s.note_exit("trainer/0", Exit(codes.PEER, tail=("missed",)), 1.0)  # the pserver takes longer to its end
+    s.note_exit("pserver/0", Exit(codes.PEER, tail=("waited",)), 1.9)
+    assert s.decide(2.0) == [Signal(("trainer/1",), TERM)]
+    s.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True, tail=("asleep",)), 3.0)
+    s.decide(3.0)
+    assert s.result is not None and s.result.reason == f"trainer/1 keeps others waiting: {why}"
+    failure = s.result.failure
+    assert failure is not None and (failure.what, failure.node, failure.code) == ("trainer/1", 1, codes.PEER)
+    assert (failure.log, failure.tail) == ("/log/train.1.log", ("asleep",))
+    saving = job()
+    saving.note_explanation("pserver/0", why, "trainer/1")
+    saving.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert saving.decide(1.9) == []
+    assert saving.decide(2.0) == [Signal(("trainer/1",), TERM)]
+    saving.note_exit("pserver/0", Exit(codes.PEER, asked=True), 4.0)
+    saving.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
+    saving.decide(4.0)
+    assert saving.result is not None and saving.result.code == codes.PEER
+    assert saving.result.reason == f"trainer/1 keeps others waiting: {why}"
+
+
+def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
+    """The carrier of agents ends with them: no failure of a job whose pservers still save."""
+    trained = job(trainers=1)
+    train(trained, 1.0)
+    stopped, failed = job(), job()
+    stopped.stop(signal.SIGINT, "interrupted", 1.0)
+    failed.note_exit("trainer/0", Exit(3), 1.0)
+    for s, code in ((trained, codes.OK), (stopped, codes.INT), (failed, 3)):
+        before = s.decide(2.0)
+        s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
+        assert s.decide(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
+        for key in list(s.alive):
+            s.note_exit(key, Exit(0, asked=True), 2.5)
+        assert find_code(s, 2.5) == code
+    running = job()
+    running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
+    assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
+
+
+def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
+    guess = "10.0.0.2:4711 speaks brpc; start the job with --server script"
+    for reached, advice in ((False, f"pserver/0: {guess}"), (True, "")):
+        for code in (1, codes.SERVICE, codes.PEER):
+            s = job()
+            s.note_explanation("pserver/0", guess)
+            if reached:
+                s.note_progress("pserver/0", "connected")
+            s.note_exit("trainer/1", Exit(code), 1.0)
+            s.decide(2.5)
+            for key in list(s.alive):
+                s.note_exit(key, Exit(143, "SIGTERM", asked=True), 2.5)
+            s.decide(2.5)
+            assert s.failure is not None and (s.failure.what, s.failure.advice) == ("trainer/1", advice)
+
+
+def test_lost_node_outranks_a_failure_just_before() -> None:
+    s = job(nodes=3, trainers=3)
+    s.note_exit("trainer/0", Exit(1), 1.0)
+    s.decide(1.0)
+    s.note_lost_node(1, "n1", "the line was closed", 1.5)
+    s.note_exit("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
+    s.note_exit("pserver/0", Exit(0, asked=True), 1.7)
+    assert Finish() in s.decide(1.7)
+    assert s.result is not None and s.result.code == codes.NODE_LOST
+    late = job(nodes=3, trainers=3)
+    late.note_exit("trainer/0", Exit(1), 1.0)
+    late.note_lost_node(1, "n1", "the line was closed", 2.5)
+    assert late.failure is not None and late.failure.code == 1
+
+
+def test_a_pserver_that_ends_early_is_a_failure_with_0_too() -> None:
+    s = job()
+    s.note_exit("pserver/0", Exit(0), 1.0)
+    assert s.failure is not None and s.failure.code == codes.PEER
+    assert "before the trainers" in s.failure.text
+    s = job(server="script")
+    s.note_exit("pserver/0", Exit(0), 1.0)
+    assert s.failure is not None and "--server bundled" in s.failure.advice
+
+
+def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
+    s = job(trainers=1)
+    connect(s)
+    s.note_progress("pserver/0", "finished")
+    s.note_exit("pserver/0", Exit(0), 1.0)
+    assert s.failure is None and s.decide(1.0) == []
+    s.note_exit("trainer/0", Exit(0), 2.0)
+    assert s.decide(2.0) == [Finish()]
+
+
+def test_a_connected_trainer_that_leaves_with_0_while_others_wait_is_a_failure() -> None:
+    s = job()
+    connect(s)
+    s.note_exit("trainer/1", Exit(0), 1.0)
+    assert s.failure is not None and s.failure.what == "trainer/1" and s.failure.code == codes.PEER
+    s = job()
+    connect(s)
+    s.note_progress("trainer/0", "finished")
+    s.note_exit("trainer/0", Exit(0), 1.0)
+    s.note_exit("trainer/1", Exit(0), 2.0)  # nobody waits any more
+    assert s.failure is None
+
+
+def test_a_failed_save_counts_even_after_the_training() -> None:
+    s = job(trainers=1)
+    train(s, 1.0)
+    s.note_exit("pserver/0", Exit(codes.IO), 1.5)
+    assert find_code(s, 1.5) == codes.IO
+    s = job(trainers=1)
+    connect(s)
+    s.note_exit("trainer/0", Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(1), 1.5)  # other codes don't
+    assert find_code(s, 1.5) == 0
+
+
+def test_kill_for_memory_is_reported() -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
+    assert s.failure is not None and s.failure.code == 137 and "memory" in s.failure.text
+
+
+def test_trouble_with_a_start_ends_the_job() -> None:
+    s = job()
+    s.note_not_started("trainer/1")
+    s.note_failure(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
+    assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
+
+
+def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
+    s = job()
+    s.note_failure(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
+    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    for key in ("trainer/0", "trainer/1"):
+        s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
+    assert s.decide(0.1) == [Signal(("pserver/0",), TERM)]
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["exit", "stop", "lost", "progress", "wait"]),
+        st.integers(0, 5),
+        st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), Exit(143, "SIGTERM", asked=True)]),
+        st.floats(0, 3),
+    ),
+    max_size=25,
+)
+
+
+@given(events)
+def test_every_history_ends_and_no_signal_goes_to_ended_processes(
+    history: list[tuple[str, int, Exit, float]],
+) -> None:
+    s = job(pservers=3, trainers=3, nodes=2)
+    keys = list(s.members)
+    now = 0.0
+    for kind, i, how, wait_s in history:
+        now += wait_s
+        if kind == "exit" and keys[i] in s.alive:
+            s.note_exit(keys[i], how, now)
+        elif kind == "stop":
+            s.stop(2, "asked", now)
+        elif kind == "lost":
+            s.note_lost_node(i % 2, "n", "gone", now)
+        elif kind == "progress":
+            s.note_progress(keys[i], "connected")
+        for action in s.decide(now):
+            if isinstance(action, Signal):
+                assert all(key in s.alive for key in action.keys)
+    s.stop(2, "asked", now)
+    for _ in range(20):  # nobody reports anything any more: still it ends, within the bound
+        if s.result:
+            break
+        s.decide(now)
+        now = min(s.find_due_s(now), now + 60)
+    assert s.result is not None
+    assert s.find_due_s(now) >= now
+
+
+def test_an_ending_signals_each_process_once_a_kind() -> None:
+    ending = Ending({"trainer/0": "trainer", "pserver/0": "pserver"}, 4.0, 0.0)
+    sent = [a for t in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0) for a in ending.decide(t)]
+    assert sent == [
+        Signal(("trainer/0",), TERM),
+        Signal(("pserver/0",), TERM),
+        Signal(("trainer/0", "pserver/0"), KILL),
+    ]
+    assert not ending.over
+    ending.remove("trainer/0")
+    ending.remove("pserver/0")
+    assert ending.decide(5.5) == [] and ending.over
+
+
+LOSS = Failure("mpirun", 0, codes.NODE_LOST, "was lost: it ended with 1")
+
+
+def test_secondary_loss_waits_a_second_for_a_program_that_explains_it() -> None:
+    s = job()
+    s.note_loss(LOSS, 1.0, secondary=True)
+    assert s.decide(1.0) == [] and s.find_due_s(1.0) == 2.0
+    s.note_exit("trainer/1", Exit(3), 1.5)
+    assert s.failure and s.failure.what == "trainer/1"
+    s = job()
+    s.note_loss(LOSS, 1.0, secondary=True)
+    assert s.decide(2.0) and s.why == "mpirun was lost: it ended with 1"
+    s.note_exit("trainer/1", Exit(3), 2.5)
+    assert s.failure == LOSS
+
+
+def test_loss_that_is_not_secondary_explains_the_failures_just_before() -> None:
+    s = job()
+    s.note_exit("trainer/1", Exit(3), 1.0)
+    s.note_loss(LOSS, 1.5, secondary=False)
+    assert s.failure == LOSS
+
+
+def test_loss_after_training_is_no_failure() -> None:
+    for secondary in (True, False):
+        s = job()
+        train(s, 10.0)
+        s.note_loss(LOSS, 10.5, secondary=secondary)
+        s.note_exit("pserver/0", Exit(0), 11.0)
+        assert s.decide(11.0) == [Finish()]
+        assert s.result is not None and s.result.code == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("paddle", "import pslaunch.runtime as paddle"),
+        ("paddle.v2", "pslaunch.runtime"),
+        ("torch", "no torch"),
+    ],
+)
+def test_missing_module_is_explained(module: str, remedy: str) -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    assert s.failure is not None and remedy in s.failure.advice
+
+
+def test_python_that_is_too_old_for_our_pservers_is_explained() -> None:
+    s = job()
+    said = (
+        "Unknown option: -P",
+        "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...",
+    )
+    s.note_exit("pserver/0", Exit(2, tail=said), 1.0)
+    assert s.failure is not None and "needs Python 3.11 or later" in s.failure.advice
+    assert s.failure.code == codes.PREFLIGHT
+
+
+@pytest.mark.parametrize("first", ["pserver/0", "trainer/1"])
+def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(first: str) -> None:
+    s = job()
+    second = "pserver/0" if first == "trainer/1" else "trainer/1"
+    for key in (first, second):
+        s.note_exit(key, Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+    assert s.decide(1.0)
+    assert s.failure is not None and "--install, which brings pslaunch, numpy" in s.failure.advice
+    assert (s.failure.what, s.failure.code) == ("pserver/0", codes.PREFLIGHT)
+
+
+@pytest.mark.parametrize(("module", "wait_s"), [("torch", 0.0), ("numpy", LOOK_FURTHER_S)])
+def test_trainer_that_lacks_a_module_alone_keeps_its_code(module: str, wait_s: float) -> None:
+    s = job()
+    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    if wait_s:  # a pserver may lack it too
+        assert s.decide(1.0) == [] and s.find_due_s(1.0) == 1.0 + wait_s
+    assert s.decide(1.0 + wait_s)
+    assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", 1)
+
+
+def test_script_in_the_role_of_a_pserver_keeps_its_code() -> None:
+    s = job(server="script")
+    s.note_exit("pserver/0", Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+    assert s.failure is not None and s.failure.code == 1
