@@ -313,8 +313,6 @@ def _invoke(words: list[str]) -> int:
             app.invoke(ctx)
     except typer.Exit as e:
         return e.exit_code
-    except KeyboardInterrupt:
-        return codes.INT
     return codes.OK
 
 

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
 from .silence import PAUSE_S
 
@@ -107,6 +107,7 @@ class Loop:
         self._order = itertools.count()
         self._signal_pipe: tuple[int, int] | None = None
         self._on_signal: dict[int, Callback] = {}
+        self._handlers_before: dict[int, Any] = {}
         self._signalled = False  # by signals during a callback
 
     def watch(self, fd: int, *, read: Callback | None = None, write: Callback | None = None) -> None:
@@ -158,7 +159,8 @@ class Loop:
                 continue
             self._on_signal[number] = callback
             # The byte in the pipe does the work. Children would inherit SIG_IGN.
-            signal.signal(number, self._note_signal)
+            before = signal.signal(number, self._note_signal)
+            self._handlers_before.setdefault(number, before)
 
     def _note_signal(self, _number: int, _frame: object) -> None:
         self._signalled = True
@@ -210,13 +212,11 @@ class Loop:
                 callback()
 
     def close(self) -> None:
-        """Close the descriptors and restore the default signal handlers."""
+        """Close the descriptors and restore the signal handlers that were there before."""
         if self._signal_pipe is not None:
             signal.set_wakeup_fd(-1)
-            for number in self._on_signal:
-                signal.signal(
-                    number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
-                )
+            for number, before in self._handlers_before.items():
+                signal.signal(number, before)
             for fd in self._signal_pipe:
                 os.close(fd)
             self._signal_pipe = None

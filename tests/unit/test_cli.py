@@ -292,3 +292,36 @@ def test_pserver_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [
         [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=7164", "--", "--help", "-x"]
     ]
+
+
+STRUCK = """\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pslaunch.cli":
+            os.kill(os.getpid(), int(sys.argv.pop()))
+
+sys.meta_path.insert(0, Finder())
+from pslaunch.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_signal_before_any_import_of_ours_gives_the_code_of_the_page(number: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK, "version", str(int(number))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
+def test_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
+    done = subprocess.run(
+        ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.startswith(f"pslaunch {__version__}")) == (0, True), done.stderr
