@@ -107,6 +107,7 @@ def test_a_long_line_comes_in_pieces_and_memory_stays_bounded() -> None:
 
 def test_escape_sequences_are_removed() -> None:
     assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07tab\there") == "red tab\there"
+    assert clean("to \u202enoitcerid\u202c and \u2066back\u2069") == "to noitcerid and back"
 
 
 def test_tail_has_the_last_lines(tmp_path: Path) -> None:
