@@ -15,8 +15,8 @@ _TAIL_BYTES = 8192
 # Our own files beside a node's logs: with --trace, and words that the line to the head no longer carries.
 OWN_LOGS = NODE_TRACE, HEAD_TRACE, GUARDS_LOG = "trace.jsonl", "head-trace.jsonl", "guards.log"
 
-# Colours, cursor movements, titles: whole escape sequences, then the remaining control characters, and those that
-# turn the direction of the text after them, which would show a message in another order than it has.
+# Colours, cursor movements, titles: whole escape sequences, then the remaining control characters, and those
+# that turn the direction of the text after them, which would show a message in another order than it has.
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
 _BREAKS = r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+"
 _CONTROLS = r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
