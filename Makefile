@@ -10,6 +10,8 @@ COVERED ?= tests/unit tests/integration
 # Neighbours share fixtures, such as the hosts; whoever is done first takes from the others.
 PYTEST = $(BIN)/python -m pytest -n 4 --dist worksteal
 N ?= 1
+# Set on some machines, it would have each of the thousands of processes compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
 BINDINGS := $(wildcard runtime/csrc/py_*.c)
@@ -41,8 +43,7 @@ train: setup-train ## train the word2vec example with 2 pservers and 2 trainers 
 	$(BIN)/python examples/word2vec/report.py $(WORKSPACE)
 
 test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, then pytest
-	$(PYTEST) tests/faults $(PYTEST_ARGS)
-	$(PYTEST) --ignore=tests/faults $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
@@ -72,14 +73,14 @@ kube: dev ## a Kubernetes cluster of two nodes on this machine; needs root, Linu
 kube-down: ## remove it, and all that is its own
 	@PYTHONPATH=tests $(BIN)/python -m testbed.kube down build/kube
 
-# Without what measures memory, to which the sanitizer holds on, and without hosts, which know no LD_PRELOAD. Only the
-# files with such tests: each process would import all others as well, slowly.
+# Without what measures memory, to which the sanitizer holds on, without hosts, which know no LD_PRELOAD, and with one
+# place of each training. Only the files with such tests: each process would import all others as well, slowly.
 asan: dev build/asan/pslaunch/runtime/_core.abi3.so ## tests of the runtime, its C core under ASan and UBSan
 	@ln -sfn "$(CURDIR)"/launcher/* "$(CURDIR)/templates" build/asan/pslaunch/
 	@ln -sfn $(addprefix "$(CURDIR)"/,$(filter-out %.so,$(wildcard runtime/*))) build/asan/pslaunch/runtime/
 	PYTHONPATH="$(CURDIR)/build/asan" LD_PRELOAD="$(SANITIZERS)" \
 	ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(PYTEST) -m asan -k "not memory and not furnished and not k8s" $$(grep -rl mark.asan tests --include=test_*.py) $(PYTEST_ARGS)
+	$(PYTEST) -m asan -k "not memory and not furnished and not k8s and not led" $$(grep -rl mark.asan tests --include=test_*.py) $(PYTEST_ARGS)
 
 # The import names as real folders, as in build/typing, but with a core of its own: .venv/ stays as it is.
 build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefile | dev

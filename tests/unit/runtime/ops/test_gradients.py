@@ -20,8 +20,6 @@ from pslaunch.runtime.engine.ops import OPS, Draw, Step, make_value
 from pslaunch.runtime.engine.ops.lookup import Lookup
 from pslaunch.runtime.engine.param_config import ParamConfig
 
-pytestmark = pytest.mark.asan
-
 Array = npt.NDArray[Any]
 CONSTANTS: Final = {
     ("binary_cross_entropy", 1),
