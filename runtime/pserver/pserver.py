@@ -462,7 +462,7 @@ def main(argv: Sequence[str] | None = None, loaded: Loaded | None = None) -> int
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv, dict(os.environ))
         if options.save_dir is not None:
-            saving.prepare(options.save_dir)
+            saving.prepare_folder(options.save_dir)
         listeners = open_ports(options)
         log = ServerLog(options.log_dir, env.read_job(os.environ))
     except env.EnvError as e:

@@ -73,7 +73,7 @@ class SaveError(OSError):
     """A shard could not be saved; the text names the file and the system's error."""
 
 
-def prepare(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """Make the folder, check that it takes a file, and remove what a kill left there. Raises SaveError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
