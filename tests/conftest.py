@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,13 +21,13 @@ from support.jobs import (
     FREE_PLACES,
     PLACES,
     POD_PLACES,
+    POD_SEAM_PLACES,
     SEAM_PLACES,
     TRAINING_SEAM_PLACES,
     FabricPlace,
     LocalPlace,
     Place,
 )
-from support.left_out import is_left_out
 from support.openmpi import MpiPlace
 from support.process import poll_until
 from support.record import Record
@@ -144,6 +145,16 @@ def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
     assert not left, "the test left behind:\n" + "\n".join(left)
 
 
+# Cases that a place leaves out, as expressions: another place of its backend shows the same by the same code.
+REPEATED = "logs_are_complete|two_jobs_with|losing_a_guard.*-19"
+SECOND_PLACES = ("local_cluster", "fabric_led", "mpi4", "mpi_led", "slurm_led", *POD_SEAM_PLACES)
+LEFT_OUT = {
+    **dict.fromkeys(SECOND_PLACES, REPEATED),
+    "k8s_detached": f"{REPEATED}|bits_depend",
+    "fabric_furnished": "two_jobs_at_once|killed_process.*-11-",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out tests that have no sense at their place, by their marks."""
     items[:] = [item for item in items if _belongs(item)]
@@ -156,7 +167,7 @@ def _belongs(item: pytest.Item) -> bool:
         return False
     without = {"standing": POD_PLACES, "held": FREE_PLACES}
     has_no_sense = any(place in places and name in marks for name, places in without.items())
-    return not (has_no_sense or is_left_out(str(place), item.name))
+    return not has_no_sense and not (place in LEFT_OUT and re.search(LEFT_OUT[place], item.name))
 
 
 @pytest.fixture(params=[*PLACES, *SEAM_PLACES])
