@@ -221,6 +221,12 @@ def mpi_led_place(hosts: Hosts) -> Place:
     return MpiPlace(hosts, 5, "--head=node")
 
 
+@pytest.fixture(params=[4, 5])
+def major(request: pytest.FixtureRequest) -> int:
+    """Return the version of Open MPI."""
+    return int(request.param)
+
+
 @pytest.fixture
 def slurm_place(slurm: Slurm) -> Place:
     return SlurmPlace(slurm)

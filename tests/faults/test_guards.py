@@ -75,35 +75,37 @@ class Case:
         return lost_after_s + GRACE_S + EXTRA_S
 
 
+WHO = ("launcher", "keeper", "agent")
 CASES = [
-    Case(who, when, how)
-    for who in ("launcher", "keeper", "agent")
-    for when in WHENS
-    for how in SIGNALS
-    if when == "step" or how in ("KILL", "TERM", "STOP")
+    *(Case(who, when, "KILL") for who in WHO for when in WHENS),
+    *(Case(who, when, "STOP") for who in WHO for when in ("before", "step")),
+    *(Case(who, "step", "TERM") for who in WHO),
+    Case("launcher", "before", "TERM"),
+    Case("launcher", "step", "INT"),
+    Case("agent", "step", "SEGV"),
+    Case("launcher", "ending", "STOP"),
+    *(Case("line", when, "closed") for when in ("before", "step")),
+    *(Case("line", when, "silent") for when in ("starting", "ending")),
 ]
-CASES += [Case("line", when, how) for when in WHENS for how in ("closed", "silent")]
-LED = [case for case in CASES if case.when in ("step", "ending") and case.how not in ("INT", "SEGV")]
+LED = [
+    *(Case(who, "step", how) for who in WHO for how in ("KILL", "STOP", "TERM")),
+    Case("agent", "ending", "KILL"),
+    Case("line", "step", "silent"),
+]
 PLACED = [*(("local", case) for case in CASES), *(("local_led", case) for case in LED)]
 # Further cases of several nodes: one of them is hit, the head's or another.
 CLUSTER_CASES = [
     Case("launcher", "before", "TERM"),
     Case("launcher", "starting", "KILL"),
-    *(Case("launcher", "step", how) for how in ("KILL", "STOP")),
-    *(Case("line", when, how) for when, how in (("starting", "silent"), ("step", "closed"))),
-    *(
-        Case(who, when, how, node)
-        for who in ("keeper", "agent")
-        for when, how, node in (
-            ("before", "KILL", 0),
-            ("starting", "KILL", 0),
-            ("step", "KILL", 0),
-            ("step", "KILL", 1),
-            ("step", "TERM", 2),
-            ("step", "STOP", 2),
-            ("ending", "KILL", 1),
-        )
-    ),
+    Case("launcher", "step", "STOP"),
+    Case("line", "starting", "silent"),
+    Case("keeper", "before", "KILL"),
+    Case("agent", "starting", "KILL"),
+    Case("keeper", "step", "KILL", 1),
+    Case("agent", "step", "KILL"),
+    Case("agent", "step", "TERM", 2),
+    Case("keeper", "step", "STOP", 2),
+    Case("agent", "ending", "KILL", 1),
 ]
 
 

@@ -42,12 +42,6 @@ ALONE = ("--server_num=0", "--worker_num=3")
 TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
 
 
-@pytest.fixture(params=[4, 5])
-def major(request: pytest.FixtureRequest) -> int:
-    """Return the version of Open MPI."""
-    return int(request.param)
-
-
 def list_children(pid: int) -> list[int]:
     return [child for child in leaks.marked_processes() if parent_of(child) == pid]
 
@@ -81,8 +75,14 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize(("major", "how"), [(4, "KILL"), (5, "KILL"), (5, "TERM")])
-@pytest.mark.parametrize("who", LOST)
+@pytest.mark.parametrize(
+    ("major", "who", "how"),
+    [
+        *((4, who, "KILL") for who in ("mpirun", "rank")),
+        *((5, who, "KILL") for who in ("leash", "rank", "daemon")),
+        (5, "mpirun", "TERM"),
+    ],
+)
 def test_job_ends_without_those_who_brought_its_agents(
     hosts: Hosts, workspace: Path, major: int, who: str, how: str
 ) -> None:
@@ -119,19 +119,18 @@ def test_local_ranks_end_without_mpirun_although_their_agent_is_stopped(
         assert launcher.wait() == codes.NODE_LOST, launcher.output()
 
 
-@pytest.mark.parametrize("who", ["keeper", "agent"])
-def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path, who: str) -> None:
+def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(STUBBORN)
     with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES) as job:
         for words in ("ready", "hidden"):
             job.until_printed(words, TRAINERS)
-        os.kill(job.guards("trainer/1")[who == "agent"], signal.SIGTERM)
+        os.kill(job.guards("trainer/1")[0], signal.SIGTERM)
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
         assert re.search(r"node 1 \(node2\) was lost: .* \(SIGTERM\)", job.end()["reason"])
         until_nothing_runs(45.0)
 
 
-@pytest.mark.parametrize("who", LOST)
+@pytest.mark.parametrize("who", ["mpirun", "rank"])
 def test_job_ends_in_order_although_one_who_brought_its_agents_was_stopped(
     hosts: Hosts, workspace: Path, who: str
 ) -> None:
@@ -145,7 +144,7 @@ def test_job_ends_in_order_although_one_who_brought_its_agents_was_stopped(
         assert job.launcher.wait() == codes.INT == job.end()["code"]
 
 
-@pytest.mark.parametrize("lose", [Host.crash, Host.cut_link])
+@pytest.mark.parametrize(("major", "lose"), [(4, Host.crash), (5, Host.cut_link)])
 def test_lost_host_ends_the_job(
     hosts: Hosts, workspace: Path, major: int, lose: Callable[[Host], None]
 ) -> None:
@@ -158,7 +157,7 @@ def test_lost_host_ends_the_job(
         until_nothing_runs(LOST_AFTER_S + GRACE_S + EXTRA_S + SLACK_S)
 
 
-@pytest.mark.parametrize(("how", "code"), [("KILL", 137), ("TERM", codes.TERM)])
+@pytest.mark.parametrize(("major", "how", "code"), [(4, "KILL", 137), (5, "TERM", codes.TERM)])
 def test_ended_launcher_ends_an_mpirun_that_waits_for_a_hanging_host(
     hosts: Hosts, workspace: Path, major: int, how: str, code: int
 ) -> None:
@@ -190,7 +189,9 @@ def find_library(hosts: Hosts, major: int) -> str:
     return str(next(others.mpirun(4).resolve().parents[1].glob("lib/*/libmpi.so.40")))
 
 
-@pytest.mark.parametrize(("words", "code"), [("end", 0), ("abort", 7), ("raise", 1)])
+@pytest.mark.parametrize(
+    ("major", "words", "code"), [(4, "end", 0), (5, "end", 0), (4, "abort", 7), (5, "raise", 1)]
+)
 def test_trainers_are_ranks_of_one_mpi_job(
     hosts: Hosts, workspace: Path, major: int, words: str, code: int
 ) -> None:
@@ -263,7 +264,7 @@ def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, w
         assert job.end()["failure"]["what"] == "trainer/1"
 
 
-@pytest.mark.parametrize("how", ["INT", "mpirun"])
+@pytest.mark.parametrize(("major", "how"), [(4, "INT"), (5, "mpirun")])
 def test_pserver_has_its_time_to_save(hosts: Hosts, workspace: Path, major: int, how: str) -> None:
     (workspace / "train.py").write_text(SAVING)
     numbers = ("--server=script", "--server_num=1", "--worker_num=3", "--grace=8")

@@ -130,14 +130,6 @@ def test_a_failure_is_remembered_too(free: Free) -> None:
     assert logs == {p["process"]: p["log"] for p in status["processes"]}
 
 
-def test_logs_can_be_followed_to_the_end(free: Free) -> None:
-    with following(free.id, "trainer/1") as follower:
-        assert follower.stdout is not None and follower.stdout.readline() == "ready\n"
-        free.end(0)
-        assert follower.stdout.readline() == "going\n"
-        assert follower.wait() == 0
-
-
 MUCH = r"""
 import signal, sys
 for n in range(25_000):
@@ -207,21 +199,6 @@ def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None
     until_gone(program, within_s=1 + 2)
     until_nothing_runs(1 + 2)
     assert free.status()["state"] == "lost"
-
-
-def test_a_job_of_hosts_is_found_on_the_first_of_them(free: Free) -> None:
-    """The record doesn't say how to reach the other hosts."""
-    path = Path(record.get_folder(os.environ)) / f"{free.id}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
-    assert f"{free.id}  running  fabric" in ok("jobs")
-    assert free.status()["processes"][0]["state"] == "running"
-    assert ok("logs", free.id, "trainer/0") == "ready\n"
-    assert "has ended" in ok("stop", free.id)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "fabric"}))
-    assert ok("logs", free.id, "trainer/0") == "ready\n"
-    done, nodes = run_pslaunch("logs", free.id, "trainer/1"), len(json.loads(path.read_text())["places"])
-    assert done.stdout == ("ready\n" if nodes == 1 else "")
-    assert ("its host is not known here; add --conf conf.py" in done.stderr) == (nodes > 1)
 
 
 def test_a_job_that_is_not_there_is_named() -> None:
@@ -318,12 +295,6 @@ def test_a_job_that_later_shells_could_not_find_is_not_left(workspace: Path, *, 
     else:
         assert done.returncode == 0
     until_nothing_runs(5.0)
-
-
-def test_a_head_in_the_launcher_can_not_be_left(workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    done = run_pslaunch("local", "--detach", "--head=launcher", f"--job_workspace={workspace}")
-    assert done.returncode == codes.USAGE and "--detach" in done.stderr
 
 
 @pytest.fixture

@@ -122,34 +122,6 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
         )
 
 
-def test_failed_setup_is_read_by_later_shells(hosts: Hosts, workspace: Path, tmp_path: Path) -> None:
-    (workspace / "train.py").write_text("")
-    where = (f"--hosts={hosts[0].name}", f"--root_dir={hosts.root_dir}", "--setup=echo needs gcc; exit 7")
-    sent = (*where, f"--job_dispatch_package={workspace}", "--server_num=0")
-    shell = Shell(hosts, tmp_path / "own")
-    done = shell.run("fabric", "--json", "--detach", *QUICK, *sent)
-    job = json.loads(done.stdout.splitlines()[0])["job"]
-    done = shell.run("logs", job)
-    assert done.returncode == codes.FAILED and f"{job} ended before its programs ran" in done.stderr
-    assert "setup/0   | needs gcc" in done.stdout.splitlines(), done.stdout + done.stderr
-    assert "needs gcc" in shell.ok("logs", job, "setup/0").splitlines()
-    assert "  log: " in shell.ok("status", job)
-
-
-def test_a_shell_that_has_its_records_in_the_same_folder_as_node_0_finds_the_job(
-    hosts: Hosts, workspace: Path
-) -> None:
-    (workspace / "train.py").write_text(WAITING)
-    shell = Shell(hosts, hosts[0].home / ".local/state")
-    job = detached(shell, hosts, workspace)
-    assert f"{job}  running  fabric" in shell.ok("jobs")
-    poll_until(lambda: shell.ok("logs", job, "trainer/2") == "ready\n", describe="its output")
-    assert "has ended" in shell.ok("stop", job)
-    status = json.loads(shell.ok("status", job, "--json"))
-    assert (status["state"], status["code"]) == ("ended", codes.TERM)
-    assert shell.ok("logs", job, "trainer/2") == "ready\n"  # the file on its node
-
-
 def test_results_come_with_the_end_of_a_job_that_a_node_has_led(
     hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:
@@ -172,22 +144,6 @@ def test_job_without_a_run_fetches_no_results_of_another(
     assert done.returncode == codes.USAGE and f"job {job} is using this log folder" in done.stdout
     assert "nothing is fetched" in done.stdout
     assert [list((tmp_path / name).iterdir()) for name in ("out", "logs")] == [[], []]
-
-
-def test_logs_and_output_of_a_later_job_are_neither_shown_nor_fetched(
-    hosts: Hosts, job: str, workspace: Path, tmp_path: Path
-) -> None:
-    own = Shell(hosts, tmp_path / "own")
-    own.ok("stop", "--kill", job)
-    later = detached(own, hosts, workspace)
-    try:
-        for words in (("logs", job), ("logs", job, "trainer/2"), ("fetch", job, str(tmp_path / "got"))):
-            done = own.run(*words)
-            assert (done.returncode, done.stdout) == (codes.IO, ""), done.stderr
-            assert f"now has the files of job {later}, no longer those of {job}" in done.stderr
-        assert not [path for path in (tmp_path / "got").rglob("*") if path.is_file()]
-    finally:
-        own.ok("stop", "--kill", later)
 
 
 def test_impossible_folder_for_results_is_reported_before_the_training(

@@ -16,7 +16,7 @@ import pytest
 
 from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.check.findings import Seen
-from pslaunch.check.inspection import Inspection, StoppedError
+from pslaunch.check.inspection import Inspection
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.wire import HEADER, HEARTBEAT
@@ -67,17 +67,6 @@ def inspection(here: Node) -> Iterator[Inspection]:
     one.close()
     backend.close()
     loop.close()
-
-
-def test_two_nodes_that_reach_each_other(inspection: Inspection) -> None:
-    inspection.ask_facts(question)
-    inspection.try_network()
-    inspection.end()
-    for node, name in enumerate("ab"):
-        seen = inspection.add_answers(Seen(host=name), node)
-        assert seen.facts is not None and not seen.lost and not seen.cut_off and seen.addr
-        assert seen.facts["programs"]["missing"] == ["no_such_thing"]
-        assert abs(seen.clock_off_s) < 1
 
 
 def test_an_agent_that_is_killed(inspection: Inspection) -> None:
@@ -136,9 +125,3 @@ def test_process_that_waits_for_a_lock_is_not_its_holder(tmp_path: Path) -> None
 
 def locks() -> str:
     return Path("/proc/locks").read_text()
-
-
-def test_a_signal_ends_it(inspection: Inspection) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(StoppedError, match=str(int(signal.SIGTERM))):
-        inspection.ask_facts(question)

@@ -19,7 +19,7 @@ from kubernetes import client, config
 from pslaunch.backends.k8s.api import ACCOUNT, Cluster, open_cluster
 from pslaunch.backends.k8s.api_errors import AbsentError, Right
 from pslaunch.backends.k8s.spec import Access
-from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
+from pslaunch.errors import ClusterError, PslaunchError, RightsError, SpecError
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH, parse_events
 from support.kube import Kube
@@ -176,37 +176,6 @@ def test_metadata_comes_without_the_contents(cluster: Kube) -> None:
         admin.close()
         cluster.core.delete_namespaced_secret("private", cluster.namespace)
     assert found["metadata"]["labels"] == {"a": "b"} and found.keys().isdisjoint(("data", "type"))
-
-
-def test_missing_namespace_is_named(cluster: Kube) -> None:
-    admin = open_cluster(
-        Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace="nowhere"), {}
-    )
-    with pytest.raises(SpecError, match="namespace nowhere does not exist"):
-        admin.create(JOB)
-    admin.close()
-
-
-@pytest.mark.parametrize("field", ["completionMode", "completionMood"])  # a wrong value, an unknown field
-def test_invalid_object_names_its_field(opened: Cluster, field: str) -> None:
-    wrong = {**JOB, "spec": {**JOB["spec"], field: "Sorted"}}
-    with pytest.raises(PreflightError, match=rf"refuses to create Job refused: .*spec.{field}.*; correct"):
-        opened.create(wrong)
-
-
-def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-    cluster.admin.create_namespaced_resource_quota(cluster.namespace, quota)
-    try:
-        for _ in range(100):  # the quota's controller counts first
-            try:
-                opened.create(JOB, dry_run=True)
-            except PreflightError as e:
-                assert "exceeded quota: none" in str(e) and "larger quota" in str(e)
-                return
-        pytest.fail("no refusal")
-    finally:
-        cluster.admin.delete_namespaced_resource_quota("none", cluster.namespace)
 
 
 ACCOUNT_NAME = "trainings"

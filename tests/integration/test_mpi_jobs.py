@@ -42,7 +42,7 @@ class Detached(NamedTuple):
         return dict(json.loads(self.shell.ok("status", self.id, "--json")))
 
 
-@pytest.fixture(params=[4, 5])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, hosts: Hosts) -> MpiPlace:
     """Return hosts with this version of Open MPI."""
     return MpiPlace(hosts, request.param, "--detach")
@@ -124,7 +124,11 @@ def find_process(words: str) -> int:
     return pid
 
 
-@pytest.mark.parametrize("who", [r"\S+python\S* .*pslaunch\.backends\.leash ", r"\S*(mpi|prte)run -n "])
+@pytest.mark.parametrize(
+    ("place", "who"),
+    [(4, r"\S*(mpi|prte)run -n "), (5, r"\S+python\S* .*pslaunch\.backends\.leash ")],
+    indirect=["place"],
+)
 def test_killed_mpirun_ends_the_job(job: Detached, who: str) -> None:
     os.kill(find_process(who), signal.SIGKILL)
     until_nothing_runs(45.0)

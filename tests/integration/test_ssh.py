@@ -25,7 +25,7 @@ from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, Paramik
 from pslaunch.backends.fabric.ssh.connect import Connector
 from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.backends.lines import Dial, Line
-from pslaunch.errors import HostError, HostRightsError, HostsError
+from pslaunch.errors import HostError, HostsError
 from pslaunch.node.job import Limits, Node
 from pslaunch.options.hosts import Host
 from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
@@ -66,11 +66,6 @@ def refused(channel: Channel | HostError, step: str) -> str:
 
 def hosts(*names: str) -> list[Host]:
     return [Host(name) for name in names]
-
-
-def test_a_host_is_reached_with_a_plain_key(client: Client, fleet: Callable[..., Fleet]) -> None:
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
-    greets(channel)
 
 
 def test_a_connection_that_was_made_while_all_are_closed_is_closed(
@@ -165,14 +160,6 @@ def test_user_and_port_of_the_command_line_win(client: Client, fleet: Callable[.
     client.configure("Host node\n  Port 1\n  User nobody-here")
     (channel,) = fleet().open([Host("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
     greets(channel)
-
-
-def test_a_refused_key_is_a_matter_of_rights(client: Client, fleet: Callable[..., Fleet]) -> None:
-    client.sshd.authorized.write_text("")
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
-    assert "Permission denied (publickey" in refused(channel, "authenticate")
-    assert isinstance(channel, HostRightsError)
-    assert channel.exit_code == 77
 
 
 def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callable[..., Fleet]) -> None:

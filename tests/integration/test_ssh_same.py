@@ -133,11 +133,6 @@ def test_hashed_known_hosts_are_accepted_as_with_ssh(client: Client) -> None:
     assert both(client) is ParamikoChannel
 
 
-def test_a_changed_host_key(client: Client) -> None:
-    client.know(f"{client.sshd.address} {public(make_key(client.folder / 'other'))}")
-    assert neither(client).step == "host key"
-
-
 def test_an_unknown_host_key(client: Client) -> None:
     client.know("")
     assert neither(client).step == "host key"

@@ -93,16 +93,6 @@ def test_alone_equals_one_trainer_with_any_pservers(
         assert "THIS TRAINER TRAINS ALONE" in alone.output()
 
 
-def test_before_the_training_the_first_values_are_tested(program: Path) -> None:
-    options: dict[str, object] = {"sparse": True, "test": True}
-    (there,) = run_job(Cluster(), program, program.parent, options)
-    argv = [sys.executable, str(program), json.dumps(options | {"local": True})]
-    with started(argv, env=Cluster().environ(0), cwd=program.parent) as alone:
-        assert alone.wait() == 0, alone.output()
-    before = r"^before [0-9.]+$"
-    assert re.findall(before, there, re.M) == re.findall(before, alone.output(), re.M) != []
-
-
 TABLE = """
 import io, os, sys
 from pathlib import Path
