@@ -63,19 +63,15 @@ def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
         assert found.codes() == [0, 0]
 
 
-@pytest.mark.parametrize("through_core", [False, True])
-def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on(through_core: bool) -> None:
+def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on() -> None:
     keys, refused = np.arange(100_000, dtype=np.uint64), threading.Event()
 
     def pull(thread: int) -> None:
         rows = np.ones((len(keys), DIM), np.float32)
         for _ in range(40):
             try:
-                if through_core:
-                    c._core.pull_rows(0, keys, rows)
-                else:
-                    c.pull_rows("e", keys, rows)
-                    assert not rows.any()
+                c.pull_rows("e", keys, rows)
+                assert not rows.any()
             except RuntimeError as e:
                 assert "one thread at a time" in str(e)
                 refused.set()
@@ -133,42 +129,6 @@ def test_an_interrupted_step_is_completed_by_the_next_call() -> None:
         thread.join()
         assert other == [[-11.0, -33.0]]
         assert found.codes() == [0]
-
-
-def test_a_child_made_by_fork_leaves_the_client_to_its_parent() -> None:
-    with cluster() as found, found.client(0) as c:
-        c.create_dense("w", 2, PLAIN)
-        c.init_dense({"w": np.zeros(2, np.float32)})
-        child = os.fork()
-        if child == 0:
-            try:
-                with c, pytest.raises(RuntimeError, match="which forked this one"):
-                    c.pull({})
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        out = {"w": np.ones(2, np.float32)}
-        c.pull(out)
-        assert not out["w"].any()
-        c.finish()
-        assert found.codes() == [0]
-
-
-def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
-    with cluster(trainers=2) as found, found.client(1) as first, found.client(1) as second:
-        first.connect()
-        with pytest.raises(
-            ClientError, match=r"two processes have the trainer id 1: one at \S+:\d+, another at \S+:\d+"
-        ):
-            second.connect()
-
-
-def test_trainers_that_create_different_objects_are_named() -> None:
-    with cluster(trainers=2) as found, found.client(0) as a, found.client(1) as b:
-        a.create_dense("w", 5, PLAIN)
-        with pytest.raises(ClientError, match=r"trainer 1 and trainer 0 .* 'w': size 6 against 5"):
-            b.create_dense("w", 6, PLAIN)
 
 
 def cpu_s(pid: int) -> float:
