@@ -6,10 +6,8 @@ was stopped. KILL and STOP hit guards, and all signals the launcher, in the cont
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import select
 import shutil
 import signal
 from collections.abc import Callable
@@ -20,10 +18,8 @@ import pytest
 from pslaunch.node import codes
 from support import leaks, others
 from support.jobs import (
-    PSLAUNCH,
     Event,
     Job,
-    LocalPlace,
     finished,
     parent_of,
     running,
@@ -31,7 +27,6 @@ from support.jobs import (
     until_nothing_runs,
 )
 from support.openmpi import MpiPlace, get_prefix
-from support.process import started
 from support.trainings import SAVING, STUBBORN
 from testbed import Host, Hosts
 
@@ -96,27 +91,6 @@ def test_job_ends_without_those_who_brought_its_agents(
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
         words = LOST[who] if how == "KILL" or who != "mpirun" else "lost"
         assert re.search(words, job.end()["reason"]), job.launcher.output()
-
-
-def test_local_ranks_end_without_mpirun_although_their_agent_is_stopped(
-    workspace: Path, tmp_path: Path, major: int
-) -> None:
-    (workspace / "train.py").write_text("import signal\nprint('ready', flush=True)\nsignal.pause()\n")
-    own = (f"--mpirun={others.mpirun(major)}", "--allow-run-as-root", f"--root_dir={tmp_path / 'root'}")
-    words = ("--json", "-n", "2", "--server_num=0", "--grace=1", *own, str(workspace / "train.py"))
-    with started([*PSLAUNCH, "mpi", *words]) as launcher:
-        job = Job(launcher, LocalPlace(1))
-        job.until_printed("ready", TRAINERS[:2])
-        (leash,) = list_children(launcher.proc.pid)
-        (mpirun,) = list_children(leash)
-        ranks, (_, agent) = list_children(mpirun), job.guards("trainer/0")
-        with contextlib.ExitStack() as at_end:
-            ended = [at_end.enter_context(os.fdopen(os.pidfd_open(pid))) for pid in ranks]
-            at_end.callback(os.kill, agent, signal.SIGCONT)
-            os.kill(agent, signal.SIGSTOP)
-            os.kill(mpirun, signal.SIGKILL)
-            assert len(ended) == 2 and all(select.select([one], [], [], 45.0)[0] for one in ended)
-        assert launcher.wait() == codes.NODE_LOST, launcher.output()
 
 
 def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path) -> None:
@@ -231,20 +205,16 @@ os.execv("/bin/sh", ["sh", *sys.argv[1:]])
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--mca", "btl_vader_single_copy_mechanism", "cma")])
-def test_trainers_in_a_container_do_not_read_each_others_memory(
-    hosts: Hosts, workspace: Path, options: tuple[str, ...]
-) -> None:
+def test_trainers_in_a_container_do_not_read_each_others_memory(hosts: Hosts, workspace: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "programs/mpi_train.py", workspace)
     shell = hosts[1].home / "shell"
     shell.write_text(CONTAINER)
     shell.chmod(0o755)
     hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
     program = ["mpi_train.py", "long", find_library(hosts, 4)]
-    code, job = finished(MpiPlace(hosts, 4), workspace, *ALONE, "-H", "node2:3", *options, program=program)
+    code, job = finished(MpiPlace(hosts, 4), workspace, *ALONE, "-H", "node2:3", program=program)
     assert code == 0, job.launcher.output()  # Open MPI itself only complains
-    complains = "Read -1, expected" in job.launcher.output()
-    assert complains == bool(options), job.launcher.output()
+    assert "Read -1, expected" not in job.launcher.output()
 
 
 def test_exception_explains_ranks_that_end_before_it_is_reported(hosts: Hosts, workspace: Path) -> None:

@@ -126,36 +126,6 @@ def test_a_failure_is_remembered_too(free: Free) -> None:
     assert logs == {p["process"]: p["log"] for p in status["processes"]}
 
 
-MUCH = r"""
-import signal, sys
-for n in range(25_000):
-    print(n)
-sys.stdout.flush()
-signal.pause()
-"""
-
-
-def test_logs_beyond_the_heads_memory_are_read_and_followers_are_informed(workspace: Path) -> None:
-    (workspace / "train.py").write_text(MUCH)
-    where = ("--nodes=2", f"--job_workspace={workspace}", "--server_num=0")
-    out = ok("local", "--json", "--detach", *QUICK, *where, "--worker_num=2")
-    job = json.loads(out.splitlines()[0])["job"]
-    every = [str(n) for n in range(25_000)]
-    both = [f"trainer/{i} | {n}" for i in range(2) for n in every]
-    poll_until(lambda: ok("logs", job).splitlines() == both, describe="all output")
-    assert ok("logs", job, "trainer/1").splitlines() == every
-    lines = [json.loads(line) for line in ok("logs", "--json", job, "trainer/0").splitlines()]
-    assert lines == [{"event": "line", "process": "trainer/0", "text": text} for text in every]
-
-    with following(job) as follower:
-        assert follower.stderr is not None and follower.stdout is not None
-        assert "lines are left out here" in follower.stderr.readline()
-        ok("stop", job)
-        follower.communicate()
-        assert follower.returncode == codes.TERM
-    until_nothing_runs(5.0)
-
-
 def test_stop_ends_a_detached_job(free: Free) -> None:
     ended = {"job": free.id, "state": "ended", "code": codes.TERM, "reason": "pslaunch stop"}
     assert json.loads(ok("stop", free.id, "--json")) == ended

@@ -30,19 +30,6 @@ from testbed import Hosts
 
 ALONE = ("--server_num=0", "--worker_num=3")
 TRAIN = "import os\nprint(*sorted(os.listdir('data')))\n"
-# Prints the files of a dispatch that any process of this node keeps open after its end.
-OPEN = r"""
-import contextlib, glob, os, time
-def still_open():
-    for fd in glob.glob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(fd).startswith(os.getcwd() + "/.pslaunch/dispatch"):
-                yield fd
-end_s = time.monotonic() + 5
-while (found := list(still_open())) and time.monotonic() < end_s:
-    time.sleep(0.02)
-print(found)
-"""
 CLUSTERS = ("local_led_cluster", "fabric")
 
 
@@ -83,16 +70,6 @@ def test_only_changed_files_are_sent_and_files_of_programs_stay(place: Place, wo
     assert (last / "data/written").read_text() == "by a program"
     receivers = {"local": 2, "fabric": 3}[place.name]
     assert (sent(job)["files"], sent(job)["nodes"]) == (receivers, receivers)
-
-
-@pytest.mark.parametrize("place", ["fabric", "fabric_led"], indirect=True)
-def test_once_all_is_in_place_nobody_has_it_open(place: Place, workspace: Path) -> None:
-    """On node 0 the agent and the head might both have looked at it."""
-    (workspace / "train.py").write_text(OPEN)
-    (workspace / "large").write_bytes(os.urandom(5_000_000))
-    for _ in range(2):
-        job = succeeded(place, workspace, *ALONE)
-        assert [job.lines(f"trainer/{rank}") for rank in range(3)] == [["[]"]] * 3
 
 
 @pytest.mark.parametrize("place", ["fabric"], indirect=True)

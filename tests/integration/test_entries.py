@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,7 @@ from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import ClientError
 from pslaunch.runtime.engine.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
-from pslaunch.runtime.engine.optimizer import make_schedule
 from support import reference
-from support.cluster import Cluster, run_job
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
@@ -188,146 +185,4 @@ def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
     assert "trainer 1 shrinks 'e'; only trainer 0 may" in texts[1]
 
 
-PROGRAM = """
-import json, os, sys
-import numpy as np
-import pslaunch.runtime as paddle
-from pslaunch.runtime import entry
-
-options = json.loads(sys.argv[1])
-rank = os.environ["PADDLE_INIT_TRAINER_ID"]
-samples = np.load("samples.npz")
-paddle.init(seed=5)
-word = paddle.layer.data(name="word", type=paddle.data_type.integer_value(KEYS))
-goal, show, click = (
-    paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
-    for name, size in (("goal", DIM), ("show", 1), ("click", 1))
-)
-rule = getattr(entry, options["rule"])(*options["numbers"])
-attr = paddle.attr.Param(name="e", sparse_update=True, initial_std=0.1, entry=rule)
-guess = paddle.layer.embedding(input=word, size=DIM, param_attr=attr)
-cost = paddle.layer.square_error_cost(input=guess, label=goal)
-optimizer = paddle.optimizer.AdaGrad(
-    learning_rate=0.1, regularization=paddle.optimizer.L2Regularization(8e-4), **options["schedule"]
-)
-parameters = paddle.parameters.create(cost)
-trainer = paddle.trainer.SGD(
-    cost, parameters, optimizer, is_local=options["alone"], extra_layers=[show, click]
-)
-
-def reader():
-    numbers = [samples[f"{name}{rank}"] for name in ("word", "goal", "show", "click")]
-    for word, goal, show, click in zip(*numbers):
-        yield int(word), goal, [show], [click]
-
-trainer.train(paddle.batch(reader, BATCH), PASSES)
-np.save(f"rows{rank}", parameters["e"])
-"""
 BATCH, BATCHES = 16, 6
-TRAININGS: list[tuple[EntryAttr, dict[str, object]]] = [
-    (
-        CountFilterEntry(5),
-        {"learning_rate_schedule": "poly", "learning_rate_decay_a": 0.01, "learning_rate_decay_b": 0.5},
-    ),
-    (
-        ENTRIES[1],
-        {"learning_rate_schedule": "linear", "learning_rate_decay_a": 1e-4, "learning_rate_decay_b": 0.02},
-    ),
-    (ENTRIES[2], {"learning_rate_schedule": "pass_manual", "learning_rate_args": "0:1.0,1:0.5,2:0.25"}),
-]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of a trainer: ids, some much more often than others, with goals, shows and clicks."""
-
-    word: U64
-    goal: F32
-    show: F32
-    click: F32
-
-    @classmethod
-    def draw(cls, trainer: int) -> Samples:
-        rng, n = np.random.default_rng([7, trainer]), BATCH * BATCHES
-        show = rng.integers(1, 4, n)
-        return cls(
-            word=(KEYS * rng.random(n) ** 3).astype(np.uint64),
-            goal=rng.standard_normal((n, DIM), dtype=np.float32),
-            show=show.astype(np.float32),
-            click=rng.integers(0, show + 1).astype(np.float32),
-        )
-
-    def make_pushes(self, batch: int, table: reference.SparseTable) -> tuple[U64, F32]:
-        """Return the unique ids of a batch, and their sums of gradients, of shows and clicks if need be."""
-        part = slice(batch * BATCH, (batch + 1) * BATCH)
-        keys, index = reference.find_rows(self.word[part].astype(np.int64))
-        grads = np.float32(2) * (table.read(self.word[part]) - self.goal[part])
-        if table.extra:
-            grads = np.concatenate([self.show[part, None], self.click[part, None], grads], axis=1)
-        total = np.empty((len(keys), grads.shape[1]), np.float32)
-        reference.sum_rows(total, index, grads)
-        return keys, total
-
-
-def train_with_numpy(
-    entry: EntryAttr, schedule: dict[str, object], samples: list[Samples]
-) -> reference.SparseTable:
-    """Return the table after the same training with the model."""
-    optim = Optim(method="adagrad", learning_rate=0.1, decay=8e-4)
-    method, lr, l1, l2, clip, *numbers = optim.pack()
-    rule = reference.Rule(method=method, lr=lr, l1=l1, l2=l2, clip=clip, numbers=tuple(numbers))
-    name = reference.hash_name("e")
-    table = reference.SparseTable(dim=DIM, rule=rule, seed=5, table=name, std=0.1, entry=entry.pack())
-    seen = 0
-    for _ in range(PASSES):
-        for batch in range(BATCHES):
-            pushes = [own.make_pushes(batch, table) for own in samples]
-            for keys, rows in pushes:
-                table.add(keys, rows)
-            seen += BATCH * len(samples)
-            rate = reference.find_scheduled_rate(make_schedule(schedule), lr, seen, table.passes)
-            table.rule = replace(rule, lr=float(rate))
-            table.commit()
-        table.passes += 1
-    return table
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    text = PROGRAM
-    for name in ("KEYS", "DIM", "PASSES", "BATCH"):
-        text = text.replace(name, str(globals()[name]))
-    path.write_text(text)
-    return path
-
-
-def write_samples(folder: Path, trainers: int) -> list[Samples]:
-    """Write the samples of all trainers for the program, and return them."""
-    samples = [Samples.draw(trainer) for trainer in range(trainers)]
-    named = {f"{name}{t}": value for t, own in enumerate(samples) for name, value in vars(own).items()}
-    np.savez(folder / "samples.npz", **named)
-    return samples
-
-
-@pytest.mark.parametrize(("entry", "schedule"), TRAININGS)
-def test_program_with_a_rule_and_a_schedule_trains_as_numpy(
-    program: Path, entry: EntryAttr, schedule: dict[str, object]
-) -> None:
-    folder, samples = program.parent, write_samples(program.parent, 2)
-    numbers = [getattr(entry, name) for name in entry.__dataclass_fields__]
-    options = {"rule": type(entry).__name__, "numbers": numbers, "schedule": schedule, "alone": False}
-    run_job(Cluster(trainers=2, pservers=2), program, folder, options)
-    table = train_with_numpy(entry, schedule, samples)
-    assert 0 < len(table.rows) < len({key for own in samples for key in own.word.tolist()})
-    for trainer in range(2):
-        np.testing.assert_array_equal(np.load(folder / f"rows{trainer}.npy"), table.read(ALL))
-
-
-def test_trainer_alone_ignores_shows_and_clicks(program: Path) -> None:
-    folder, samples = program.parent, write_samples(program.parent, 1)
-    options = {"rule": "ShowClickEntry", "numbers": ["show", "click", 1e6], "schedule": {}, "alone": True}
-    with Cluster().training(program, folder, options) as (trainer,):
-        assert trainer.wait() == 0, trainer.output()
-    table = train_with_numpy(ANY, {}, samples)
-    np.testing.assert_array_equal(np.load(folder / "rows0.npy"), table.read(ALL))

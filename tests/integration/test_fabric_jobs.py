@@ -125,18 +125,6 @@ def test_results_come_with_the_end_of_a_job_that_a_node_has_led(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model-0"]
 
 
-def test_job_without_a_run_fetches_no_results_of_another(
-    hosts: Hosts, job: str, workspace: Path, tmp_path: Path
-) -> None:
-    where = (f"--hosts={','.join(h.name for h in hosts)}", f"--root_dir={hosts.root_dir}")
-    fetching = (f"--fetch_output={tmp_path / 'out'}", f"--fetch_logs={tmp_path / 'logs'}")
-    sent = (*where, f"--job_dispatch_package={workspace}", "--server_num=0", "--job_name=free")
-    done = Shell(hosts, tmp_path / "own").run("fabric", *sent, *fetching)
-    assert done.returncode == codes.USAGE and f"job {job} is using this log folder" in done.stdout
-    assert "nothing is fetched" in done.stdout
-    assert [list((tmp_path / name).iterdir()) for name in ("out", "logs")] == [[], []]
-
-
 def test_impossible_folder_for_results_is_reported_before_the_training(
     hosts: Hosts, workspace: Path, tmp_path: Path
 ) -> None:

@@ -6,22 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.local.backend import LocalBackend
-from pslaunch.backends.local.spec import make_local_site
 from pslaunch.node import codes
 from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, read_chosen_python
-from pslaunch.node.head.head import Head
-from pslaunch.node.job import Plan, place
 from pslaunch.node.logs import ADVICE_MARK
-from pslaunch.node.loop import Loop
-from pslaunch.options.spec import JobSpec
-from pslaunch.plan import make_plan
 from pslaunch.ship.wheel import keep_wheel, make_wheel_name
 
 
@@ -85,32 +77,6 @@ def test_unavailable_packages_are_named(node: Node) -> None:
     assert (
         failed.endswith("failed (1)") and advice == f"{ADVICE_MARK}put what is missing into the --wheelhouse"
     )
-
-
-def test_leftovers_of_pip_are_removed_with_the_run_folder(workspace: Path) -> None:
-    words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
-    spec = JobSpec(
-        draft=Plan(backend="local", name="furnish"),
-        workspace=workspace,
-        site=make_local_site(workspace),
-        server_num=0,
-    )
-    plan = make_plan(spec, "furnish-1")._replace(setup=("; ".join(words),))
-    loop, backend = Loop(), LocalBackend()
-    head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
-    try:
-        for node, line in backend.start(plan.nodes, plan.limits):
-            head.attach(node, *line)
-        loop.run(lambda: head.done)
-    finally:
-        backend.close()
-        loop.close()
-    end = head.list_events(0)[0][-1]
-    assert end["code"] == 7, end["reason"]
-    left = Path((workspace / "where").read_text().strip())
-    assert left.parent.name.startswith("pslaunch-") and not left.parent.exists()
-    assert end["failure"]["log"] == str(workspace / "log/setup.log")
-    assert end["failure"]["tail"][-1] == "no such module: cuda"
 
 
 def test_the_first_command_that_fails_ends_it(node: Node) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,22 +92,6 @@ def test_an_agent_waits_for_its_first_word_as_long_as_the_launcher_beats(here: N
         until_nothing_runs(within_s=8.0)
         os.close(line.read_fd)
         os.close(line.write_fd)
-
-
-def test_dialling_agent_waits_for_the_address_while_the_launcher_beats(here: Node) -> None:
-    backend = LocalBackend()
-    with contextlib.closing(backend):
-        keeper = backend._start_keeper(
-            here, LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL
-        )
-        assert keeper.stdin
-        for _ in range(5):
-            keeper.stdin.write(BEAT)
-            keeper.stdin.flush()
-            with pytest.raises(subprocess.TimeoutExpired):
-                keeper.wait(1.0)
-        until_nothing_runs(within_s=8.0)
-        keeper.stdin.close()
 
 
 def test_process_that_waits_for_a_lock_is_not_its_holder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 from kubernetes import client, config
 
 from pslaunch.backends.k8s.api import ACCOUNT, Cluster, open_cluster
-from pslaunch.backends.k8s.api_errors import AbsentError, Right
+from pslaunch.backends.k8s.api_errors import Right
 from pslaunch.backends.k8s.spec import Access
 from pslaunch.errors import ClusterError, PslaunchError, RightsError, SpecError
 from pslaunch.node import codes
@@ -72,13 +72,6 @@ def opened(cluster: Kube) -> Iterator[Cluster]:
     found.close()
 
 
-def test_context_gives_server_user_and_namespace(settings: dict[str, Any], tmp_path: Path) -> None:
-    opened = open_cluster(write(tmp_path, settings), {})
-    assert opened.place == (settings["clusters"][0]["cluster"]["server"],
-                            f"context test of {tmp_path}/kubeconfig", "team")  # fmt: skip
-    opened.close()
-
-
 def test_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="no kubeconfig: /nowhere does not exist"):
         open_cluster(Access(), {"KUBECONFIG": "/nowhere"})
@@ -107,11 +100,6 @@ def test_failing_credential_program_is_quoted(settings: dict[str, Any], tmp_path
                "args": ["-c", "echo the login has expired >&2; exit 3"]}  # fmt: skip
     settings["users"][0]["user"] = {"exec": command}
     assert "the login has expired" in str(fail(write(tmp_path, settings)))
-
-
-def test_unknown_host_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings["clusters"][0]["cluster"]["server"] = "https://cluster.invalid:6443"
-    assert "is not reached" in str(fail(write(tmp_path, settings)))
 
 
 def test_job_for_a_cluster_that_is_not_reached_ends_soon(
@@ -161,21 +149,6 @@ def test_rights_are_known_before_they_are_used(opened: Cluster) -> None:
     assert not opened.has_right(Right("get", "secrets"))
     with pytest.raises(RightsError, match="has no right to get secrets"):
         opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
-
-
-def test_metadata_comes_without_the_contents(cluster: Kube) -> None:
-    secret = {"metadata": {"name": "private", "labels": {"a": "b"}}, "stringData": {"key": "hidden"}}
-    cluster.core.create_namespaced_secret(cluster.namespace, secret)
-    access = Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace=cluster.namespace)
-    admin = open_cluster(access, {})
-    try:
-        found = admin.read_metadata("Secret", "private")
-        with pytest.raises(AbsentError):
-            admin.read_metadata("Secret", "absent")
-    finally:
-        admin.close()
-        cluster.core.delete_namespaced_secret("private", cluster.namespace)
-    assert found["metadata"]["labels"] == {"a": "b"} and found.keys().isdisjoint(("data", "type"))
 
 
 ACCOUNT_NAME = "trainings"

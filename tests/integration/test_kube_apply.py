@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -196,38 +195,6 @@ def test_interrupt_during_the_transfer_leaves_nothing(cluster: Kube, workspace: 
     kinds = {e["event"] for e in job.events()}
     assert "process" not in kinds and not any((workspace / "output").iterdir())
     assert cluster.list_names() == set()
-
-
-def test_transfer_to_a_detached_job_goes_on_after_each_cut(
-    cluster: Kube, workspace: Path, tmp_path: Path
-) -> None:
-    write_package(workspace, 24 * MIB)
-    proxy = CuttingProxy(socket.create_server((HOST, 0)), cluster.address, [6 * MIB] * 64)
-    try:
-        kubeconfig = cluster.lead_through(proxy.endpoint, tmp_path / "config")
-        done = apply_detached(cluster, kubeconfig, workspace, "--nodes=2", "--worker_num=2")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert proxy.cut >= 3, done.stdout
-        (name,) = (n.partition(" ")[2] for n in cluster.list_names() if n.startswith("job "))
-        poll_until(
-            lambda: hash_data(workspace) in cluster.read_log(cluster.list_pods(name)[0].metadata.name),
-            describe=lambda: cluster.describe(name),
-        )
-        cluster.wait_for_end(name)
-        ended = cluster.list_pods(name)[0].status.container_statuses[0].state.terminated
-        assert ended.exit_code == 0 and json.loads(ended.message)["event"] == "end"
-    finally:
-        proxy.close()
-        cluster.empty()
-
-
-def apply_detached(
-    cluster: Kube, kubeconfig: Path, workspace: Path, *options: str
-) -> subprocess.CompletedProcess[str]:
-    where = [f"--kubeconfig={kubeconfig}", f"--namespace={cluster.namespace}"]
-    own = [*where, f"--image={PYTHON}", "--server_num=0", "--linger=1", "--detach", *options]
-    argv = [*PSLAUNCH, "k8s", "apply", *own, "train.py"]
-    return subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
 
 
 SHARE = """

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from kubernetes import client, config, utils
+from kubernetes import client, config
 
 from integration.test_contract import POLITE
+from integration.test_kube_rendered import Applied
 from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.job_records import BEGINNING
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
@@ -263,16 +263,13 @@ class Rendered:
     """A rendered job that was applied by hand; asked without a note of it on this machine."""
 
     def __init__(self, cluster: Kube, workspace: Path, home: Path) -> None:
-        self._cluster, self._workspace, self._home = cluster, workspace, home
-        self.name = f"rendered-{os.urandom(3).hex()}"
-        self._where = cluster.where
+        self._workspace, self._home = workspace, home
+        self._applied, self._where = Applied(cluster), cluster.where
+        self.name = self._applied.name
 
     def apply(self, *options: str) -> None:
-        words = [f"--image={PYTHON}", f"--job_name={self.name}", *options]
-        for thing in yaml.safe_load_all(self._run("k8s", "render", *words)):
-            utils.create_from_dict(self._cluster.core.api_client, thing, namespace=self._cluster.namespace)
-        secret = {"metadata": {"name": f"{self.name}-secret"}, "stringData": {"secret": os.urandom(32).hex()}}
-        self._cluster.core.create_namespaced_secret(self._cluster.namespace, secret)
+        self._applied.create(self._workspace, *options)
+        self._applied.create_secret()
 
     def ask(self, verb: str, *words: str, code: int = 0) -> str:
         """Return what a verb prints about the job, or says of its failure with `code`."""

@@ -19,7 +19,6 @@ from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import ClientError, PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from support.clock import own_s
 from support.progress import heard
 from support.pservers import HOST, bind_block, cluster, run_trainers
 
@@ -222,21 +221,6 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
         "server not ready, wait 0.05 sec to retry...",
         f"not ready endpoints:['{HOST}:{port}']",
     ]
-
-
-def test_ports_that_say_nothing_do_not_draw_out_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialer, "LAST_ATTEMPT_S", 0.1)
-    silent = bind_block(4)
-    for sock in silent:
-        sock.listen()
-    endpoint = (HOST, silent[0].getsockname()[1])
-    c = Client([endpoint], trainer_id=0, num_gradient_servers=1, ports_num=4, connect_timeout_s=0.2)
-    begun_s = own_s()
-    with c, pytest.raises(ClientError, match=r"connect_timeout"):
-        c.connect()
-    assert own_s() - begun_s < dialer.ATTEMPT_S
-    for sock in silent:
-        sock.close()
 
 
 def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import signal
 import socket
@@ -86,25 +85,6 @@ def test_further_channels_share_the_connection(client: Client, fleet: Callable[.
         (channel,) = one.open(hosts("node"), [KEEPER])
         greets(channel)
     assert client.sshd.count("Accepted publickey") == 1
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    """The soft limit is what is open now and a few."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()) + 24, before[1])
-    )
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_many_hosts_need_more_descriptors_than_are_usual(
-    client: Client, fleet: Callable[..., Fleet], few_descriptors: None
-) -> None:
-    names = [f"n{i}" for i in range(6)]
-    for channel in fleet().open(hosts(*names), [KEEPER] * len(names)):
-        greets(channel)
 
 
 def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callable[..., Fleet]) -> None:

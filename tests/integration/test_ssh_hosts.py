@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import paramiko
 import pytest
 
 from pslaunch.backends.fabric.spec import Reach
@@ -15,7 +14,6 @@ from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
 from support.clock import own_s
-from support.process import poll_until
 from support.sshd import greets, own_ssh, reaching
 from testbed.hosts import Hosts
 
@@ -47,21 +45,6 @@ def test_a_login_shell_that_lets_nobody_in(hosts: Hosts, fleet: Callable[..., Fl
     one, two = fleet(hosts).open([Host("node1"), Host("node2")], [KEEPER] * 2)
     assert "This account is currently not available" in refused(one, "start")
     greets(two)
-
-
-def test_a_login_shell_that_has_ended_before_we_could_speak(
-    hosts: Hosts, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sendall = paramiko.Channel.sendall
-
-    def late(session: paramiko.Channel, data: bytes) -> None:
-        poll_until(lambda: session.closed, describe="the session is still open")
-        sendall(session, data)
-
-    monkeypatch.setattr(paramiko.Channel, "sendall", late)
-    hosts[0].set_login_shell("/usr/sbin/nologin")
-    (one,) = fleet(hosts).open([Host("node1")], [KEEPER])
-    assert "This account is currently not available" in refused(one, "start")
 
 
 def test_a_python_that_is_given(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:

@@ -53,6 +53,9 @@ print("digest", seen[-1])
 """
 
 
+POLY = {"learning_rate_schedule": "poly", "learning_rate_decay_a": 0.01, "learning_rate_decay_b": 0.5}
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
@@ -74,10 +77,10 @@ def same(clusters: Sequence[Cluster], program: Path, options: dict[str, object])
 
 @pytest.mark.parametrize(
     ("sparse", "method", "numbers"),
-    [(False, "AdaGrad", {}), (True, "Momentum", {"momentum": 0.9})],
+    [(False, "AdaGrad", {}), (True, "Momentum", {"momentum": 0.9, **POLY})],
 )
 def test_alone_equals_one_trainer_with_any_pservers(
-    program: Path, sparse: bool, method: str, numbers: dict[str, float]
+    program: Path, sparse: bool, method: str, numbers: dict[str, object]
 ) -> None:
     options: dict[str, object] = {"sparse": sparse, "method": method, "numbers": numbers, "drop_rate": 0.3}
     clusters = [Cluster(), Cluster(pservers=3, ports_num=2, ports_num_for_sparse=1)]
