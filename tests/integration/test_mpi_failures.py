@@ -144,20 +144,6 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
 
 
-def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
-    shell = hosts[1].home / "shell"
-    shell.write_text("#!/bin/sh\nexec sleep infinity\n")
-    shell.chmod(0o755)
-    hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
-    try:
-        found, job = finished(MpiPlace(hosts, 5), package, *THREE)
-    finally:
-        hosts[1].crash()  # which ends its shell
-    (end,) = job.events()  # no process was started
-    assert found == codes.PREFLIGHT == end["code"]
-    assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
-
-
 def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:
     (package / "train.py").write_text("import pslaunch.runtime")
     for place in (MpiPlace(hosts, 5), FabricPlace(hosts)):
@@ -188,12 +174,3 @@ def test_check_reports_every_host_and_starts_nothing(hosts: Hosts, package: Path
 def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path) -> None:
     code, output = check(hosts, package, 5)
     assert code == codes.PREFLIGHT and output.count("missing modules") == 3
-
-
-def test_check_finds_full_disks_and_closed_doors(hosts: Hosts, package: Path) -> None:
-    (package / "data").write_bytes(bytes(3 << 20))
-    hosts[0].mount_small_disk(1 << 20)
-    hosts[1].cut_off(hosts[2])
-    code, output = check(hosts, package, 5, "--server=script")
-    found = [[one["what"] for one in json.loads(line)["findings"]] for line in output.splitlines()]
-    assert (code, found) == (codes.PREFLIGHT, [["disk full"], ["no way"], ["no way"]]), output
