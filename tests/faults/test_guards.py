@@ -82,7 +82,7 @@ CASES = [
     Case("launcher", "before", "TERM"),
     Case("launcher", "step", "INT"),
     Case("agent", "step", "SEGV"),
-    Case("launcher", "ending", "STOP"),
+    *(Case(who, "ending", "STOP") for who in ("launcher", "keeper")),
     *(Case("line", when, "closed") for when in ("before", "step")),
     *(Case("line", when, "silent") for when in ("starting", "ending")),
 ]
