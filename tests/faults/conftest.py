@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Place:
+def place(request: pytest.FixtureRequest, make_place: Callable[[str], Place]) -> Place:
     """Return the place where the job under test runs."""
-    return request.getfixturevalue(f"{request.param}_place")  # type: ignore[no-any-return] # by name
+    return make_place(request.param)
 
 
 @pytest.fixture

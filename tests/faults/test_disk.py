@@ -99,16 +99,6 @@ def test_a_log_that_takes_nothing_ends_the_job_and_is_named(place: Place, worksp
         assert "No space left on device" in failure["text"] and "--log_dir" in failure["text"]
 
 
-def test_a_disk_that_is_full_before_the_start(place: Place, workspace: Path) -> None:
-    (workspace / "train.py").write_text(TALKS)
-    with small_disk(workspace / "small") as disk:
-        fill(disk)
-        code, job = finished(place, workspace, *OPTIONS, f"--log_dir={disk}/log")
-        assert code == codes.IO, job.launcher.output()
-        path = f"{disk}/log/.pslaunch/lock"
-        assert f"can't use {path}: No space left on device; free some space there" in job.end()["reason"]
-
-
 @pytest.mark.parametrize("variable", ["TMPDIR", "XDG_STATE_HOME"])
 def test_a_full_disk_beside_that_of_the_job(workspace: Path, place: Place, variable: str) -> None:
     """The run folder has the job's secret and is named; what later shells would read is no reason to fail."""
@@ -159,19 +149,6 @@ def test_open_files_are_limited_by_the_hard_limit_alone(place: Place, workspace:
     argv = place.command(workspace, MANY, ())
     with started(["prlimit", f"--nofile=64:{hard}", *argv]) as launcher:
         check_limit(Job(launcher, place), launcher.wait(), hard)
-
-
-@pytest.mark.parametrize("hard", [64, 1024])
-def test_open_files_on_a_host_are_limited_by_its_hard_limit_alone(
-    hosts: Hosts, workspace: Path, hard: int
-) -> None:
-    (workspace / "train.py").write_text(SHOWS_LIMIT)
-    python = hosts[0].root / "python"
-    python.write_text(f'#!/bin/sh\nulimit -Sn 64\nulimit -Hn {hard}\nexec python3 "$@"\n')
-    python.chmod(0o755)
-    place = FabricPlace(hosts, f"--agent_python={hosts.root_dir}/python", on=[hosts[0]])
-    code, job = finished(place, workspace, *MANY)
-    check_limit(job, code, hard)
 
 
 def check_limit(job: Job, code: int, hard: int) -> None:

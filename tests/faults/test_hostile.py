@@ -249,8 +249,11 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
 """
 
 
-@pytest.mark.parametrize(("first_bytes", "protocol"), [(GRPC, "gRPC"), (BRPC, "brpc")], ids=["gRPC", "brpc"])
-@pytest.mark.parametrize("who", ["another user", "a closed connection"])
+@pytest.mark.parametrize(
+    ("who", "first_bytes", "protocol"),
+    [("another user", GRPC, "gRPC"), ("a closed connection", BRPC, "brpc")],
+    ids=["another user", "a closed connection"],
+)
 def test_foreign_protocol_from_outside_the_job_is_reported_as_a_guess(
     who: str, first_bytes: bytes, protocol: str
 ) -> None:

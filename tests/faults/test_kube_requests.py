@@ -54,7 +54,7 @@ def run_to_the_end(cluster: Kube, kubeconfig: Path, workspace: Path) -> str:
         return json.dumps(job.events())
 
 
-@pytest.mark.parametrize("number", [1, 2, OBJECTS])
+@pytest.mark.parametrize("number", [1, OBJECTS])
 def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
     cluster: Kube, see: Callable[..., Path], workspace: Path, number: int
 ) -> None:

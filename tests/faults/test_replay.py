@@ -21,8 +21,8 @@ from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
 from support.faults import Control, control
 from support.jobs import Job, LocalPlace, hash_model, running, succeeded
+from support.proxy import Tap
 from support.pservers import Cluster, cluster, run_trainers
-from support.tap import Tap, tapping
 from support.trainings import TRAIN
 
 pytestmark = pytest.mark.asan
@@ -72,7 +72,7 @@ def trained(folder: Path, attack: Attack) -> tuple[F32, Cluster]:
     options = [f"--secret_file={folder / 'secret'}", f"--log_dir={folder}"]
     with (
         cluster(trainers=2, options=options) as found,
-        tapping(found.endpoints[0]) as tap,
+        contextlib.closing(Tap(found.endpoints[0])) as tap,
         found.client(0, secret=SECRET, endpoints=[tap.endpoint]) as first,
         found.client(1, secret=SECRET) as second,
     ):
@@ -155,7 +155,7 @@ def tapped_job(workspace: Path) -> Iterator[tuple[Job, Tap, Control]]:
         with os.fdopen(given, "rb") as file:
             (dial,) = wire.Decoder().feed(file.read())
         assert isinstance(dial, dict)
-        tap = stack.enter_context(tapping((dial["addrs"][0], dial["port"])))
+        tap = stack.enter_context(contextlib.closing(Tap((dial["addrs"][0], dial["port"]))))
         host, port = tap.endpoint
         with os.fdopen(told, "wb") as file:
             file.writelines(wire.encode_control({**dial, "addrs": [host], "port": port}))

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
 from support.cluster import TESTS
 from support.process import Started, poll_until, started
 from support.pservers import bind_block
@@ -102,9 +100,8 @@ def held(pid: int) -> Iterator[int]:
         os.close(fd)
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_pserver_in_the_background_outlives_its_terminal_and_ends_by_itself(tmp_path: Path, n: int) -> None:
-    port = free_ports(2)
+def test_a_pserver_in_the_background_outlives_its_terminal_and_ends_by_itself(tmp_path: Path) -> None:
+    n, port = 2, free_ports(2)
     log = tmp_path / "pserver.log"
     pserver = shlex.join([sys.executable, "-P", "-m", "pslaunch", "pserver"])
     said: list[str] = []

@@ -98,21 +98,6 @@ def test_a_published_conf_beside_the_command(hosts: Hosts, folder: Path) -> None
     assert not (hosts[2].root / "ws").exists()
 
 
-def test_options_and_the_settings_file_come_before_conf(hosts: Hosts, folder: Path) -> None:
-    (folder / "pslaunch.toml").write_text(
-        'job_dispatch_package = "ws"\nports_num_for_sparse = 0\n[fabric]\nserver_num = 1\nworker_num = 2\n'
-        'env = { WORDS = "mine" }\n'
-    )
-    words = ("--port=7300", f"--hosts={hosts[2].name}", "--job_name=other")
-    code, output, seen = run(hosts, folder, *words)
-    assert code == codes.OK, output
-    assert sorted(seen) == ["pserver/0", "trainer/0", "trainer/1"]
-    assert {found["WORDS"] for found in seen.values()} == {"mine"}
-    assert seen["pserver/0"]["PADDLE_PSERVERS_IP_PORT_LIST"].endswith(":7300")
-    assert seen["pserver/0"]["PADDLE_INIT_PORTS_NUM_FOR_SPARSE"] == "0"
-    assert (hosts[2].root / "other/log/train.1.log").exists() and not (hosts[0].root / "other").exists()
-
-
 def test_a_workspace_that_is_there_already(hosts: Hosts, folder: Path) -> None:
     for host in hosts:
         (host.root / "there").mkdir()
@@ -131,9 +116,8 @@ def test_a_workspace_that_is_there_already(hosts: Hosts, folder: Path) -> None:
     assert seen["trainer/0"]["argv"] == ["mine.py", "--x"]
 
 
-@pytest.mark.parametrize("head", ["--head=launcher", "--detach"])
-def test_an_interface_that_a_host_has_not(hosts: Hosts, folder: Path, head: str) -> None:
-    code, output, _ = run(hosts, folder, "--job_dispatch_package=ws", "--nics=ib7", head)
+def test_an_interface_that_a_host_has_not(hosts: Hosts, folder: Path) -> None:
+    code, output, _ = run(hosts, folder, "--job_dispatch_package=ws", "--nics=ib7", "--detach")
     assert code == codes.PREFLIGHT, output
     assert "'ib7' does not exist; known: eth0 " in output
     assert "an interface that every host has (PADDLE_NIC, --nics)" in output  # of the table

@@ -37,17 +37,6 @@ def test_addresses_paths_pythons_and_free_ports_are_literal(hosts: Hosts, worksp
         assert host.processes() == {} and host.run("ls", "-A", f"{home}/jobs", check=False).returncode != 0
 
 
-def test_plan_and_job_agree_on_logs_inside_the_workspace(hosts: Hosts, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    logs = "~/jobs/dry/here"
-    done = connected(hosts, workspace, "--job_name=dry", "--server_num=0", f"--log_dir={logs}")
-    assert done.returncode == 0, done.stderr
-    home = hosts[0].run("sh", "-c", "echo $HOME").stdout.strip()
-    base = f"{home}/jobs/dry/here"
-    found = {(n["log_dir"], n["output_dir"], n["state_dir"]) for n in json.loads(done.stdout)["nodes"]}
-    assert found == {(base, f"{base}/output", f"{base}/.pslaunch")}
-
-
 def test_faulty_host_is_reported_in_the_table_of_check(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text("")
     done = connected(hosts, workspace, "--nics=eth77", "--server_num=0")

@@ -30,19 +30,6 @@ from testbed import Hosts
 
 ALONE = ("--server_num=0", "--worker_num=3")
 TRAIN = "import os\nprint(*sorted(os.listdir('data')))\n"
-# Prints the files of a dispatch that any process of this node keeps open after its end.
-OPEN = r"""
-import contextlib, glob, os, time
-def still_open():
-    for fd in glob.glob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(fd).startswith(os.getcwd() + "/.pslaunch/dispatch"):
-                yield fd
-end_s = time.monotonic() + 5
-while (found := list(still_open())) and time.monotonic() < end_s:
-    time.sleep(0.02)
-print(found)
-"""
 CLUSTERS = ("local_led_cluster", "fabric")
 
 
@@ -85,16 +72,6 @@ def test_only_changed_files_are_sent_and_files_of_programs_stay(place: Place, wo
     assert (sent(job)["files"], sent(job)["nodes"]) == (receivers, receivers)
 
 
-@pytest.mark.parametrize("place", ["fabric", "fabric_led"], indirect=True)
-def test_once_all_is_in_place_nobody_has_it_open(place: Place, workspace: Path) -> None:
-    """On node 0 the agent and the head might both have looked at it."""
-    (workspace / "train.py").write_text(OPEN)
-    (workspace / "large").write_bytes(os.urandom(5_000_000))
-    for _ in range(2):
-        job = succeeded(place, workspace, *ALONE)
-        assert [job.lines(f"trainer/{rank}") for rank in range(3)] == [["[]"]] * 3
-
-
 @pytest.mark.parametrize("place", ["fabric"], indirect=True)
 def test_each_trainer_has_its_own_shards_and_links_lead_to_mounted_folders(
     place: Place, workspace: Path
@@ -111,19 +88,6 @@ def test_each_trainer_has_its_own_shards_and_links_lead_to_mounted_folders(
             [*shared, "part-000", "part-003"], [*shared, "part-001", "part-004"], [*shared, "part-002"],
         ]  # fmt: skip
         assert all((ws / "mounted").readlink() == Path("/mnt/all") for ws in place.workspaces(workspace))
-
-
-@pytest.mark.parametrize("place", ["fabric"], indirect=True)
-def test_unsendable_files_are_named_and_nothing_starts(place: Place, workspace: Path) -> None:
-    fill(workspace)
-    (workspace / "data/far").symlink_to("/etc")
-    os.mkfifo(workspace / "pipe")
-    code, job = finished(place, workspace, *ALONE)
-    assert code == codes.USAGE
-    text = job.end()["failure"]["text"]
-    for words in ("data/far is a link that leads out, to /etc", "pipe is neither", "--link NAME=PATH"):
-        assert words in text
-    assert not [e for e in job.events() if e["event"] == "process"]
 
 
 def test_disk_without_room_is_reported_and_the_old_workspace_stays_intact(
@@ -347,25 +311,6 @@ def test_host_that_loses_its_source_takes_the_rest_from_the_head(
     sources = {e["node"]: e.get("source") for e in job.events() if e["event"] == "dispatch"}
     assert [sources[node] for node in chain] == [None, chain[0], None, chain[2]]
     assert_all_told(job)
-
-
-def test_chain_of_hosts_goes_on_after_the_loss_of_the_launcher(
-    make_hosts: Callable[..., Hosts], workspace: Path
-) -> None:
-    hosts, content = make_hosts(4), fill_slowly_sent(workspace)
-    with chained(hosts, workspace) as (job, _):
-        job.launcher.proc.send_signal(signal.SIGKILL)
-        job.launcher.wait()
-
-    def list_left() -> list[str]:
-        return [words for host in hosts for words in host.processes().values()]
-
-    poll_until(lambda: not list_left(), describe=lambda: str(list_left()), timeout_s=45)
-    code, again = finished(FabricPlace(hosts), workspace, "--server_num=0", "--worker_num=4")
-    assert code == 0
-    assert sent(again)["bytes"] < 4 * len(content)
-    places = FabricPlace(hosts).workspaces(workspace)
-    assert all((ws / "data/large").read_bytes() == content for ws in places)
 
 
 @contextlib.contextmanager

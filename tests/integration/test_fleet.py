@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import re
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.paddle2 import static
 from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
-from support.jobs import LocalPlace, running, succeeded, until_nothing_runs
+from support.jobs import LocalPlace, succeeded, until_nothing_runs
 from support.process import started
 
 ROLES = """
@@ -55,13 +54,11 @@ def test_launched_processes_have_their_parts_and_end_together(workspace: Path) -
     until_nothing_runs(2.0)
 
 
-@pytest.mark.parametrize("secret", ["", "of all processes"])
-def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path, secret: str) -> None:
+def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ROLES)
     blocks = make_local_blocks(2, 2)
-    if secret:
-        (tmp_path / "secret").write_text(secret)
-        blocks = [block | {"PADDLE_INIT_SECRET_FILE": "secret"} for block in blocks]
+    (tmp_path / "secret").write_text("of all processes")
+    blocks = [block | {"PADDLE_INIT_SECRET_FILE": "secret"} for block in blocks]
     processes = run_by_hand(tmp_path, *blocks)
     assert [process.wait() for process in processes] == [0] * 4, [p.output() for p in processes]
     for i, server in enumerate(processes[:2]):
@@ -89,6 +86,7 @@ def test_program_without_variables_trains_alone(tmp_path: Path) -> None:
         ("fleet.init(); fleet.run_server()", {}, "is worker 0; call it only if fleet.is_server()"),
         ("fleet.init(); fleet.stop_worker()", {}, "call fleet.init_worker() first"),
         ("fleet.init(); fleet.init_worker(); fleet.init_worker()", {}, "fleet.init_worker: called twice"),
+        ("fleet.init(); fleet.init_worker(); fleet.shrink(1.0)", {}, "no table with an entry rule"),
         ("fleet.init(is_collective=True)", {}, "parameter servers alone"),
         ("fleet.init(strategy=1)", {}, "give strategy to fleet.distributed_optimizer"),
     ],
@@ -117,19 +115,6 @@ def quick_start(workspace: Path) -> Path:
     """A workspace with the quick start's program, only its imports changed."""
     write_quick_start(workspace)
     return workspace
-
-
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
-def test_quick_start_learns_with_only_its_imports_changed(quick_start: Path, mode: str) -> None:
-    job = succeeded(
-        LocalPlace(1), quick_start, "--server_num=2", "--worker_num=2", program=["train.py", mode]
-    )
-    results = [find_results("\n".join(job.lines(f"trainer/{i}"))) for i in range(2)]
-    # In async and geo the order of gradients varies, and a worker's last few losses with it; untrained: 0.5.
-    assert results[0][2] == results[1][2] > (0.6 if mode == "sync" else 0.58)
-    if mode == "sync":
-        assert all(last < 0.9 * first for first, last, _ in results)
-    until_nothing_runs(2.0)
 
 
 def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quick_start: Path) -> None:
@@ -197,7 +182,7 @@ def train_scheduled(folder: Path, servers: int, workers: int, *arguments: str) -
     return hashlib.sha256((folder / f"{servers}" / "parameters.tar").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Momentum", "Adam"])
+@pytest.mark.parametrize("optimizer", ["Momentum", "Adam"])
 def test_rates_of_a_scheduler_give_the_same_bits_alone_and_with_any_number_of_servers(
     tmp_path: Path, optimizer: str
 ) -> None:
@@ -205,21 +190,9 @@ def test_rates_of_a_scheduler_give_the_same_bits_alone_and_with_any_number_of_se
     assert others == [alone, alone]
 
 
-def test_step_of_several_workers_has_the_rate_of_the_first(tmp_path: Path) -> None:
-    first, second = (train_scheduled(tmp_path, servers, 2, "sync", "Momentum") for servers in (1, 2))
-    assert first == second
-
-
 @pytest.mark.parametrize("mode", ["async", "geo"])
 def test_schedulers_work_in_every_mode(tmp_path: Path, mode: str) -> None:
     train_scheduled(tmp_path, 2, 2, mode, "SGD")
-
-
-def test_worker_without_servers_trains_alone(quick_start: Path) -> None:
-    (process,) = run_by_hand(quick_start, {}, program=("train.py", "sync", "model"))
-    assert process.wait() == 0, process.output()
-    assert "worker 0: loss" in process.output()
-    assert (quick_start / "model/parameters.tar").is_file()
 
 
 def test_training_before_init_worker_is_refused(quick_start: Path) -> None:
@@ -228,21 +201,6 @@ def test_training_before_init_worker_is_refused(quick_start: Path) -> None:
     (process,) = run_by_hand(quick_start, {}, program=("train.py", "sync"))
     assert process.wait() == 1
     assert process.output().endswith("call fleet.init_worker() before the first step of training\n")
-
-
-def test_killed_server_ends_the_workers_in_words(quick_start: Path) -> None:
-    text = (quick_start / "train.py").read_text()
-    endless = text.replace("range(2)", "range(10**6)").replace(
-        "            while True:", '            print("training", flush=True)\n            while True:'
-    )
-    (quick_start / "train.py").write_text(endless)
-    options = ["--server_num=1", "--worker_num=2"]
-    with running(LocalPlace(1), quick_start, *options, program=["train.py", "async"]) as job:
-        job.until_printed("training", ["trainer/0", "trainer/1"])
-        os.kill(job.pid("pserver/0"), signal.SIGKILL)
-        assert job.launcher.wait() == 128 + signal.SIGKILL
-        assert job.end()["failure"]["what"] == "pserver/0"
-    until_nothing_runs(2.0)
 
 
 ENTRY = """
@@ -273,7 +231,7 @@ else:
 """
 
 
-@pytest.mark.parametrize(("workers", "unseen"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("workers", "unseen"), [(2, 1)])
 def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path, workers: int, unseen: int) -> None:
     (tmp_path / "train.py").write_text(ENTRY)
     processes = run_by_hand(tmp_path, *make_local_blocks(2, workers))
@@ -285,14 +243,6 @@ def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path, workers: int
         assert values[:unseen] == [0.5] * unseen
         assert sorted(set(values), reverse=True) == [0.5, *values[unseen:]]
         assert last == 0.5
-
-
-def test_shrink_without_an_entry_rule_is_refused(tmp_path: Path) -> None:
-    program = "fleet.init(); fleet.init_worker(); fleet.shrink(1.0)"
-    (tmp_path / "train.py").write_text(f"from pslaunch.runtime import fleet\n{program}\n")
-    (process,) = run_by_hand(tmp_path, {})
-    assert process.wait() == 1
-    assert process.output().endswith("no table with an entry rule is on servers\n")
 
 
 LOADING = """
@@ -341,7 +291,7 @@ def train_loaded(folder: Path, servers: int, *words: str) -> tuple[str, str]:
     return first, last
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+@pytest.mark.parametrize("mode", ["sync", "geo"])
 def test_servers_go_on_from_saved_values(tmp_path: Path, mode: str) -> None:
     begun, saved = train_loaded(tmp_path, 2, mode, "1", "first")
     assert begun != saved
@@ -365,18 +315,6 @@ def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
     assert not same[[3, 4, 4321]].any()
 
 
-def test_servers_say_their_loaded_file(tmp_path: Path) -> None:
-    train_loaded(tmp_path, 1, "sync", "1", "model")
-    (tmp_path / "train.py").write_text(LOADING)
-    words = ("train.py", "sync", "1", "other", "model")
-    server, worker = run_by_hand(tmp_path, *make_local_blocks(1, 1), program=words)
-    assert [server.wait(), worker.wait()] == [0, 0], [server.output(), worker.output()]
-    path = tmp_path / "model" / "parameters.tar"
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    loaded = f"loaded the values of 5 parameters from {path}, sha256 {sha256}\n"
-    assert server.output().count(loaded) == 1
-
-
 def test_loaded_servers_refuse_workers_with_another_order_of_servers(tmp_path: Path) -> None:
     train_loaded(tmp_path, 2, "sync", "1", "model")
     *servers, worker = make_local_blocks(2, 1)
@@ -391,22 +329,18 @@ def test_loaded_servers_refuse_workers_with_another_order_of_servers(tmp_path: P
         assert "in those by which it has loaded values (option pservers, in one order)" in process.output()
 
 
-@pytest.mark.parametrize("other", ["second", ""])
-def test_workers_find_out_servers_that_have_loaded_other_files(tmp_path: Path, other: str) -> None:
+def test_workers_find_out_servers_that_have_not_loaded_the_file(tmp_path: Path) -> None:
     train_loaded(tmp_path, 1, "sync", "1", "first")
-    train_loaded(tmp_path, 1, "sync", "2", "second")
     *servers, worker = make_local_blocks(2, 1)
     argv = [sys.executable, "train.py", "sync", "1", "third"]
     with contextlib.ExitStack() as stack:
-        for block, folder in zip(servers, ("first", other), strict=True):
-            words = [folder] if folder else []
+        for block, words in zip(servers, (["first"], []), strict=True):
             stack.enter_context(started([*argv, *words], cwd=tmp_path, env=os.environ | block))
         process = stack.enter_context(started(argv, cwd=tmp_path, env=os.environ | worker))
         assert process.wait() == 78
         found = re.search(r"pserver \S+ has loaded (.*), pserver \S+ (.*): every server", process.output())
         assert found, process.output()
-        assert len(set(found.groups())) == 2
-        assert ("no file" in found.groups()) == (other == "")
+        assert "no file" in found.groups() and len(set(found.groups())) == 2
 
 
 SMALLER = {"[5000, 16]": "[5000, 8]", "[-1, 16]": "[-1, 8]"}

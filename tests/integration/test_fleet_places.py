@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.fleet import find_results, write_quick_start
 from support.jobs import LocalPlace, Place, hash_model, succeeded
 from support.others import PROGRAMS
 
@@ -49,14 +48,6 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(example: Path) -> tuple[list[float], str]:
     """Results of `sync` on this machine."""
     return train_wide_and_deep(LocalPlace(1), example, "sync", PASSES)
-
-
-def test_quick_start_gives_the_bits_of_this_machine(place: Place, workspace: Path) -> None:
-    write_quick_start(workspace)
-    _, here = train(LocalPlace(1), workspace, "sync", "output")
-    text, digest = train(place, workspace, "sync", "output")
-    assert find_results(text)[2] > 0.65
-    assert digest == here
 
 
 def test_wide_and_deep_gives_the_bits_of_this_machine(

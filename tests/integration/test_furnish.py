@@ -6,23 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.local.backend import LocalBackend
-from pslaunch.backends.local.spec import make_local_site
 from pslaunch.node import codes
 from pslaunch.node.agent.install import OWN_WHEEL, WHEELHOUSE, read_chosen_python
-from pslaunch.node.head.head import Head
-from pslaunch.node.job import Plan, place
 from pslaunch.node.logs import ADVICE_MARK
-from pslaunch.node.loop import Loop
-from pslaunch.options.spec import JobSpec
-from pslaunch.plan import make_plan
-from pslaunch.ship.wheel import keep_wheel, list_pins, make_wheel_name
+from pslaunch.ship.wheel import keep_wheel, make_wheel_name
 
 
 def made_wheel(cache: Path) -> Path:
@@ -87,32 +79,6 @@ def test_unavailable_packages_are_named(node: Node) -> None:
     )
 
 
-def test_leftovers_of_pip_are_removed_with_the_run_folder(workspace: Path) -> None:
-    words = ("tmp=$TMPDIR", 'touch "$tmp/left"', 'echo "$tmp" > where', "echo no such module: cuda", "exit 7")
-    spec = JobSpec(
-        draft=Plan(backend="local", name="furnish"),
-        workspace=workspace,
-        site=make_local_site(workspace),
-        server_num=0,
-    )
-    plan = make_plan(spec, "furnish-1")._replace(setup=("; ".join(words),))
-    loop, backend = Loop(), LocalBackend()
-    head = Head(loop, place(plan, plan.nodes), "00" * 32, time.time)
-    try:
-        for node, line in backend.start(plan.nodes, plan.limits):
-            head.attach(node, *line)
-        loop.run(lambda: head.done)
-    finally:
-        backend.close()
-        loop.close()
-    end = head.list_events(0)[0][-1]
-    assert end["code"] == 7, end["reason"]
-    left = Path((workspace / "where").read_text().strip())
-    assert left.parent.name.startswith("pslaunch-") and not left.parent.exists()
-    assert end["failure"]["log"] == str(workspace / "log/setup.log")
-    assert end["failure"]["tail"][-1] == "no such module: cuda"
-
-
 def test_the_first_command_that_fails_ends_it(node: Node) -> None:
     done = node.furnish(install=False, setup=["exit 7", "echo never"])
     assert done.returncode == 7 and "never" not in done.stdout
@@ -132,8 +98,3 @@ def test_wheels_are_kept_for_a_month(tmp_path: Path) -> None:
     os.utime(other, (1, 1))
     assert keep_wheel(None, environ) == ours and (ours / make_wheel_name()).stat().st_ino == first.st_ino
     assert not other.exists()
-
-
-def test_wheel_of_equal_files_is_equal_and_names_the_runtimes_requirements(tmp_path: Path) -> None:
-    assert made_wheel(tmp_path / "a").read_bytes() == made_wheel(tmp_path / "b").read_bytes()
-    assert [pin.partition("==")[0] for pin in list_pins()] == ["numpy"]

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.check.findings import Seen
-from pslaunch.check.inspection import Inspection, StoppedError
+from pslaunch.check.inspection import Inspection
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.wire import HEADER, HEARTBEAT
@@ -69,17 +68,6 @@ def inspection(here: Node) -> Iterator[Inspection]:
     loop.close()
 
 
-def test_two_nodes_that_reach_each_other(inspection: Inspection) -> None:
-    inspection.ask_facts(question)
-    inspection.try_network()
-    inspection.end()
-    for node, name in enumerate("ab"):
-        seen = inspection.add_answers(Seen(host=name), node)
-        assert seen.facts is not None and not seen.lost and not seen.cut_off and seen.addr
-        assert seen.facts["programs"]["missing"] == ["no_such_thing"]
-        assert abs(seen.clock_off_s) < 1
-
-
 def test_an_agent_that_is_killed(inspection: Inspection) -> None:
     inspection.ask_facts(question)
     ours = leaks.processes_of_the_test()
@@ -106,22 +94,6 @@ def test_an_agent_waits_for_its_first_word_as_long_as_the_launcher_beats(here: N
         os.close(line.write_fd)
 
 
-def test_dialling_agent_waits_for_the_address_while_the_launcher_beats(here: Node) -> None:
-    backend = LocalBackend()
-    with contextlib.closing(backend):
-        keeper = backend._start_keeper(
-            here, LIMITS._replace(lost_after_s=3.0), "dial", stdout=subprocess.DEVNULL
-        )
-        assert keeper.stdin
-        for _ in range(5):
-            keeper.stdin.write(BEAT)
-            keeper.stdin.flush()
-            with pytest.raises(subprocess.TimeoutExpired):
-                keeper.wait(1.0)
-        until_nothing_runs(within_s=8.0)
-        keeper.stdin.close()
-
-
 def test_process_that_waits_for_a_lock_is_not_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("job-1\n")
@@ -136,9 +108,3 @@ def test_process_that_waits_for_a_lock_is_not_its_holder(tmp_path: Path) -> None
 
 def locks() -> str:
     return Path("/proc/locks").read_text()
-
-
-def test_a_signal_ends_it(inspection: Inspection) -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(StoppedError, match=str(int(signal.SIGTERM))):
-        inspection.ask_facts(question)

@@ -17,9 +17,9 @@ import yaml
 from kubernetes import client, config
 
 from pslaunch.backends.k8s.api import ACCOUNT, Cluster, open_cluster
-from pslaunch.backends.k8s.api_errors import AbsentError, Right
+from pslaunch.backends.k8s.api_errors import Right
 from pslaunch.backends.k8s.spec import Access
-from pslaunch.errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
+from pslaunch.errors import ClusterError, PslaunchError, RightsError, SpecError
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH, parse_events
 from support.kube import Kube
@@ -72,13 +72,6 @@ def opened(cluster: Kube) -> Iterator[Cluster]:
     found.close()
 
 
-def test_context_gives_server_user_and_namespace(settings: dict[str, Any], tmp_path: Path) -> None:
-    opened = open_cluster(write(tmp_path, settings), {})
-    assert opened.place == (settings["clusters"][0]["cluster"]["server"],
-                            f"context test of {tmp_path}/kubeconfig", "team")  # fmt: skip
-    opened.close()
-
-
 def test_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="no kubeconfig: /nowhere does not exist"):
         open_cluster(Access(), {"KUBECONFIG": "/nowhere"})
@@ -107,11 +100,6 @@ def test_failing_credential_program_is_quoted(settings: dict[str, Any], tmp_path
                "args": ["-c", "echo the login has expired >&2; exit 3"]}  # fmt: skip
     settings["users"][0]["user"] = {"exec": command}
     assert "the login has expired" in str(fail(write(tmp_path, settings)))
-
-
-def test_unknown_host_is_not_reached(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings["clusters"][0]["cluster"]["server"] = "https://cluster.invalid:6443"
-    assert "is not reached" in str(fail(write(tmp_path, settings)))
 
 
 def test_job_for_a_cluster_that_is_not_reached_ends_soon(
@@ -161,52 +149,6 @@ def test_rights_are_known_before_they_are_used(opened: Cluster) -> None:
     assert not opened.has_right(Right("get", "secrets"))
     with pytest.raises(RightsError, match="has no right to get secrets"):
         opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
-
-
-def test_metadata_comes_without_the_contents(cluster: Kube) -> None:
-    secret = {"metadata": {"name": "private", "labels": {"a": "b"}}, "stringData": {"key": "hidden"}}
-    cluster.core.create_namespaced_secret(cluster.namespace, secret)
-    access = Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace=cluster.namespace)
-    admin = open_cluster(access, {})
-    try:
-        found = admin.read_metadata("Secret", "private")
-        with pytest.raises(AbsentError):
-            admin.read_metadata("Secret", "absent")
-    finally:
-        admin.close()
-        cluster.core.delete_namespaced_secret("private", cluster.namespace)
-    assert found["metadata"]["labels"] == {"a": "b"} and found.keys().isdisjoint(("data", "type"))
-
-
-def test_missing_namespace_is_named(cluster: Kube) -> None:
-    admin = open_cluster(
-        Access(str(cluster.kubeconfig.with_name("admin.kubeconfig")), namespace="nowhere"), {}
-    )
-    with pytest.raises(SpecError, match="namespace nowhere does not exist"):
-        admin.create(JOB)
-    admin.close()
-
-
-@pytest.mark.parametrize("field", ["completionMode", "completionMood"])  # a wrong value, an unknown field
-def test_invalid_object_names_its_field(opened: Cluster, field: str) -> None:
-    wrong = {**JOB, "spec": {**JOB["spec"], field: "Sorted"}}
-    with pytest.raises(PreflightError, match=rf"refuses to create Job refused: .*spec.{field}.*; correct"):
-        opened.create(wrong)
-
-
-def test_quota_that_is_used_up_refuses(cluster: Kube, opened: Cluster) -> None:
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
-    cluster.admin.create_namespaced_resource_quota(cluster.namespace, quota)
-    try:
-        for _ in range(100):  # the quota's controller counts first
-            try:
-                opened.create(JOB, dry_run=True)
-            except PreflightError as e:
-                assert "exceeded quota: none" in str(e) and "larger quota" in str(e)
-                return
-        pytest.fail("no refusal")
-    finally:
-        cluster.admin.delete_namespaced_resource_quota("none", cluster.namespace)
 
 
 ACCOUNT_NAME = "trainings"

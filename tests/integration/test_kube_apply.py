@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -25,29 +23,12 @@ from pslaunch.node import codes
 from support.jobs import PSLAUNCH, QUICK, Job, finished, running
 from support.kube import Kube, KubePlace
 from support.packages import fill_package
-from support.process import Started, poll_until, started
+from support.process import poll_until
 from support.proxy import CuttingProxy
 from support.pservers import HOST
 from testbed.kube.cluster import PYTHON
 
 ALONE = ("--server_num=0",)
-FAIL = """
-import os, signal, sys
-if os.environ["PADDLE_TRAINER_ID"] == "1":
-    signal.pause()
-with open("output/model", "w") as f:
-    f.write("of the last pass")
-sys.exit(7)
-"""
-
-
-def test_failed_program_gives_its_code_its_log_and_its_saved_files(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(FAIL)
-    options = (*ALONE, "--worker_num=2", "--network_policy")
-    code, job = finished(KubePlace(cluster, 2), workspace, *options)
-    assert (code, job.end()["failure"]["what"]) == (7, "trainer/0"), job.launcher.output()
-    assert len(list((workspace / "log").glob("*/train.log"))) == 2
-    assert (workspace / "output/model").read_text() == "of the last pass"
 
 
 def list_deadlines(cluster: Kube) -> list[int]:
@@ -154,63 +135,6 @@ def test_files_come_whole_though_their_execs_are_cut(
     assert (workspace / "output/model").read_bytes() == random.Random(1).randbytes(700_000)
 
 
-def test_pod_that_stays_is_named_with_its_machine(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(POLITE)
-    with running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK) as job:
-        job.until_printed("ready", ["trainer/0"])
-        (pod,) = cluster.list_pods(job.get_job()["job"])
-        hold = {"metadata": {"finalizers": ["pslaunch.test/held"]}}
-        cluster.admin.patch_namespaced_pod(pod.metadata.name, cluster.namespace, hold)
-        try:
-            job.launcher.proc.send_signal(signal.SIGINT)
-            assert job.launcher.wait() == codes.INT
-            words = f"Pod {pod.metadata.name} on {pod.spec.node_name}"
-            assert any(words in e.get("text", "") for e in job.events()), job.launcher.output()
-        finally:
-            free = {"metadata": {"finalizers": None}}
-            cluster.admin.patch_namespaced_pod(pod.metadata.name, cluster.namespace, free)
-
-
-def test_pending_job_without_its_launcher_ends_after_the_wait_timeout(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    with running(KubePlace(cluster, 1), workspace, *ALONE, "--cpu=1000", "--wait_timeout=2") as job:
-        pods = functools.partial(cluster.core.list_namespaced_pod, cluster.namespace)
-        poll_until(lambda: pods().items, describe="no pod")
-        job.launcher.kill()
-    cluster.wait_until_gone()
-
-
-FAILING_SERVER = """
-import os, signal, sys, time
-if os.uname().nodename.endswith("-server-1"):
-    time.sleep(2)
-    sys.exit(9)
-print("ready", flush=True)
-signal.pause()
-"""
-
-
-@contextlib.contextmanager
-def applied_apart(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
-    """An attached job of two trainers and two pservers, each in a pod."""
-    where = (*cluster.where, f"--image={PYTHON}")
-    pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
-    with started([*PSLAUNCH, "k8s", "apply", *where, *pods, *options], cwd=workspace) as launcher:
-        yield launcher
-        cluster.wait_until_gone()
-
-
-def test_failed_pserver_ends_both_jobs(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(FAILING_SERVER)
-    with applied_apart(cluster, workspace, "--server=script") as launcher:
-        launcher.expect(r"\| ready")
-        jobs = cluster.batch.list_namespaced_job(cluster.namespace).items
-        owner, servers = sorted(jobs, key=lambda job: str(job.metadata.name))
-        assert servers.metadata.owner_references[0].name == owner.metadata.name
-        assert launcher.wait() == 9, launcher.output()
-        assert "FAILED: pserver/1 on node 3" in launcher.output()
-
-
 MIB = 1024 * 1024
 LARGE_BYTES = 64 * MIB
 TRAINERS = ("--server_num=0", "--worker_num=2")
@@ -235,27 +159,13 @@ def hash_data(workspace: Path) -> str:
     return hashlib.sha256((workspace / "data").read_bytes()).hexdigest()
 
 
-def find_way(job: Job) -> str:
-    """Return the said way of the package."""
-    (said,) = (e["text"] for e in job.events() if e.get("text", "").startswith("the package goes"))
-    return str(said)
-
-
-@pytest.mark.parametrize(
-    ("packed_bytes", "way"),
-    [
-        (MAX_PACKAGE_BYTES, "into a ConfigMap: 921,600 bytes when compressed"),
-        (MAX_PACKAGE_BYTES + 1, "over the line to pod 0: it is over 900 KiB when compressed"),
-    ],
-)
-def test_package_around_the_limit_reaches_all_pods(
-    cluster: Kube, workspace: Path, packed_bytes: int, way: str
-) -> None:
+def test_package_of_just_the_limit_reaches_all_pods_in_a_config_map(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(HASH)
-    fill_package(workspace, packed_bytes)
-    code, job = finished(KubePlace(cluster, 2), workspace, *TRAINERS)
+    fill_package(workspace, MAX_PACKAGE_BYTES)
+    code, job = finished(KubePlace(cluster, 2), workspace, *TRAINERS, "--network_policy")
     assert code == 0, job.launcher.output()
-    assert find_way(job) == f"the package goes {way}"
+    (way,) = (e["text"] for e in job.events() if e.get("text", "").startswith("the package goes"))
+    assert way == "the package goes into a ConfigMap: 921,600 bytes when compressed"
     assert job.lines("trainer/0") == job.lines("trainer/1") == [hash_data(workspace)]
 
 
@@ -285,38 +195,6 @@ def test_interrupt_during_the_transfer_leaves_nothing(cluster: Kube, workspace: 
     kinds = {e["event"] for e in job.events()}
     assert "process" not in kinds and not any((workspace / "output").iterdir())
     assert cluster.list_names() == set()
-
-
-def test_transfer_to_a_detached_job_goes_on_after_each_cut(
-    cluster: Kube, workspace: Path, tmp_path: Path
-) -> None:
-    write_package(workspace, 24 * MIB)
-    proxy = CuttingProxy(socket.create_server((HOST, 0)), cluster.address, [6 * MIB] * 64)
-    try:
-        kubeconfig = cluster.lead_through(proxy.endpoint, tmp_path / "config")
-        done = apply_detached(cluster, kubeconfig, workspace, "--nodes=2", "--worker_num=2")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert proxy.cut >= 3, done.stdout
-        (name,) = (n.partition(" ")[2] for n in cluster.list_names() if n.startswith("job "))
-        poll_until(
-            lambda: hash_data(workspace) in cluster.read_log(cluster.list_pods(name)[0].metadata.name),
-            describe=lambda: cluster.describe(name),
-        )
-        cluster.wait_for_end(name)
-        ended = cluster.list_pods(name)[0].status.container_statuses[0].state.terminated
-        assert ended.exit_code == 0 and json.loads(ended.message)["event"] == "end"
-    finally:
-        proxy.close()
-        cluster.empty()
-
-
-def apply_detached(
-    cluster: Kube, kubeconfig: Path, workspace: Path, *options: str
-) -> subprocess.CompletedProcess[str]:
-    where = [f"--kubeconfig={kubeconfig}", f"--namespace={cluster.namespace}"]
-    own = [*where, f"--image={PYTHON}", "--server_num=0", "--linger=1", "--detach", *options]
-    argv = [*PSLAUNCH, "k8s", "apply", *own, "train.py"]
-    return subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=240)
 
 
 SHARE = """

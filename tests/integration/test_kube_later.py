@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from kubernetes import client, config, utils
+from kubernetes import client, config
 
 from integration.test_contract import POLITE
+from integration.test_kube_rendered import Applied
 from pslaunch.backends.k8s.api import Cluster, open_cluster
-from pslaunch.backends.k8s.api_errors import Right
 from pslaunch.backends.k8s.job_records import BEGINNING
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.pod_exec import PodExec
@@ -78,30 +76,15 @@ def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) 
             cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
 
 
-def test_list_of_jobs_needs_no_right_to_sweep(cluster: Kube, opened: Cluster) -> None:
-    make_suspended(cluster, "left", {BEGINNING: "0"})
-    make_suspended(cluster, "begun", {BEGINNING: "600"})
-    try:
-        with changing_rights(cluster, take_deletion):
-            right = Right("delete", "jobs", "batch")
-            poll_until(lambda: not opened.has_right(right), describe="the right stays")
-            poll_until(lambda: len(list_jobs(opened)) == 1, describe="nothing to sweep")
-            assert [job["metadata"]["name"] for job in list_jobs(opened)] == ["begun"]
-            assert "job left" in cluster.list_names()
-    finally:
-        cluster.empty()
-
-
 class Detached:
     """A detached job, whose programs go on until they may end; asked from another machine."""
 
-    def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str, code: int = 0) -> None:
-        """Begin it. code: its own, if it may end before its launcher leaves it."""
+    def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str) -> None:
         self._cluster, self._home = cluster, home
         self.where = cluster.where
         what = [f"--image={PYTHON}", "--server_num=0", "--detach", "--json"]
         done = self.run("k8s", "apply", *self.where, *what, *options, cwd=workspace)
-        assert done.returncode in (0, code), done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         self.told = [json.loads(line) for line in done.stdout.splitlines()]
         (self.id,) = (name.partition(" ")[2] for name in cluster.list_names() if name.startswith("job "))
 
@@ -212,7 +195,7 @@ def test_files_that_ended_with_their_pods_are_named(
     assert done.returncode == codes.IO and any(text in done.stderr for text in words), done.stderr
 
 
-@pytest.mark.parametrize(("holding", "code"), [("--detach", 0), ("--detach", 3), ("--lease=60", 0)])
+@pytest.mark.parametrize(("holding", "code"), [("--detach", 3), ("--lease=60", 0)])
 def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
     cluster: Kube, workspace: Path, tmp_path: Path, holding: str, code: int
 ) -> None:
@@ -233,21 +216,6 @@ def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
     if goes_on:
         cluster.empty()
     assert cluster.list_names() == set(), done.stdout + done.stderr
-
-
-def test_files_of_a_detached_job_that_ends_at_once_are_kept(
-    detach: Callable[..., Detached], cluster: Kube, workspace: Path, tmp_path: Path
-) -> None:
-    (workspace / "train.py").write_text(
-        "print('done')\nopen('output/model', 'w').write('the model')\nexit(3)"
-    )
-    job = detach(code=3)
-    assert job.until_ended()["code"] == 3
-    job.ask("fetch", str(tmp_path / "here"))
-    assert (tmp_path / "here/output/model").read_text() == "the model"
-    assert job.ask("logs")[0]["text"] == "done"
-    job.ask("stop")
-    assert cluster.list_names() == set()
 
 
 def test_jobs_run_and_stop_without_exec(
@@ -277,26 +245,11 @@ def test_jobs_run_and_stop_without_exec(
 @pytest.fixture
 def no_exec(cluster: Kube) -> Iterator[None]:
     """Takes the right to run programs in pods from the user, for one test."""
-    with changing_rights(cluster, lambda rule: [] if "pods/exec" in rule.resources else rule.verbs):
-        yield
-
-
-def take_deletion(rule: Any) -> list[str]:
-    return [verb for verb in rule.verbs if verb != "delete"]
-
-
-@contextlib.contextmanager
-def changing_rights(cluster: Kube, choose_verbs: Callable[[Any], list[str]]) -> Iterator[None]:
-    """Give the user other verbs of each rule, until the end."""
     admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
     rights = client.RbacAuthorizationV1Api(admin)
     role = rights.read_namespaced_role("pslaunch", cluster.namespace)
     rules = list(role.rules)
-    changed = [
-        client.V1PolicyRule(api_groups=rule.api_groups, resources=rule.resources, verbs=choose_verbs(rule))
-        for rule in rules
-    ]
-    role.rules = [rule for rule in changed if rule.verbs]
+    role.rules = [rule for rule in rules if "pods/exec" not in rule.resources]
     role = rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
     try:
         yield
@@ -310,16 +263,13 @@ class Rendered:
     """A rendered job that was applied by hand; asked without a note of it on this machine."""
 
     def __init__(self, cluster: Kube, workspace: Path, home: Path) -> None:
-        self._cluster, self._workspace, self._home = cluster, workspace, home
-        self.name = f"rendered-{os.urandom(3).hex()}"
-        self._where = cluster.where
+        self._workspace, self._home = workspace, home
+        self._applied, self._where = Applied(cluster), cluster.where
+        self.name = self._applied.name
 
     def apply(self, *options: str) -> None:
-        words = [f"--image={PYTHON}", f"--job_name={self.name}", *options]
-        for thing in yaml.safe_load_all(self._run("k8s", "render", *words)):
-            utils.create_from_dict(self._cluster.core.api_client, thing, namespace=self._cluster.namespace)
-        secret = {"metadata": {"name": f"{self.name}-secret"}, "stringData": {"secret": os.urandom(32).hex()}}
-        self._cluster.core.create_namespaced_secret(self._cluster.namespace, secret)
+        self._applied.create(self._workspace, *options)
+        self._applied.create_secret()
 
     def ask(self, verb: str, *words: str, code: int = 0) -> str:
         """Return what a verb prints about the job, or says of its failure with `code`."""
@@ -362,56 +312,41 @@ def test_rendered_job_is_found_and_removed_by_its_label(rendered: Rendered, clus
     assert cluster.list_names() == set()
 
 
-@pytest.mark.parametrize(
-    ("options", "state", "words"),
-    [
-        (("--server_num=0", "--node_selector=disk=ssd"), "waiting", "no machine suits it: 0/2 nodes"),
-        (("--separate", "--server_cpu=1000"), "running", "Insufficient cpu"),
-    ],
-    ids=["pod 0", "another pod"],
-)
 def test_job_with_a_pod_without_a_machine_shows_its_reason_and_is_stopped(
-    rendered: Rendered, cluster: Kube, options: tuple[str, ...], state: str, words: str
+    rendered: Rendered, cluster: Kube
 ) -> None:
-    rendered.apply(*options)
+    rendered.apply("--server_num=0", "--node_selector=disk=ssd")
+    words = "no machine suits it: 0/2 nodes"
 
     def is_told() -> bool:
-        now, reason = rendered.find_state()
-        return now == state and words in str(reason)
+        state, reason = rendered.find_state()
+        return state == "waiting" and words in str(reason)
 
     poll_until(is_told, describe=lambda: str(rendered.find_state()), timeout_s=120.0)
     for verb in ("status", "jobs"):
-        assert re.search(rf"^{rendered.name}  {state}.*{words}", rendered.ask(verb), re.M)
-    if state == "waiting":
-        for command in (["logs"], ["fetch", "here"]):
-            said = rendered.ask(*command, code=codes.FAILED)
-            assert f"no program of {rendered.name} has been started yet: pod " in said and words in said
+        assert re.search(rf"^{rendered.name}  waiting.*{words}", rendered.ask(verb), re.M)
+    for command in (["logs"], ["fetch", "here"]):
+        said = rendered.ask(*command, code=codes.FAILED)
+        assert f"no program of {rendered.name} has been started yet: pod " in said and words in said
     ended = json.loads(rendered.ask("stop", "--json"))
     assert (ended["state"], ended["code"]) == ("ended", codes.TERM)
     assert cluster.list_names() == set()
 
 
-def test_launcher_that_waits_for_pods_of_a_deleted_job_ends(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    with running(KubePlace(cluster, 1), workspace, "--server_num=0", "--node_selector=disk=ssd") as job:
-        job.until(lambda events: any("no machine" in e.get("text", "") for e in events), "the obstacle")
-        (name,) = (name.partition(" ")[2] for name in cluster.list_names() if name.startswith("job "))
-        cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
-        assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
-        assert "was deleted" in job.end()["reason"]
-    assert cluster.list_names() == set()
-
-
-def test_attached_job_that_another_shell_stops_is_fetched_and_removed_by_its_launcher(
+def test_attached_job_is_protected_from_a_second_one_and_removed_by_its_launcher_when_a_shell_stops_it(
     cluster: Kube, workspace: Path
 ) -> None:
     (workspace / "train.py").write_text(WAITING)
     with running(KubePlace(cluster, 1), workspace, "--server_num=0") as job:
         job.until_printed("ready", ["trainer/0"])
-        where = cluster.where
-        stop = [*PSLAUNCH, "stop", job.get_job()["job"], *where]
-        done = subprocess.run(stop, check=False, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        name, where = str(job.get_job()["job"]), cluster.where
+        again = [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0"]
+        second = subprocess.run(again, cwd=workspace, capture_output=True, text=True, check=False)
+        assert second.returncode == codes.USAGE and name in second.stderr
+        assert [one for one in cluster.list_names() if one.startswith("job ")] == [f"job {name}"]
+        subprocess.run(
+            [*PSLAUNCH, "stop", name, *where], check=True, capture_output=True, text=True, timeout=120
+        )
         assert job.launcher.wait() == codes.TERM
     assert (workspace / "output/model").read_text() == "the model"
     assert cluster.list_names() == set()

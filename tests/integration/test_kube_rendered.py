@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import pytest
 import yaml
 from kubernetes import client, utils, watch
 
-from pslaunch.node import codes
-from support.jobs import PSLAUNCH, finished
-from support.kube import Kube, KubePlace
+from support.jobs import PSLAUNCH
+from support.kube import Kube
 from support.kubectl import Shell
 from support.others import ROOT
 from support.pages import section
@@ -43,9 +41,6 @@ spec:
       securityContext: {runAsUser: 4321}
       containers: [{name: node, env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: SECRET, key: it}}}]}]
 """
-LEAST_STARTS = int(os.environ.get("KUBE_STARTS", "2"))  # as many of 20 as ENOUGH_S allow beyond these
-ENOUGH_S, MOST_STARTS = 15.0, 20
-CACHED_S = 30.0  # for which a name server remembers that a name is missing
 
 
 class Applied:
@@ -173,22 +168,6 @@ def test_kustomize_may_add_a_namespace_labels_and_annotations(
         assert selector["team"] == "search" and selector.items() <= pods.items()
 
 
-def test_prefix_of_names_ends_the_job_at_once(
-    applied: Applied, cluster: Kube, shell: Shell, workspace: Path
-) -> None:
-    add_base(applied, workspace, "--separate", "--server_num=1", "--worker_num=1")
-    overlay = {"resources": ["base"], "namePrefix": "dev-", "nameSuffix": "-2"}
-    (workspace / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    applied.create_secret()
-    shell.run("kubectl apply --server-side -k .")
-    for name in (applied.name, f"{applied.name}-server"):
-        cluster.wait_for_end(f"dev-{name}-2")
-        (pod,) = cluster.list_pods(f"dev-{name}-2")
-        ended = pod.status.container_statuses[0].state.terminated
-        assert ended.exit_code == codes.PREFLIGHT
-        assert f"of the Job dev-{name}-2, but the job was made as {name}," in ended.message
-
-
 def add_base(applied: Applied, workspace: Path, *options: str) -> None:
     """Render a job into the folder `base`, for an overlay of Kustomize."""
     (workspace / "train.py").write_text("")
@@ -234,26 +213,6 @@ def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: P
         jobs.patch_namespaced_job(job, name, {"spec": {"suspend": False}})
         assert launcher.wait() == 0, launcher.output()
     cluster.wait_until_gone()
-
-
-@pytest.mark.slow
-def test_no_start_waits_for_a_cached_missing_name(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    end_s, starts = time.monotonic() + ENOUGH_S, 0
-    while starts < LEAST_STARTS or (starts < MOST_STARTS and time.monotonic() < end_s):
-        code, job = finished(KubePlace(cluster, 2), workspace, "--server_num=0")
-        assert code == 0, job.launcher.output()
-        nodes = [e for e in job.events() if e["event"] == "node" and e["state"] == "connected"]
-        (second,) = [e for e in nodes if e["node"] == 1]
-        first = next(e for e in job.events() if e["event"] == "job")
-        name = f"{first['job']}-1"
-        begun_s = max(
-            event.last_timestamp.timestamp()
-            for event in cluster.core.list_namespaced_event(cluster.namespace).items
-            if event.reason == "Started" and event.involved_object.name.startswith(name)
-        )
-        assert second["time"] - max(begun_s, first["time"]) < CACHED_S / 2, job.launcher.output()
-        starts += 1
 
 
 def test_job_whose_secret_is_missing_waits_for_it(applied: Applied, cluster: Kube, workspace: Path) -> None:

@@ -23,12 +23,6 @@ print(os.uname().nodename, os.environ["OMPI_COMM_WORLD_RANK"], os.environ["PADDL
 """
 
 
-@pytest.fixture(params=[4, 5])
-def major(request: pytest.FixtureRequest) -> int:
-    """Return the version of Open MPI."""
-    return int(request.param)
-
-
 @pytest.fixture
 def package(workspace: Path) -> Path:
     (workspace / "train.py").write_text(SHOW)
@@ -95,8 +89,8 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
         "no Python 3.9 or later on node2: .*--agent_python",
     ),
     "launcher blocked": (
-        lambda hosts: hosts[1].block_ports(9465, 9565), ["--port=9{major}64"], codes.PREFLIGHT,
-        "node2.*port 9[45]65 of .*Permission denied",  # of no other test, and of each version its own
+        lambda hosts: hosts[1].block_ports(9465), ["--port=9464"], codes.PREFLIGHT,
+        "node2.*port 9465 of .*Permission denied",  # of no other test
     ),
     "mapping": (leave, ["--map-by", "nodx"], codes.USAGE, "'nodx'; did you mean node"),
     "option": (leave, ["--mpirun_args=--frobnicate"], codes.USAGE, "has no option --frobnicate"),
@@ -115,12 +109,15 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+# Words of mpirun differ between versions (tests/unit/backends/mpi has both); the rest does not.
+@pytest.mark.parametrize(
+    ("major", "failure"), [(4 + number % 2, failure) for number, failure in enumerate(FAILURES)]
+)
 def test_failure_names_host_and_remedy(hosts: Hosts, package: Path, major: int, failure: str) -> None:
     spoil, options, code, words = FAILURES[failure]
     place = MpiPlace(hosts, major)
     spoil(hosts)
-    found, job = finished(place, package, *THREE, *(option.format(major=major) for option in options))
+    found, job = finished(place, package, *THREE, *options)
     output = job.launcher.output()
     assert found == code and re.search(words, output, re.DOTALL), (found, output)
     if failure != "slots":  # found before anything was tried
@@ -145,20 +142,6 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     output = job.launcher.output()
     assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
     assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
-
-
-def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
-    shell = hosts[1].home / "shell"
-    shell.write_text("#!/bin/sh\nexec sleep infinity\n")
-    shell.chmod(0o755)
-    hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
-    try:
-        found, job = finished(MpiPlace(hosts, 5), package, *THREE)
-    finally:
-        hosts[1].crash()  # which ends its shell
-    (end,) = job.events()  # no process was started
-    assert found == codes.PREFLIGHT == end["code"]
-    assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
 
 
 def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:
@@ -188,21 +171,6 @@ def test_check_reports_every_host_and_starts_nothing(hosts: Hosts, package: Path
     assert not any((host.root / package.name).exists() for host in hosts)
 
 
-def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path, major: int) -> None:
-    code, output = check(hosts, package, major)
+def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path) -> None:
+    code, output = check(hosts, package, 5)
     assert code == codes.PREFLIGHT and output.count("missing modules") == 3
-
-
-def test_check_names_a_host_that_is_not_reached(hosts: Hosts, package: Path, major: int) -> None:
-    refuse_key(hosts)
-    code, output = check(hosts, package, major)
-    assert code == codes.RIGHTS and "node2: Permission denied" in output
-
-
-def test_check_finds_full_disks_and_closed_doors(hosts: Hosts, package: Path) -> None:
-    (package / "data").write_bytes(bytes(3 << 20))
-    hosts[0].mount_small_disk(1 << 20)
-    hosts[1].cut_off(hosts[2])
-    code, output = check(hosts, package, 5, "--server=script")
-    found = [[one["what"] for one in json.loads(line)["findings"]] for line in output.splitlines()]
-    assert (code, found) == (codes.PREFLIGHT, [["disk full"], ["no way"], ["no way"]]), output

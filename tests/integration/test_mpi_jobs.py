@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pslaunch.node import codes
-from support import leaks, others
+from support import leaks
 from support.jobs import PSLAUNCH, QUICK, SOON_LOST, until_nothing_runs
 from support.openmpi import MpiPlace
 from support.process import poll_until
@@ -42,7 +41,7 @@ class Detached(NamedTuple):
         return dict(json.loads(self.shell.ok("status", self.id, "--json")))
 
 
-@pytest.fixture(params=[4, 5])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, hosts: Hosts) -> MpiPlace:
     """Return hosts with this version of Open MPI."""
     return MpiPlace(hosts, request.param, "--detach")
@@ -91,40 +90,16 @@ def test_later_shell_sees_the_job_fetches_from_it_and_ends_it(job: Detached, tmp
     assert shell.ok("logs", job.id, "trainer/1") == "ready\n"  # the file on its node
 
 
-def write_lossy_mpirun(path: Path, damage: Path) -> None:
-    """Write an mpirun that cuts bytes out of its output once, when the file `damage` is there."""
-    cut = "import sys; said = sys.stdin.buffer.read(); sys.stdout.buffer.write(said[:200] + said[207:])"
-    real = others.mpirun(5)
-    path.write_text(
-        f'#!/bin/sh\nif [ "$1" = --version ] || ! rm "{damage}" 2>/dev/null; then exec "{real}" "$@"; fi\n'
-        f'"{real}" "$@" | "{sys.executable}" -c "{cut}"\n'
-    )
-    path.chmod(0o755)
-
-
-def test_output_that_mpirun_has_lost_is_asked_for_again(
-    hosts: Hosts, workspace: Path, tmp_path: Path
-) -> None:
-    damage = tmp_path / "damage"
-    write_lossy_mpirun(tmp_path / "mpirun", damage)
-    place = MpiPlace(hosts, 5, "--detach", wrapper=tmp_path / "mpirun")
-    job = detach(place, hosts, workspace, tmp_path / "state")
-    try:
-        poll_until(lambda: job.shell.ok("logs", job.id, "trainer/0") == "ready\n", describe="its output")
-        damage.touch()
-        job.shell.ok("fetch", job.id, str(tmp_path / "got"))
-        assert list_files(tmp_path / "got") == [*LOGS, "output/model-0"]
-        assert not damage.exists()
-    finally:
-        job.shell.run("stop", "--kill", job.id)
-
-
 def find_process(words: str) -> int:
     (pid,) = (pid for pid, said in leaks.marked_processes().items() if re.match(words, said))
     return pid
 
 
-@pytest.mark.parametrize("who", [r"\S+python\S* .*pslaunch\.backends\.leash ", r"\S*(mpi|prte)run -n "])
+@pytest.mark.parametrize(
+    ("place", "who"),
+    [(4, r"\S*(mpi|prte)run -n "), (5, r"\S+python\S* .*pslaunch\.backends\.leash ")],
+    indirect=["place"],
+)
 def test_killed_mpirun_ends_the_job(job: Detached, who: str) -> None:
     os.kill(find_process(who), signal.SIGKILL)
     until_nothing_runs(45.0)

@@ -44,7 +44,6 @@ def write_script(folder: Path, *options: str) -> None:
     subprocess.run(argv, cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("major", [4, 5])
 def test_script_trains_by_the_line_of_the_page(folder: Path, major: int) -> None:
     mpirun = str(others.mpirun(major))
     write_script(folder, f"--mpirun={mpirun}")
@@ -68,16 +67,13 @@ def page(hosts: Hosts) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("major", [4, 5])
-def test_line_of_the_page_trains_on_hosts_beside_a_pserver_of_somebody_else(
-    hosts: Hosts, page: Path, major: int
-) -> None:
-    options = [word for word in make_options(hosts, major) if not word.startswith(("--root_dir", "--mpirun"))]
+def test_line_of_the_page_trains_on_hosts_beside_a_pserver_of_somebody_else(hosts: Hosts, page: Path) -> None:
+    options = [word for word in make_options(hosts, 5) if not word.startswith(("--root_dir", "--mpirun"))]
     for host in hosts:
         host.show_installation()
     own = ("--script", "-o", "ws/start_mpi_train.sh", "-hostfile", "ws/machines", "-n", "3")
     words = ("--ports_num_for_sparse=1", "-x", f"PYTHONPATH={TESTS}", f"--python={sys.executable}")
-    mpirun = str(others.mpirun(major))
+    mpirun = str(others.mpirun(5))
     argv = [*PSLAUNCH, "mpi", *own, *words, f"--mpirun={mpirun}", "ws/train.py"]
     subprocess.run(argv, cwd=page, check=True)
     line = hosts.as_user([mpirun, *options, "-hostfile", "machines", "-n", "3", "./start_mpi_train.sh"])

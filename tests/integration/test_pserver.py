@@ -12,7 +12,6 @@ import pytest
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.client import Client, Init
-from pslaunch.runtime.client.dialer import ClientError
 from pslaunch.runtime.engine.kernel_numbers import METHODS, Method, Mode, Optim, Schedule
 from support import reference
 from support.proxy import cutting
@@ -109,7 +108,7 @@ def digest(*arrays: F32) -> str:
     return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
 
 
-@pytest.mark.parametrize(("pservers", "ports", "sparse"), [(1, 1, 0), (2, 1, 0), (3, 2, 1), (1, 3, 2)])
+@pytest.mark.parametrize(("pservers", "ports", "sparse"), [(1, 1, 0), (3, 2, 1)])
 def test_bits_are_those_of_numpy_for_any_number_of_shards(pservers: int, ports: int, sparse: int) -> None:
     steps = [4, 4, 4]
     with cluster(pservers, ports, sparse, trainers=3) as found:
@@ -134,11 +133,7 @@ def test_every_optimizer_has_the_bits_of_its_oracle_on_any_shards(method: Method
     "schedule",
     [
         Schedule(kind="poly", a=0.1, b=0.75),
-        Schedule(kind="exp", a=0.5, b=50.0),
-        Schedule(kind="discexp", a=0.5, b=20.0),
-        Schedule(kind="linear", a=0.001, b=0.01),
         Schedule(kind="manual", segments=((30, 1.0), (60, 0.5), (90, 0.25))),
-        Schedule(kind="pass_manual", segments=((0, 0.5), (1, 0.25))),
     ],
     ids=lambda schedule: schedule.kind,
 )
@@ -153,73 +148,6 @@ def test_learning_rate_follows_the_samples_of_all_trainers(schedule: Schedule) -
         assert found.codes() == [0, 0]
         assert sum(proxy.cut for proxy in proxies) >= 1
     assert {digest(*r) for r in results} == {digest(*expected(steps, optim))}
-
-
-def test_pass_manual_follows_the_passes() -> None:
-    schedule = Schedule(kind="pass_manual", segments=((0, 1.0), (1, 0.5)))
-    optim = Optim(method="sgd", learning_rate=1.0, schedule=schedule)
-
-    def train_passes(t: int) -> list[float]:
-        w, seen = np.zeros(2, np.float32), []
-        with found.client(t) as c:
-            c.create_dense("w", 2, optim)
-            c.init_dense({"w": w})
-            for _ in range(3):
-                c.push_pull({"w": np.ones(2, np.float32)}, {"w": w}, samples=1)
-                seen.append(float(w[0]))
-                c.end_pass()
-            c.finish()
-        return seen
-
-    with cluster(trainers=2) as found:
-        assert run_trainers(2, train_passes) == [[-2.0, -3.0, -4.0]] * 2
-        assert found.codes() == [0]
-
-
-def test_trainers_that_differ_in_schedule_are_refused_with_both() -> None:
-    def create_one(t: int) -> str:
-        schedule = Schedule(kind="poly", a=0.1, b=0.5 + t)
-        try:
-            with found.client(t) as c:
-                c.create_dense("w", 2, Optim(method="sgd", learning_rate=1.0, schedule=schedule))
-        except ClientError as e:
-            return str(e)
-        return ""
-
-    with cluster(trainers=2) as found:
-        texts = "".join(run_trainers(2, create_one))
-        for one in found.processes:
-            one.proc.terminate()
-    assert "'w': learning_rate_decay_b" in texts
-    assert "0.5 against 1.5" in texts or "1.5 against 0.5" in texts
-
-
-def test_uneven_trainers_never_hang_and_keep_the_bits() -> None:
-    steps = [2, 5, 0]
-    with cluster(2, trainers=3) as found:
-        results = run_trainers(3, lambda t: train(found.client(t), t, steps[t]))
-        assert found.codes() == [0, 0]
-    assert {digest(*r) for r in results} == {digest(*expected(steps))}
-
-
-def test_passes_and_barriers_repeat() -> None:
-    def passes(t: int) -> F32:
-        w = np.zeros(5, np.float32)
-        with found.client(t) as c:
-            c.create_dense("w", 5, PLAIN)
-            c.init_dense({"w": w})
-            for n in range(3):
-                for _ in range((t + n) % 3):
-                    c.push_pull({"w": np.ones(5, np.float32)}, {"w": w})
-                c.end_pass()
-                c.barrier()
-            c.pull({"w": w})
-            c.finish()
-        return w
-
-    with cluster(trainers=2) as found:
-        for w in run_trainers(2, passes):
-            np.testing.assert_array_equal(w, -np.full(5, 6, np.float32))
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -251,9 +179,9 @@ def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None
 CUTS = [600, 5_000, 64_700, 150_001, 199_999, -700, -3_000, -150_000]
 
 
-@pytest.mark.parametrize("trainers", [1, 2])
-def test_each_push_counts_once_whatever_is_cut(trainers: int) -> None:
+def test_each_push_counts_once_whatever_is_cut() -> None:
     """Connections are cut in handshakes, headers, bodies and answers; whole-number gradients add up."""
+    trainers = 2
 
     def push(t: int) -> tuple[F32, F32]:
         w, keys = np.zeros(SIZE, np.float32), np.arange(ROWS, dtype=np.uint64)
@@ -309,8 +237,7 @@ def test_many_trainers_do_not_need_much_memory() -> None:
     assert max(peaks) - before < 40 << 20
 
 
-@pytest.mark.parametrize("through_core", [False, True])
-def test_a_large_pull_does_not_need_much_memory(through_core: bool) -> None:
+def test_a_large_pull_does_not_need_much_memory() -> None:
     """Of 96 MiB of rows a shard has a few at a time, also if they are asked for at once."""
     keys, dim = np.arange(24_576, dtype=np.uint64), 1024
     rows, expected = np.empty((len(keys), dim), np.float32), np.empty((len(keys), dim), np.float32)
@@ -318,12 +245,7 @@ def test_a_large_pull_does_not_need_much_memory(through_core: bool) -> None:
     with cluster() as found, found.client(0) as c:
         c.create_sparse("e", len(keys), dim, PLAIN, NORMAL)
         before = peak_bytes(found.processes[0].pid)
-        if through_core:
-            c._core.pull_rows(0, keys, rows)
-            while c._core.run(500) is not None:
-                pass
-        else:
-            c.pull_rows("e", keys, rows)
+        c.pull_rows("e", keys, rows)
         assert peak_bytes(found.processes[0].pid) - before < 12 << 20
     np.testing.assert_array_equal(rows, expected)
 

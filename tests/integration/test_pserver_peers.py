@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslaunch.runtime.client import calls, dialer, handshake
+from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.client.client import Client, Init
-from pslaunch.runtime.client.dialer import ClientError, NotReached, PeerVanished
+from pslaunch.runtime.client.dialer import ClientError, PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from support.clock import own_s
 from support.progress import heard
-from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
+from support.pservers import HOST, bind_block, cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -63,19 +62,15 @@ def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
         assert found.codes() == [0, 0]
 
 
-@pytest.mark.parametrize("through_core", [False, True])
-def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on(through_core: bool) -> None:
+def test_a_second_thread_gets_a_clear_error_and_the_first_goes_on() -> None:
     keys, refused = np.arange(100_000, dtype=np.uint64), threading.Event()
 
     def pull(thread: int) -> None:
         rows = np.ones((len(keys), DIM), np.float32)
         for _ in range(40):
             try:
-                if through_core:
-                    c._core.pull_rows(0, keys, rows)
-                else:
-                    c.pull_rows("e", keys, rows)
-                    assert not rows.any()
+                c.pull_rows("e", keys, rows)
+                assert not rows.any()
             except RuntimeError as e:
                 assert "one thread at a time" in str(e)
                 refused.set()
@@ -135,94 +130,6 @@ def test_an_interrupted_step_is_completed_by_the_next_call() -> None:
         assert found.codes() == [0]
 
 
-def test_a_child_made_by_fork_leaves_the_client_to_its_parent() -> None:
-    with cluster() as found, found.client(0) as c:
-        c.create_dense("w", 2, PLAIN)
-        c.init_dense({"w": np.zeros(2, np.float32)})
-        child = os.fork()
-        if child == 0:
-            try:
-                with c, pytest.raises(RuntimeError, match="which forked this one"):
-                    c.pull({})
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        out = {"w": np.ones(2, np.float32)}
-        c.pull(out)
-        assert not out["w"].any()
-        c.finish()
-        assert found.codes() == [0]
-
-
-def test_numbers_that_disagree_name_both_and_the_option() -> None:
-    with cluster(trainers=2) as found:
-        for name, here in (("num_gradient_servers", 3), ("ports_num_for_sparse", 1)):
-            with found.client(0, **{name: here}) as c, pytest.raises(ClientError) as e:
-                c.connect()
-            there = {"num_gradient_servers": 2, "ports_num_for_sparse": 0}[name]
-            assert f"{name} is {here} at trainer 0 and {there} at the pserver" in str(e.value)
-
-
-def test_a_second_trainer_of_the_same_id_names_both_addresses() -> None:
-    with cluster(trainers=2) as found, found.client(1) as first, found.client(1) as second:
-        first.connect()
-        with pytest.raises(
-            ClientError, match=r"two processes have the trainer id 1: one at \S+:\d+, another at \S+:\d+"
-        ):
-            second.connect()
-
-
-def test_trainers_that_create_different_objects_are_named() -> None:
-    with cluster(trainers=2) as found, found.client(0) as a, found.client(1) as b:
-        a.create_dense("w", 5, PLAIN)
-        with pytest.raises(ClientError, match=r"trainer 1 and trainer 0 .* 'w': size 6 against 5"):
-            b.create_dense("w", 6, PLAIN)
-
-
-def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"of the job\n")
-    with cluster(options=[f"--secret_file={secret}"]) as found:
-        with found.client(0, secret=b"another") as c, pytest.raises(ClientError, match="secret"):
-            c.connect()
-        found.secret = b"of the job"
-        with found.client(0) as c:
-            c.finish()
-        assert found.codes() == [0]
-
-
-def greeted(found: Cluster, trainer: int) -> socket.socket:
-    """A connection that has passed the handshake, for bytes of one's own."""
-    sock = socket.create_connection(found.endpoints[0], timeout=10)
-    hello = handshake.Hello(
-        trainer_id=trainer,
-        num_gradient_servers=found.trainers,
-        ports_num=1,
-        ports_num_for_sparse=0,
-        incarnation=5,
-        epoch=0,
-        pserver=0,
-        pservers=1,
-        shard=0,
-    )
-    handshake.greet(sock, found.secret, hello)
-    return sock
-
-
-def test_hostile_bytes_end_their_own_connection_only() -> None:
-    with cluster(trainers=2) as found, found.client(0) as c:
-        c.connect()
-        rng = np.random.default_rng(3)
-        for junk in [b"", b"\0" * 64, b"PSL1" + b"\xff" * 80, *(rng.bytes(200) for _ in range(20))]:
-            with socket.create_connection(found.endpoints[0]) as sock:
-                sock.sendall(junk)
-            with greeted(found, 1) as sock:
-                sock.sendall(junk)
-        c.create_dense("w", 5, PLAIN)
-        assert found.processes[0].proc.poll() is None
-
-
 def cpu_s(pid: int) -> float:
     """Processor time that the process has had."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -244,30 +151,6 @@ def test_connections_beyond_the_limit_of_open_files_keep_no_trainer_out() -> Non
         assert found.codes() == [0]
 
 
-def test_connections_that_prove_nothing_and_come_again_keep_no_trainer_out() -> None:
-    over, there = threading.Event(), threading.Semaphore(0)
-
-    def hold(endpoint: tuple[str, int]) -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(endpoint, timeout=10) as sock:
-                there.release()
-                sock.recv(1)
-
-    with cluster() as found:
-        threads = [threading.Thread(target=hold, args=found.endpoints, daemon=True) for _ in range(80)]
-        for thread in threads:
-            thread.start()
-        for _ in threads:
-            assert there.acquire(timeout=10)
-        with found.client(0) as c:
-            c.connect()
-            over.set()
-            c.finish()
-        assert found.codes() == [0]
-        for thread in threads:
-            thread.join()
-
-
 def test_a_foreign_protocol_names_the_script_mode() -> None:
     with cluster() as found:
         with socket.create_connection(found.endpoints[0]) as sock:
@@ -285,16 +168,6 @@ def test_a_trainer_that_does_not_come_back_ends_the_pserver_with_75() -> None:
             c.connect()
         assert found.codes() == [75]
         assert "trainer 0 at" in found.processes[0].output()
-
-
-def test_a_pserver_that_is_killed_ends_the_trainer_soon() -> None:
-    with cluster() as found, found.client(0) as c:
-        w = np.zeros(5, np.float32)
-        c.create_dense("w", 5, PLAIN)
-        c.init_dense({"w": w})
-        found.processes[0].kill()
-        with pytest.raises(PeerVanished, match=f"{HOST}:{found.endpoints[0][1]}"):
-            c.push_pull({"w": w}, {"w": w.copy()})
 
 
 def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,21 +223,6 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
     ]
 
 
-def test_ports_that_say_nothing_do_not_draw_out_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialer, "LAST_ATTEMPT_S", 0.1)
-    silent = bind_block(4)
-    for sock in silent:
-        sock.listen()
-    endpoint = (HOST, silent[0].getsockname()[1])
-    c = Client([endpoint], trainer_id=0, num_gradient_servers=1, ports_num=4, connect_timeout_s=0.2)
-    begun_s = own_s()
-    with c, pytest.raises(ClientError, match=r"connect_timeout"):
-        c.connect()
-    assert own_s() - begun_s < dialer.ATTEMPT_S
-    for sock in silent:
-        sock.close()
-
-
 def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, known = [], socket.getaddrinfo
 
@@ -393,17 +251,6 @@ def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: p
     assert len(asked) == 3
 
 
-def test_a_name_that_stays_unknown_is_the_reason_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(*_: Any, **__: Any) -> Any:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", answer)
-    c = Client([("ps.invalid", 7164)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.1)
-    reason = r"ps.invalid:7164 after 0.1 s .*: unknown host name ps.invalid: Name or service not known$"
-    with c, pytest.raises(NotReached, match=reason):
-        c.connect()
-
-
 def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:
     def push(c: Client) -> None:
         w = np.zeros(5, np.float32)
@@ -421,31 +268,3 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
         assert "step 1 waits for trainer 1 for" in found.processes[0].output()
         why = str(reports()[-1]["why"])
         assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
-
-
-def test_only_a_pserver_that_answers_nobody_counts_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = threading.Event()
-
-    def silent(
-        address: tuple[str, int], secret: bytes, limit_s: float, ask: Any = handshake.is_silent
-    ) -> bool:
-        found = bool(ask(address, secret, limit_s))
-        asked.set()
-        return found
-
-    monkeypatch.setattr(calls, "ATTEMPT_S", 0.5)
-    monkeypatch.setattr(handshake, "is_silent", silent)
-    with cluster(trainers=2) as found, contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(found.client(t, stall_timeout_s=0.1)) for t in range(2)]
-
-        def barrier(t: int) -> None:
-            clients[t].connect()
-            assert t == 0 or asked.wait(20)  # the first asks, is answered, and waits on
-            clients[t].barrier()
-
-        run_trainers(2, barrier)
-        os.kill(found.processes[0].pid, signal.SIGSTOP)
-        port = found.endpoints[0][1]
-        reason = rf"^pserver 0 at {HOST}:{port} has not answered for \d s, .* \(option --stall_timeout\)$"
-        with pytest.raises(PeerVanished, match=reason):
-            clients[0].barrier()

@@ -135,7 +135,10 @@ def test_options_of_the_package_come_from_files_and_are_named_to_others(
     assert "a carrier has legs; leave --wheels out" in run(installed, NAME, "--wheels", cwd=workspace).stderr
 
 
-def test_later_shells_ask_the_place_of_the_package(installed: Path) -> None:
+def test_later_shells_ask_the_place_of_the_package(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # without jobs of other tests
     asked = run(installed, "jobs", "--carrier=wagon")
     assert (asked.returncode, asked.stderr) == (0, "pslaunch jobs: no jobs are known to carrier wagon\n")
     both = run(installed, "jobs", "--carrier=wagon", "--namespace=n")

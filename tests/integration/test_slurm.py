@@ -92,7 +92,7 @@ def test_job_that_waits_in_the_queue_says_so_and_leaves_it_with_its_launcher(
         poll_until(lambda: len(list_queue(slurm)) == 1, describe=lambda: str(list_queue(slurm)), timeout_s=5)
 
 
-@pytest.mark.parametrize("of", ["srun", "salloc", "leash of srun", "leash of salloc", "launcher"])
+@pytest.mark.parametrize("of", ["srun", "leash of salloc", "launcher"])
 def test_killing_one_of_ours_leaves_no_process_and_no_allocation(
     slurm: Slurm, place: SlurmPlace, workspace: Path, of: str
 ) -> None:
@@ -120,21 +120,15 @@ def find_pid(job: Job, of: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (["--partition=nope"], codes.USAGE, "no partition nope; sinfo"),
-        (["--nodes=9"], codes.USAGE, "would never start the job"),
-        (["--slurm_args=--constraint=gpu"], codes.USAGE, "Invalid feature"),
-        (["--time=soon"], codes.USAGE, "--time"),
-        (["--slurm_args=--nonsense"], codes.USAGE, "nonsense"),
-    ],
+    ("option", "words"),
+    [("--partition=nope", "no partition nope; sinfo"), ("--slurm_args=--nonsense", "nonsense")],
 )
 def test_refusal_of_slurm_ends_at_once_with_its_cause(
-    slurm: Slurm, place: SlurmPlace, workspace: Path, options: list[str], code: int, words: str
+    slurm: Slurm, place: SlurmPlace, workspace: Path, option: str, words: str
 ) -> None:
     (workspace / "train.py").write_text("")
-    got, job = finished(place, workspace, *ALONE, *options)
-    assert (got, words in job.end()["reason"]) == (code, True), job.launcher.output()
+    got, job = finished(place, workspace, *ALONE, option)
+    assert (got, words in job.end()["reason"]) == (codes.USAGE, True), job.launcher.output()
     assert not list_queue(slurm)
 
 
@@ -154,12 +148,11 @@ def test_silent_controller_is_named_at_once(slurm: Slurm, tmp_path: Path) -> Non
 # --- Ends that Slurm brings. ---
 
 
-@pytest.mark.parametrize("step", ["", ".0"])
-def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspace: Path, step: str) -> None:
+def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
     (workspace / "train.py").write_text(SAVING)
     with running(place, workspace, *ALONE[1:], "--server=script", "--grace=8") as job:
         job.until_printed("ready", TRAINERS)
-        slurm.run("scancel", list_queue(slurm)[0] + step, check=True)
+        slurm.run("scancel", list_queue(slurm)[0], check=True)
         assert job.launcher.wait() == codes.TERM, job.launcher.output()
         assert re.search(r"Slurm cancelled step \d+\.0 at \S+ by scancel", find_words(job))
     assert (slurm.hosts[0].root / workspace.name / "output/saved").exists()
@@ -210,16 +203,11 @@ def test_exit_code_of_a_script_is_that_of_the_first_failure(slurm: Slurm, folder
     assert f"nodes: node1, node2, node3; workspace: {folder}" in said
 
 
-@pytest.mark.parametrize("how", ["TERM", "limit"])
-def test_signal_or_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path, how: str) -> None:
+def test_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path) -> None:
     job = submit(slurm, folder, SAVING, "--server=script", "--server_num=1")
     until_said(slurm, folder, job, "ready", 4)
-    if how == "TERM":
-        slurm.run("scancel", "--batch", "--signal=TERM", job, check=True)
-    else:
-        slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now", check=True)
-    ended = slurm.wait(job)
-    assert ended["JobState"] == ("FAILED" if how == "TERM" else "TIMEOUT")
+    slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now", check=True)
+    assert slurm.wait(job)["JobState"] == "TIMEOUT"
     assert (folder / "output/saved").exists(), (folder / "said").read_text()
     assert f"exit code {codes.TERM}" in (folder / "said").read_text()
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import resource
 import shlex
 import signal
 import socket
@@ -15,18 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pslaunch.backends.fabric.backend import FabricBackend
 from pslaunch.backends.fabric.spec import Reach
 from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.backends.fabric.ssh.connect import Connector
 from pslaunch.backends.fabric.ssh.fleet import Fleet
-from pslaunch.backends.lines import Dial, Line
-from pslaunch.errors import HostError, HostRightsError, HostsError
-from pslaunch.node.job import Limits, Node
+from pslaunch.errors import HostError
 from pslaunch.options.hosts import Host
 from support.sshd import Client, Sshd, greets, hang_up, make_client, make_key, make_sshd, public, reaching
 
@@ -68,11 +62,6 @@ def hosts(*names: str) -> list[Host]:
     return [Host(name) for name in names]
 
 
-def test_a_host_is_reached_with_a_plain_key(client: Client, fleet: Callable[..., Fleet]) -> None:
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
-    greets(channel)
-
-
 def test_a_connection_that_was_made_while_all_are_closed_is_closed(
     client: Client, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,66 +79,12 @@ def test_a_connection_that_was_made_while_all_are_closed_is_closed(
     assert not made[0].client.get_transport()
 
 
-def test_all_hosts_that_miss_the_address_to_dial_are_named(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client.configure("Host *\n  ForwardAgent yes")  # over the ssh binary, whose pipe breaks at once
-    backend = FabricBackend(Reach(hosts=tuple(hosts("a", "b"))))
-    opened: list[Line] = []
-
-    def agents_that_end(nodes: Sequence[Node], _limits: Limits, _mode: str) -> list[Line]:
-        limits = Limits(1.0, cast(float, "none"), 60.0, None, 60.0)
-        opened.extend(line for line in backend._try_open(nodes, limits, "dial") if isinstance(line, Line))
-        for channel in backend._channels:
-            assert channel.wait(20)
-        return opened
-
-    monkeypatch.setattr(backend, "_open", agents_that_end)
-    nodes = [Node(i, name, "").place_in("/ws") for i, name in enumerate("ab")]
-    with contextlib.closing(backend), pytest.raises(HostsError) as e:
-        backend.start_dialing(nodes, Limits(1.0, 30.0, 60.0, None, 60.0), Dial(("127.0.0.1",), 1, "00"))
-    assert [one.host for one in e.value.failed.values()] == ["a", "b"]
-    for fd in (fd for line in opened for fd in (line.read_fd, line.write_fd)):
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
-
-
 def test_further_channels_share_the_connection(client: Client, fleet: Callable[..., Fleet]) -> None:
     one = fleet()
     for _ in range(2):
         (channel,) = one.open(hosts("node"), [KEEPER])
         greets(channel)
     assert client.sshd.count("Accepted publickey") == 1
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    """The soft limit is what is open now and a few."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()) + 24, before[1])
-    )
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_many_hosts_need_more_descriptors_than_are_usual(
-    client: Client, fleet: Callable[..., Fleet], few_descriptors: None
-) -> None:
-    names = [f"n{i}" for i in range(6)]
-    for channel in fleet().open(hosts(*names), [KEEPER] * len(names)):
-        greets(channel)
-
-
-def test_failure_on_this_machine_is_not_blamed_on_the_host(
-    client: Client, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_more(*_: object) -> Channel:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(Fleet, "_open", no_more)
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
-    assert "on this machine: Too many open files" in refused(channel, "start")
 
 
 def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callable[..., Fleet]) -> None:
@@ -165,14 +100,6 @@ def test_user_and_port_of_the_command_line_win(client: Client, fleet: Callable[.
     client.configure("Host node\n  Port 1\n  User nobody-here")
     (channel,) = fleet().open([Host("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
     greets(channel)
-
-
-def test_a_refused_key_is_a_matter_of_rights(client: Client, fleet: Callable[..., Fleet]) -> None:
-    client.sshd.authorized.write_text("")
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
-    assert "Permission denied (publickey" in refused(channel, "authenticate")
-    assert isinstance(channel, HostRightsError)
-    assert channel.exit_code == 77
 
 
 def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callable[..., Fleet]) -> None:

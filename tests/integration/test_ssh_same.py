@@ -37,7 +37,6 @@ from support.sshd import (
 
 pytestmark = needs_openssh
 KEEPER = ["keeper", "20", "1"]
-PASSPHRASES = pytest.mark.parametrize("passphrase", ["open sesame", "in Latin-1: \udce4\udcf6"])
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def neither(client: Client, name: str = "node") -> HostError:
     return caught.value
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+@pytest.mark.parametrize("kind", ["ecdsa", "rsa"])
 def test_all_kinds_of_keys_authenticate_as_with_ssh(client: Client, kind: str) -> None:
     key = make_key(client.folder / kind, kind=kind)
     client.sshd.authorized.write_text(f"{public(key)}\n")
@@ -133,11 +132,6 @@ def test_hashed_known_hosts_are_accepted_as_with_ssh(client: Client) -> None:
     assert both(client) is ParamikoChannel
 
 
-def test_a_changed_host_key(client: Client) -> None:
-    client.know(f"{client.sshd.address} {public(make_key(client.folder / 'other'))}")
-    assert neither(client).step == "host key"
-
-
 def test_an_unknown_host_key(client: Client) -> None:
     client.know("")
     assert neither(client).step == "host key"
@@ -160,21 +154,6 @@ def test_the_given_policy_wins_over_the_configuration(client: Client, more: str,
     assert both(client) is kind
 
 
-def test_an_unknown_host_key_over_the_ssh_binary(client: Client) -> None:
-    client.know("")
-    client.configure("Host node\n  ForwardAgent yes")
-    assert neither(client).step == "host key"
-    assert reach(how=reaching(host_key_policy="accept_new")) is BinaryChannel
-    assert public(client.sshd.host_key) in client.known_hosts.read_text()
-
-
-def test_a_key_of_the_agent(client: Client, agent: Callable[[Path], None]) -> None:
-    client.configure(identity=False)
-    assert neither(client).step == "authenticate"
-    agent(client.key)
-    assert both(client) is ParamikoChannel
-
-
 def test_identities_only_restricts_keys_as_with_ssh(client: Client, agent: Callable[[Path], None]) -> None:
     """The agent's other keys are not offered; the configured one is, also where the agent alone has it."""
     agent(client.key)
@@ -195,8 +174,7 @@ def test_more_keys_than_the_host_has_patience_for(client: Client, agent: Callabl
     assert both(client) is ParamikoChannel
 
 
-@pytest.mark.parametrize("beside", [True, False])
-@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+@pytest.mark.parametrize(("beside", "kind"), [(True, "ed25519"), (False, "rsa")])
 def test_certificate_authenticates_as_with_ssh(
     client: Client, tmp_path: Path, beside: bool, kind: str
 ) -> None:
@@ -215,7 +193,7 @@ def test_certificate_authenticates_as_with_ssh(
     assert both(client) is ParamikoChannel
 
 
-@PASSPHRASES
+@pytest.mark.parametrize("passphrase", ["in Latin-1: \udce4\udcf6"])
 def test_a_passphrase_is_asked_once_for_all_hosts(client: Client, passphrase: str) -> None:
     key = make_key(client.folder / "locked", passphrase=passphrase)
     client.sshd.authorized.write_text(f"{public(key)}\n")
@@ -280,7 +258,7 @@ def test_a_host_key_is_asked_for_once(client: Client) -> None:
     assert "SHA256:" in question
 
 
-@PASSPHRASES
+@pytest.mark.parametrize("passphrase", ["in Latin-1: \udce4\udcf6"])
 def test_questions_of_the_ssh_binary_are_put_once(client: Client, passphrase: str) -> None:
     """The host's key and a passphrase; for hosts one after the other, as they share a lock of the answers."""
     key = make_key(client.folder / "locked", passphrase=passphrase)
@@ -322,11 +300,6 @@ def test_hosts_behind_one_jump_host_share_its_connection(client: Client) -> None
         for channel in fleet.open([Host(f"n{i}") for i in range(4)], [KEEPER] * 4):
             greets(channel)
     assert client.sshd.count("Accepted publickey") == 5
-
-
-def test_a_jump_host_that_does_not_let_through(client: Client) -> None:
-    client.configure("Host node\n  ProxyJump gate\n  Port 1")
-    assert neither(client).step == "connect"
 
 
 def test_a_jump_host_that_is_refused_is_named(client: Client) -> None:
@@ -402,9 +375,7 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
     ("allowed", "taken"),
     [
         ("", "aes128-gcm@openssh.com"),
-        ("Ciphers chacha20-poly1305@openssh.com,aes128-ctr,aes256-gcm@openssh.com", "aes256-gcm@openssh.com"),
         ("Ciphers aes128-ctr,aes256-gcm@openssh.com", "aes128-ctr"),
-        ("Ciphers aes256-ctr,aes128-ctr", "aes256-ctr"),
     ],
 )
 def test_first_cipher_is_used_and_else_the_fastest(client: Client, allowed: str, taken: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from support import furnished, others
+from support import others
 from support.others import ROOT
 from support.process import poll_until, started
 from testbed import Hosts, sweep
@@ -65,30 +64,3 @@ def test_hosts_to_try_things_out(make_hosts: Callable[..., Hosts], tmp_path: Pat
     assert "pslaunch mpi -hostfile " in told
     assert seen.split()[:3] == ["node2", "node1", "node2"] and "are up: make hosts-down" in seen
     assert left == ""
-
-
-PRINTED_LINES = """
-set -e
-mount --bind "$1" /etc/ssh/ssh_config.d
-trap '"$2" -m testbed down "$3"' EXIT
-"$2" -m testbed up 2 "$3" >told
-sed -n '/^    pslaunch.* mpi /,/train.py$/p' told >lines
-sh -ex lines
-"""
-
-
-def test_printed_lines_for_mpirun_run_as_they_are(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
-    make_hosts(0).close()
-    others.mpirun(4)
-    furnished.need_same_python()
-    (tmp_path / "configs").mkdir()
-    (package := tmp_path / "examples/word2vec/ws").mkdir(parents=True)
-    (package / "train.py").write_text("import pslaunch.runtime as paddle\npaddle.init()\nprint('trains')\n")
-    words = [str(tmp_path / "configs"), sys.executable, str(tmp_path / "try")]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PATH": path}
-    line = 'cd "$0" && exec unshare --mount sh -c "$@"'
-    with started(["sh", "-c", line, str(tmp_path), PRINTED_LINES, "sh", *words], env=env) as script:
-        assert script.wait() == 0, script.output()
-    assert all(re.search(rf"trainer/{i} +\| trains", script.output()) for i in (0, 1)), script.output()
-    assert script.output().count("+ pslaunch ") == 2, script.output()

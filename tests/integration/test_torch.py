@@ -31,9 +31,8 @@ def weights_of_ranks(place: Place, workspace: Path, count: int) -> list[str]:
     return results
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Path, nodes: int) -> None:
-    weights = weights_of_ranks(LocalPlace(nodes), workspace, 3)
+def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Path) -> None:
+    weights = weights_of_ranks(LocalPlace(1), workspace, 3)
     assert weights == [weights[0]] * 3
 
 

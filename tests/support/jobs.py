@@ -20,7 +20,7 @@ from testbed import Host, Hosts
 
 Event = dict[str, Any]
 PSLAUNCH = (sys.executable, "-X", "faulthandler", "-P", "-m", "pslaunch")
-# Each backend, and each placement of its head, adds its own; their fixtures are in tests/conftest.py.
+# Each backend, and each placement of its head, adds its own; tests/conftest.py makes them.
 PLACES = ("local", "local_cluster", "local_led_cluster", "fabric", "fabric_led", "mpi", "slurm", "k8s")
 # Jobs that nobody holds: they go on without a launcher, so tests marked `held` have no sense there.
 FREE_PLACES = ("k8s_detached", "k8s_rendered")

@@ -11,11 +11,8 @@ from support.jobs import PSLAUNCH, FabricPlace, has
 from testbed import Host, Hosts
 
 
-def make_options(hosts: Hosts, major: int, wrapper: Path | None = None) -> tuple[str, ...]:
-    """Return options of `pslaunch mpi` for these hosts, and copy Open MPI 5 to them if it is wanted.
-
-    wrapper: a program that stands for mpirun of Open MPI 5.
-    """
+def make_options(hosts: Hosts, major: int) -> tuple[str, ...]:
+    """Return options of `pslaunch mpi` for these hosts, and copy Open MPI 5 to them if it is wanted."""
     mpirun, network = str(others.mpirun(major)), ("btl_tcp_if_include", "oob_tcp_if_include")
     mca = tuple(word for name in network for word in ("--mca", name, hosts.subnet))
     # A host that was booted anew is sometimes late to find others by IPv6, for which Open MPI waits.
@@ -26,7 +23,7 @@ def make_options(hosts: Hosts, major: int, wrapper: Path | None = None) -> tuple
     prefix = get_prefix(hosts)
     if not prefix.exists():
         shutil.copytree(Path(mpirun).parents[1], prefix)
-    return (*own, f"--mpirun={wrapper or mpirun}", f"--prefix={prefix}")
+    return (*own, f"--mpirun={mpirun}", f"--prefix={prefix}")
 
 
 def get_prefix(hosts: Hosts) -> Path:
@@ -37,10 +34,8 @@ def get_prefix(hosts: Hosts) -> Path:
 class MpiPlace(FabricPlace):
     """Hosts that mpirun reaches, with one process of each role unless a test says otherwise."""
 
-    def __init__(
-        self, hosts: Hosts, major: int, *options: str, on: Sequence[Host] = (), wrapper: Path | None = None
-    ) -> None:
-        super().__init__(hosts, *make_options(hosts, major, wrapper), *options, on=on)
+    def __init__(self, hosts: Hosts, major: int, *options: str, on: Sequence[Host] = ()) -> None:
+        super().__init__(hosts, *make_options(hosts, major), *options, on=on)
         self.name = "mpi"
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A proxy between trainers and pservers that cuts connections after given numbers of bytes."""
+"""Proxies on the way to a listener, which cut connections or keep what was said."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CuttingProxy:
     """
 
     def __init__(self, listener: socket.socket, target: tuple[str, int], cuts: Sequence[int]) -> None:
-        self._listener, self._target = listener, target
+        self._listener, self.target = listener, target
         self.endpoint: tuple[str, int] = (HOST, listener.getsockname()[1])
         self.cuts = list(cuts)  # of the connections to come
         self.cut = 0  # connections that were cut
@@ -43,7 +43,7 @@ class CuttingProxy:
 
     def _accept(self, selector: selectors.BaseSelector, stack: contextlib.ExitStack) -> None:
         client = stack.enter_context(self._listener.accept()[0])
-        server = stack.enter_context(socket.create_connection(self._target))
+        server = stack.enter_context(socket.create_connection(self.target))
         limit = self.cuts.pop(0) if self.cuts else None
         left = {"up": limit if limit and limit > 0 else None, "down": -limit if limit and limit < 0 else None}
         selector.register(client, selectors.EVENT_READ, (client, server, "up", left))
@@ -53,7 +53,7 @@ class CuttingProxy:
         source, sink, way, left = key.data
         try:
             data = source.recv(min(65536, left[way] or 65536))
-            sink.sendall(data)
+            self._pass_on(sink, way, data)
         except OSError:
             data = b""
         if left[way] is not None:
@@ -64,10 +64,37 @@ class CuttingProxy:
                 selector.unregister(sock)
                 sock.close()
 
+    def _pass_on(self, sink: socket.socket, way: str, data: bytes) -> None:
+        sink.sendall(data)
+
     def close(self) -> None:
         """Close all connections and wait for the thread."""
         self._wake.close()
         self._thread.join()
+
+
+class Tap(CuttingProxy):
+    """Cuts nothing; `said` has for each connection, in order, all bytes of the side that dialled."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.said: list[bytearray] = []
+        self._servers: list[socket.socket] = []
+        self._lock = threading.Lock()  # what is inserted goes between two pieces
+        super().__init__(bind_block(1)[0], target, ())
+
+    def insert(self, number: int, data: bytes) -> None:
+        """Say this on a connection that is there, as if it came from who dialled."""
+        with self._lock:
+            self._servers[number].sendall(data)
+
+    def _pass_on(self, sink: socket.socket, way: str, data: bytes) -> None:
+        with self._lock:
+            if way == "up":
+                if sink not in self._servers:
+                    self._servers.append(sink)
+                    self.said.append(bytearray())
+                self.said[self._servers.index(sink)] += data
+            sink.sendall(data)
 
 
 @contextlib.contextmanager
