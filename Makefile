@@ -31,7 +31,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults coverage hosts hosts-down kube kube-down asan lint typing ctest ctest-clang tsan arm64 bench docs clean setup-train dev
+.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang tsan arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -55,6 +55,9 @@ coverage: dev ## the share of program lines that tests/unit and tests/integratio
 	@code=0; $(BIN)/coverage run -m $(subst $(BIN)/python -m,,$(PYTEST)) $(COVERED) $(PYTEST_ARGS) || code=$$?; \
 	    $(BIN)/coverage combine -q && $(BIN)/coverage report && for folder in launcher runtime; do \
 	    echo "$$folder: $$($(BIN)/coverage report --format=total --include="$$folder/*") %"; done; exit $$code
+
+slow: dev ## the table of slow tests in tests/README.md, from the durations of the last runs
+	@PYTHONPATH=tests $(BIN)/python -m support.slow
 
 hosts: N = 3
 hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fabric` and `mpi`; needs root, Linux, openssh-server

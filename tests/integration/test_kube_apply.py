@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import random
@@ -23,7 +24,7 @@ from pslaunch.node import codes
 from support.jobs import PSLAUNCH, QUICK, Job, finished, running
 from support.kube import Kube, KubePlace
 from support.packages import fill_package
-from support.process import poll_until
+from support.process import Started, poll_until, started
 from support.proxy import CuttingProxy
 from support.pservers import HOST
 from testbed.kube.cluster import PYTHON
@@ -133,6 +134,46 @@ def test_files_come_whole_though_their_execs_are_cut(
         assert not any("not fetched" in e.get("text", "") for e in job.events())
     assert proxy.cut >= 5
     assert (workspace / "output/model").read_bytes() == random.Random(1).randbytes(700_000)
+
+
+def test_pending_job_without_its_launcher_ends_after_the_wait_timeout(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("")
+    with running(KubePlace(cluster, 1), workspace, *ALONE, "--cpu=1000", "--wait_timeout=2") as job:
+        pods = functools.partial(cluster.core.list_namespaced_pod, cluster.namespace)
+        poll_until(lambda: pods().items, describe="no pod")
+        job.launcher.kill()
+    cluster.wait_until_gone()
+
+
+FAILING_SERVER = """
+import os, signal, sys, time
+if os.uname().nodename.endswith("-server-1"):
+    time.sleep(2)
+    sys.exit(9)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def applied_apart(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
+    """An attached job of two trainers and two pservers, each in a pod."""
+    where = (*cluster.where, f"--image={PYTHON}")
+    pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
+    with started([*PSLAUNCH, "k8s", "apply", *where, *pods, *options], cwd=workspace) as launcher:
+        yield launcher
+        cluster.wait_until_gone()
+
+
+def test_failed_pserver_ends_both_jobs(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(FAILING_SERVER)
+    with applied_apart(cluster, workspace, "--server=script") as launcher:
+        launcher.expect(r"\| ready")
+        jobs = cluster.batch.list_namespaced_job(cluster.namespace).items
+        owner, servers = sorted(jobs, key=lambda job: str(job.metadata.name))
+        assert servers.metadata.owner_references[0].name == owner.metadata.name
+        assert launcher.wait() == 9, launcher.output()
+        assert "FAILED: pserver/1 on node 3" in launcher.output()
 
 
 MIB = 1024 * 1024

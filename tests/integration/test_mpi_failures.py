@@ -144,6 +144,20 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
 
 
+def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
+    shell = hosts[1].home / "shell"
+    shell.write_text("#!/bin/sh\nexec sleep infinity\n")
+    shell.chmod(0o755)
+    hosts[1].set_login_shell(f"{hosts[1].site.home}/shell")
+    try:
+        found, job = finished(MpiPlace(hosts, 5), package, *THREE)
+    finally:
+        hosts[1].crash()  # which ends its shell
+    (end,) = job.events()  # no process was started
+    assert found == codes.PREFLIGHT == end["code"]
+    assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
+
+
 def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:
     (package / "train.py").write_text("import pslaunch.runtime")
     for place in (MpiPlace(hosts, 5), FabricPlace(hosts)):
