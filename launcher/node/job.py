@@ -59,6 +59,11 @@ class Node(NamedTuple):
     trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
 
     @property
+    def shown_addr(self) -> str:
+        """Its address, or a symbol while that is unknown."""
+        return self.addr or f"{{node:{self.id}.addr}}"
+
+    @property
     def setup_key(self) -> str:
         """Name shown with the output of its preparation."""
         return f"setup/{self.id}"
@@ -176,25 +181,14 @@ class Facts(NamedTuple):
     @staticmethod
     def make_symbolic(placed: Placed) -> Facts:
         """Return the facts of a dry run: a symbol for each unknown value."""
-        plan = placed.plan
-        declared = plan.port is not None
-        ports = {
-            key: tuple(
-                p if declared and key.startswith(PSERVER) else _make_symbol(key, i)
-                for i, p in enumerate(values)
-            )
-            for key, values in propose_ports(placed, plan.port or FIRST_PORT, FIRST_PORT).items()
-        }
-        return Facts(
-            tuple(n.addr or f"{{node:{n.id}.addr}}" for n in placed.nodes),
-            tuple(f"{{node:{n.id}.run}}" for n in placed.nodes),
-            ports,
-        )
-
-
-def _make_symbol(key: str, i: int) -> str:
-    name = f"{key.replace('/', ':')}.port"
-    return f"{{{name}}}" if i == 0 else f"{{{name}+{i}}}"
+        declared = placed.plan.port
+        ports: dict[str, tuple[Port, ...]] = {}
+        for key, values in propose_ports(placed, declared or FIRST_PORT, FIRST_PORT).items():
+            name = f"{key.replace('/', ':')}.port"
+            symbols = (f"{{{name}+{i}}}" if i else f"{{{name}}}" for i in range(len(values)))
+            ports[key] = values if declared and key.startswith(PSERVER) else tuple(symbols)
+        run_dirs = tuple(f"{{node:{n.id}.run}}" for n in placed.nodes)
+        return Facts(tuple(n.shown_addr for n in placed.nodes), run_dirs, ports)
 
 
 class Start(NamedTuple):
@@ -313,7 +307,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     ports: dict[str, tuple[int, ...]] = {}
     next_port: dict[str, int] = {}
     for process in placed.list_processes(PSERVER):
-        addr = _get_address(placed, process.node)
+        addr = placed.nodes[process.node].shown_addr
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
@@ -321,7 +315,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_other: dict[str, int] = {}
     for key, node in others:
-        addr = _get_address(placed, node)
+        addr = placed.nodes[node].shown_addr
         port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
         if port in of_pservers:
             port = of_pservers.stop
@@ -339,11 +333,6 @@ def choose_gate_port(placed: Placed) -> int:
     of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
     port = plan.port + max(1, of_pservers) if plan.port else 0  # doors use the first one
     return port if port < 1 << 16 else 0
-
-
-def _get_address(placed: Placed, node: int) -> str:
-    """Return the node's address, or a symbol of its own while that is unknown."""
-    return placed.nodes[node].addr or f"{{node:{node}.addr}}"
 
 
 def bind(placed: Placed, facts: Facts) -> Bound:

@@ -103,20 +103,15 @@ class Desk(Protocol):
     @property
     def is_ending(self) -> bool:
         """True once the job ends or has failed: nothing more is asked."""
-        ...
 
     def fail(self, failure: Failure) -> None:
         """End the job for a failure other than the exit of a process."""
-        ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
         """Replace the nodes by these, which have more facts."""
-        ...
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send observers an event."""
-        ...
 
     def start(self, bound: job.Bound) -> None:
         """Start the programs."""
-        ...

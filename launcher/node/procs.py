@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
@@ -127,7 +128,7 @@ def send_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def kill_descendants(limit_s: float) -> tuple[int, dict[int, int], list[int]]:
+def kill_descendants(limit_s: float = KILL_LIMIT_S) -> tuple[int, dict[int, int], list[int]]:
     """Kill everything below this subreaper, repeatedly until it has no child.
 
     Returns the number of kills, the wait status of each ended child, and the pids that survived the limit.
