@@ -327,7 +327,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     return ports
 
 
-def choose_gate_port(placed: Placed) -> int:
+def choose_head_port(placed: Placed) -> int:
     """Return the head's first port past the pservers' if the user gave theirs, else 0 for any."""
     plan = placed.plan
     of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Sent = TypeVar("Sent")
 
 
-class Failure(NamedTuple):
+class JobFailure(NamedTuple):
     """First failure of a job, for its exit code and its last lines."""
 
     what: str  # "trainer/1", "node 2", ...
@@ -49,8 +49,8 @@ class Link:
     def name(self) -> str:
         return f"node {self.node.id} ({self.host})"
 
-    def make_failure(self, code: int, text: str, **more: Any) -> Failure:
-        return Failure(self.name, self.node.id, code, text, **more)
+    def make_failure(self, code: int, text: str, **more: Any) -> JobFailure:
+        return JobFailure(self.name, self.node.id, code, text, **more)
 
 
 class Round:
@@ -104,7 +104,7 @@ class Desk(Protocol):
     def is_ending(self) -> bool:
         """True once the job ends or has failed: nothing more is asked."""
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
 
     def settle(self, nodes: Sequence[job.Node]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import job
 from pslaunch.node.dispatch.sender import Source
-from pslaunch.node.link import Failure
+from pslaunch.node.link import JobFailure
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.dispatch import Parts
@@ -34,7 +34,7 @@ class QuietDesk:
     ) -> None:
         then(self.source)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: JobFailure) -> None:
         self.failed.append(failure.text)
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...

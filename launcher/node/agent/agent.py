@@ -23,7 +23,7 @@ from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
 from ..codes import Refusal, find_remedy
-from ..ending import Ending
+from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
@@ -75,7 +75,7 @@ class Agent:
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
-        self._ending: Ending | None = None  # our own, without a head to order one
+        self._ending: Shutdown | None = None  # our own, without a head to order one
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
         self._signalled = False
@@ -360,7 +360,7 @@ class Agent:
             return
         procs.complain(f"agent: {why}; ending the programs here")
         alive = {p.key: p.role for p in self._programs.values() if not p.ended}
-        self._ending = Ending(alive, self._grace_s, self._loop.now())
+        self._ending = Shutdown(alive, self._grace_s, self._loop.now())
         self._carry_on()
 
     def _carry_on(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
-from ..shapes import check, is_code, is_name, is_number
+from ..shapes import check_shape, is_code, is_name, is_number
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -142,8 +142,8 @@ def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[J
 def parse_record(text: str | bytes) -> JobRecord:
     """Return the record in a text, or raise ValueError."""
     r = json.loads(text)
-    check(r, {"state": str}, "a record")
-    check(r, _POINTER if is_pointer(r) else _RECORD, "a record")
+    check_shape(r, {"state": str}, "a record")
+    check_shape(r, _POINTER if is_pointer(r) else _RECORD, "a record")
     return cast("JobRecord", r)
 
 

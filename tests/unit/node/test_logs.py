@@ -68,12 +68,6 @@ def test_missing_output_begins_and_ends_between_lines() -> None:
     assert stream.end(120) == [4]
 
 
-def test_gap_lasts_until_a_line_ends() -> None:
-    stream = Stream(lambda: 0.0)
-    assert stream.feed(0, b"on") == [] == stream.feed(50, b"rest")
-    assert stream.end(54) == [54]
-
-
 def test_partly_shown_line_ends_before_a_gap() -> None:
     stream = Stream(lambda: 0.0)
     shown = stream.feed(0, b"x" * 10_000)
