@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from . import job
     from .line.wire import MessageLine
-    from .messages import ToAgent
+    from .messages import StartMsg, ToAgent
 
 Sent = TypeVar("Sent")
 
@@ -113,5 +113,5 @@ class Desk(Protocol):
     def tell(self, event: str, **fields: Any) -> None:
         """Send observers an event."""
 
-    def start(self, bound: job.Bound) -> None:
+    def start(self, starts: Sequence[StartMsg]) -> None:
         """Start the programs."""

@@ -143,7 +143,7 @@ class StartMsg(ProgramOrder):
     """-> Start a program; all is literal."""
 
     type: Literal["start"]
-    keep_ports: bool  # hand its bound ports over open
+    keep_ports: bool  # hand its bound ports over open; otherwise close them just before
 
 
 StartedMsg = TypedDict("StartedMsg", {"type": Literal["started"], "key": str, "pid": int})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pslaunch.node import job
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.link import JobFailure
+from pslaunch.node.messages import StartMsg
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.dispatch import Parts
@@ -39,7 +40,7 @@ class QuietDesk:
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...
 
-    def start(self, bound: job.Bound) -> None: ...
+    def start(self, starts: Sequence[StartMsg]) -> None: ...
 
     def tell(self, event: str, **fields: Any) -> None:
         self.events.append(fields)

@@ -27,8 +27,9 @@ from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
+from ..listing import write_text
 from ..loop import Loop
-from .job_folders import JobFolders, write_text
+from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .program import Program
 
@@ -217,7 +218,7 @@ class Agent:
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
         self._line.send({"type": "clock", "time": time.time()})
         self._loop.do_aside(
-            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self.lent.values()), "")),
+            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self._lent.values()), "")),
             lambda facts: self._line.send({"type": "inspected", "facts": facts}),
             self._refuse,
         )

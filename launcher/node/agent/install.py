@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes
+from ..listing import write_text
 from ..logs import ADVICE_MARK
-from .job_folders import write_text
 
 if TYPE_CHECKING:
     from ..messages import FurnishMsg

@@ -5,21 +5,20 @@ If nodes share a folder (NFS), the first of them owns it; the others get subfold
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
 import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
 
 from .. import codes
 from ..codes import Refusal, choose_code
-from ..listing import EARLIER, OWNER, list_folder, make_own_folder
+from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, replace_file, write_text
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class JobFolders:
             # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
             if env.is_log(name) or name in OWN_LOGS:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
-        with _name_file(path):
+        with name_file(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n{self._launcher}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
@@ -196,14 +195,14 @@ class JobFolders:
     def _write_state(self, name: str, lines: Iterable[str]) -> None:
         """Replace a file of the state folder; its first line is our job."""
         path = os.path.join(self.paths["state_dir"], name)
-        _replace(path, f"{path}-{self._node}", itertools.chain([f"{self._job_id}\n"], lines))
+        replace_file(path, f"{path}-{self._node}", itertools.chain([f"{self._job_id}\n"], lines))
 
     def write_nodes(self, addrs: Iterable[str]) -> None:
         folder = self._find_node_folder()
         own = os.path.join(folder, ".pslaunch")
         make_own_folder(own)
         beside = os.path.join(own, f"nodes-{self._node}")
-        _replace(os.path.join(folder, "nodes"), beside, (f"{addr}\n" for addr in addrs))
+        replace_file(os.path.join(folder, "nodes"), beside, (f"{addr}\n" for addr in addrs))
 
     def _find_node_folder(self) -> str:
         """Return the folder of node files: the workspace, or if it is read-only the log folder."""
@@ -215,27 +214,3 @@ def _remove_left_run_dir(lock: bytes) -> None:
     path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
     if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _replace(path: str, beside: str, lines: Iterable[str]) -> None:
-    """Replace a file atomically: on a shared folder others may read it meanwhile."""
-    with _name_file(path), open(beside, "w", encoding="utf-8") as f:
-        f.writelines(lines)
-    os.replace(beside, path)
-
-
-def write_text(path: str, text: str, mode: int = 0o644) -> None:
-    """Replace a file's content by this text."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with _name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
-        f.write(text)
-
-
-@contextlib.contextmanager
-def _name_file(path: str) -> Iterator[None]:
-    """Add the file's name to write errors, which lack it."""
-    try:
-        yield
-    except OSError as e:
-        e.filename = e.filename or path
-        raise

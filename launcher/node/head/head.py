@@ -192,20 +192,21 @@ class Head:
 
     # --- starting ---
 
-    def start(self, bound: job.Bound) -> None:
+    def start(self, starts: Sequence[messages.StartMsg]) -> None:
         """Order the start of every program."""
-        starts: dict[int, list[job.Start]] = {node: [] for node in self.links}
-        for start in bound.starts:
-            starts[start.node].append(start)
-            self._supervisor.note_start(start.key)
+        of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
+        addrs = tuple(node.addr for node in self.placed.nodes)
+        for process, start in zip(self.placed.processes, starts):
+            of_nodes[process.node].append(start)
+            self._supervisor.note_start(process.key)
         for link in self.links.values():
             self.tell("node", node=link.node.id, state="ready", text=link.host)
-            numbers = {s.key: self._numbers[s.key] for s in starts[link.node.id]}
+            numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
             link.line.send(
-                {"type": "begin", "workspace": link.node.workspace, "nodes": bound.addrs, "numbers": numbers}
+                {"type": "begin", "workspace": link.node.workspace, "nodes": addrs, "numbers": numbers}
             )
-            for start in starts[link.node.id]:
-                link.line.send(start.to_data())
+            for start in of_nodes[link.node.id]:
+                link.line.send(start)
 
     @property
     def has_setup(self) -> bool:

@@ -254,11 +254,7 @@ class Startup:
             self._propose_ports()
             return
         placed, links = self._desk.placed, self._desk.links
-        facts = job.Facts(
-            tuple(n.addr for n in placed.nodes),
-            tuple(links[n.id].run_dir for n in placed.nodes),
-            self._bound_ports,
-        )
+        facts = job.Facts(tuple(links[n.id].run_dir for n in placed.nodes), self._bound_ports)
         self._desk.start(job.bind(placed, facts))
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:

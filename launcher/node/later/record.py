@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
+from ..listing import replace_file, write_text
 from ..shapes import check_shape, is_code, is_name, is_number
 
 if TYPE_CHECKING:
@@ -73,10 +74,8 @@ class Record:
         if self._path:
             try:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                beside = f"{self._path}.{os.getpid()}"
-                with open(beside, "w", encoding="utf-8") as f:
-                    json.dump(self._fixed | changing, f)
-                os.replace(beside, self._path)
+                text = json.dumps(self._fixed | changing)
+                replace_file(self._path, f"{self._path}.{os.getpid()}", [text])
             except OSError as e:
                 return f"{self._path}: {e.strerror}"
         return ""
@@ -95,8 +94,7 @@ def name_secret(pointer: str) -> str:
 def write_secret(path: str, secret: str) -> None:
     """Keep a secret for later shells of this user. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as f:
-        f.write(secret)
+    write_text(path, secret, 0o600)
 
 
 def remove_secret(pointer: str) -> None:

@@ -100,7 +100,7 @@ def test_trainers_without_pservers_have_ports_of_their_own() -> None:
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
     assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,), "master": (20002,)}
-    contract = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts[1].contract
+    contract = job.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
     assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
     assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
 
@@ -113,33 +113,33 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 20000)
-    bound = job.bind(where, Facts(tuple(n.addr for n in where.nodes), ("/run",) * nodes, ports))
-    trainer = bound.starts[-1].contract
+    starts = job.bind(where, Facts(("/run",) * nodes, ports))
+    trainer = starts[-1]["contract"]
     args = env.read_init_args(trainer)
     endpoints = env.list_pserver_endpoints(
         args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
     )
     listed = trainer["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
     assert [f"{host}:{port}" for host, port in endpoints] == listed
-    for start in bound.starts[:-1]:
-        own = f"{start.contract['POD_IP']}:{start.contract['PADDLE_PORT']}"
-        assert listed[int(start.contract["PSLAUNCH_RANK"])] == own
+    for start in starts[:-1]:
+        own = f"{start['contract']['POD_IP']}:{start['contract']['PADDLE_PORT']}"
+        assert listed[int(start["contract"]["PSLAUNCH_RANK"])] == own
 
 
 def test_torch_variables_of_the_user_win() -> None:
     given = {"MASTER_PORT": "29500", "RANK": "7"}
     p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
     where = job.place(p, [node(0)])
-    trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1]
-    assert {**trainer.added_env, **trainer.contract}.items() >= given.items()
-    assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
+    trainer = job.bind(where, Facts.make_symbolic(where))[-1]
+    assert {**trainer["added_env"], **trainer["contract"]}.items() >= given.items()
+    assert trainer["contract"]["MASTER_ADDR"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("server", ["bundled", "script"])
 def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", 1))
     where = job.place(p, [node(0)])
-    start = job.bind(where, Facts.make_symbolic(where)).starts[0]
-    assert start.keep_ports == (server == "bundled")
-    assert (start.argv == ("serve",)) == (server == "script")
-    assert bool(start.contract["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")
+    start = job.bind(where, Facts.make_symbolic(where))[0]
+    assert start["keep_ports"] == (server == "bundled")
+    assert (start["argv"] == ["serve"]) == (server == "script")
+    assert bool(start["contract"]["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")
