@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_REPORT_BYTES = 4096  # of a container's last message
 # Events in words for people; docs/events.md lists the kinds.
-WORDS = {
+_WORDS = {
     "line": "{process} | {text}",
     "note": "pslaunch | {text}",
     "ending": "pslaunch | ending the job: {why}",
@@ -70,7 +70,7 @@ class StandIn:
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
             self._line.send({"type": "follow", "cursor": 0})
         elif m["type"] == "events":
-            self._write([WORDS[e["event"]].format_map(e) for e in m["events"] if e["event"] in WORDS])
+            self._write([_WORDS[e["event"]].format_map(e) for e in m["events"] if e["event"] in _WORDS])
             for end in [e for e in m["events"] if e["event"] == "end"]:
                 self._report(end)
         elif m["type"] == "refused":

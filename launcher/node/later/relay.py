@@ -14,7 +14,7 @@ import io
 import itertools
 import json
 import os
-import selectors
+import select
 import socket
 import struct
 import tarfile
@@ -40,7 +40,7 @@ def main(mode: str, words: Sequence[str]) -> int:
     try:
         if mode == "relay":
             return relay(words[0] if words[0].startswith("/") else find_socket(words[0]))
-        answer, (command, write) = AnswerWriter(), ANSWERS[mode]
+        answer, (command, write) = AnswerWriter(), MODES[mode]
         _check_owner(*words)
         write(answer, *words)
         _check_owner(*words)  # another job may have begun meanwhile
@@ -64,16 +64,14 @@ def find_socket(job_id: str) -> str:
 
 def relay(path: str) -> int:
     """Carry bytes between standard input and output and a Unix socket, until either side closes."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, selectors.DefaultSelector() as selector:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(path)
-        selector.register(0, selectors.EVENT_READ)
-        selector.register(sock, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
-                data = os.read(key.fd, ANSWER_PIECE_BYTES)
+            for fd in select.select([0, sock.fileno()], [], [])[0]:
+                data = os.read(fd, ANSWER_PIECE_BYTES)
                 if not data:
                     return 0
-                if key.fd == 0:
+                if fd == 0:
                     sock.sendall(data)
                 else:
                     write_all(1, data)
@@ -208,7 +206,7 @@ def pack_results(answer: AnswerWriter, path: str, *whose: str) -> None:
 
 
 # By mode: the user's command that needs it, and its function.
-ANSWERS: dict[str, tuple[str, Callable[..., None]]] = {
+MODES: dict[str, tuple[str, Callable[..., None]]] = {
     "records": ("jobs", write_records),
     "read": ("logs", write_file),
     "pack": ("fetch", pack_logs),
