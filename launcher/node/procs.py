@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
@@ -200,28 +200,23 @@ def describe_exit(status: int) -> tuple[int, str]:
 def count_oom_kills() -> int:
     """Return the number of processes killed for memory, in our cgroup if known, else on this machine."""
     for path in _list_oom_files():
-        try:
-            with open(path, encoding="ascii", errors="replace") as f:
-                for line in f:
-                    words = line.split()
-                    if len(words) == 2 and words[0] == "oom_kill":
-                        return int(words[1])
-        except (OSError, ValueError):
-            continue
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii", errors="replace") as f:
+            for line in f:
+                words = line.split()
+                if len(words) == 2 and words[0] == "oom_kill":
+                    return int(words[1])
     return 0
 
 
-def _list_oom_files() -> list[str]:
-    files = []
+def _list_oom_files() -> Iterator[str]:
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="replace") as f:
         for line in f:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             if not controllers:
-                files.append(f"/sys/fs/cgroup{path}/memory.events")
+                yield f"/sys/fs/cgroup{path}/memory.events"
             elif "memory" in controllers.split(","):
-                files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    files.append("/proc/vmstat")
-    return files
+                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+    yield "/proc/vmstat"
 
 
 def complain(text: str) -> None:

@@ -282,12 +282,10 @@ class Agent:
 
     def _start(self, m: messages.StartMsg) -> None:
         key = m["key"]
-        held, kept_fds = self._held.pop(key, []), list[int]()
-        if m["keep_ports"]:
-            kept_fds = [s.fileno() for s in held]
-        else:
+        held, limits, loan = self._held.pop(key, []), self._file_limits, self._lent.get(key)
+        kept_fds = [s.fileno() for s in held] if m["keep_ports"] else []
+        if not kept_fds:
             ports.close_all({key: held})
-        limits, loan = self._file_limits, self._lent.get(key)
         try:
             program = Program(
                 self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan

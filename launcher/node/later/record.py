@@ -127,11 +127,9 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
 
 
 def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    with contextlib.suppress(OSError):
-        with open(path, "rb") as f:
-            text = f.read()
+    with contextlib.suppress(OSError), open(path, "rb") as f:
         try:
-            return [{**parse_record(text), "path": path}]
+            return [{**parse_record(f.read()), "path": path}]
         except (ValueError, RecursionError) as e:
             tell(f"{path} is not a record of a job, and is left out: {e}")
     return []
