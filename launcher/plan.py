@@ -66,7 +66,7 @@ def place_found(plan: Plan, found: Sequence[Node]) -> Placed:
 
 def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
     """Return a job's known values as data; symbols such as {pserver:1.port} stand for the others."""
-    plan, bound = placed.plan, job.bind(placed, facts)
+    plan = placed.plan
     return {
         "job": plan.job_id,
         "name": plan.name,
@@ -78,9 +78,9 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
         "setup": list(plan.setup),
         "nodes": [node._asdict() for node in placed.nodes],
         "processes": [
-            {"process": s.key, "node": s.node, "argv": list(s.argv), "cwd": s.cwd, "log": s.log,
-             "env": {**s.added_env, **s.contract}}
-            for s in bound.starts
+            {"process": p.key, "node": p.node, "argv": start["argv"], "cwd": start["cwd"], "log": p.log,
+             "env": {**start["added_env"], **start["contract"]}}
+            for p, start in zip(placed.processes, job.bind(placed, facts), strict=True)
         ],
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
 from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
-from ..node.shapes import check
+from ..node.shapes import check_shape
 from ..options.hosts import NAME
 from ..options.options import MAX_PROCESSES
 from ..ship.find_python import make_search
@@ -169,7 +169,7 @@ def _resolve(name: str) -> frozenset[str]:
 
 def unpack_ranks(triples: object) -> tuple[int, ...]:
     """Return the ranks in `rank.pack_ranks`, in order. Raises ValueError."""
-    check(triples, [[int]], "ranks")
+    check_shape(triples, [[int]], "ranks")
     found: set[int] = set()
     for first, count, step in cast("list[list[int]]", triples):
         if not (first >= 0 and 0 < count <= MAX_PROCESSES and step > 0):

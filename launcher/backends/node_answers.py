@@ -39,7 +39,7 @@ def read_answer(
         except EOFError as e:
             ending = find_ending(e)
             if ending.code == codes.IO:
-                said = ending.said.removeprefix(f"pslaunch {relay.COMMANDS[mode]}: ")
+                said = ending.said.removeprefix(f"pslaunch {relay.MODES[mode][0]}: ")
                 raise FileError(f"{name}: {said}") from None
             raise HostError(name, mode, ending.said or str(e)) from None
 

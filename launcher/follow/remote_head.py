@@ -19,7 +19,7 @@ from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
 from ..node.logs import clean_all
 from ..node.loop import Loop
-from ..node.shapes import check, is_code, is_failure_code, is_port
+from ..node.shapes import check_shape, is_code, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -202,13 +202,13 @@ class RemoteHead:
             for event in message["events"]:
                 self._keep(event)
         elif message["type"] == "over":
-            check(message["code"], is_code, "code")
+            check_shape(message["code"], is_code, "code")
             if self._end_code not in (None, message["code"]):
                 raise ValueError(f"the job has ended with {self._end_code}")
             self._code = message["code"]
             self.close()  # its agent ends now, which is not a loss
         elif message["type"] in ANSWERS:
-            check(message, ANSWERS[message["type"]], message["type"])
+            check_shape(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
                 check_addrs(message["addrs"])
             elif message["type"] == "places":

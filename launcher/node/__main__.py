@@ -10,7 +10,7 @@ from collections.abc import Sequence
 def main(argv: Sequence[str]) -> int | str:
     """Run the program named by the first word; return the value for `sys.exit`."""
     gc.set_threshold(50_000)  # as in launcher/__main__.py
-    mode, words = (argv[0], argv[1:]) if argv else ("", argv)
+    mode, *words = argv or [""]
     if mode == "keeper":
         from .agent import keeper
 

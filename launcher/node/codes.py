@@ -8,38 +8,21 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Mapping
 
-OK = 0
-FAILED = 1
-USAGE = 2
-HOST = 68
-SERVICE = 69
-IO = 74
-PEER = 75
-NODE_LOST = 76
-RIGHTS = 77
-PREFLIGHT = 78
+OK = 0  # every trainer ended with 0
+FAILED = 1  # a failure without a code of its own
+USAGE = 2  # the command line, a configuration file or a hostfile is wrong
+HOST = 68  # a host was not reached
+SERVICE = 69  # a port or service is not available
+IO = 74  # reading or writing failed, or the disk is full
+PEER = 75  # a peer vanished: secondary to the failure of that peer
+NODE_LOST = 76  # a node was lost: its connection closed or it fell silent
+RIGHTS = 77  # rights or keys are missing
+PREFLIGHT = 78  # a node lacks something that the job needs
 SIGNAL_BASE = 128
-HUP = 129
-INT = 130
-TERM = 143
-
-MEANINGS: Mapping[int, str] = {
-    OK: "every trainer ended with 0",
-    FAILED: "a failure without a code of its own",
-    USAGE: "the command line, a configuration file or a hostfile is wrong",
-    HOST: "a host was not reached",
-    SERVICE: "a port or service is not available",
-    IO: "reading or writing failed, or the disk is full",
-    PEER: "a peer vanished: secondary to the failure of that peer",
-    NODE_LOST: "a node was lost: its connection closed or it fell silent",
-    RIGHTS: "rights or keys are missing",
-    PREFLIGHT: "a node lacks something that the job needs",
-    HUP: "the launcher was ended by HUP",
-    INT: "the launcher was ended by INT (Ctrl+C)",
-    TERM: "the launcher was ended by TERM",
-}
+HUP = 129  # the launcher was ended by HUP
+INT = 130  # the launcher was ended by INT (Ctrl+C)
+TERM = 143  # the launcher was ended by TERM
 
 
 class Refusal(Exception):

@@ -22,7 +22,7 @@ class Signal(NamedTuple):
     number: int
 
 
-class Ending:
+class Shutdown:
     """TERM to trainers, then to pservers, KILL to both after the grace.
 
     `roles`: role by key. Pservers get TERM when the trainers have ended, after half the grace at the

@@ -10,7 +10,7 @@ import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG, TRAINER, Endpoint, Port
@@ -57,6 +57,11 @@ class Node(NamedTuple):
     python: str = ""  # replaces PYTHON there; empty until its agent has reported it
     roles: tuple[str, ...] = (PSERVER, TRAINER)  # of the processes allowed on it
     trainers: tuple[int, ...] = ()  # ranks counted by the scheduler that started its agent; none: dealt out
+
+    @property
+    def shown_addr(self) -> str:
+        """Its address, or a symbol while that is unknown."""
+        return self.addr or f"{{node:{self.id}.addr}}"
 
     @property
     def setup_key(self) -> str:
@@ -167,60 +172,21 @@ class Placed(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Values reported by agents or chosen by the head: addresses, ports, paths."""
+    """Values reported by agents or chosen by the head, beside the nodes' own: paths, ports."""
 
-    addrs: tuple[str, ...]  # of each node
     run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
     ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO, MASTER
 
     @staticmethod
     def make_symbolic(placed: Placed) -> Facts:
         """Return the facts of a dry run: a symbol for each unknown value."""
-        plan = placed.plan
-        declared = plan.port is not None
-        ports = {
-            key: tuple(
-                p if declared and key.startswith(PSERVER) else _make_symbol(key, i)
-                for i, p in enumerate(values)
-            )
-            for key, values in propose_ports(placed, plan.port or FIRST_PORT, FIRST_PORT).items()
-        }
-        return Facts(
-            tuple(n.addr or f"{{node:{n.id}.addr}}" for n in placed.nodes),
-            tuple(f"{{node:{n.id}.run}}" for n in placed.nodes),
-            ports,
-        )
-
-
-def _make_symbol(key: str, i: int) -> str:
-    name = f"{key.replace('/', ':')}.port"
-    return f"{{{name}}}" if i == 0 else f"{{{name}+{i}}}"
-
-
-class Start(NamedTuple):
-    """Order to start one process: all values literal."""
-
-    key: str
-    node: int
-    role: str
-    argv: tuple[str, ...]
-    cwd: str
-    added_env: Mapping[str, str]
-    contract: Mapping[str, str]
-    log: str
-    keep_ports: bool  # hand the bound ports over open; otherwise close them just before
-
-    def to_data(self) -> StartMsg:
-        fields = {name: value for name, value in to_data(self).items() if name != "node"}
-        return cast("StartMsg", {"type": "start", **fields})
-
-
-class Bound(NamedTuple):
-    """A placed job with literal values, or symbols in a dry run."""
-
-    placed: Placed
-    addrs: tuple[str, ...]  # of each node
-    starts: tuple[Start, ...]
+        declared = placed.plan.port
+        ports: dict[str, tuple[Port, ...]] = {}
+        for key, values in propose_ports(placed, declared or FIRST_PORT, FIRST_PORT).items():
+            name = f"{key.replace('/', ':')}.port"
+            symbols = (f"{{{name}+{i}}}" if i else f"{{{name}}}" for i in range(len(values)))
+            ports[key] = values if declared and key.startswith(PSERVER) else tuple(symbols)
+        return Facts(tuple(f"{{node:{n.id}.run}}" for n in placed.nodes), ports)
 
 
 def to_data(value: object) -> Any:
@@ -313,7 +279,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     ports: dict[str, tuple[int, ...]] = {}
     next_port: dict[str, int] = {}
     for process in placed.list_processes(PSERVER):
-        addr = _get_address(placed, process.node)
+        addr = placed.nodes[process.node].shown_addr
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
@@ -321,7 +287,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_other: dict[str, int] = {}
     for key, node in others:
-        addr = _get_address(placed, node)
+        addr = placed.nodes[node].shown_addr
         port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
         if port in of_pservers:
             port = of_pservers.stop
@@ -333,7 +299,7 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     return ports
 
 
-def choose_gate_port(placed: Placed) -> int:
+def choose_head_port(placed: Placed) -> int:
     """Return the head's first port past the pservers' if the user gave theirs, else 0 for any."""
     plan = placed.plan
     of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
@@ -341,37 +307,31 @@ def choose_gate_port(placed: Placed) -> int:
     return port if port < 1 << 16 else 0
 
 
-def _get_address(placed: Placed, node: int) -> str:
-    """Return the node's address, or a symbol of its own while that is unknown."""
-    return placed.nodes[node].addr or f"{{node:{node}.addr}}"
-
-
-def bind(placed: Placed, facts: Facts) -> Bound:
-    """Return the job with literal argv and environment of every process."""
+def bind(placed: Placed, facts: Facts) -> list[StartMsg]:
+    """Return an order to start for each process, in their order; all is literal, or symbols in a dry run."""
     trainers = placed.list_processes(TRAINER)
+    addrs = tuple(node.shown_addr for node in placed.nodes)
     peers = _Peers(
-        tuple(_make_endpoint(facts, p.key, p.node) for p in placed.list_processes(PSERVER)),
-        tuple(_make_endpoint(facts, p.key, p.node) for p in trainers if placed.plan.server != "bundled"),
+        addrs,
+        tuple((addrs[p.node], facts.ports[p.key][0]) for p in placed.list_processes(PSERVER)),
+        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.server != "bundled"),
         len(trainers),
         Counter(p.node for p in trainers),
     )
-    return Bound(placed, facts.addrs, tuple(_make_start(placed, facts, peers, p) for p in placed.processes))
+    return [_make_start(placed, facts, peers, p) for p in placed.processes]
 
 
 class _Peers(NamedTuple):
-    """Facts about all processes that every process gets."""
+    """Facts about all nodes and processes that every process gets."""
 
+    addrs: tuple[str, ...]  # of each node
     pservers: tuple[Endpoint, ...]
     trainers: tuple[Endpoint, ...]  # only those that listen
     trainers_num: int
     trainers_of_node: Counter[int]
 
 
-def _make_endpoint(facts: Facts, key: str, node: int) -> Endpoint:
-    return facts.addrs[node], facts.ports[key][0]
-
-
-def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> Start:
+def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> StartMsg:
     plan, node = placed.plan, placed.nodes[process.node]
     script = plan.server == "script"
     run_dir = facts.run_dirs[process.node]
@@ -382,7 +342,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         rank=process.rank,
         local_rank=process.local_rank,
         node_id=process.node,
-        nodes=facts.addrs,
+        nodes=peers.addrs,
         workspace=node.workspace,
         log_dir=node.log_dir,
         output_dir=node.output_dir,
@@ -397,8 +357,8 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         pservers=peers.pservers,
         stall_s=(plan.limits.stall_after_s, plan.limits.stall_timeout_s),
         trainer_endpoints=peers.trainers,
-        gloo=(_make_endpoint(facts, GLOO, 0), f"{run_dir}/gloo") if script else None,
-        master=_make_endpoint(facts, MASTER, 0) if peers.trainers_num else ("", 0),
+        gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
+        master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
@@ -406,19 +366,20 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
     for name in env.TORCH_NAMES & plan.added_env.keys():
         written.pop(name, None)
     bundled = process.role == PSERVER and not script
-    argv = process.argv + (_make_bundled_options(plan, facts, peers, process) if bundled else ())
+    argv = process.argv + (_make_bundled_options(plan, peers, process.rank) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
-    return Start(
-        process.key, process.node, process.role, argv, node.workspace, plan.added_env, written, process.log,
-        keep_ports=bundled,
-    )  # fmt: skip
+    return {
+        "type": "start", "key": process.key, "role": process.role, "argv": list(argv), "cwd": node.workspace,
+        "added_env": dict(plan.added_env), "contract": written, "log": process.log, "keep_ports": bundled,
+    }  # fmt: skip
 
 
-def _make_bundled_options(plan: Plan, facts: Facts, peers: _Peers, process: Process) -> tuple[str, ...]:
+def _make_bundled_options(plan: Plan, peers: _Peers, rank: int) -> tuple[str, ...]:
+    host, port = peers.pservers[rank]
     options: dict[str, object] = {
-        "host": facts.addrs[process.node],
-        "port": facts.ports[process.key][0],
+        "host": host,
+        "port": port,
         "ports_num": plan.ports_num,
         "ports_num_for_sparse": plan.ports_num_for_sparse,
         "num_gradient_servers": peers.trainers_num,

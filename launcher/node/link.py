@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from . import job
     from .line.wire import MessageLine
-    from .messages import ToAgent
+    from .messages import StartMsg, ToAgent
 
 Sent = TypeVar("Sent")
 
 
-class Failure(NamedTuple):
+class JobFailure(NamedTuple):
     """First failure of a job, for its exit code and its last lines."""
 
     what: str  # "trainer/1", "node 2", ...
@@ -49,8 +49,8 @@ class Link:
     def name(self) -> str:
         return f"node {self.node.id} ({self.host})"
 
-    def make_failure(self, code: int, text: str, **more: Any) -> Failure:
-        return Failure(self.name, self.node.id, code, text, **more)
+    def make_failure(self, code: int, text: str, **more: Any) -> JobFailure:
+        return JobFailure(self.name, self.node.id, code, text, **more)
 
 
 class Round:
@@ -103,20 +103,15 @@ class Desk(Protocol):
     @property
     def is_ending(self) -> bool:
         """True once the job ends or has failed: nothing more is asked."""
-        ...
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
-        ...
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
         """Replace the nodes by these, which have more facts."""
-        ...
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send observers an event."""
-        ...
 
-    def start(self, bound: job.Bound) -> None:
+    def start(self, starts: Sequence[StartMsg]) -> None:
         """Start the programs."""
-        ...

@@ -1,4 +1,4 @@
-"""The state folder in a workspace, listings of folders that reveal changes, and short lists of names."""
+"""Files of the state folder in a workspace, listings of folders that reveal changes, short lists of names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 # Files of the state folder: the job that owns logs and output, also once it has ended; and the contents of
 # output/ before it, after a line with that job.
@@ -20,6 +20,30 @@ def make_own_folder(path: str) -> None:
     # No failure: it exists already, or the disk is full, which the job itself will report.
     with contextlib.suppress(OSError), open(os.path.join(path, ".gitignore"), "x") as f:
         f.write("*\n")
+
+
+def replace_file(path: str, beside: str, lines: Iterable[str]) -> None:
+    """Replace a file by one made beside it: others may read it meanwhile."""
+    with name_file(path), open(beside, "w", encoding="utf-8") as f:
+        f.writelines(lines)
+    os.replace(beside, path)
+
+
+def write_text(path: str, text: str, mode: int = 0o644) -> None:
+    """Replace a file's content by this text."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+@contextlib.contextmanager
+def name_file(path: str) -> Iterator[None]:
+    """Add the file's name to write errors, which lack it."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = e.filename or path
+        raise
 
 
 def show_few(names: Sequence[str], most: int, between: str = ", ") -> str:

@@ -80,10 +80,7 @@ class LineSplitter:
         found: list[LogLine] = []
         for line in lines:
             self._emit(found, self._remove_overwritten(found, line.rstrip("\r")))
-        self._rest = self._remove_overwritten(found, self._rest)
-        while len(self._rest) > MAX_LINE_CHARS:
-            found.append(LogLine(clean(self._rest[:MAX_LINE_CHARS]), more=True))
-            self._rest = self._rest[MAX_LINE_CHARS:]
+        self._rest = self._cut(found, self._remove_overwritten(found, self._rest))
         goes_on = found[-1].more if found else self._goes_on
         if final and (self._rest or goes_on):
             self._emit(found, self._rest.rstrip("\r"))
@@ -109,12 +106,16 @@ class LineSplitter:
             self._emit(found, state)
         return line[at + 1 :]
 
+    def _emit(self, found: list[LogLine], line: str) -> None:
+        found.append(LogLine(clean(self._cut(found, line))))
+
     @staticmethod
-    def _emit(found: list[LogLine], line: str) -> None:
+    def _cut(found: list[LogLine], line: str) -> str:
+        """Cut pieces off a long line; return the rest."""
         while len(line) > MAX_LINE_CHARS:
             found.append(LogLine(clean(line[:MAX_LINE_CHARS]), more=True))
             line = line[MAX_LINE_CHARS:]
-        found.append(LogLine(clean(line)))
+        return line
 
 
 class Stream:

@@ -20,9 +20,8 @@ from typing import Any, Callable, TypeVar
 
 from .silence import PAUSE_S
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 T = TypeVar("T")
-Outcome = Callable[[], object]
 Then = Callable[[T], object]
 Fail = Callable[[Exception], object]
 
@@ -48,8 +47,8 @@ class Aside:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._jobs: queue.SimpleQueue[Callable[[], Outcome] | None] = queue.SimpleQueue()
-        self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], Callback] | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[Callback] = queue.SimpleQueue()
         self._read_fd, self._write_fd = os.pipe()
         loop.watch(self._read_fd, read=self._tell)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -58,7 +57,7 @@ class Aside:
     def do(self, work: Callable[[], T], then: Then[T] = ignore, fail: Fail = ignore) -> None:
         """Do `work` in the thread; the loop then calls `then` with its result, or `fail` with its error."""
 
-        def run() -> Outcome:
+        def run() -> Callback:
             try:
                 return functools.partial(then, work())
             except Exception as e:  # border of a thread
@@ -84,11 +83,6 @@ class Aside:
         self._jobs.put(None)
 
 
-def _read_uptime() -> float:
-    """Return seconds since boot including sleep, which a monotonic clock leaves out."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Loop:
     """An event loop that handles ready descriptors before due timers.
 
@@ -97,8 +91,11 @@ class Loop:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, uptime: Callable[[], float] = _read_uptime
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], float] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME),
     ) -> None:
+        """uptime: includes sleep of the machine, which a monotonic clock leaves out."""
         self.now, self._uptime = clock, uptime
         self._round_s = uptime()  # end of the last wait
         self._pause_s, self._pause_end_s = 0.0, float("-inf")

@@ -135,7 +135,7 @@ BeginMsg = TypedDict("BeginMsg", {
 })
 ProgramOrder = TypedDict("ProgramOrder", {
     "key": str, "role": str, "argv": list[str], "cwd": str, "added_env": dict[str, str],
-    "contract": dict[str, str], "log": str, "keep_ports": bool,
+    "contract": dict[str, str], "log": str,
 })
 
 
@@ -143,6 +143,7 @@ class StartMsg(ProgramOrder):
     """-> Start a program; all is literal."""
 
     type: Literal["start"]
+    keep_ports: bool  # hand its bound ports over open; otherwise close them just before
 
 
 StartedMsg = TypedDict("StartedMsg", {"type": Literal["started"], "key": str, "pid": int})

@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
@@ -127,7 +128,7 @@ def send_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def kill_descendants(limit_s: float) -> tuple[int, dict[int, int], list[int]]:
+def kill_descendants(limit_s: float = KILL_LIMIT_S) -> tuple[int, dict[int, int], list[int]]:
     """Kill everything below this subreaper, repeatedly until it has no child.
 
     Returns the number of kills, the wait status of each ended child, and the pids that survived the limit.
@@ -199,28 +200,23 @@ def describe_exit(status: int) -> tuple[int, str]:
 def count_oom_kills() -> int:
     """Return the number of processes killed for memory, in our cgroup if known, else on this machine."""
     for path in _list_oom_files():
-        try:
-            with open(path, encoding="ascii", errors="replace") as f:
-                for line in f:
-                    words = line.split()
-                    if len(words) == 2 and words[0] == "oom_kill":
-                        return int(words[1])
-        except (OSError, ValueError):
-            continue
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii", errors="replace") as f:
+            for line in f:
+                words = line.split()
+                if len(words) == 2 and words[0] == "oom_kill":
+                    return int(words[1])
     return 0
 
 
-def _list_oom_files() -> list[str]:
-    files = []
+def _list_oom_files() -> Iterator[str]:
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="replace") as f:
         for line in f:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             if not controllers:
-                files.append(f"/sys/fs/cgroup{path}/memory.events")
+                yield f"/sys/fs/cgroup{path}/memory.events"
             elif "memory" in controllers.split(","):
-                files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    files.append("/proc/vmstat")
-    return files
+                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+    yield "/proc/vmstat"
 
 
 def complain(text: str) -> None:

@@ -42,18 +42,18 @@ def is_port(value: Any) -> bool:
     return type(value) is int and 0 <= value <= 65535
 
 
-def check(value: Any, shape: Any, name: str = "it") -> None:
+def check_shape(value: Any, shape: Any, name: str = "it") -> None:
     """Raise ValueError, naming the place, unless data has this shape."""
     if isinstance(shape, dict) and isinstance(value, Mapping):
         for key, part in shape.items():
             plain = key.rstrip("?")
             if plain in value:
-                check(value[plain], part, plain)
+                check_shape(value[plain], part, plain)
             elif plain == key:
                 raise ValueError(f"{name} lacks {plain!r}")
     elif isinstance(shape, list) and isinstance(value, (list, tuple)):
         for each in value:
-            check(each, shape[0], name)
+            check_shape(each, shape[0], name)
     elif not _matches(value, shape):
         raise ValueError(f"{name} can't be {str(value)[:NAME_CHARS]!r}")
 
@@ -61,7 +61,7 @@ def check(value: Any, shape: Any, name: str = "it") -> None:
 def fits(value: Any, shape: Any) -> bool:
     """Return True where data has this shape."""
     try:
-        check(value, shape)
+        check_shape(value, shape)
     except ValueError:
         return False
     return True

@@ -21,7 +21,7 @@ from ..node import codes, job, logs
 from ..node.head.events import PROGRESS, make_end
 from ..node.later import record
 from ..node.loop import Loop
-from ..node.shapes import check, fits, is_code, is_name
+from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.log_view import LogView
 from ..views.view import Said, Transcript, show_process
@@ -293,7 +293,7 @@ def _split_lines(pieces: Iterable[bytes]) -> Iterator[logs.LogLine]:
 def _read_places(r: Record) -> list[job.Node]:
     """Return the nodes of a job, numbered anew: a record of another machine must not choose paths here."""
     try:
-        check(r.get("places", []), [PLACE])
+        check_shape(r.get("places", []), [PLACE])
         return [job.parse_node({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     except (TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None

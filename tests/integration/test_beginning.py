@@ -76,7 +76,7 @@ def write_job(
     assert plan.package
     report = folder / "report"
     report.touch()
-    port = job.choose_gate_port(job.place(plan, nodes))
+    port = job.choose_head_port(job.place(plan, nodes))
     begun = beginning.Beginning(
         plan,
         "localhost",

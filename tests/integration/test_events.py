@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from pslaunch.node.link import Failure
+from pslaunch.node.link import JobFailure
 from pslaunch.run.jobs import NEWS, STOPPED
 from pslaunch.runtime.shared.reports import PROGRESS_FIELDS
 from support.jobs import LocalPlace, running
@@ -67,7 +67,7 @@ def test_every_event_has_exactly_the_documented_keys(told: list[dict[str, object
 
 def test_failure_has_the_documented_keys(told: list[dict[str, object]]) -> None:
     names = [words(row[0])[0] for row in rows(PAGE, "The failure")]
-    assert names == list(Failure._fields)
+    assert names == list(JobFailure._fields)
     (failure,) = [e["failure"] for e in told if e["event"] == "end" and e["failure"]]
     assert isinstance(failure, dict) and list(failure) == names
 

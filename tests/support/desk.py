@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node import job
 from pslaunch.node.dispatch.sender import Source
-from pslaunch.node.link import Failure
+from pslaunch.node.link import JobFailure
+from pslaunch.node.messages import StartMsg
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.dispatch import Parts
@@ -34,12 +35,12 @@ class QuietDesk:
     ) -> None:
         then(self.source)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: JobFailure) -> None:
         self.failed.append(failure.text)
 
     def settle(self, nodes: Sequence[job.Node]) -> None: ...
 
-    def start(self, bound: job.Bound) -> None: ...
+    def start(self, starts: Sequence[StartMsg]) -> None: ...
 
     def tell(self, event: str, **fields: Any) -> None:
         self.events.append(fields)

@@ -19,12 +19,9 @@ def test_the_drawing_shows_every_class_with_its_code() -> None:
     assert {name: str(cls.exit_code) for name, cls in CLASSES.items()} == drawn
 
 
-def test_every_code_has_a_meaning() -> None:
-    numbers = {
-        value for name, value in vars(codes).items() if isinstance(value, int) and name != "SIGNAL_BASE"
-    }
-    assert numbers == set(codes.MEANINGS)
-    assert {cls.exit_code for cls in CLASSES.values()} <= numbers
+def test_every_code_has_a_name() -> None:
+    named = {value for value in vars(codes).values() if isinstance(value, int)}
+    assert {cls.exit_code for cls in CLASSES.values()} <= named - {codes.SIGNAL_BASE}
 
 
 def test_from_os_names_action_path_and_the_systems_words() -> None:

@@ -146,7 +146,7 @@ def make_secret_command(reach: K8sReach) -> str:
 def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     """Return the values of the templates."""
     head = f"{reach.name}-head"
-    port = job.choose_gate_port(job.place(plan, plan.nodes))
+    port = job.choose_head_port(job.place(plan, plan.nodes))
     packed = bool(package)
     begun = beginning.Beginning(
         plan, head, port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT,

@@ -23,13 +23,13 @@ from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
 from ..codes import Refusal, find_remedy
-from ..ending import Ending
+from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
+from ..listing import write_text
 from ..loop import Loop
-from ..procs import KILL_LIMIT_S, complain, reap
-from .job_folders import JobFolders, write_text
+from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .program import Program
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ..line.gate import Seals
     from .loan import Loan
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOTED_WITHIN_S = 1.0  # limit for the head to take over the end of a signalled agent
 
 
@@ -55,17 +54,19 @@ class Agent:
         *,
         lost_after_s: float,
         grace_s: float,
-        seals: Seals | None = None,
-        secret: bytes = b"",
-        lent: Mapping[str, Loan] | None = None,
+        seals: Seals | None,
+        secret: bytes,
+        lent: Mapping[str, Loan],
     ) -> None:
         """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
-        self.loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
-        self._secret, self.lent = secret, lent or {}
-        for key, loan in self.lent.items():
+        self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
+        self._secret, self._lent = secret, lent
+        for key, loan in lent.items():
             loan.watch(loop, functools.partial(self._report_vanished, key))
-        self.program_files = _raise_file_limit()
-        self.held: dict[str, list[socket.socket]] = {}
+        # Ours becomes the maximum: a program needs four files here.
+        self._file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limits[1], self._file_limits[1]))
+        self._held: dict[str, list[socket.socket]] = {}  # bound ports of programs that have not started
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
@@ -75,7 +76,7 @@ class Agent:
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
-        self._ending: Ending | None = None  # our own, without a head to order one
+        self._ending: Shutdown | None = None  # our own, without a head to order one
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
         self._signalled = False
@@ -84,7 +85,7 @@ class Agent:
         self._keeper = KeeperLink(
             loop, keeper_fd, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
-        self.line: MessageLine[messages.OfAgent] = MessageLine(
+        self._line: MessageLine[messages.OfAgent] = MessageLine(
             loop,
             *line_fds,
             lost_after_s=lost_after_s,
@@ -100,9 +101,10 @@ class Agent:
         asker: the scheduler whose signal is for the whole job.
         """
         self._signalled = True
-        why = describe_end_signal(number, asker)
-        self.report_trouble("", codes.TERM if asker else codes.NODE_LOST, why)
-        self.loop.call_after(NOTED_WITHIN_S, lambda: None if self._noted else self._end_alone(why))
+        asked = f"{asker} asked for the end of the job" if asker else "the agent was asked to end"
+        why = f"{asked} ({signal.Signals(number).name})"
+        self._report_trouble("", codes.TERM if asker else codes.NODE_LOST, why)
+        self._loop.call_after(NOTED_WITHIN_S, lambda: None if self._noted else self._end_alone(why))
 
     # --- orders ---
 
@@ -110,7 +112,7 @@ class Agent:
         name = f"order_{message['type']}"
         order = getattr(self, name, None) or getattr(self._filling, name, None)
         if order is None:
-            self.report_trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
+            self._report_trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
             return
         self._answer(lambda: order(message))
 
@@ -126,7 +128,7 @@ class Agent:
         if not isinstance(e, (Refusal, OSError)):
             raise e
         code, text = codes.explain_failure(e)
-        self.line.send({"type": "refused", "code": code, "text": text})
+        self._line.send({"type": "refused", "code": code, "text": text})
 
     def order_hello(self, _m: messages.HelloMsg) -> None:
         """Do nothing: the wire has compared the versions."""
@@ -136,46 +138,41 @@ class Agent:
         self._node = int(m["node"])
         if m["trace"]:
             self._trace = Trace(f"node {self._node}")
-            self.line.trace = self._trace.make_note("head")
-            self.line.trace("got", m)
+            self._line.trace = self._trace.make_note("head")
+            self._line.trace("got", m)
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
         addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
-        self._keeper.lost_after_s = self.line.lost_after_s = float(m["lost_after_s"])
+        self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        self._folders = JobFolders(
-            self.loop,
+        folders = self._folders = JobFolders(
+            self._loop,
             m,
             run_dir=self._run_dir,
-            hand_over=lambda lock_fd: self._keeper.hand_over(lock_fd, self._get_guards_log()),
+            hand_over=self._keeper.hand_over,
             answer=self._answer,
             refuse=self._refuse,
-            ready=lambda: self._report_prepared(addrs, filled=bool(m["filled"])),
+            ready=lambda: self._report_prepared(folders, addrs, filled=bool(m["filled"])),
         )
-        self._folders.enter()
+        folders.enter()
 
-    def _get_guards_log(self) -> str:
-        return os.path.join(self._folders.paths["log_dir"], logs.GUARDS_LOG) if self._folders else ""
-
-    def _report_prepared(self, addrs: list[str], *, filled: bool) -> None:
-        folders = self._folders
-        assert folders is not None
+    def _report_prepared(self, folders: JobFolders, addrs: list[str], *, filled: bool) -> None:
         if self._trace:
             self._trace.begin(os.path.join(folders.paths["log_dir"], logs.NODE_TRACE))
         if filled and folders.shared is None:
             from ..dispatch.filling import Filling
 
             self._filling = Filling(
-                self.loop,
+                self._loop,
                 folders.workspace,
                 self._secret,
-                say=self.line.send,
+                say=self._line.send,
                 answer=self._answer,
                 refuse=self._refuse,
                 trace=self._trace,
             )
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
-        self.line.send({
+        self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, **folders.paths,
         })  # fmt: skip
@@ -192,11 +189,11 @@ class Agent:
             own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
             os.mkdir(own["TMPDIR"])
         order: messages.ProgramOrder = {
-            "key": m["key"], "role": env.TRAINER, "argv": [*make_own_argv(), "furnish", json.dumps(words)],
+            "key": m["key"], "role": env.TRAINER, "argv": [*_make_own_argv(), "furnish", json.dumps(words)],
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
-            "keep_ports": False,
         }  # fmt: skip
-        self._programs[m["key"]] = Program(self, int(m["number"]), order)
+        number, limits = int(m["number"]), self._file_limits
+        self._programs[m["key"]] = Program(self._loop, self._line, number, order, limits)
         self._furnishing = m
 
     def _report_furnished(self) -> None:
@@ -206,10 +203,9 @@ class Agent:
         assert m is not None
         program = self._programs.pop(m["key"])
         program.finish()
-        assert program.process is not None
         if program.process.returncode == codes.OK:
             python = read_chosen_python(m["state_dir"])
-            self.line.send({"type": "furnished", "python": python}, in_order=True)
+            self._line.send({"type": "furnished", "python": python}, in_order=True)
 
     def _take(self, piece: Data) -> None:
         if self._filling:
@@ -220,22 +216,22 @@ class Agent:
         from .inspect import inspect_node
 
         self._node, self._secret = int(m["node"]), bytes.fromhex(m["secret"])
-        self.line.send({"type": "clock", "time": time.time()})
-        self.loop.do_aside(
-            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self.lent.values()), "")),
-            lambda facts: self.line.send({"type": "inspected", "facts": facts}),
+        self._line.send({"type": "clock", "time": time.time()})
+        self._loop.do_aside(
+            lambda: inspect_node(m, self._run_dir, next((x.describe() for x in self._lent.values()), "")),
+            lambda facts: self._line.send({"type": "inspected", "facts": facts}),
             self._refuse,
         )
 
     def order_door(self, m: messages.DoorMsg) -> None:
         """Listen, at this port if it is free, so that other nodes can test our addresses."""
-        self._door = reach.Door(self.loop, reach.make_word(self._secret, self._node), int(m["port"]))
-        self.line.send({"type": "opened", "port": self._door.port})
+        self._door = reach.Door(self._loop, reach.make_word(self._secret, self._node), int(m["port"]))
+        self._line.send({"type": "opened", "port": self._door.port})
 
     def order_shut(self, _m: messages.ShutMsg) -> None:
         """Close the door: its port is free for a program."""
         self._close_doors()
-        self.line.send({"type": "shut"})
+        self._line.send({"type": "shut"})
 
     def order_reach(self, m: messages.ReachMsg) -> None:
         """Try the doors of other nodes, in a thread."""
@@ -244,25 +240,25 @@ class Agent:
             targets = [reach.Target(*door) for door in m["doors"]]
             return [(t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"])]
 
-        self.loop.do_aside(
-            try_doors, lambda reached: self.line.send({"type": "reached", "reached": reached}), self._refuse
+        self._loop.do_aside(
+            try_doors, lambda reached: self._line.send({"type": "reached", "reached": reached}), self._refuse
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
         """Bind all proposed ports of this node, or none."""
-        ports.close_all({**self.held, "": self._marks})
-        self.held, self._marks = {}, []
+        ports.close_all({**self._held, "": self._marks})
+        self._held, self._marks = {}, []
         try:
             self._marks = ports.mark_all(m["addr"], m["ports"])
-            self.held = ports.bind_all(m["addr"], m["ports"])
+            self._held = ports.bind_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
-            self.line.send({
+            self._line.send({
                 "type": "busy", "key": e.key, "port": e.port,
                 "busy": e.busy, "text": str(e), "holder": holder,
             })  # fmt: skip
             return
-        self.line.send({"type": "bound"})
+        self._line.send({"type": "bound"})
 
     def order_begin(self, m: messages.BeginMsg) -> None:
         """Write the list of nodes, keep the output numbers, close ports without a program."""
@@ -271,24 +267,33 @@ class Agent:
         self._folders.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
-        ports.close_all({key: self.held.pop(key) for key in list(self.held) if key not in self._numbers})
+        ports.close_all({key: self._held.pop(key) for key in list(self._held) if key not in self._numbers})
 
     def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
-        key = m["key"]
+        if not self._can_not_start:
+            try:
+                self._start(m)
+            except (Refusal, OSError) as e:
+                self._can_not_start = True
+                self._report_trouble(m["key"], *_explain_start_failure(e, m["argv"][0]))
         if self._can_not_start:
-            self.line.send({"type": "not_started", "key": key})
-            return
+            self._line.send({"type": "not_started", "key": m["key"]})
+
+    def _start(self, m: messages.StartMsg) -> None:
+        key = m["key"]
+        held, limits, loan = self._held.pop(key, []), self._file_limits, self._lent.get(key)
+        kept_fds = [s.fileno() for s in held] if m["keep_ports"] else []
+        if not kept_fds:
+            ports.close_all({key: held})
         try:
-            program = Program(self, self._numbers[key], m)
-        except (Refusal, OSError) as e:
-            self._can_not_start = True
-            self.report_trouble(key, *_explain_start_failure(e, m["argv"][0]))
-            self.line.send({"type": "not_started", "key": key})
-            return
+            program = Program(
+                self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan
+            )
+        finally:
+            ports.close_all({key: held})
         self._programs[key] = program
-        assert program.process is not None
-        self.line.send({"type": "started", "key": key, "pid": program.process.pid})
+        self._line.send({"type": "started", "key": key, "pid": program.process.pid})
 
     def order_signal(self, m: messages.SignalMsg) -> None:
         if self._ending and m["number"] != signal.SIGKILL:
@@ -300,9 +305,9 @@ class Agent:
 
     def order_finish(self, m: messages.FinishMsg) -> None:
         """End the job on this node; the agent may linger to serve its files."""
-        self._linger_until_s = self.loop.now() + float(m["linger_s"])
+        self._linger_until_s = self._loop.now() + float(m["linger_s"])
         killed, left = self._clean()
-        self.line.send({"type": "finished", "killed": killed, "left": [*map(str, left)]}, in_order=True)
+        self._line.send({"type": "finished", "killed": killed, "left": [*map(str, left)]}, in_order=True)
         self.code = codes.OK
 
     def order_noted(self, _m: messages.NotedMsg) -> None:
@@ -311,28 +316,27 @@ class Agent:
     @property
     def is_over(self) -> bool:
         """True once nobody needs this process any more."""
-        return self.code is not None and self.line.is_idle and not self._lingers
+        return self.code is not None and self._line.is_idle and not self._lingers
 
     @property
     def _lingers(self) -> bool:
-        return self.loop.now() < self._linger_until_s and not self._signalled
+        return self._loop.now() < self._linger_until_s and not self._signalled
 
     # --- reports ---
 
-    def report_trouble(self, key: str, code: int, text: str) -> None:
+    def _report_trouble(self, key: str, code: int, text: str) -> None:
         """Report a failure other than a program's exit; the head ends the job."""
-        self.line.send({"type": "trouble", "key": key, "code": code, "text": text})
+        self._line.send({"type": "trouble", "key": key, "code": code, "text": text})
 
     def _handle_children(self) -> None:
-        self._reap(reap())
+        self._reap(procs.reap())
         if self._furnishing and self._programs[self._furnishing["key"]].ended:
             self._report_furnished()
-        if self._ending and self.code is None:
-            self._carry_on()
+        self._carry_on()
 
     def _reap(self, ended: dict[int, int]) -> None:
         for program in self._programs.values():
-            if program.process and program.process.pid in ended:
+            if program.process.pid in ended:
                 program.handle_exit(ended[program.process.pid])
                 if self._ending:
                     self._ending.remove(program.key)
@@ -340,40 +344,38 @@ class Agent:
     def _report_vanished(self, key: str) -> None:
         program = self._programs.get(key)
         if not (program and program.ended):
-            self.line.send({"type": "vanished", "key": key})
+            self._line.send({"type": "vanished", "key": key})
 
     # --- ending without a head or without a keeper ---
 
     def _give_up(self, why: str) -> None:
         """End everything here without an order and report the reason, which the programs' exits lack."""
         if self.code is None and self._ending is None:
-            self.report_trouble("", codes.NODE_LOST, why)
+            self._report_trouble("", codes.NODE_LOST, why)
             self._end_alone(why)
 
     def _end_alone(self, why: str) -> None:
         if self._ending is not None or self.code is not None:
             return
-        complain(f"agent: {why}; ending the programs here")
+        procs.complain(f"agent: {why}; ending the programs here")
         alive = {p.key: p.role for p in self._programs.values() if not p.ended}
-        self._ending = Ending(alive, self._grace_s, self.loop.now())
+        self._ending = Shutdown(alive, self._grace_s, self._loop.now())
         self._carry_on()
 
     def _carry_on(self) -> None:
-        assert self._ending is not None
-        now = self.loop.now()
+        """Send the signals that are due, if we end the programs ourselves and they have not all ended."""
+        if self._ending is None or self.code is not None:
+            return
+        now = self._loop.now()
         for action in self._ending.decide(now):
             for key in action.keys:
                 self._programs[key].signal(action.number)
         if self._ending.over:
             _, left = self._clean()
-            procs.report_left("agent", left, self._get_guards_log())
+            procs.report_left("agent", left, self._folders.guards_log if self._folders else "")
             self.code = codes.PEER
         else:
-            self.loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on_once)
-
-    def _carry_on_once(self) -> None:
-        if self.code is None:
-            self._carry_on()
+            self._loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on)
 
     def _clean(self) -> tuple[int, list[int]]:
         """Kill the remaining descendants, release ports, lock and files.
@@ -382,17 +384,16 @@ class Agent:
         """
         if self._filling:
             self._filling.stop()
-        killed, ended, left = procs.kill_descendants(KILL_LIMIT_S)
+        killed, ended, left = procs.kill_descendants()
         self._reap(ended)
         for program in self._programs.values():
             program.finish()
-        for key, loan in self.lent.items():
+        for key, loan in self._lent.items():
             borrower = self._programs.get(key)
-            process = borrower and borrower.process
-            code = process.returncode if process else codes.NODE_LOST
+            code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
         self._close_doors()
-        ports.close_all({**self.held, "": self._marks})
+        ports.close_all({**self._held, "": self._marks})
         if self._folders:
             self._folders.leave()
         if not self._lingers:  # else late observers find the head there
@@ -407,20 +408,7 @@ class Agent:
             self._filling.close()
 
 
-def _raise_file_limit() -> tuple[int, int]:
-    """Raise our limit of open files to the maximum (four per program); return the limits before."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    return before
-
-
-def describe_end_signal(number: int, asker: str = "") -> str:
-    """Return the reason for ending after a signal to the agent, from whoever asks for it."""
-    asked = f"{asker} asked for the end of the job" if asker else "the agent was asked to end"
-    return f"{asked} ({signal.Signals(number).name})"
-
-
-def make_own_argv() -> list[str]:
+def _make_own_argv() -> list[str]:
     """Return the command that starts this package: from our zipapp, or as an installed module."""
     base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
     if not inside or not os.path.isfile(base):
@@ -439,7 +427,5 @@ def _explain_start_failure(e: Refusal | OSError, program: str) -> tuple[int, str
     if isinstance(e, Refusal):
         return e.code, str(e)
     where = f" ({e.filename})" if e.filename else ""
-    return (
-        127 if e.errno == errno.ENOENT else 126,
-        f"{program} can't be started: {e.strerror}{where}{find_remedy(e)}",
-    )
+    text = f"{program} can't be started: {e.strerror}{where}{find_remedy(e)}"
+    return 127 if e.errno == errno.ENOENT else 126, text

@@ -34,7 +34,7 @@ def keep(
     host: str,
     ranks: Sequence[int],
     of: int,
-    lent: Mapping[str, Loan] | None = None,
+    lent: Mapping[str, Loan] = {},
 ) -> int:
     """Be the keeper of an agent that dials: the first leads where the order says so.
 

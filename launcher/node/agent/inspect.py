@@ -70,7 +70,7 @@ def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
         "host": socket.gethostname(),
         "agent_python": {"executable": sys.executable, "version": sys.version.split()[0]},
         "machine": os.uname().machine,
-        "processor": _read_processor(),
+        "processor": _read_fields("/proc/cpuinfo").get("model name", ""),
         "libc": _read_libc(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": _read_memory(),
@@ -160,13 +160,12 @@ def inspect_python(python: str, order: InspectMsg, run_dir: str) -> ProgramFacts
             "unavailable": ""}  # fmt: skip
 
 
-def _read_processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
-        for line in f:
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return ""
+def _read_fields(path: str) -> dict[str, str]:
+    """Return the fields `name: value` of a file of the kernel; the last one of each name."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as f:
+        lines = (line.partition(":") for line in f)
+        return {name.strip(): value.strip() for name, _, value in lines}
+    return {}
 
 
 def _read_libc() -> str:
@@ -177,13 +176,8 @@ def _read_libc() -> str:
 
 def _read_memory() -> dict[str, int]:
     """Return total and available bytes."""
-    found = {}
-    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as f:
-        for line in f:
-            words = line.split()
-            if words[0] in ("MemTotal:", "MemAvailable:"):
-                found[words[0][3:-1].lower()] = int(words[1]) * KIB
-    return found
+    fields, names = _read_fields("/proc/meminfo"), {"total": "MemTotal", "available": "MemAvailable"}
+    return {key: int(fields[name].split()[0]) * KIB for key, name in names.items() if name in fields}
 
 
 def _get_user(uid: int) -> str:

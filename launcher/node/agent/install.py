@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes
+from ..listing import write_text
 from ..logs import ADVICE_MARK
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(order: str) -> int:
         if code:
             print(f"--setup {command!r} ended with {code}", flush=True)
             return code if code > 0 else codes.SIGNAL_BASE - code
-    _write(os.path.join(given["state_dir"], "python"), python)
+    write_text(os.path.join(given["state_dir"], "python"), python)
     return codes.OK
 
 
@@ -59,16 +60,13 @@ def read_chosen_python(state_dir: str) -> str:
         return f.read()
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text)
-
-
 def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     """Return the Python of an environment with our wheel, its dependencies, the workspace's requirements."""
     own, house = os.path.join(workspace, OWN_WHEEL), os.path.join(workspace, WHEELHOUSE)
     requirements = os.path.join(workspace, REQUIREMENTS)
-    wanted = _read(requirements)
+    wanted = ""
+    with contextlib.suppress(FileNotFoundError), open(requirements, encoding="utf-8") as f:
+        wanted = f.read()
     venv = os.path.join(state_dir, f"venv-{_hash(own, house, wanted, install)}")
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(os.path.join(venv, _DONE)):
@@ -88,7 +86,7 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
     if needs:
         _run([*pip, *needs], _NO_PACKAGES[bool(install["offline"])])
     _run([*pip, "--no-deps", os.path.join(own, install["wheel"])], "give a --wheel for this machine")
-    _write(os.path.join(venv, _DONE), "")
+    write_text(os.path.join(venv, _DONE), "")
     return python
 
 
@@ -100,12 +98,6 @@ def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> s
     for name in sorted(os.listdir(house)) if install["offline"] else ():
         digest.update(f"{name} {os.path.getsize(os.path.join(house, name))}\n".encode())
     return digest.hexdigest()[:12]
-
-
-def _read(path: str) -> str:
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as f:
-        return f.read()
-    return ""
 
 
 def _run(argv: Sequence[str], advice: str) -> None:

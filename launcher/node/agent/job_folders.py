@@ -5,21 +5,21 @@ If nodes share a folder (NFS), the first of them owns it; the others get subfold
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
 
 from .. import codes
 from ..codes import Refusal, choose_code
-from ..listing import EARLIER, OWNER, list_folder, make_own_folder
-from ..logs import OWN_LOGS
+from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, replace_file, write_text
+from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
     from ..loop import Loop
@@ -33,7 +33,7 @@ JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loa
 
 
 class JobFolders:
-    """The folders named by an order to prepare. `hand_over` gives the lock to the keeper too."""
+    """The folders named by an order to prepare. `hand_over` gives lock and log to the keeper too."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class JobFolders:
         order: PrepareMsg,
         *,
         run_dir: str,
-        hand_over: Callable[[int], None],
+        hand_over: Callable[[int, str], None],
         answer: Callable[[Callable[[], None]], None],
         refuse: Callable[[Exception], None],
         ready: Callable[[], None],
@@ -72,6 +72,10 @@ class JobFolders:
     @property
     def workspace(self) -> str:
         return self.paths["workspace"]
+
+    @property
+    def guards_log(self) -> str:
+        return os.path.join(self.paths["log_dir"], GUARDS_LOG)
 
     def enter(self) -> None:
         """Lock the log folder, then make all ready; share it with a node of this job that was first."""
@@ -131,13 +135,13 @@ class JobFolders:
             # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
             if env.is_log(name) or name in OWN_LOGS:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
-        with _name_file(path):
+        with name_file(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n{self._launcher}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: no other job may enter while it still ends our processes.
-        self._hand_over(fd)
+        self._hand_over(fd, self.guards_log)
         return None
 
     def _find_first_node(self) -> str | None:
@@ -175,7 +179,7 @@ class JobFolders:
             self._make_ready()
 
     def _make_ready(self) -> None:
-        self._write_state(OWNER)
+        self._write_state(OWNER, ())
         folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
         write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
@@ -188,22 +192,17 @@ class JobFolders:
             *[lambda _: self._answer(self._ready)] * 2,
         )
 
-    def _write_state(self, name: str, lines: Iterable[str] = ()) -> None:
+    def _write_state(self, name: str, lines: Iterable[str]) -> None:
         """Replace a file of the state folder; its first line is our job."""
         path = os.path.join(self.paths["state_dir"], name)
-        beside = f"{path}-{self._node}"
-        with _name_file(path), open(beside, "w", encoding="utf-8") as f:
-            f.write(f"{self._job_id}\n")
-            f.writelines(lines)
-        os.replace(beside, path)
+        replace_file(path, f"{path}-{self._node}", itertools.chain([f"{self._job_id}\n"], lines))
 
     def write_nodes(self, addrs: Iterable[str]) -> None:
-        """Replace `nodes` atomically: on a shared folder programs may read while another node writes."""
         folder = self._find_node_folder()
-        beside = os.path.join(folder, ".pslaunch", f"nodes-{self._node}")
-        make_own_folder(os.path.dirname(beside))
-        write_text(beside, "".join(f"{addr}\n" for addr in addrs))
-        os.replace(beside, os.path.join(folder, "nodes"))
+        own = os.path.join(folder, ".pslaunch")
+        make_own_folder(own)
+        beside = os.path.join(own, f"nodes-{self._node}")
+        replace_file(os.path.join(folder, "nodes"), beside, (f"{addr}\n" for addr in addrs))
 
     def _find_node_folder(self) -> str:
         """Return the folder of node files: the workspace, or if it is read-only the log folder."""
@@ -215,20 +214,3 @@ def _remove_left_run_dir(lock: bytes) -> None:
     path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
     if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
         shutil.rmtree(path, ignore_errors=True)
-
-
-def write_text(path: str, text: str, mode: int = 0o644) -> None:
-    """Replace a file's content by this text."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with _name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
-        f.write(text)
-
-
-@contextlib.contextmanager
-def _name_file(path: str) -> Iterator[None]:
-    """Add the file's name to write errors, which lack it."""
-    try:
-        yield
-    except OSError as e:
-        e.filename = e.filename or path
-        raise

@@ -23,8 +23,6 @@ from ..silence import Silence
 if TYPE_CHECKING:
     from .loan import Loan
 
-_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-
 
 def make_run_dir_name() -> str:
     """Return a new name for the folder of sockets and the secret; a socket's path may have only 107 bytes.
@@ -50,7 +48,7 @@ def end_descendants(grace_s: float) -> list[int]:
         if not procs.has_children():
             return []
         time.sleep(0.02)  # no event when a process ends that is not our child
-    return procs.kill_descendants(procs.KILL_LIMIT_S)[2]
+    return procs.kill_descendants()[2]
 
 
 class Keeper:
@@ -63,7 +61,7 @@ class Keeper:
         for fd in (self._wake_r, wake_w, line.fileno()):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *_END_SIGNALS):
+        for number in (signal.SIGCHLD, *procs.END_SIGNALS):
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
                 signal.signal(number, lambda _number, _frame: None)
 
@@ -78,7 +76,7 @@ class Keeper:
                     silence.hear(time.monotonic())
                 else:
                     watched.remove(beat_fd)  # closed: it is ending; SIGCHLD follows
-            if self._wake_r in ready and not _END_SIGNALS.isdisjoint(os.read(self._wake_r, 4096)):
+            if self._wake_r in ready and not set(procs.END_SIGNALS).isdisjoint(os.read(self._wake_r, 4096)):
                 os.kill(self._agent, signal.SIGTERM)  # not reaped yet: the pid was not reused
             status = procs.reap().get(self._agent)
             if status is not None:
@@ -104,7 +102,7 @@ class Keeper:
         return data
 
 
-def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None, asker: str = "") -> int:
+def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") -> int:
     """Run `keeper LOST_AFTER GRACE [MODE [WORDS]]`: fork the agent (modes: run_agent.py) and guard it.
 
     `lent`: for the agent. Lenders outlive a killed agent, since their sockets stay open here until our end.
@@ -125,9 +123,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] | None = None, asker: str
 
         code = 70
         try:
-            code = run_agent.main(
-                mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent or {}, words, asker
-            )
+            code = run_agent.main(mode, run_dir, theirs.detach(), lost_after_s, grace_s, lent, words, asker)
         except codes.Refusal as e:
             code = e.code
             procs.complain(f"agent: {e}")

@@ -55,7 +55,12 @@ def main(argv: Sequence[str]) -> int:
     secret = os.environ.pop(SECRET_VARIABLE, "")
     address = "\0pslaunch-ranks-" + order["name"]
     with socket.socket(socket.AF_UNIX) as listener:
-        if _is_first(listener, address):
+        try:
+            listener.bind(address)
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:  # else another rank process of this node is the first
+                raise
+        else:
             listener.listen(socket.SOMAXCONN)
             _fork_keeper(listener, order, secret)
     with _connect(address) as agent:
@@ -80,16 +85,6 @@ def _find_daemon(parent: int) -> procs.Proc | None:
     return None
 
 
-def _is_first(listener: socket.socket, address: str) -> bool:
-    try:
-        listener.bind(address)
-    except OSError as e:
-        if e.errno != errno.EADDRINUSE:
-            raise
-        return False
-    return True
-
-
 def _connect(address: str) -> socket.socket:
     """Connect to the collector of this node's loans. Raises OSError."""
     end_s = time.monotonic() + CONNECT_LIMIT_S
@@ -110,20 +105,13 @@ def _connect(address: str) -> socket.socket:
 
 def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
     """Return the agent's message of the trainer's end; wait only while mpirun's daemon lives."""
-    said = b""
     while os.getppid() == parent:
-        if not select.select([agent], [], [], PARENT_EVERY_S)[0]:
-            continue
-        try:
-            data = agent.recv(WORD.size - len(said))
-        except OSError:
-            data = b""
-        said += data
-        if len(said) == WORD.size:
-            code, alone, length = WORD.unpack(said)
-            return code, alone, _receive(agent, length)
-        if not data:
-            break
+        if select.select([agent], [], [], PARENT_EVERY_S)[0]:
+            try:
+                code, alone, length = WORD.unpack(_receive(agent, WORD.size))  # sent at once, with the text
+                return code, alone, _receive(agent, length)
+            except OSError:
+                break
     return codes.NODE_LOST, False, b""
 
 

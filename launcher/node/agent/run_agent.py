@@ -17,7 +17,7 @@ from ..line.beats import keep_beating
 from ..line.wire import READ_BYTES, Decoder, WireError
 from ..loop import Loop
 from ..silence import Silence
-from .agent import END_SIGNALS, Agent
+from .agent import Agent
 
 if TYPE_CHECKING:
     from ..beginning import Beginning
@@ -37,7 +37,7 @@ def main(
     grace_s: float,
     lent: Mapping[str, Loan],
     words: Sequence[str],
-    asker: str = "",
+    asker: str,
 ) -> int:
     """Run the agent below its keeper.
 
@@ -53,11 +53,14 @@ def main(
     os.mkdir(run_dir, 0o700)
     fds = _take_standard_streams()
     loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
-    if mode == "begin" and int(words[2]):
-        fds, seals, secret = _dial_by_file(words, fds, run_dir, keeper_fd)
-    elif mode == "begin":
-        fds, secret, stand_in = _stand_in(loop, words, fds, run_dir)
-        mode = "lead"
+    if mode == "begin":
+        folder, name, node = words
+        begun, secret = _read_beginning(folder, name, run_dir)
+        if int(node):
+            fds, seals = _dial_head(begun, secret, int(node), fds, keeper_fd)
+        else:
+            mode = "lead"
+            fds, stand_in = _stand_in(loop, begun, secret, folder, run_dir, fds[1])
     while mode == "dial":
         where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
         fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
@@ -72,19 +75,26 @@ def main(
         loop, run_dir, keeper_fd, fds,
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
     )  # fmt: skip
-    for number in END_SIGNALS:
-        loop.handle_signals({number: functools.partial(_end, agent, lead, number, asker)})
-    return _run_until_over(loop, agent, lead, stand_in)
+    return _run(loop, agent, lead, stand_in, asker)
 
 
-def _run_until_over(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None) -> int:
+def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None, asker: str) -> int:
     """Run agent, head and stand-in until all are over; return the exit code."""
-    if lead is None:
-        loop.run(lambda: agent.is_over)
-        return agent.code or 0
+
+    def end(number: int) -> None:
+        if lead:
+            lead.wait_for_nobody()
+        agent.end_on_signal(number, asker)
+
+    for number in procs.END_SIGNALS:
+        loop.handle_signals({number: functools.partial(end, number)})
     loop.run(
-        lambda: agent.is_over and lead.is_over and (stand_in is None or stand_in.code is not None),
-        after_each=[lead.push],
+        lambda: (
+            agent.is_over
+            and (lead is None or lead.is_over)
+            and (stand_in is None or stand_in.code is not None)
+        ),
+        after_each=[lead.push] if lead else (),
     )
     return (stand_in and stand_in.code) or agent.code or 0
 
@@ -99,52 +109,39 @@ def _read_beginning(folder: str, name: str, run_dir: str) -> tuple[Beginning, by
     return begun, secret
 
 
-def _dial_by_file(words: Sequence[str], fds: Fds, run_dir: str, keeper_fd: int) -> tuple[Fds, Seals, bytes]:
-    """Connect to the head of the job in a folder."""
-    folder, name, node = words
-    begun, secret = _read_beginning(folder, name, run_dir)
-    where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": int(node)}
+def _dial_head(begun: Beginning, secret: bytes, node: int, fds: Fds, keeper_fd: int) -> tuple[Fds, Seals]:
+    """Connect to the head of a job that begins from a file."""
+    where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": node}
     # From a thread: the search for a name can't be interrupted.
     with keep_beating(b".") as beaten:
         beaten(keeper_fd)
-        return _dial(*fds, where, begun.wait_timeout_s, to_come=True)
+        return _dial(*fds, where, begun.wait_timeout_s, to_come=True)[:2]
 
 
-def _stand_in(loop: Loop, words: Sequence[str], fds: Fds, run_dir: str) -> tuple[Fds, bytes, StandIn]:
-    """Return the launcher's line to a head here, the secret, and who takes the launcher's part on it."""
+def _stand_in(
+    loop: Loop, begun: Beginning, secret: bytes, folder: str, run_dir: str, out_fd: int
+) -> tuple[Fds, StandIn]:
+    """Return the launcher's line to a head here, and who takes the launcher's part on it."""
     from .stand_in import StandIn
 
-    folder, name, _ = words
-    begun, secret = _read_beginning(folder, name, run_dir)
     ours, heads = socket.socketpair()
-    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
-    return (heads.fileno(), heads.detach()), secret, stand_in
+    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, out_fd)
+    return (heads.fileno(), heads.detach()), stand_in
 
 
 def _take_wheel(folder: str, run_dir: str) -> None:
     """Let programs import pslaunch from the wheel in a folder, if it fits this Python and machine."""
     import sysconfig
-    from zipimport import zipimporter  # is there already; zipfile takes 6 ms, and twice as long for each file
+    from zipfile import ZipFile
 
     system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     for name in os.listdir(folder) if os.path.isdir(folder) and sys.version_info >= (3, 11) else ():
         if name.endswith(f"-{system}.whl"):
-            there, wheel = os.path.join(run_dir, "wheel"), zipimporter(os.path.join(folder, name))
-            info = "-".join(name.split("-")[:2]) + ".dist-info"
-            for line in wheel.get_data(f"{info}/RECORD").decode().splitlines():
-                member = line.split(",")[0]
-                path = os.path.join(there, member)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "wb") as f:
-                    f.write(wheel.get_data(member))
+            there = os.path.join(run_dir, "wheel")
+            with ZipFile(os.path.join(folder, name)) as wheel:
+                wheel.extractall(there)
             others = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = f"{there}:{others}" if others else there
-
-
-def _end(agent: Agent, lead: Leader | None, number: int, asker: str) -> None:
-    if lead:
-        lead.wait_for_nobody()
-    agent.end_on_signal(number, asker)
 
 
 def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Seals | None) -> dict[str, Any]:

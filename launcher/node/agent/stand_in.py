@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from .. import messages
 
 MAX_REPORT_BYTES = 4096  # of a container's last message
+# Events in words for people; docs/events.md lists the kinds.
+_WORDS = {
+    "line": "{process} | {text}",
+    "note": "pslaunch | {text}",
+    "ending": "pslaunch | ending the job: {why}",
+    "gap": "pslaunch | {process}: {bytes} bytes are left out here; its log is complete",
+    "end": "pslaunch | ended with {code} after {elapsed_s:.1f} s: {reason}",
+}
 
 
 class StandIn:
@@ -48,27 +56,23 @@ class StandIn:
         path = os.path.join(folder, PACKAGE)
         supply = Archive(loop, path, os.path.join(run_dir, "package")) if begun.packed else None
         self._package = ToHead(loop, self._line, supply, lambda why: self._end(codes.NODE_LOST, why))
-        placed = job.place(begun.plan, begun.plan.nodes)
-        self._line.send(
-            {
-                "type": "lead",
-                "placed": job.to_data(placed),
-                "secret": secret.hex(),
-                "detach": False,
-                "supplies": begun.packed,
-            }
-        )
+        self._line.send({
+            "type": "lead", "placed": job.to_data(job.place(begun.plan, begun.plan.nodes)),
+            "secret": secret.hex(), "detach": False, "supplies": begun.packed,
+        })  # fmt: skip
 
     def _hear(self, m: Message) -> None:
-        if m["type"] == "leading" and m["port"] != self._begun.port:
-            self._end(codes.SERVICE, f"port {self._begun.port}, at which other nodes dial, is not free")
+        begun = self._begun
+        if m["type"] == "leading" and m["port"] != begun.port:
+            self._end(codes.SERVICE, f"port {begun.port}, at which other nodes dial, is not free")
         elif m["type"] == "leading":
-            begun = self._begun
             self._line.send({"type": "expect", "limit_s": begun.wait_timeout_s})
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
             self._line.send({"type": "follow", "cursor": 0})
         elif m["type"] == "events":
-            self._write([line for event in m["events"] for line in self._show(event)])
+            self._write([_WORDS[e["event"]].format_map(e) for e in m["events"] if e["event"] in _WORDS])
+            for end in [e for e in m["events"] if e["event"] == "end"]:
+                self._report(end)
         elif m["type"] == "refused":
             self._end(int(m["code"]), str(m["text"]))
         elif m["type"] == "over":
@@ -82,20 +86,6 @@ class StandIn:
         self.code = code if self.code is None else self.code
         self._package.close()
         self._line.close()
-
-    def _show(self, e: dict[str, Any]) -> Iterator[str]:
-        """Yield the words of an event, for people; `docs/events.md` lists the kinds."""
-        if e["event"] == "line":
-            yield f"{e['process']} | {e['text']}"
-        elif e["event"] == "note":
-            yield f"pslaunch | {e['text']}"
-        elif e["event"] == "ending":
-            yield f"pslaunch | ending the job: {e['why']}"
-        elif e["event"] == "gap":
-            yield f"pslaunch | {e['process']}: {e['bytes']} bytes are left out here; its log is complete"
-        elif e["event"] == "end":
-            yield f"pslaunch | ended with {e['code']} after {e['elapsed_s']:.1f} s: {e['reason']}"
-            self._report(e)
 
     def _write(self, lines: Sequence[str]) -> None:
         """Write lines by one call, unless their reader is slow: the job never waits for it."""

@@ -9,10 +9,10 @@ from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
 from ..line.wire import NONSENSE
-from ..link import Failure
+from ..link import JobFailure
 from ..listing import show_few
 from ..loop import Aside, Loop
-from ..shapes import check, is_count, is_port
+from ..shapes import check_shape, is_count, is_port
 from .data_shards import DataShards
 from .manifest import MAX_NAMED
 from .routes import PASS_ON_BYTES, Fetch, Routes, Send
@@ -110,7 +110,7 @@ class Dispatch:
 
     def _fail(self, e: Exception) -> None:
         code, text = codes.explain_failure(e)
-        self._desk.fail(Failure("the package", 0, code, text))
+        self._desk.fail(JobFailure("the package", 0, code, text))
 
     def on_lacks(self, link: Link, m: LacksMsg) -> None:
         """Send what a node requests, or let another node send it."""
@@ -147,13 +147,13 @@ class Dispatch:
 
     def on_serving(self, link: Link, m: ServingMsg) -> None:
         """Use a node that has the package and listens."""
-        check(m["port"], is_port, "port")
+        check_shape(m["port"], is_port, "port")
         self._obey(self._sources.note_serving(link.node.id, m["port"]))
 
     def on_filling(self, link: Link, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
         node = link.node.id
-        check(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
+        check_shape(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
         self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
         state = "waiting" if self._sources.is_waiting(node) else str(m["state"])
         source = self._sources.get_server(node)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check, is_code, is_failure_code, is_name, is_number
+from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -55,12 +55,12 @@ _OF_ALL = {"nodes": int, "elapsed_s": is_number}
 
 def check_event(event: Event) -> None:
     """Raise ValueError for an event that no view could show; unknown kinds are accepted."""
-    check(event, {"n": int, "time": is_number, "event": is_name}, "an event")
+    check_shape(event, {"n": int, "time": is_number, "event": is_name}, "an event")
     kind = event["event"]
-    check(event, _SHAPES.get(kind, {}), kind)
-    check(event, _SHAPES.get(f"{kind} {event.get('state')}", {}), kind)
+    check_shape(event, _SHAPES.get(kind, {}), kind)
+    check_shape(event, _SHAPES.get(f"{kind} {event.get('state')}", {}), kind)
     if kind == "dispatch":
-        check(event, _OF_ALL if event["node"] is None else _OF_NODE, kind)
+        check_shape(event, _OF_ALL if event["node"] is None else _OF_NODE, kind)
     elif kind == "end" and event["failure"] and not event["code"]:
         raise ValueError("a job that has failed can't end with 0")
 

@@ -15,10 +15,10 @@ from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
 from ..line.wire import Message, MessageLine, Output
-from ..link import Failure, Link
+from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
-from ..shapes import check, fits, is_code, is_failure_code
+from ..shapes import check_shape, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, Event, EventLog
 from .output import OutputOfAll
@@ -104,7 +104,7 @@ class Head:
 
     def lose_carrier(self, name: str, why: str, *, killed: bool) -> None:
         """End the job without the carrier of its agents; a program may explain the end of one not killed."""
-        failure = Failure(name, 0, codes.NODE_LOST, f"was lost: {why}")
+        failure = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}")
         self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
         self._decide()
 
@@ -192,20 +192,21 @@ class Head:
 
     # --- starting ---
 
-    def start(self, bound: job.Bound) -> None:
+    def start(self, starts: Sequence[messages.StartMsg]) -> None:
         """Order the start of every program."""
-        starts: dict[int, list[job.Start]] = {node: [] for node in self.links}
-        for start in bound.starts:
-            starts[start.node].append(start)
-            self._supervisor.note_start(start.key)
+        of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
+        addrs = tuple(node.addr for node in self.placed.nodes)
+        for process, start in zip(self.placed.processes, starts):
+            of_nodes[process.node].append(start)
+            self._supervisor.note_start(process.key)
         for link in self.links.values():
             self.tell("node", node=link.node.id, state="ready", text=link.host)
-            numbers = {s.key: self._numbers[s.key] for s in starts[link.node.id]}
+            numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
             link.line.send(
-                {"type": "begin", "workspace": link.node.workspace, "nodes": bound.addrs, "numbers": numbers}
+                {"type": "begin", "workspace": link.node.workspace, "nodes": addrs, "numbers": numbers}
             )
-            for start in starts[link.node.id]:
-                link.line.send(start.to_data())
+            for start in of_nodes[link.node.id]:
+                link.line.send(start)
 
     @property
     def has_setup(self) -> bool:
@@ -224,7 +225,7 @@ class Head:
         """True once the job ends or has failed."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
         self._supervisor.note_failure(failure, self._loop.now())
         self._loop.call_after(0.0, self._decide)  # perhaps not caused by a message
@@ -241,7 +242,7 @@ class Head:
         key = str(m["key"])
         member = self._supervisor.members.get(key)
         what = key if member else link.name
-        check(m["code"], is_failure_code, "code")
+        check_shape(m["code"], is_failure_code, "code")
         code, text, advice = int(m["code"]), str(m["text"]), ""
         if code == codes.TERM and not member:
             self.stop(signal.SIGTERM, text, code)
@@ -250,13 +251,13 @@ class Head:
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", self._lost_advice
         log = member.log if member else ""
-        failure = Failure(what, link.node.id, code, text, log=log, advice=advice)
+        failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_failure(failure, self._loop.now())
         link.line.send({"type": "noted"})
 
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost the process that its scheduler had started for it, which was ended from outside"
-        failure = Failure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
+        failure = JobFailure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
@@ -272,7 +273,7 @@ class Head:
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
         key, written = str(m["key"]), int(m["written"])
         tail = tuple(str(line)[: logs.MAX_LINE_CHARS] for line in m["tail"][: logs.TAIL_LINES])
-        check(m["code"], is_failure_code if m["signal"] else is_code, "code")
+        check_shape(m["code"], is_failure_code if m["signal"] else is_code, "code")
         how = Exit(int(m["code"]), str(m["signal"]), bool(m["asked"]), bool(m["oom"]), tail)
         if m["ahead"]:
             if key in self._numbers:

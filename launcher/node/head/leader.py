@@ -182,7 +182,7 @@ class Leader:
             check=self._check,
             admit=self._admit,
             note_refusal=lambda why: self._warn(f"refused a connection: {why}"),
-            port=job.choose_gate_port(placed),
+            port=job.choose_head_port(placed),
         )
         self._listen()
         path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")

@@ -14,9 +14,9 @@ from pslaunch.runtime.shared.env import PSERVER
 
 from .. import codes, job
 from ..line import reach
-from ..link import Failure, Round
+from ..link import JobFailure, Round
 from ..logs import ADVICE_MARK
-from ..shapes import check, is_failure_code, is_port
+from ..shapes import check_shape, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from .. import messages
@@ -163,7 +163,7 @@ class Startup:
     # all addresses of a machine, which may be several nodes.
 
     def on_opened(self, link: Link, m: messages.OpenedMsg) -> None:
-        check(m["port"], is_port, "port")
+        check_shape(m["port"], is_port, "port")
         link.door = m["port"]
         self._take_answer(link, m)
 
@@ -194,7 +194,7 @@ class Startup:
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )
-            self._desk.fail(Failure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
+            self._desk.fail(JobFailure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
             return
         if self._desk.placed.plan.port:
             self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs), "shut")
@@ -214,7 +214,7 @@ class Startup:
         self._bound_ports = job.propose_ports(placed, self._port, self._other_port)
         if max((p for ports in self._bound_ports.values() for p in ports), default=0) > 65535:
             text = f"needs ports beyond 65535 from {self._port} on"
-            self._desk.fail(Failure("the job", 0, codes.SERVICE, text))
+            self._desk.fail(JobFailure("the job", 0, codes.SERVICE, text))
             return
         self._refused_ports = False
         # The holder of a port is slow to find, and matters only in a last proposal.
@@ -231,7 +231,7 @@ class Startup:
         self._ask_all(make_order, self._start_or_propose, "bound", "busy")
 
     def on_busy(self, link: Link, m: messages.BusyMsg) -> None:
-        check(m["port"], is_port, "port")
+        check_shape(m["port"], is_port, "port")
         given = self._desk.placed.plan.port is not None and str(m["key"]).startswith(PSERVER)
         by = f", held by {m['holder']}" if m["holder"] else ""
         if given or not m["busy"] or self._port_tries >= PORT_TRIES:
@@ -254,13 +254,9 @@ class Startup:
             self._propose_ports()
             return
         placed, links = self._desk.placed, self._desk.links
-        facts = job.Facts(
-            tuple(n.addr for n in placed.nodes),
-            tuple(links[n.id].run_dir for n in placed.nodes),
-            self._bound_ports,
-        )
+        facts = job.Facts(tuple(links[n.id].run_dir for n in placed.nodes), self._bound_ports)
         self._desk.start(job.bind(placed, facts))
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:
-        check(m["code"], is_failure_code, "code")
+        check_shape(m["code"], is_failure_code, "code")
         self._desk.fail(link.make_failure(m["code"], str(m["text"])))

@@ -12,8 +12,8 @@ from typing import NamedTuple, Union
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from .. import codes
-from ..ending import NEVER, Ending, Signal
-from ..link import Failure
+from ..ending import NEVER, Shutdown, Signal
+from ..link import JobFailure
 
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
@@ -65,7 +65,7 @@ class Result(NamedTuple):
 
     code: int
     reason: str
-    failure: Failure | None = None
+    failure: JobFailure | None = None
 
 
 class Supervisor:
@@ -75,17 +75,17 @@ class Supervisor:
         """`server`: bundled, script or none."""
         self.members, self.grace_s, self.server = members, grace_s, server
         self.why = ""  # why the ending began
-        self.failure: Failure | None = None
+        self.failure: JobFailure | None = None
         self.result: Result | None = None
         self._failed_s = NEVER
         self._stopped_by = 0
         self._asked = False  # by a signal; then the next one is the second
-        self._endings: list[Ending] = []
+        self._endings: list[Shutdown] = []
         self._ending_all = False
         self.alive: dict[str, str] = {}  # roles of processes started and not ended
         self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
         self._connected: set[str] = set()  # trainers connected to the pservers
-        self._secondary: list[Failure] = []  # which a program's failure may explain
+        self._secondary: list[JobFailure] = []  # which a program's failure may explain
         self._absent: list[str] = []  # trainers that ended with 0 and never connected
         self._retire_s = NEVER  # limit for pservers to end by themselves after training
 
@@ -138,7 +138,7 @@ class Supervisor:
             if member.node == node:
                 self._remove(key)
         self.note_failure(
-            Failure(f"node {node} ({name})", node, codes.NODE_LOST, f"was lost: {reason}", advice=advice),
+            JobFailure(f"node {node} ({name})", node, codes.NODE_LOST, f"was lost: {reason}", advice=advice),
             now_s,
         )
 
@@ -161,7 +161,7 @@ class Supervisor:
         ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
         return ended_well and self.server == "script" and self.members[key].role == PSERVER
 
-    def note_loss(self, failure: Failure, now_s: float, *, secondary: bool) -> None:
+    def note_loss(self, failure: JobFailure, now_s: float, *, secondary: bool) -> None:
         """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
 
         secondary: any other failure within a second explains it.
@@ -234,7 +234,7 @@ class Supervisor:
         in_hand = {key for ending in self._endings for key in ending.keys}
         rest = {key: role for key, role in roles.items() if key not in in_hand}
         if rest:
-            self._endings.append(Ending(rest, self.grace_s, now_s))
+            self._endings.append(Shutdown(rest, self.grace_s, now_s))
 
     def _remove(self, key: str) -> None:
         self.alive.pop(key, None)
@@ -243,7 +243,7 @@ class Supervisor:
         for ending in self._endings:
             ending.remove(key)
 
-    def note_failure(self, failure: Failure, now_s: float) -> None:
+    def note_failure(self, failure: JobFailure, now_s: float) -> None:
         """Note a failure: the first counts, or its explanation within a second."""
         if self._stopped_by and not self.failure:
             return  # failures after a user's request are not the reason of the end
@@ -252,7 +252,7 @@ class Supervisor:
         elif self._rank(failure) < self._rank(self.failure) and now_s <= self._failed_s + LOOK_FURTHER_S:
             self.failure = failure
 
-    def _rank(self, failure: Failure) -> int:
+    def _rank(self, failure: JobFailure) -> int:
         """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
 
         They explain a secondary loss too (2). A pserver, or a trainer blamed by it (2), explains trainers
@@ -299,7 +299,7 @@ class Supervisor:
         if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
             self.failure = self._make_failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
 
-    def _make_failure(self, key: str, text: str) -> Failure:
+    def _make_failure(self, key: str, text: str) -> JobFailure:
         member = self.members[key]
         end = member.exit or Exit(0)
         advice = _find_advice(end)
@@ -315,8 +315,8 @@ class Supervisor:
         if code == codes.PEER and member.blames in self.members:
             other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
             advice = "see its log; if it is only slow, give a longer --stall_timeout"
-            return Failure(member.blames, other.node, code, text, log=other.log, advice=advice)
-        return Failure(key, member.node, code, text, end.signal, member.log, end.tail, advice)
+            return JobFailure(member.blames, other.node, code, text, log=other.log, advice=advice)
+        return JobFailure(key, member.node, code, text, end.signal, member.log, end.tail, advice)
 
 
 def _find_advice(end: Exit) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
-from ..shapes import check, is_code, is_name, is_number
+from ..listing import replace_file, write_text
+from ..shapes import check_shape, is_code, is_name, is_number
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -73,10 +74,8 @@ class Record:
         if self._path:
             try:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                beside = f"{self._path}.{os.getpid()}"
-                with open(beside, "w", encoding="utf-8") as f:
-                    json.dump(self._fixed | changing, f)
-                os.replace(beside, self._path)
+                text = json.dumps(self._fixed | changing)
+                replace_file(self._path, f"{self._path}.{os.getpid()}", [text])
             except OSError as e:
                 return f"{self._path}: {e.strerror}"
         return ""
@@ -95,8 +94,7 @@ def name_secret(pointer: str) -> str:
 def write_secret(path: str, secret: str) -> None:
     """Keep a secret for later shells of this user. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as f:
-        f.write(secret)
+    write_text(path, secret, 0o600)
 
 
 def remove_secret(pointer: str) -> None:
@@ -129,11 +127,9 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
 
 
 def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    with contextlib.suppress(OSError):
-        with open(path, "rb") as f:
-            text = f.read()
+    with contextlib.suppress(OSError), open(path, "rb") as f:
         try:
-            return [{**parse_record(text), "path": path}]
+            return [{**parse_record(f.read()), "path": path}]
         except (ValueError, RecursionError) as e:
             tell(f"{path} is not a record of a job, and is left out: {e}")
     return []
@@ -142,8 +138,8 @@ def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[J
 def parse_record(text: str | bytes) -> JobRecord:
     """Return the record in a text, or raise ValueError."""
     r = json.loads(text)
-    check(r, {"state": str}, "a record")
-    check(r, _POINTER if is_pointer(r) else _RECORD, "a record")
+    check_shape(r, {"state": str}, "a record")
+    check_shape(r, _POINTER if is_pointer(r) else _RECORD, "a record")
     return cast("JobRecord", r)
 
 

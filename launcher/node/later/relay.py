@@ -14,7 +14,7 @@ import io
 import itertools
 import json
 import os
-import selectors
+import select
 import socket
 import struct
 import tarfile
@@ -32,32 +32,27 @@ LENGTH = struct.Struct("<I")
 HASH_BYTES = 16
 NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
 NAMES_SHOWN = 3  # shown of many
-# Commands of users that need these modes.
-COMMANDS = {"records": "jobs", "read": "logs", "pack": "fetch", "results": "fetch"}
 
 
 def main(mode: str, words: Sequence[str]) -> int:
     """Run one of the modes and return its exit code."""
+    command = mode
     try:
         if mode == "relay":
             return relay(words[0] if words[0].startswith("/") else find_socket(words[0]))
-        answer = AnswerWriter()
-        modes: dict[str, Callable[..., None]] = {
-            "records": write_records,
-            "read": write_file,
-            "pack": pack_logs,
-            "results": pack_results,
-        }
-        modes[mode](answer, *words)
+        answer, (command, write) = AnswerWriter(), MODES[mode]
+        _check_owner(*words)
+        write(answer, *words)
+        _check_owner(*words)  # another job may have begun meanwhile
         answer.finish()
         return 0
     except OthersFiles as e:
-        complain(f"{COMMANDS[mode]}: {e}")
+        complain(f"{command}: {e}")
         return codes.IO
     except BrokenPipeError:
         return 0
     except OSError as e:
-        complain(f"{COMMANDS.get(mode, mode)}: {e.filename or ' '.join(words)}: {e.strerror}")
+        complain(f"{command}: {e.filename or ' '.join(words)}: {e.strerror}")
         return codes.IO
 
 
@@ -69,16 +64,14 @@ def find_socket(job_id: str) -> str:
 
 def relay(path: str) -> int:
     """Carry bytes between standard input and output and a Unix socket, until either side closes."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, selectors.DefaultSelector() as selector:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(path)
-        selector.register(0, selectors.EVENT_READ)
-        selector.register(sock, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
-                data = os.read(key.fd, ANSWER_PIECE_BYTES)
+            for fd in select.select([0, sock.fileno()], [], [])[0]:
+                data = os.read(fd, ANSWER_PIECE_BYTES)
                 if not data:
                     return 0
-                if key.fd == 0:
+                if fd == 0:
                     sock.sendall(data)
                 else:
                     write_all(1, data)
@@ -143,12 +136,10 @@ def write_records(answer: AnswerWriter) -> None:
             answer.write(json.dumps(r).encode() + b"\n")
 
 
-def write_file(answer: AnswerWriter, path: str, *whose: str) -> None:
-    _check_owner(path, *whose)
+def write_file(answer: AnswerWriter, path: str, *_whose: str) -> None:
     with open(os.path.expanduser(path), "rb") as f:
         while data := f.read(ANSWER_PIECE_BYTES):
             answer.write(data)
-    _check_owner(path, *whose)  # another job may have begun meanwhile
 
 
 def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
@@ -156,25 +147,23 @@ def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
 
     Every job makes this folder: FileNotFoundError is raised if it is gone.
     """
-    _check_owner(path, *whose)
     os.stat(os.path.expanduser(path))
     others = [".pslaunch", "nodefile"]
     if f"{path}/.pslaunch" in whose:
         others.append("output")
     with contextlib.suppress(OSError, IndexError):
         others += (x for x in os.listdir(os.path.expanduser(whose[0])) if x.startswith("node-"))
-    pack_folder(answer, path, *whose, without=others)
+    pack_folder(answer, path, without=others)
 
 
 def pack_folder(
-    answer: AnswerWriter, path: str, *whose: str, before: Collection[str] = (), without: Collection[str] = ()
+    answer: AnswerWriter, path: str, *, before: Collection[str] = (), without: Collection[str] = ()
 ) -> None:
     """Write a folder as a tar stream, every name with its content; an empty one where there is no folder.
 
     Left out are entries of `before`, lines of `list_folder`, top folders named in `without`, and files that
     vanish meanwhile. An entry of the type NOTES at the end names left out and cut files in lines for people.
     """
-    _check_owner(path, *whose)
     path = os.path.expanduser(path)
     told: dict[str, list[str]] = {}
     with tarfile.open(fileobj=answer, mode="w|") as archive:
@@ -208,13 +197,21 @@ def pack_folder(
             info = tarfile.TarInfo("notes")
             info.type, info.size = NOTES, len(data)
             archive.addfile(info, io.BytesIO(data))
-    _check_owner(path, *whose)
 
 
 def pack_results(answer: AnswerWriter, path: str, *whose: str) -> None:
     """Pack files that are new or changed since the job began; all if the earlier state is unknown."""
     before = _read_state(EARLIER, *whose)
-    pack_folder(answer, path, *whose, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
+    pack_folder(answer, path, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
+
+
+# By mode: the user's command that needs it, and its function.
+MODES: dict[str, tuple[str, Callable[..., None]]] = {
+    "records": ("jobs", write_records),
+    "read": ("logs", write_file),
+    "pack": ("fetch", pack_logs),
+    "results": ("fetch", pack_results),
+}
 
 
 class Padded(io.BufferedReader):
@@ -233,13 +230,11 @@ def is_here(*whose: str) -> bool:
     return any(line.strip() == whose[1] for line in _read_state(OWNER, *whose)[:1])
 
 
-def _check_owner(path: str, *whose: str) -> None:
+def _check_owner(path: str = "", *whose: str) -> None:
     """Raise OthersFiles where the files belong to another job; files without an owner pass."""
     for line in _read_state(OWNER, *whose)[:1]:
-        if line.strip() != whose[1]:
-            raise OthersFiles(
-                f"{path} now has the files of job {line.strip()}, no longer those of {whose[1]}"
-            )
+        if (job_id := line.strip()) != whose[1]:
+            raise OthersFiles(f"{path} now has the files of job {job_id}, no longer those of {whose[1]}")
 
 
 def _read_state(name: str, *whose: str) -> list[str]:

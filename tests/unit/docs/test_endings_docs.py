@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 from pslaunch.backends import carried, leash
@@ -21,10 +22,13 @@ from pslaunch.runtime.shared.env import INIT_ARGS
 from support.pages import rows, section, words
 
 PAGE = "endings.md"
+NAMED = re.compile(r"^[A-Z]\w* = (\d+)  # (.+)$", re.MULTILINE)
+MEANINGS = {int(code): meaning for code, meaning in NAMED.findall(inspect.getsource(codes))}
 
 
 def test_codes_and_their_meanings() -> None:
-    assert {int(code): meaning for code, meaning in rows(PAGE, "Exit codes")} == codes.MEANINGS
+    assert {int(code): meaning for code, meaning in rows(PAGE, "Exit codes")} == MEANINGS
+    assert {n for n in vars(codes).values() if isinstance(n, int)} == {*MEANINGS, codes.SIGNAL_BASE}
 
 
 def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_the_options_are_there() -> None:
 
 
 def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
-    known = {str(code) for code in codes.MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
+    known = {str(code) for code in MEANINGS} | {"126", "127", "137", "128+n", "the program's own"}
     assert procs.KILL_LIMIT_S <= ending.KILL_WAIT_S
     look, kill = (f"{s:g} s" for s in (supervisor.LOOK_FURTHER_S, ending.KILL_WAIT_S))
     bounds = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import job
-from pslaunch.node.job import Count, Facts, Limits, Node, Plan, Role
+from pslaunch.node.job import Count, Facts, Node, Plan, Role
 from pslaunch.runtime.shared import env
 
 
@@ -17,23 +17,14 @@ def node(i: int, addr: str = "127.0.0.1", ranks: int = 1) -> Node:
     return Node(i, f"n{i}", addr, f"/ws{i}", f"/ws{i}/log", f"/ws{i}/output", f"/ws{i}/.pslaunch", ranks)
 
 
-def plan(
-    *, server: str = "bundled", pservers: Count, trainers: Count, nodes: int = 1, port: int | None = None
-) -> Plan:
-    return Plan(
-        job_id="demo-1", name="demo", epoch=0, backend="local", server=server, why="given",
-        roles=(
-            Role("pserver", pservers, ("serve",)),
-            Role("trainer", trainers, ("python", "train.py", "a b", "$x")),
-        ),
-        port=port, ports_num=2, ports_num_for_sparse=1, trainer_count=1, use_gpu=False, added_env={},
-        flags={}, limits=Limits(5.0, 30.0, 60.0, None, 60.0), nodes=tuple(node(i) for i in range(nodes)),
-    )  # fmt: skip
+def plan(*, server: str = "bundled", pservers: Count, trainers: Count) -> Plan:
+    argv = ("python", "train.py", "a b", "$x")
+    roles = (Role("pserver", pservers, ("serve",)), Role("trainer", trainers, argv))
+    return Plan(job_id="demo-1", server=server, roles=roles, ports_num=2, ports_num_for_sparse=1)
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 9))
 def test_nodes_that_have_ranks_get_the_trainers_of_these(ranks: list[int], homes: list[int], n: int) -> None:
-    """Every rank runs where it was counted, whatever the order in which the nodes came."""
     own = [tuple(rank for rank, home in zip(ranks, homes, strict=True) if home == i) for i in range(4)]
     nodes = [node(i)._replace(trainers=own[i]) for i in range(4)]
     for trainers in (Count("per_rank", 1), Count("total", 6)):
@@ -95,9 +86,8 @@ def test_no_two_processes_of_an_address_share_a_port(
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"127.0.0.{i % 2 + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 7164 + further)
-    owner = {x.key: where.nodes[x.node].addr for x in where.processes} | dict.fromkeys(
-        (job.GLOO, job.MASTER), where.nodes[0].addr
-    )
+    owner = dict.fromkeys((job.GLOO, job.MASTER), where.nodes[0].addr)
+    owner |= {x.key: where.nodes[x.node].addr for x in where.processes}
     used = [(owner[key], port) for key, values in ports.items() for port in values]
     assert len(used) == len(set(used))
     assert [port for _, port in used].count(ports[job.MASTER][0]) == 1  # at whatever address
@@ -106,12 +96,11 @@ def test_no_two_processes_of_an_address_share_a_port(
 
 
 def test_trainers_without_pservers_have_ports_of_their_own() -> None:
-    """Other frameworks need a port where their ranks meet: that of trainer 0 is free, unlike a fixed one."""
     p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 3))
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
     assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,), "master": (20002,)}
-    contract = job.bind(where, Facts(("10.0.0.1", "10.0.0.2"), ("/run", "/run"), ports)).starts[1].contract
+    contract = job.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
     assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
     assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
 
@@ -124,35 +113,33 @@ def test_the_runtime_reads_the_endpoints_that_the_launcher_wrote(
     p = p._replace(ports_num=dense, ports_num_for_sparse=sparse)
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(nodes)])
     ports = job.propose_ports(where, 7164, 20000)
-    bound = job.bind(
-        where, Facts(tuple(n.addr for n in where.nodes), tuple("/run" for _ in where.nodes), ports)
-    )
-    trainer = bound.starts[-1].contract
+    starts = job.bind(where, Facts(("/run",) * nodes, ports))
+    trainer = starts[-1]["contract"]
     args = env.read_init_args(trainer)
     endpoints = env.list_pserver_endpoints(
         args["pservers"], args["port"], args["ports_num"], args["ports_num_for_sparse"]
     )
     listed = trainer["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
     assert [f"{host}:{port}" for host, port in endpoints] == listed
-    for start in bound.starts[:-1]:
-        own = f"{start.contract['POD_IP']}:{start.contract['PADDLE_PORT']}"
-        assert listed[int(start.contract["PSLAUNCH_RANK"])] == own
+    for start in starts[:-1]:
+        own = f"{start['contract']['POD_IP']}:{start['contract']['PADDLE_PORT']}"
+        assert listed[int(start["contract"]["PSLAUNCH_RANK"])] == own
 
 
 def test_torch_variables_of_the_user_win() -> None:
     given = {"MASTER_PORT": "29500", "RANK": "7"}
     p = plan(pservers=Count("total", 1), trainers=Count("total", 1))._replace(added_env=given)
     where = job.place(p, [node(0)])
-    trainer = job.bind(where, Facts.make_symbolic(where)).starts[-1]
-    assert {**trainer.added_env, **trainer.contract}.items() >= given.items()
-    assert trainer.contract["MASTER_ADDR"] == "127.0.0.1"
+    trainer = job.bind(where, Facts.make_symbolic(where))[-1]
+    assert {**trainer["added_env"], **trainer["contract"]}.items() >= given.items()
+    assert trainer["contract"]["MASTER_ADDR"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("server", ["bundled", "script"])
 def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     p = plan(server=server, pservers=Count("total", 1), trainers=Count("total", 1))
     where = job.place(p, [node(0)])
-    start = job.bind(where, Facts.make_symbolic(where)).starts[0]
-    assert start.keep_ports == (server == "bundled")
-    assert (start.argv == ("serve",)) == (server == "script")
-    assert bool(start.contract["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")
+    start = job.bind(where, Facts.make_symbolic(where))[0]
+    assert start["keep_ports"] == (server == "bundled")
+    assert (start["argv"] == ["serve"]) == (server == "script")
+    assert bool(start["contract"]["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")

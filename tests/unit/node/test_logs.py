@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,12 +35,18 @@ def test_noise_never_crashes_and_holds_no_control_characters(noise: bytes) -> No
         assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in text.text)
 
 
-def test_a_line_without_end_comes_last() -> None:
-    assert split([b"one\ntwo"]) == [LogLine("one"), LogLine("two")]
-
-
-def test_crlf_is_a_line_end_also_when_cut_in_two() -> None:
-    assert split([b"one\r", b"\ntwo\r\n"]) == [LogLine("one"), LogLine("two")]
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        pytest.param([b"one\ntwo"], ["one", "two"], id="a line without end"),
+        pytest.param([b"one\r", b"\ntwo\r\n"], ["one", "two"], id="CRLF, cut in two"),
+        pytest.param(
+            [b"\rone\n\r\rtwo\n", b"\r", b"three\n"], ["one", "two", "three"], id="CR before a line"
+        ),
+    ],
+)
+def test_lines_are_found(pieces: list[bytes], lines: list[str]) -> None:
+    assert split(pieces) == [LogLine(line) for line in lines]
 
 
 def test_overwritten_text_is_left_out_except_one_state_every_few_seconds() -> None:
@@ -52,14 +59,6 @@ def test_overwritten_text_is_left_out_except_one_state_every_few_seconds() -> No
     assert splitter.feed(b"\r100%\n")[-1] == LogLine("100%")
 
 
-def test_a_carriage_return_before_a_line_shows_no_empty_one() -> None:
-    assert split([b"\rone\n\r\rtwo\n", b"\r", b"three\n"]) == [
-        LogLine("one"),
-        LogLine("two"),
-        LogLine("three"),
-    ]
-
-
 def test_missing_output_begins_and_ends_between_lines() -> None:
     stream = Stream(lambda: 0.0)
     assert stream.feed(0, b"one\ntw") == [LogLine("one")]
@@ -67,12 +66,6 @@ def test_missing_output_begins_and_ends_between_lines() -> None:
     assert stream.feed(108, b"\nfive\nsi") == [109 - 4, LogLine("five")]
     assert stream.end(116) == [LogLine("si")]
     assert stream.end(120) == [4]
-
-
-def test_gap_lasts_until_a_line_ends() -> None:
-    stream = Stream(lambda: 0.0)
-    assert stream.feed(0, b"on") == [] == stream.feed(50, b"rest")
-    assert stream.end(54) == [54]
 
 
 def test_partly_shown_line_ends_before_a_gap() -> None:

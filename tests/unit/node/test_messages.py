@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 import typing
 from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
 
 import pslaunch
 from pslaunch.node import messages
@@ -72,37 +69,6 @@ def test_each_message_is_of_one_side_at_least() -> None:
     unions = ("ToAgent", "OfCheck", "OfAgent", "OfObserver", "ToObserver")
     sides = {m.__name__ for name in unions for m in typing.get_args(getattr(messages, name))}
     assert sides == set(PAGE) - {"HelloMsg", "DialMsg"}
-
-
-WRONG = """
-from pslaunch.node import messages
-from pslaunch.node.line.wire import MessageLine
-
-def send(line: MessageLine[messages.OfAgent]) -> None:
-    line.send({"type": "started", "key": "trainer/0", "pid": 7})
-    line.send({"type": "started", "key": "trainer/0", "pit": 7})
-    line.send({"type": "started", "key": "trainer/0"})
-    line.send({"type": "begin", "workspace": "", "nodes": (), "numbers": {}})
-
-def take(m: messages.StartedMsg) -> tuple[str, str]:
-    return m["key"], m["kye"]
-"""
-
-
-@pytest.mark.slow
-def test_misspelt_key_is_an_error_of_its_sender_and_its_receiver(tmp_path: Path) -> None:
-    root = Path(__file__).parents[3]
-    tree = tmp_path / "tree"
-    (tree / "pslaunch").mkdir(parents=True)
-    for name in ("__init__.py", "node"):
-        (tree / "pslaunch" / name).symlink_to(root / "launcher" / name)
-    (tree / "pslaunch/runtime").symlink_to(root / "runtime")
-    (tmp_path / "wrong.py").write_text(WRONG)
-    argv = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "wrong.py"]
-    environ = {**os.environ, "MYPYPATH": str(tree)}
-    done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if line.startswith("wrong.py:")}
-    assert found == {7, 8, 9, 12}, done.stdout + done.stderr
 
 
 def test_nothing_imports_the_page_when_it_runs() -> None:

@@ -25,15 +25,17 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def test_all_listen_and_are_given_back() -> None:
+@pytest.mark.parametrize("addr", ["127.0.0.1", "::1"])
+def test_all_listen_and_are_given_back(addr: str) -> None:
     wanted = {"pserver/0": [free_port()], "gloo": [free_port()]}
-    held = bind_all("127.0.0.1", wanted)
+    held = bind_all(addr, wanted)
     for key, numbers in wanted.items():
         assert [s.getsockname()[1] for s in held[key]] == numbers
-        socket.create_connection(("127.0.0.1", numbers[0])).close()
+        socket.create_connection((addr, numbers[0])).close()
     close_all(held)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", wanted["gloo"][0]))
+        socket.create_connection((addr, wanted["gloo"][0]))
+    assert find_holder(addr, wanted["gloo"][0]) == ""
 
 
 def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> None:
@@ -69,12 +71,6 @@ def test_an_address_that_is_not_ours_is_no_busy_port() -> None:
     assert not e.value.busy
 
 
-def test_ports_of_ipv6_addresses_are_bound() -> None:
-    held = bind_all("::1", {"pserver/0": [free_port()]})
-    assert held["pserver/0"][0].family == socket.AF_INET6
-    close_all(held)
-
-
 def backlog(sock: socket.socket) -> int:
     """Return the backlog of a listening socket: linux/tcp.h, tcpi_sacked."""
     return int(struct.unpack_from("8B6I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104))[13])
@@ -90,10 +86,6 @@ def test_a_port_keeps_its_backlog_when_it_changes_hands() -> None:
             (adopted,) = ports.adopt([os.dup(sock.fileno())])
             with adopted:
                 assert backlog(adopted) == min(1024, most)
-
-
-def test_nobody_holds_a_free_port() -> None:
-    assert find_holder("127.0.0.1", free_port()) == ""
 
 
 LISTEN = """

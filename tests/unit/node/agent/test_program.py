@@ -7,10 +7,10 @@ import itertools
 import os
 import resource
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from pslaunch.node.messages import ProgramOrder
 
 @contextlib.contextmanager
 def running(
-    tmp_path: Path, *argv: str, lent: Mapping[str, Loan] = {}
+    tmp_path: Path, *argv: str, loan: Loan | None = None
 ) -> Iterator[tuple[Program, MessageLine[Any]]]:
     """Yield a program, and its reporting line, which is not read."""
     loop = Loop()
@@ -33,16 +33,12 @@ def running(
     line: MessageLine[Any] = MessageLine(
         loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None
     )
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    agent = SimpleNamespace(
-        loop=loop, line=line, lent=lent, held={}, trouble=lambda *_: None, program_files=limits
-    )
     order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
-        "argv": list(argv), "keep_ports": False, "added_env": {},
+        "argv": list(argv), "added_env": {},
         "contract": {"PSLAUNCH_PROGRESS": str(tmp_path / "socket")},
     }  # fmt: skip
-    program = Program(cast(Any, agent), 0, order)
+    program = Program(loop, line, 0, order, resource.getrlimit(resource.RLIMIT_NOFILE), loan=loan)
     try:
         yield program, line
     finally:
@@ -52,12 +48,15 @@ def running(
         loop.close()
 
 
+def wait(program: Program) -> int:
+    return os.waitpid(program.process.pid, 0)[1]
+
+
 def test_left_over_process_that_writes_does_not_delay_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path, "echo", "last words") as (program, line):
-        assert program.process is not None
-        _, status = os.waitpid(program.process.pid, 0)
+        status = wait(program)
         left_behind = os.open(f"/proc/self/fd/{program._out}", os.O_WRONLY)
         pieces: list[Output] = []
 
@@ -83,8 +82,7 @@ def test_failure_does_not_wait_for_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, waits: bool, told: list[bool]
 ) -> None:
     with running(tmp_path, "sh", "-c", command) as (program, line):
-        assert program.process is not None
-        _, status = os.waitpid(program.process.pid, 0)
+        status = wait(program)
         while waits and not line.is_behind:
             line.send_output(Output(0, 0, bytes(60_000)))
         sent: list[tuple[bool, bool]] = []
@@ -101,8 +99,7 @@ def test_a_program_may_be_in_the_home_folder_of_the_node(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "python").symlink_to("/bin/true")
     with running(tmp_path, "~/python") as (program, _):
-        assert program.process is not None
-        _, status = os.waitpid(program.process.pid, 0)
+        status = wait(program)
         program.handle_exit(status)
         assert status == 0
 
@@ -112,8 +109,7 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path, "true") as (program, line):
-        assert program.process is not None
-        _, status = os.waitpid(program.process.pid, 0)
+        status = wait(program)
         taken = itertools.count()
         sender = SimpleNamespace(recv=lambda _size: f"batch={next(taken)}".encode(), close=lambda: None)
         sent: list[Any] = []
@@ -139,8 +135,7 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
     loan = Loan(ours, here, lent, cpus[:1])
     show = "env | grep OMPI | sort; grep Cpus_allowed_list /proc/self/status"
     with theirs:
-        with running(tmp_path, "sh", "-c", show, lent={"trainer/0": loan}) as (program, _):
-            assert program.process is not None
+        with running(tmp_path, "sh", "-c", show, loan=loan) as (program, _):
             program.process.wait()
         loan.dismiss(7)
         assert WORD.unpack(theirs.recv(WORD.size)) == (7, False, 0)

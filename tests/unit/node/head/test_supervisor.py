@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import codes
-from pslaunch.node.ending import Ending, Signal
+from pslaunch.node.ending import Shutdown, Signal
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Finish, Member, Supervisor
-from pslaunch.node.link import Failure
+from pslaunch.node.link import JobFailure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
@@ -306,13 +306,13 @@ def test_kill_for_memory_is_reported() -> None:
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
     s.note_not_started("trainer/1")
-    s.note_failure(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
+    s.note_failure(JobFailure("trainer/1", 0, 127, "can't be started"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
 
 
 def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
     s = job()
-    s.note_failure(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
+    s.note_failure(JobFailure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
     for key in ("trainer/0", "trainer/1"):
         s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
@@ -361,7 +361,7 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
 
 
 def test_an_ending_signals_each_process_once_a_kind() -> None:
-    ending = Ending({"trainer/0": "trainer", "pserver/0": "pserver"}, 4.0, 0.0)
+    ending = Shutdown({"trainer/0": "trainer", "pserver/0": "pserver"}, 4.0, 0.0)
     sent = [a for t in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0) for a in ending.decide(t)]
     assert sent == [
         Signal(("trainer/0",), TERM),
@@ -374,7 +374,7 @@ def test_an_ending_signals_each_process_once_a_kind() -> None:
     assert ending.decide(5.5) == [] and ending.over
 
 
-LOSS = Failure("mpirun", 0, codes.NODE_LOST, "was lost: it ended with 1")
+LOSS = JobFailure("mpirun", 0, codes.NODE_LOST, "was lost: it ended with 1")
 
 
 def test_secondary_loss_waits_a_second_for_a_program_that_explains_it() -> None:
