@@ -39,7 +39,7 @@ class MpiFace(Face):
         return OPTIONS
 
     def list_refused(self) -> Mapping[str, str]:
-        from .refused import REFUSED
+        from .options import REFUSED
 
         return REFUSED
 
@@ -70,9 +70,10 @@ class MpiFace(Face):
         return describe_start(reach)
 
     def from_data(self, data: Any) -> MpiReach:
-        from .spec import parse_reach
+        from ..lines import parse_reach
+        from .spec import MpiReach
 
-        return parse_reach(data)
+        return parse_reach(MpiReach, data)
 
 
 FACE = MpiFace()

@@ -49,7 +49,7 @@ def render_script(spec: JobSpec, hostfile: str) -> str:
     trainer = [python if word == PYTHON else word for word in spec.command]
     return _get_template("plain.sh.j2").render(
         hostfile=shlex.quote(hostfile),
-        ranks=spec.site.reach.ranks,
+        ranks=spec.site.reach.agents.ranks,
         variables=_list_variables(spec, hosts[0].name),
         pserver=shlex.join([python, *BUNDLED_PSERVER]),
         trainer=shlex.join(trainer),
