@@ -8,27 +8,22 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan
-from ..options.args import Split
 from ..options.kinds import Value
 from ..options.locate import locate
 from ..options.options import MAX_PROCESSES
 from ..options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
-from ..options.sources import Given
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
 from .carried import CarriedReach
+from .face import CommandLine
 from .gate_of_agents import CarriedAgents
 
 
 def make_carried_spec(
+    line: CommandLine,
     backend: str,
-    given: Given,
-    split: Split,
-    cwd: Path,
-    environ: Mapping[str, str],
     *,
     ranks: int,
     hosts: int,
@@ -38,11 +33,11 @@ def make_carried_spec(
 ) -> JobSpec:
     """Return the job: the given values, and defaults for all others. Raises SpecError.
 
-    cwd: absolute; relative paths of this machine start there; ranks: processes that the carrier starts;
-    hosts: number of nodes, as far as it is known.
+    ranks: processes that the carrier starts; hosts: number of nodes, as far as it is known.
     """
-    draft, options = read_draft(backend, given, environ), read_common_options(given, environ)
-    package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
+    given, split = line.given, line.split
+    draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
+    package, workspace, program = read_package(given, split, lambda: locate(given, split, line.cwd))
     name, folder, logs = read_folders(given, workspace, sent=package is not None)
     server_num = options["server_num"]
     reach = make_reach(
@@ -68,7 +63,7 @@ def make_carried_spec(
             expected=reach.list_expected(),
         ),
         program=program,
-        **read_programs(given, split, logs, cwd),
+        **read_programs(given, split, logs, line.cwd),
         **{**options, "worker_num": worker_num},
     )
     check_install(spec, given)

@@ -218,14 +218,8 @@ def _run_after(after: Sequence[str]) -> None:
     """Run what has to run after the command, if anything."""
     if after:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                after,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=AFTER_S,
-                check=False,
-            )
+            silent = subprocess.DEVNULL
+            subprocess.run(after, stdin=silent, stdout=silent, stderr=silent, timeout=AFTER_S, check=False)
 
 
 class _Leash:

@@ -46,7 +46,7 @@ class MpiFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_mpi_spec
 
-        return make_mpi_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_mpi_spec(line)
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if not line.given.is_set("script"):

@@ -15,7 +15,7 @@ from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
 from ...options.args import find_nearest
 from ..failures import CarrierFailure, FailureTable, Pattern
-from .spec import MpiHost, MpiReach
+from .spec import ROOT_REFUSED, MpiHost, MpiReach
 
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
 # From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
@@ -115,7 +115,7 @@ PATTERNS: Final = tuple(
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),
-        ("attempt to run as root", codes.USAGE, "mpirun refuses to run as root; add --allow-run-as-root"),
+        ("attempt to run as root", codes.USAGE, ROOT_REFUSED),
         (r"(Could not resolve hostname [^\n]+)", codes.HOST,
          "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),
         (r"(Host key for \S+ has changed[^\n]*)", codes.HOST,

@@ -22,15 +22,16 @@ from pslaunch.runtime.shared import nics
 
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
-from ...options.args import Split
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
 from ..carried_spec import make_carried_spec, read_count, read_words
+from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
 from .options import FOR_MPIRUN, REFUSED
 
+ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
 # Words of mpirun that only options of ours may give.
@@ -72,37 +73,31 @@ class MpiReach(NamedTuple):
         return tuple(nodes)
 
 
-def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+def make_mpi_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch mpi`. Raises SpecError or PreflightError."""
-    _check_program_words(split)
+    given, words = line.given, line.split.program_args
+    if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
+        raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
     args = _read_args(given)
-    hosts, ranks = _read_hosts(given, cwd, environ)
-    mpirun, version = find_mpirun(given.read("mpirun"), cwd, environ)
+    hosts, ranks = _read_hosts(given, line.cwd, line.environ)
+    mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
     _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
     spec = make_carried_spec(
+        line,
         "mpi",
-        given,
-        split,
-        cwd,
-        environ,
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
         trainers=Count("total", ranks),
         make_reach=functools.partial(MpiReach, mpirun, version, hosts, args),
     )
-    if given.is_set("dry_run") and os.geteuid() == 0:
-        _check_root(args, environ)
+    allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
+    allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
+    if given.is_set("dry_run") and os.geteuid() == 0 and not allowed:
+        raise SpecError(ROOT_REFUSED)
     return spec
-
-
-def _check_program_words(split: Split) -> None:
-    """Raise SpecError for several programs, as mpirun would take them."""
-    words = split.program_args
-    if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
-        raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
 
 
 # --- Hosts and ranks. ---
@@ -150,13 +145,6 @@ def _check_users(hosts: Sequence[MpiHost]) -> None:
                 f"{host.user}@{host.name} is this machine, where mpirun starts processes as {me}: "
                 f"leave {host.user}@ out, or start the job as {host.user}"
             )
-
-
-def _check_root(args: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise SpecError if mpirun would refuse to run as root."""
-    allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
-    if not allowed and not any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in environ):
-        raise SpecError("mpirun refuses to run as root; add --allow-run-as-root")
 
 
 def _read_file(path: Path, shown: str) -> str:
@@ -208,21 +196,16 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
         raise PreflightError(f"no {text}{place}: {get_one}")
     try:
         done = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_S,
-            check=False,
-            env=environ,
-        )
+            [path, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=ASK_S, check=False, env=environ,
+        )  # fmt: skip
     except OSError as e:
         raise PreflightError(f"{path} can't be started: {e.strerror}; {get_one}") from None
     except subprocess.TimeoutExpired:
         raise PreflightError(f"{path} --version does not end within {ASK_S:.0f} s; {get_one}") from None
-    said = (done.stdout + done.stderr).decode("utf-8", "replace")
-    version = parse_version(said)
+    version = parse_version(done.stdout)
     if version is None or version[0] not in VERSIONS:
-        first = next((line.strip() for line in said.splitlines() if line.strip()), "nothing")
+        first = next((line.strip() for line in done.stdout.splitlines() if line.strip()), "nothing")
         raise PreflightError(f"{path} is not Open MPI 4 or 5: its --version prints {first!r}; {get_one}")
     # With a path, mpirun looks for its daemon in the same folder of the hosts; with a name, in PATH there.
     return path if "/" in text else text, version

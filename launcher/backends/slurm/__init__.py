@@ -48,7 +48,7 @@ class SlurmFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_slurm_spec
 
-        return make_slurm_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_slurm_spec(line)
 
     def check(self, line: CommandLine, spec: JobSpec) -> int:
         from .check import check_partition

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
-from ...options.args import Split
 from ...options.sources import Given
 from ...options.spec import JobSpec, refuse_without_effect
 from ..carried_spec import make_carried_spec, read_count, read_words
+from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
 
 COMMANDS: Final = ("salloc", "srun", "scancel", "scontrol", "squeue", "sinfo")
@@ -38,19 +37,17 @@ class SlurmReach(NamedTuple):
         return tuple(self.agents.node._replace(id=i, name=f"{{slurm:{i}}}") for i in nodes)
 
 
-def make_slurm_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+def make_slurm_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch slurm`. Raises SpecError or PreflightError."""
+    given, environ = line.given, line.environ
     _find_commands(environ)
     job = environ.get("SLURM_JOB_ID", "")
     nodes = _read_nodes(given, environ, job)
     trainers: int | None = given.read("worker_num") or read_count("SLURM_NTASKS", environ)
     args = () if job else _list_args(given, nodes, trainers)
     return make_carried_spec(
+        line,
         "slurm",
-        given,
-        split,
-        cwd,
-        environ,
         ranks=nodes,
         hosts=nodes,
         worker_num=trainers,

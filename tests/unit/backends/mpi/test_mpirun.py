@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pslaunch.backends.gate_of_agents import CarriedAgents
 from pslaunch.backends.mpi.hostfile import parse_hostfile
@@ -42,7 +40,6 @@ def make_reach(version: int = 5, args: tuple[str, ...] = (), hosts: tuple[MpiHos
         ("option", 2, "has no option --frobnicate"),
         ("mapping", 2, "'nodx'; did you mean node?"),
         ("binding", 2, "does not know the bind"),
-        ("ranking", 2, "does not know the rank"),
     ],
 )
 def test_cause_is_found_in_the_output_of_each_version(version: int, name: str, code: int, words: str) -> None:
@@ -57,11 +54,6 @@ def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
     )
     assert cause == (78, "mpirun failed: first\nOut of luck.")
     assert find_cause("", make_reach()).text == "mpirun failed: it printed nothing"
-
-
-@given(st.text())
-def test_any_output_has_a_cause(output: str) -> None:
-    assert find_cause(output, make_reach()).text
 
 
 @pytest.mark.parametrize("option", [("-p", "1"), ("-p1",), ("-x", "-p", "1")])
@@ -125,8 +117,7 @@ def test_settings_of_the_user_reach_both_versions_under_either_name() -> None:
 
 def test_many_hosts_are_reached_in_groups() -> None:
     hosts = tuple(MpiHost(f"node{i}", None, 1) for i in range(64))
-    environ = make_environ(make_reach(5, hosts=hosts), {}, "")
-    assert environ["PRTE_MCA_plm_ssh_num_concurrent"] == "64"
+    assert make_environ(make_reach(hosts=hosts), {}, "")["PRTE_MCA_plm_ssh_num_concurrent"] == "64"
 
 
 def test_our_hostfile_has_the_ranks_of_each_host() -> None:
