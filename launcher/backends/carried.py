@@ -101,9 +101,9 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
     @abstractmethod
     def _make_node(self, number: int, one: Arrival) -> Node: ...
 
-    @abstractmethod
     def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
         """Return the names of nodes without an agent, as far as they are known."""
+        return []
 
     def _find_cause(self, output: str) -> CarrierFailure:
         """Return the cause of a failure in the carrier's output, else its last lines."""
@@ -157,16 +157,11 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
             for one in came:
                 one.beat()
 
-        over: list[float] = []
-
-        def note_end() -> None:
-            loop.watch(run.fd)
-            over.append(loop.now())
-
-        loop.watch(run.fd, read=note_end)
+        over: list[bool] = []
+        loop.watch(run.fd, read=lambda: over.append(True))
         loop.call_every(wire.HEARTBEAT_S, beat)
         limit_s = self._reach.agents.connect_timeout_s + START_S
-        loop.call_after(limit_s, lambda: over.append(loop.now()))
+        loop.call_after(limit_s, lambda: over.append(True))
         loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.agents.ranks)
         loop.watch(run.fd)
         if over:

@@ -61,7 +61,6 @@ class MpiBackend(CarriedBackend[MpiReach]):
         )
 
     def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
-        """Return the names of hosts without an agent."""
         there = {host.name for one in came if (host := self._find_host(one))}
         return [host.name for host in self._reach.hosts if host.name not in there]
 

@@ -102,9 +102,6 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
     def _make_node(self, number: int, one: Arrival) -> Node:
         return self._reach.agents.node._replace(id=number, name=one.host)
 
-    def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
-        return []  # srun tells names only of nodes that failed
-
     def _find_cause(self, output: str) -> CarrierFailure:
         return words.find_end(output) or super()._find_cause(output)
 

@@ -82,7 +82,6 @@ PATTERNS: Final = tuple(
 _CANCELLED: Final = re.compile(
     r"\*\*\* (?:STEP|JOB) (\d+)(\S*) ON (\S+) CANCELLED AT (\S+)(?: DUE TO ([\w ]+))?"
 )
-_NODE_FAILED: Final = "NODE FAILURE"
 _REMEDIES: Final = {
     "TIME LIMIT": "give more time: --time, or sbatch --time",
     "PREEMPTION": "another job has a higher priority",
@@ -103,7 +102,7 @@ def find_end(output: str) -> CarrierFailure | None:
         return None
     job, step, _, when, why = match.groups("")
     what = f"step {job}{step}" if step else f"job {job}"
-    if why.startswith(_NODE_FAILED):
+    if why.startswith("NODE FAILURE"):
         text = f"Slurm ended {what} at {when}, since it has lost a node (sinfo -R)"
         return CarrierFailure(codes.NODE_LOST, text)
     known = next((f", {remedy}" for start, remedy in _REMEDIES.items() if why.startswith(start)), "")
