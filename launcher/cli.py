@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from .backends.face import CHECK, CommandLine, Face
-from .backends.registry import OWN, find_added, find_face, find_owners, gather, list_names
+from .backends.registry import OWN, find_added, find_face, find_owners, gather_given, list_names
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
@@ -95,7 +95,7 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
 
     with report_usage_errors(ctx):
-        given = gather(face.name, split, Path.cwd())
+        given = gather_given(face.name, split, Path.cwd())
         line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
         spec = face.make_spec(line)
     for text in list_notes(spec, given, split):

@@ -18,7 +18,7 @@ tests/integration/test_contract.py checks for every backend:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PslaunchError, SpecError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .lines import Dial, Ended, Line, Tell
 
 
-class Backend(Protocol):
+class Backend:
     """Way to the nodes of a job. Methods that a backend leaves out raise SpecError or have nothing to do."""
 
     name: str
@@ -85,7 +85,7 @@ class Backend(Protocol):
 
         The node is found by its name, since the order of hosts may have changed. Several threads may ask.
         """
-        ...
+        raise NotImplementedError
 
     def explain_forgotten(self) -> PslaunchError | None:
         """Return the error of a job that is gone with its files; None if only its record is forgotten."""
@@ -112,19 +112,15 @@ class Backend(Protocol):
 
         After it `release` ends questions to nodes soon.
         """
-        ...
 
     def limit_end(self, limit_s: float) -> None:
         """Limit the wait in `close` to `limit_s` and two seconds more."""
-        ...
 
     def release(self) -> None:
         """Leave the job running: end nothing, wait for nothing."""
-        ...
 
     def close(self) -> None:
         """End everything left on this side. May be called twice, never raises."""
-        ...
 
     def _lack(self, why: str) -> SpecError:
         return SpecError(f"the {self.name} backend {why}")

@@ -17,18 +17,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from pslaunch.runtime.shared import prove
 
 from ..errors import NodeLostError, PreflightError, PslaunchError, ServiceError, SpecError
 from ..node import codes
-from ..node.job import Limits, Node, Plan, parse_node
+from ..node.agent.brought import SECRET_VARIABLE
+from ..node.job import Limits, Node
 from ..node.later import record, relay
 from ..node.line import gate, wire
 from ..node.loop import Loop
 from .base import Backend
-from .gate_of_agents import Arrival, GateReach, open_gate, send_frame
+from .failures import CarrierFailure, FailureTable
+from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, open_gate, send_frame
 from .here import answer as answer_here
 from .leash import LEASH_S, Leashed
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
@@ -39,40 +41,17 @@ START_S: Final = 30.0  # for Python on all nodes, once they were reached
 ASK_TRIES: Final = 3
 
 
-class HeadAddress(NamedTuple):
-    """A head on a node, for later shells."""
-
-    node: str  # its name
-    addrs: tuple[str, ...]
-    port: int
-    secret_file: str
-
-
-class CarriedReach(GateReach, Protocol):
-    """The parts of a reach that every carrier's has."""
+class CarriedReach(Protocol):
+    """A reach of a carrier: its own words, and the agents."""
 
     @property
-    def ranks(self) -> int:
-        """Number of processes that the carrier starts."""
+    def agents(self) -> CarriedAgents: ...
 
-    @property
-    def node(self) -> Node:
-        """Template of all nodes: folders on them, `dispatched`."""
-
-    @property
-    def head(self) -> HeadAddress | None:
-        """HeadAddress of a running job, if it is on a node."""
+    def list_expected(self) -> tuple[Node, ...]:
+        """Return the planned nodes, as far as they are known."""
 
 
 R = TypeVar("R", bound=CarriedReach)
-
-
-class Cause(NamedTuple):
-    """The cause of a failure: our exit code, and a text with hosts, words of the system, and remedy."""
-
-    code: int
-    text: str
-    hosts: tuple[str, ...] = ()  # that failed; empty if none is the cause, or they are not known
 
 
 class LossyError(NodeLostError):
@@ -86,6 +65,7 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
     carrier: str  # its program, and
     unit: str  # what it starts, in messages
     mode: str  # of pslaunch.node, which it runs
+    failures: FailureTable  # of the carrier
 
     def __init__(self, reach: R) -> None:
         super().__init__()
@@ -103,18 +83,16 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
 
     @abstractmethod
     def _prepare(self, reach: R) -> AbstractContextManager[str]:
-        """Make what `_run` needs, and yield its name. Raises PslaunchError."""
+        """Make what `_make_command` needs, and yield its name. Raises PslaunchError."""
 
     @abstractmethod
-    def _run(
-        self,
-        reach: R,
-        program: Sequence[str],
-        secret: bytes,
-        place: str,
-        stdout: int | None = None,
-    ) -> Leashed:
-        """Start the carrier. place: of `_prepare`. Raises ServiceError."""
+    def _make_command(
+        self, reach: R, program: Sequence[str], place: str
+    ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
+        """Return the carrier's words, its environment, and the words of what runs after it.
+
+        place: of `_prepare`.
+        """
 
     @abstractmethod
     def _select(self, node: Node) -> R:
@@ -123,21 +101,25 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
     @abstractmethod
     def _make_node(self, number: int, one: Arrival) -> Node: ...
 
-    @abstractmethod
     def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
         """Return the names of nodes without an agent, as far as they are known."""
+        return []
 
-    @abstractmethod
-    def _find_cause(self, output: str) -> Cause:
+    def _find_cause(self, output: str) -> CarrierFailure:
         """Return the cause of a failure in the carrier's output, else its last lines."""
-
-    @abstractmethod
-    def _read_last_lines(self, output: str) -> str:
-        """Return the last lines of the carrier's output without what it says about itself."""
+        return self.failures.find_cause(output)
 
     def _make_order(self) -> dict[str, Any]:
         """Return the carrier's own part of the order to what it starts."""
         return {}
+
+    def _run(
+        self, reach: R, program: Sequence[str], secret: bytes, place: str, stdout: int | None = None
+    ) -> Leashed:
+        """Start the carrier. Raises ServiceError."""
+        argv, env, after = self._make_command(reach, program, place)
+        env = {**env, SECRET_VARIABLE: secret.hex()}
+        return Leashed(argv, env, self._grace_s, after=after, stdout=stdout)
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         return self._start(limits, os.urandom(32), "launcher")
@@ -152,9 +134,9 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         }  # fmt: skip
         with contextlib.closing(Loop()) as loop, self._prepare(self._reach) as place:
             try:
-                with open_gate(loop, self._reach, secret, came, refused) as offer:
+                with open_gate(loop, self._reach.agents, secret, came, refused) as offer:
                     order.update(addrs=offer.addrs, port=offer.port)
-                    program = offer.make_program([self.mode, json.dumps(order)], self._reach)
+                    program = offer.make_program([self.mode, json.dumps(order)], self._reach.agents)
                     self._running = self._run(self._reach, program, secret, place)
                     self.ended = Ended(self._running.fd, self.carrier, self._describe_end)
                     if self._cancelled.is_set():
@@ -175,17 +157,12 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
             for one in came:
                 one.beat()
 
-        over: list[float] = []
-
-        def note_end() -> None:
-            loop.watch(run.fd)
-            over.append(loop.now())
-
-        loop.watch(run.fd, read=note_end)
+        over: list[bool] = []
+        loop.watch(run.fd, read=lambda: over.append(True))
         loop.call_every(wire.HEARTBEAT_S, beat)
-        limit_s = self._reach.connect_timeout_s + START_S
-        loop.call_after(limit_s, lambda: over.append(loop.now()))
-        loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.ranks)
+        limit_s = self._reach.agents.connect_timeout_s + START_S
+        loop.call_after(limit_s, lambda: over.append(True))
+        loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.agents.ranks)
         loop.watch(run.fd)
         if over:
             raise self._explain_failure(run, came, refused, limit_s)
@@ -197,12 +174,12 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         if self._cancelled.is_set():
             return ServiceError(f"{self.carrier} was ended before its {self.unit} had come")
         there, missing = sum(len(one.trainers) for one in came), ", ".join(self._list_missing(came))
-        text = f"{there} of {self._reach.ranks} {self.unit} came"
+        text = f"{there} of {self._reach.agents.ranks} {self.unit} came"
         text += f", none from {missing}" if missing else ""
         if not run.wait(0.0):
             text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
             text += f"; refused: {refused[-1]}" if refused else ""
-            said = self._read_last_lines(run.read_said())
+            said = self.failures.read_last_lines(run.read_said())
             return PreflightError(text + (f"; {self.carrier} said: {said}" if said else ""))
         how, killed = run.describe()
         if killed:
@@ -217,7 +194,7 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         """Return a text on the carrier's end, with its last output, and True for an end by a signal."""
         assert self._running
         how, killed = self._running.describe()
-        said = "" if killed else self._read_last_lines(self._running.read_said())
+        said = "" if killed else self.failures.read_last_lines(self._running.read_said())
         return how + (f"; it said: {said}" if said else ""), killed
 
     def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
@@ -242,7 +219,8 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
             return self._reach
         record.write_secret(path, self._dial.secret)
         head = HeadAddress(self._first, self._dial.addrs, self._dial.port, path)
-        return cast(R, cast(Any, self._reach)._replace(head=head))
+        reach: Any = self._reach
+        return cast(R, reach._replace(agents=reach.agents._replace(head=head)))
 
     def open_head_line(self, _record: Mapping[str, Any]) -> Line:
         head = self._get_head()
@@ -254,12 +232,12 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         return Line(fd, fd, str, seals)
 
     def read_records(self) -> Iterator[bytes]:
-        return self.ask(self._reach.node._replace(name=self._get_head().node), ["records"])
+        return self.ask(self._reach.agents.node._replace(name=self._get_head().node), ["records"])
 
     def _get_head(self) -> HeadAddress:
-        if self._reach.head is None:
+        if self._reach.agents.head is None:
             raise SpecError(OF_ANOTHER)
-        return self._reach.head
+        return self._reach.agents.head
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a small carrier to the node, or from here if its folder is shared."""
@@ -284,8 +262,8 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
             loop = at_end.enter_context(contextlib.closing(Loop()))
             place = at_end.enter_context(self._prepare(reach))
             secret = os.urandom(32)
-            offer = at_end.enter_context(open_gate(loop, self._reach, secret, [], []))
-            program = offer.make_program(words, self._reach)
+            offer = at_end.enter_context(open_gate(loop, self._reach.agents, secret, [], []))
+            program = offer.make_program(words, self._reach.agents)
             read_fd, write_fd = os.pipe()
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
             with os.fdopen(write_fd, "wb") as writing:
@@ -295,7 +273,7 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
             at_end.callback(self._asking.discard, run)
             at_end.enter_context(_serve_aside(loop))
             find_ending = functools.partial(_find_ending, run, node.name)
-            start_s = self._reach.connect_timeout_s
+            start_s = self._reach.agents.connect_timeout_s
             yield from read_answer(os.dup(answer.fileno()), node.name, words[0], find_ending, start_s)
 
     def cancel(self) -> None:
@@ -358,21 +336,6 @@ def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
     if isinstance(cut, relay.DamagedError) or run.code == 0:
         raise LossyError(f"{name}: {cut}")
     raise NodeLostError(f"{name}: {said[-1]}")
-
-
-def choose_gate_port(draft: Plan, server_num: int | None, pservers: int) -> int:
-    """Return the launcher's port, after those of the pservers, or 0 for any. pservers: if not given."""
-    if draft.port is None:
-        return 0
-    count = pservers if server_num is None else server_num
-    after = draft.port + count * (draft.ports_num + draft.ports_num_for_sparse)
-    return after if after <= 65535 else 0
-
-
-def parse_common(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a CarriedReach from its data. Raises KeyError or TypeError for other data."""
-    head = data["head"]
-    return {"node": parse_node(data["node"]), "head": head and HeadAddress(**head)}
 
 
 @contextlib.contextmanager

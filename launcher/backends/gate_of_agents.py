@@ -9,9 +9,10 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ..errors import PreflightError, ServiceError
+from ..node.job import Node
 from ..node.line import wire
 from ..node.line.gate import Gate, Seals
 from ..node.line.handout import Handout
@@ -19,7 +20,7 @@ from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
 from ..node.shapes import check_shape
 from ..options.hosts import NAME
-from ..options.options import MAX_PROCESSES
+from ..options.options import DEFAULT, MAX_PROCESSES
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from .lines import Line
@@ -58,28 +59,30 @@ def run(addrs, port, request, digest, limit_s, argv):
 """
 
 
-class GateReach(Protocol):
-    """The parts of a reach that a gate needs."""
+class HeadAddress(NamedTuple):
+    """A head on a node, for later shells."""
 
-    @property
-    def nic(self) -> str:
-        """Interface of the launcher and the nodes, as in Site."""
+    node: str  # its name
+    addrs: tuple[str, ...]
+    port: int
+    secret_file: str
 
-    @property
-    def port(self) -> int:
-        """Port of the gate; 0: any."""
 
-    @property
-    def agent_python(self) -> str | None:
-        """Path of the agents' Python; None: search."""
+class CarriedAgents(NamedTuple):
+    """The agents of a carrier, and what they need to begin."""
 
-    @property
-    def connect_timeout_s(self) -> float: ...
+    ranks: int  # processes that the carrier starts
+    node: Node  # template of all nodes: folders on them, `dispatched`
+    nic: str = ""  # of the launcher and the nodes, as in Site
+    port: int = 0  # of the gate, past the pservers' ports; 0: any
+    agent_python: str | None = None  # its path; None: search
+    connect_timeout_s: float = DEFAULT["connect_timeout"]
+    head: HeadAddress | None = None  # of a running job, if it is on a node
 
 
 @contextlib.contextmanager
 def open_gate(
-    loop: Loop, reach: GateReach, secret: bytes, came: list[Arrival], refused: list[str]
+    loop: Loop, agents: CarriedAgents, secret: bytes, came: list[Arrival], refused: list[str]
 ) -> Iterator[Offer]:
     """Listen for agents, which are added to `came`, and offer them the zip."""
 
@@ -90,7 +93,7 @@ def open_gate(
         came.append(Arrival(json.loads(text), fd, seals))
 
     try:
-        addrs = list_candidates(reach.nic)
+        addrs = list_candidates(agents.nic)
     except LookupError as e:
         raise PreflightError(f"the launcher's machine: {e.args[0]}") from None
     app = make_zipapp()
@@ -104,7 +107,7 @@ def open_gate(
         check=check,
         admit=admit,
         note_refusal=refused.append,
-        port=reach.port,
+        port=agents.port,
         handout=handout,
     )
     try:
@@ -121,10 +124,10 @@ class Offer(NamedTuple):
     request: bytes
     digest: str
 
-    def make_program(self, argv: Sequence[str], reach: GateReach) -> list[str]:
+    def make_program(self, argv: Sequence[str], agents: CarriedAgents) -> list[str]:
         """Return the words by which mpirun runs a mode of `pslaunch.node`. Raises ServiceError."""
-        where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {reach.connect_timeout_s}"
-        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", reach.agent_python)]
+        where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {agents.connect_timeout_s}"
+        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", agents.agent_python)]
         if sum(len(os.fsencode(word)) + 1 for word in words) > MAX_ARGUMENT_BYTES:
             raise ServiceError(f"Open MPI can't carry arguments of more than {MAX_ARGUMENT_BYTES} bytes")
         return words

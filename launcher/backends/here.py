@@ -44,15 +44,6 @@ class Here(EndLimit, Backend):
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         return answer(node.name, words)
 
-    def cancel(self) -> None:
-        """Do nothing: nothing here is slow."""
-
-    def release(self) -> None:
-        """Do nothing: nothing was started."""
-
-    def close(self) -> None:
-        """Do nothing: nothing was started."""
-
 
 class OnNode0(Here):
     """Backend for a shell on the first host of a job, without a record of the way to the others."""

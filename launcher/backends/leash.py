@@ -1,12 +1,11 @@
 """A leash: a command that runs no longer than its launcher, however that ends.
 
-`python -m pslaunch.backends.leash GRACE REMOVED AFTER COMMAND…` leads a session of its own, apart from the
+`python -m pslaunch.backends.leash GRACE AFTER COMMAND…` leads a session of its own, apart from the
 terminal's signals. Standard input is a socket to the launcher. At its word the command ends at once; its
 closing ends the command after the grace, in which it may end by itself. If the leash follows the job, by its
 head's address, the end of the job does that, and the launcher may go. All processes of the session end with
-the command, found by its number, which no stranger can take on; the removed ones, a list in JSON, are folders
-and files that end with it, and AFTER, a list too, is a command that runs after it. The launcher gets the
-command's wait status.
+the command, found by its number, which no stranger can take on. AFTER, a list in JSON, is a command that runs
+after it. The launcher gets the command's wait status.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import contextlib
 import functools
 import json
 import os
+import posixpath
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import ServiceError
 from ..node import procs
 from ..node.loop import Loop
 
@@ -81,37 +81,31 @@ class Leashed:
         env: Mapping[str, str],
         grace_s: float,
         *,
-        removed: Sequence[str] = (),
         after: Sequence[str] = (),
         stdout: int | None = None,
     ) -> None:
-        """Start it. removed: folders that end with it; after: a command that runs after it, however it ends;
-        stdout: in place of our file. Raises OSError.
+        """Start it. after: a command that runs after it, however it ends; stdout: in place of our file.
+
+        Raises ServiceError.
         """
-        self._after = after
+        self._after, self._name = after, posixpath.basename(argv[0])
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         sock, theirs = socket.socketpair()
-        words = [
-            sys.executable,
-            "-P",
-            "-m",
-            __name__,
-            str(grace_s),
-            json.dumps(removed),
-            json.dumps(after),
-            *argv,
-        ]
+        words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
         with contextlib.ExitStack() as on_error, theirs:
             on_error.enter_context(self._said)
             on_error.enter_context(sock)
-            self._leash = subprocess.Popen(
-                words,
-                stdin=theirs.fileno(),
-                stdout=self._said if stdout is None else stdout,
-                stderr=self._said,
-                env=env,
-                start_new_session=True,
-            )
+            try:
+                self._leash = subprocess.Popen(
+                    words,
+                    stdin=theirs.fileno(),
+                    stdout=self._said if stdout is None else stdout,
+                    stderr=self._said,
+                    env=env,
+                    start_new_session=True,
+                )
+            except OSError as e:
+                raise ServiceError(f"{self._name} can't be started: {e.strerror}") from e
             on_error.pop_all()
         self._line = _Line(sock)
         self._told: dict[str, Any] = {}  # by kind
@@ -148,7 +142,7 @@ class Leashed:
             return "its leash does not answer"
         if _ANSWER in self._told:
             return str(self._told[_ANSWER])
-        return f"mpirun was lost: {self.describe()[0]}"
+        return f"{self._name} was lost: {self.describe()[0]}"
 
     def leave(self) -> None:
         """Leave it to its leash, which follows the job."""
@@ -198,7 +192,7 @@ class Leashed:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command, and send its wait status."""
-    grace_s, removed, after, command = float(argv[0]), json.loads(argv[1]), json.loads(argv[2]), argv[3:]
+    grace_s, after, command = float(argv[0]), json.loads(argv[1]), argv[2:]
     launcher = _Line(socket.socket(fileno=0))
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=procs.end_with_parent)
@@ -215,8 +209,6 @@ def main(argv: Sequence[str]) -> int:
                 _send(ended, signal.SIGKILL)
         status = os.waitpid(child.pid, 0)[1]
         _end_session()
-    for path in removed:
-        shutil.rmtree(path, ignore_errors=True)
     _run_after(after)
     launcher.send(_ENDED, status)
     return 0
@@ -226,14 +218,8 @@ def _run_after(after: Sequence[str]) -> None:
     """Run what has to run after the command, if anything."""
     if after:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                after,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=AFTER_S,
-                check=False,
-            )
+            silent = subprocess.DEVNULL
+            subprocess.run(after, stdin=silent, stdout=silent, stderr=silent, timeout=AFTER_S, check=False)
 
 
 class _Leash:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
+from ..errors import SpecError
 from ..node import codes
 from ..node.job import Node
 from ..node.line.wire import encode_control
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
+
+
+T = TypeVar("T")
 
 
 class News(NamedTuple):
@@ -80,3 +84,22 @@ class EndLimit:
         """Limit the wait to the grace; return the time of its end."""
         self.limit_end(self._grace_s)
         return max(self._end_s, time.monotonic() + LAST_WORDS_S)
+
+
+def parse_reach(kind: type[T], data: Any) -> T:
+    """Return the reach of this type that `to_data` converted. Raises SpecError for another version's data."""
+    try:
+        return cast("T", _parse(kind, data))
+    except (AttributeError, KeyError, TypeError):
+        raise SpecError(OF_ANOTHER) from None
+
+
+def _parse(kind: Any, data: Any) -> Any:
+    """Return data with named tuples in place of JSON objects, and tuples in place of lists."""
+    if hasattr(kind, "_fields"):
+        kinds = get_type_hints(kind)
+        return kind(**{name: _parse(kinds[name], value) for name, value in data.items()})
+    part = next(iter(get_args(kind)), None)  # of a tuple, or of an optional
+    if isinstance(data, list):
+        return tuple(_parse(part, each) for each in data)
+    return _parse(part, data) if data is not None and hasattr(part, "_fields") else data

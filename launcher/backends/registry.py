@@ -86,7 +86,7 @@ def find_owners(option: str) -> list[str]:
     return [name for name in list_names() if option in get_options(name)]
 
 
-def gather(name: str, split: Split, cwd: Path) -> Given:
+def gather_given(name: str, split: Split, cwd: Path) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     from ..options import sources
     from ..options.options import Tables

@@ -23,7 +23,7 @@ from pslaunch.backends.here import NODE
 from pslaunch.backends.lines import Line
 from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather
+from pslaunch.backends.registry import gather_given
 from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import beginning, codes, job
 from pslaunch.node.dispatch.archive import pack_archive
@@ -67,7 +67,7 @@ def write_job(
     words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
     words += () if has(options, "--server_num") else ("--server_num=0",)
     split = Split(ours=words)
-    spec = make_local_spec(gather("local", split, workspace), split, cwd=workspace, environ=os.environ)
+    spec = make_local_spec(gather_given("local", split, workspace), split, cwd=workspace, environ=os.environ)
     plan = make_plan(spec, "begun-1")._replace(port=find_free_port())
     nodes = tuple(
         node._replace(dispatched=True).place_in(str(folder / f"node-{node.id}")) for node in plan.nodes

@@ -13,7 +13,7 @@ import pytest
 from pslaunch import cli
 from pslaunch.backends.fabric.spec import make_fabric_spec
 from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather, get_options
+from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
@@ -68,7 +68,7 @@ def spec_of(backend: str, program: str, words: list[str], folder: Path) -> JobSp
     (folder / "conf.py").write_text(CONF)
     split = split_command_line(words, {name: o.valued for name, o in get_options(backend).items()})
     make = {"local": make_local_spec, "fabric": make_fabric_spec}[backend]
-    return make(gather(backend, split, folder), split, cwd=folder, environ={})
+    return make(gather_given(backend, split, folder), split, cwd=folder, environ={})
 
 
 def planned(name: str, folder: Path) -> dict[str, Any]:

@@ -70,9 +70,10 @@ class FabricFace(Face):
         return find_first_host(values["conf"], cwd)
 
     def from_data(self, data: Any) -> Reach:
-        from .spec import parse_reach
+        from ..lines import parse_reach
+        from .spec import Reach
 
-        return parse_reach(data)
+        return parse_reach(Reach, data)
 
 
 FACE = FabricFace()

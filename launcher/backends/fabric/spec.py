@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...errors import SpecError
 from ...node.job import Count, Node
@@ -18,8 +18,7 @@ from ...options.options import DEFAULT
 from ...options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
 from ...options.sources import Given
 from ...options.spec import Elsewhere, JobSpec, Site, check_spec, read_common_options, read_draft
-from ..lines import OF_ANOTHER
-from ..registry import gather
+from ..registry import gather_given
 
 
 class Reach(NamedTuple):
@@ -67,7 +66,7 @@ def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[
 
 def find_first_host(conf: str, cwd: Path) -> Elsewhere:
     """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
-    reach = _read_reach(gather("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+    reach = _read_reach(gather_given("fabric", Split(ours=(f"--conf={conf}",)), cwd))
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 
@@ -101,11 +100,3 @@ def _find_sent(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         )
     folder = find_folder(package, cwd)
     return folder, find_program(folder, split, cwd)
-
-
-def parse_reach(data: Any) -> Reach:
-    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
-    try:
-        return Reach(**{**data, "hosts": tuple(Host(**h) for h in data["hosts"])})
-    except (KeyError, TypeError):
-        raise SpecError(OF_ANOTHER) from None

@@ -114,9 +114,10 @@ class K8sFace(Face):
         return find_cluster(values)
 
     def from_data(self, data: Any) -> K8sReach:
-        from .spec import parse_reach
+        from ..lines import parse_reach
+        from .spec import K8sReach
 
-        return parse_reach(data)
+        return parse_reach(K8sReach, data)
 
 
 FACE = K8sFace()

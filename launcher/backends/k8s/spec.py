@@ -29,7 +29,6 @@ from ...options.spec import (
     read_draft,
     refuse_without_effect,
 )
-from ..lines import OF_ANOTHER
 from .options import DEFAULT
 from .values import (
     JOB_NAME,
@@ -292,12 +291,3 @@ def _read_image(given: Given, environ: Mapping[str, str]) -> str:
             f"{value.shown}: expected the name of an image, such as registry.example/team/image:1"
         )
     return value.text
-
-
-def parse_reach(data: Any) -> K8sReach:
-    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
-    try:
-        claims = tuple((str(name), str(path)) for name, path in data["claims"])
-        return K8sReach(**{**data, "claims": claims, "access": Access(**data["access"])})
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise SpecError(OF_ANOTHER) from None

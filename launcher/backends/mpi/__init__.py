@@ -39,14 +39,14 @@ class MpiFace(Face):
         return OPTIONS
 
     def list_refused(self) -> Mapping[str, str]:
-        from .refused import REFUSED
+        from .options import REFUSED
 
         return REFUSED
 
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_mpi_spec
 
-        return make_mpi_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_mpi_spec(line)
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if not line.given.is_set("script"):
@@ -70,9 +70,10 @@ class MpiFace(Face):
         return describe_start(reach)
 
     def from_data(self, data: Any) -> MpiReach:
-        from .spec import parse_reach
+        from ..lines import parse_reach
+        from .spec import MpiReach
 
-        return parse_reach(data)
+        return parse_reach(MpiReach, data)
 
 
 FACE = MpiFace()

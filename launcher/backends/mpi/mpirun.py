@@ -5,18 +5,18 @@ Open MPI 4 and 5 have different names for the settings of their ssh clients: plm
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
 from ...options.args import find_nearest
-from ..carried import Cause
-from .spec import MpiHost, MpiReach
+from ..failures import CarrierFailure, FailureTable, Pattern
+from .spec import ROOT_REFUSED, MpiHost, MpiReach
 
-SHOWN_LINES: Final = 6  # of an output without a known cause
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
 # From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
 ABORT_DELAY_S: Final = 1
@@ -58,7 +58,7 @@ def make_argv(
     reach: MpiReach, program: Sequence[str], folder: str, exported: Sequence[str] = ()
 ) -> list[str]:
     """Return mpirun's command line. folder: of `make_files`; exported: variables that ranks get."""
-    argv = [reach.mpirun, "-n", str(reach.ranks)]
+    argv = [reach.mpirun, "-n", str(reach.agents.ranks)]
     argv += ["--hostfile", f"{folder}/{_HOSTS}"] if reach.hosts else []
     argv += [] if any(map(_BINDING.fullmatch, reach.args)) else ["--bind-to", "none"]
     argv += [word for name in exported for word in ("-x", name)]
@@ -88,7 +88,7 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
         found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
     if reach.hosts:
         found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")
-        limit_s = math.ceil(reach.connect_timeout_s)
+        limit_s = math.ceil(reach.agents.connect_timeout_s)
         found.setdefault(f"{ours}args", f"-o BatchMode=yes -o ConnectTimeout={limit_s}")
         found[f"{ours}no_tree_spawn"] = "1"  # else each host needs ssh to others
     if reach.hosts and not five:  # else names are cut at their first dot
@@ -101,29 +101,21 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
 # --- The causes of failures. ---
 
 
-class _Pattern(NamedTuple):
-    """A message of mpirun or ssh. Its text may have {hosts}, {host}, the first, and {0}, {1}, the groups."""
-
-    words: str  # a regular expression
-    code: int
-    text: str
-
-
 _NO_DAEMON: Final = (
     "{hosts}: {daemon} of Open MPI can't be started there: {0}; "
     "install Open MPI {version} there, or give its folder on the hosts: --prefix DIR"
 )
 _TEST: Final = "test with: ssh {host} true"
-# The first that is found is the cause: words of a host come before the conclusions of mpirun.
+# Words of a host come before the conclusions of mpirun.
 PATTERNS: Final = tuple(
-    _Pattern(*row)
+    Pattern(*row)
     for row in (
         (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
          "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),
-        ("attempt to run as root", codes.USAGE, "mpirun refuses to run as root; add --allow-run-as-root"),
+        ("attempt to run as root", codes.USAGE, ROOT_REFUSED),
         (r"(Could not resolve hostname [^\n]+)", codes.HOST,
          "{hosts}: {0}; correct the hostfile, or ~/.ssh/config, and " + _TEST),
         (r"(Host key for \S+ has changed[^\n]*)", codes.HOST,
@@ -165,44 +157,30 @@ _NOISE: Final = re.compile(
 )
 
 
-def find_cause(output: str, reach: MpiReach) -> Cause:
+FAILURES: Final = FailureTable("mpirun", PATTERNS, _NOISE)
+
+
+def find_cause(output: str, reach: MpiReach) -> CarrierFailure:
     """Return the cause of a failure in mpirun's output, else its last lines."""
-    for pattern in PATTERNS:
-        if match := re.search(pattern.words, output):
-            hosts, found = _list_failed_hosts(output), [text.rstrip(". \r") for text in match.groups("")]
-            text = pattern.text.format(*found, **_name_parts(output, reach, hosts, found))
-            return Cause(pattern.code, text, hosts)
-    return Cause(codes.PREFLIGHT, f"mpirun failed: {read_last_lines(output) or 'it printed nothing'}")
+    return FAILURES.find_cause(output, functools.partial(_name_parts, output, reach))
 
 
-def _list_failed_hosts(output: str) -> tuple[str, ...]:
-    """Return the hosts whose ssh client or shell failed, as its words above name them."""
-    ended = re.findall(r"pslaunch: ssh (\S+) ended with (?:126|127|255)\b", output)
-    return tuple(dict.fromkeys(ended or re.findall(r"Remote host: +(\S+)", output)))
-
-
-def _name_parts(
-    output: str, reach: MpiReach, hosts: Sequence[str], found: Sequence[str]
-) -> dict[str, object]:
-    """Return the named parts of a pattern's text."""
+def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str, object]:
+    """Return the named parts of a pattern's text; hosts: those whose ssh client or shell failed."""
     five = reach.version[0] >= 5
-    near = find_nearest(found[-1].lower(), _POLICIES, 0.6) if found else None
+    near = find_nearest(groups[-1].lower(), _POLICIES, 0.6) if groups else None
+    ended = re.findall(r"pslaunch: ssh (\S+) ended with (?:126|127|255)\b", output)
+    hosts = [*dict.fromkeys(ended or re.findall(r"Remote host: +(\S+)", output))]
     return {
         "hosts": ", ".join(hosts) or "a host",
         "host": hosts[0] if hosts else "HOST",
         "daemon": "prted" if five else "orted",
         "version": ".".join(map(str, reach.version)),
-        "ranks": reach.ranks,
-        "last": read_last_lines(output.partition("-----")[0]) or "no message",
+        "ranks": reach.agents.ranks,
+        "last": FAILURES.read_last_lines(output.partition("-----")[0]) or "no message",
         "near": f"; did you mean {near}?" if near else "",
         "network": "prte_if_include" if five else "oob_tcp_if_include",
     }
-
-
-def read_last_lines(output: str) -> str:
-    """Return the last lines of mpirun's output without frames and notes about itself."""
-    lines = [line.strip() for line in output.splitlines() if not _NOISE.fullmatch(line.strip())]
-    return "\n".join(lines[-SHOWN_LINES:])
 
 
 def describe_start(reach: MpiReach) -> dict[str, Any]:

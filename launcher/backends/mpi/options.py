@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ...options.kinds import Text
@@ -20,72 +21,77 @@ from ...options.options import (
 
 OPTIONS: Final = join_rows(
     (
-        Option(
-            name="hostfile", metavar="FILE", kind=Text(),
+        Option(name="hostfile", metavar="FILE", kind=Text(),
             says="an allocation of Slurm or PBS, else this machine",
             aliases=("-hostfile", "--machinefile", "-machinefile"),
-            help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer.",
-        ),
-        Option(
-            name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host"),
-            help="Hosts in place of a hostfile: user@node1:2,node2.",
-        ),
-        Option(
-            name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
-            help="mpirun of Open MPI 4 or 5; pslaunch detects its version.",
-        ),
-        Option(
-            name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
-            aliases=("-prefix",), help="Folder of Open MPI on the hosts.",
-        ),
-        Option(
-            name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
-            aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated.",
-        ),
-        Option(
-            name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
-            aliases=("-prtemca",), help="Setting of the daemons of Open MPI 5; may be repeated.",
-        ),
-        Option(
-            name="map_by", metavar="HOW", kind=Text(), aliases=("-map-by",),
-            help="Order of mpirun's ranks on the hosts: slot, node, ...",
-        ),
-        Option(
-            name="rank_by", metavar="HOW", kind=Text(), aliases=("-rank-by",),
-            help="Numbering of mpirun's ranks.",
-        ),
-        Option(
-            name="bind_to", metavar="HOW", kind=Text(), default="none", aliases=("-bind-to",),
-            help="Processors of each trainer: none, core, numa, ...",
-        ),
+            help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer."),
+        Option(name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host"),
+            help="Hosts in place of a hostfile: user@node1:2,node2."),
+        Option(name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
+            help="mpirun of Open MPI 4 or 5; pslaunch detects its version."),
+        Option(name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
+            aliases=("-prefix",), help="Folder of Open MPI on the hosts."),
+        Option(name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
+            aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated."),
+        Option(name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
+            aliases=("-prtemca",), help="Setting of the daemons of Open MPI 5; may be repeated."),
+        Option(name="map_by", metavar="HOW", kind=Text(), aliases=("-map-by",),
+            help="Order of mpirun's ranks on the hosts: slot, node, ..."),
+        Option(name="rank_by", metavar="HOW", kind=Text(), aliases=("-rank-by",),
+            help="Numbering of mpirun's ranks."),
+        Option(name="bind_to", metavar="HOW", kind=Text(), default="none", aliases=("-bind-to",),
+            help="Processors of each trainer: none, core, numa, ..."),
         make_flag("oversubscribe", "Allow more trainers than slots.", ("-oversubscribe",)),
         make_flag("allow_run_as_root", "Let mpirun run as root.", ("-allow-run-as-root",)),
         make_flag("script", "Print a script that mpirun runs without pslaunch; start nothing."),
-        Option(
-            name="output", metavar="FILE", kind=Text(), says="standard output", aliases=("-o",),
+        Option(name="output", metavar="FILE", kind=Text(), says="standard output", aliases=("-o",),
             help="File for --script.",
-            needs=(Need("script", False),),
-        ),
-        Option(
-            name="mpirun_args", metavar="TEXT", kind=Text(),
-            help="Further words for mpirun, as in a shell.",
-        ),
-        Option(
-            name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
+            needs=(Need("script", False),)),
+        Option(name="mpirun_args", metavar="TEXT", kind=Text(),
+            help="Further words for mpirun, as in a shell."),
+        Option(name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
             help="Folder on the hosts for the job's workspace.",
-            needs=SENT,
-        ),
-        WORKER_NUM._replace(
-            says="one for each slot of the hosts", aliases=("-n", "-np", "--np", "-c"),
-            help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn.",
-        ),
+            needs=SENT),
+        WORKER_NUM._replace(says="one for each slot of the hosts", aliases=("-n", "-np", "--np", "-c"),
+            help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn."),
         ENV._replace(aliases=("-x",)),
         CONF,
-        Option(
-            name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
-            help="Folder to send to the hosts, where the programs run in it.",
-        ),
+        Option(name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
+            help="Folder to send to the hosts, where the programs run in it."),
     ),
     ON_HOSTS,
     COMMON,
 )  # fmt: skip
+
+# Options of mpirun that are none of ours, but have no other meaning either: `--mpirun_args` takes them.
+FOR_MPIRUN: Final = frozenset(
+    {
+        *("report_bindings", "display", "display_map", "display_devel_map", "display_allocation"),
+        *("use_hwthread_cpus", "cpu_set", "cpu_list", "cpus_per_proc", "cpus_per_rank", "rankfile", "rf"),
+        *("nolocal", "nooversubscribe", "leave_session_attached", "debug_daemons", "v", "q"),
+        *("npernode", "pernode", "npersocket", "N"),
+    }
+)
+
+# Options of mpirun that we can't take, with the reason and the remedy. {}: as it was written.
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(FOR_MPIRUN, "it is mpirun's: --mpirun_args '{}'"),
+    **dict.fromkeys(
+        ("npernode", "pernode", "npersocket", "N"),
+        "give -n for all hosts and --map-by ppr:N:node, with N for each host",
+    ),
+    "app": "pslaunch runs one program in all trainers; start a job for each program, with a --job_name",
+    **dict.fromkeys(
+        ("wdir", "wd"), "programs run in the job's workspace; choose it by --root_dir or --job_workspace"
+    ),
+    "stdin": "programs have an empty standard input; let them read a file of the workspace",
+    **dict.fromkeys(
+        ("output_filename", "tag_output", "xterm"),
+        "each process has a log file in log/ of its workspace, and its name before each line; "
+        "--fetch_logs brings the files",
+    ),
+    **dict.fromkeys(
+        ("preload_binary", "preload_files", "s"), "--job_dispatch_package sends a folder to the hosts"
+    ),
+    "timeout": "it would end the agents, which end programs in order; use timeout N pslaunch mpi ...",
+}

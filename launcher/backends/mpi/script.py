@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pslaunch.runtime.shared.env import INIT_ARGS, get_init_var
 
@@ -13,9 +15,6 @@ from ...node.job import PYTHON
 from ...options.spec import JobSpec
 from ...plan import BUNDLED_PSERVER, make_plan
 from ..face import CommandLine
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 _VARIABLES: Final = ("ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu")
 
@@ -47,9 +46,16 @@ def render_script(spec: JobSpec, hostfile: str) -> str:
         raise SpecError("--script needs the hostfile of its mpirun: -hostfile FILE")
     python = spec.python or "python3"
     trainer = [python if word == PYTHON else word for word in spec.command]
-    return _get_template("plain.sh.j2").render(
+    templates = Environment(
+        loader=PackageLoader("pslaunch.templates", "mpi"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["sh"] = shlex.quote
+    return templates.get_template("plain.sh.j2").render(
         hostfile=shlex.quote(hostfile),
-        ranks=spec.site.reach.ranks,
+        ranks=spec.site.reach.agents.ranks,
         variables=_list_variables(spec, hosts[0].name),
         pserver=shlex.join([python, *BUNDLED_PSERVER]),
         trainer=shlex.join(trainer),
@@ -68,16 +74,3 @@ def _list_variables(spec: JobSpec, host: str) -> list[tuple[str, str]]:
         **spec.draft.added_env,
     }
     return [*values.items()]
-
-
-def _get_template(name: str) -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    templates = Environment(
-        loader=PackageLoader("pslaunch.templates", "mpi"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters["sh"] = shlex.quote
-    return templates.get_template(name)

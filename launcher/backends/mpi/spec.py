@@ -6,36 +6,34 @@ host is contacted, but mpirun is asked for its version.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import itertools
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared import nics
 
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
-from ...options.args import Split
-from ...options.locate import locate
-from ...options.options import DEFAULT, MAX_PROCESSES
-from ...options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
+from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
-from ...options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
-from ..carried import HeadAddress, choose_gate_port, parse_common
-from ..lines import OF_ANOTHER
+from ...options.spec import JobSpec
+from ..carried_spec import make_carried_spec, read_count, read_words
+from ..face import CommandLine
+from ..gate_of_agents import CarriedAgents
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
-from .refused import FOR_MPIRUN, REFUSED
+from .options import FOR_MPIRUN, REFUSED
 
+ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
-NOT_OURS: Final = {name: why for name, why in REFUSED.items() if name not in FOR_MPIRUN}
 # Words of mpirun that only options of ours may give.
 OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("n", "np", "c"), "worker_num"),
@@ -54,89 +52,52 @@ class MpiHost(NamedTuple):
 
 
 class MpiReach(NamedTuple):
-    """The call of mpirun, and what its agents need to begin."""
+    """The call of mpirun, and its agents."""
 
     mpirun: str  # path or name
     version: tuple[int, ...]  # as found by `mpirun --version`
-    ranks: int
     hosts: tuple[MpiHost, ...]  # empty in an allocation, or where mpirun places by itself
     args: tuple[str, ...]  # passed to mpirun unchanged
-    node: Node  # template of all nodes: folders on them, `dispatched`
-    nic: str = ""  # of the launcher and the nodes, as in Site
-    port: int = 0  # at which the launcher listens for agents, past the pservers' ports; 0: any
-    agent_python: str | None = None  # path of the agents' Python; None: search
-    connect_timeout_s: float = DEFAULT["connect_timeout"]
-    head: HeadAddress | None = None  # of a running job, if it is on a node
+    agents: CarriedAgents
+
+    def list_expected(self) -> tuple[Node, ...]:
+        """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
+        ranks, node = self.agents.ranks, self.agents.node
+        if not self.hosts or {"--map-by", "--rank-by"} & {*self.args}:
+            return (node._replace(name="{host}", ranks=ranks, trainers=tuple(range(ranks))),)
+        nodes, first = [], 0
+        for i, host in enumerate(self.hosts):
+            trainers = tuple(range(first, first + host.slots))
+            nodes.append(node._replace(id=i, name=host.name, ranks=host.slots, trainers=trainers))
+            first += host.slots
+        return tuple(nodes)
 
 
-def make_mpi_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of `pslaunch mpi`: the given values, and defaults for all others.
-
-    cwd: absolute; relative paths of this machine start there. Raises SpecError or PreflightError.
-    """
-    _check_program_words(split)
-    draft, options = read_draft("mpi", given, environ), read_common_options(given, environ)
+def make_mpi_spec(line: CommandLine) -> JobSpec:
+    """Return the job of `pslaunch mpi`. Raises SpecError or PreflightError."""
+    given, words = line.given, line.split.program_args
+    if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
+        raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
     args = _read_args(given)
-    hosts, ranks = _read_hosts(given, cwd, environ)
-    package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
-    name, folder, logs = read_folders(given, workspace, sent=package is not None)
-    node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
-    mpirun, version = find_mpirun(given.read("mpirun"), cwd, environ)
+    hosts, ranks = _read_hosts(given, line.cwd, line.environ)
+    mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
     _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
-    reach = MpiReach(
-        mpirun=mpirun,
-        version=version,
+    spec = make_carried_spec(
+        line,
+        "mpi",
         ranks=ranks,
-        hosts=hosts,
-        args=args,
-        node=node,
-        nic=read_nic(given),
-        port=choose_gate_port(draft, options["server_num"], len(hosts) or ranks),
-        agent_python=given.read("agent_python"),
-        connect_timeout_s=given.read("connect_timeout"),
+        hosts=len(hosts) or ranks,
+        worker_num=ranks,
+        trainers=Count("total", ranks),
+        make_reach=functools.partial(MpiReach, mpirun, version, hosts, args),
     )
-    spec = JobSpec(
-        draft=draft._replace(name=name),
-        workspace=workspace,
-        site=Site(
-            (),
-            pservers=Count("per_node", 1),
-            trainers=Count("total", ranks),
-            package=package,
-            nic=reach.nic,
-            reach=reach,
-            expected=list_expected(reach),
-        ),
-        program=program,
-        **read_programs(given, split, logs, cwd),
-        **{**options, "worker_num": ranks or None},
-    )
-    check_install(spec, given)
-    check_spec(spec, given)
-    if given.is_set("dry_run") and os.geteuid() == 0:
-        _check_root(args, environ)
+    allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
+    allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
+    if given.is_set("dry_run") and os.geteuid() == 0 and not allowed:
+        raise SpecError(ROOT_REFUSED)
     return spec
-
-
-def list_expected(reach: MpiReach) -> tuple[Node, ...]:
-    """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
-    if not reach.hosts or {"--map-by", "--rank-by"} & {*reach.args}:
-        return (reach.node._replace(name="{host}", ranks=reach.ranks, trainers=tuple(range(reach.ranks))),)
-    nodes, first = [], 0
-    for i, host in enumerate(reach.hosts):
-        ranks = tuple(range(first, first + host.slots))
-        nodes.append(reach.node._replace(id=i, name=host.name, ranks=host.slots, trainers=ranks))
-        first += host.slots
-    return tuple(nodes)
-
-
-def _check_program_words(split: Split) -> None:
-    """Raise SpecError for several programs, as mpirun would take them."""
-    words = split.program_args
-    if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
-        raise SpecError(f"a colon between programs is not supported: {NOT_OURS['app']}")
 
 
 # --- Hosts and ranks. ---
@@ -153,7 +114,10 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
     elif listed:
         found = parse_host_list(listed.text, listed.label)
     elif "SLURM_JOB_ID" in environ:
-        return (), ranks or _count_tasks(environ)
+        ranks = ranks or read_count("SLURM_NTASKS", environ) or read_count("SLURM_JOB_NUM_NODES", environ)
+        if not ranks:
+            raise SpecError("this allocation of Slurm does not state its number of tasks; give -n N")
+        return (), ranks
     elif "PBS_JOBID" in environ and "PBS_NODEFILE" in environ:  # which not every mpirun reads by itself
         name = environ["PBS_NODEFILE"]
         found = parse_hostfile(_read_file(Path(name), f"PBS_NODEFILE={name!r}"), name)
@@ -183,13 +147,6 @@ def _check_users(hosts: Sequence[MpiHost]) -> None:
             )
 
 
-def _check_root(args: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise SpecError if mpirun would refuse to run as root."""
-    allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
-    if not allowed and not any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in environ):
-        raise SpecError("mpirun refuses to run as root; add --allow-run-as-root")
-
-
 def _read_file(path: Path, shown: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -197,14 +154,6 @@ def _read_file(path: Path, shown: str) -> str:
         raise SpecError(f"{shown} is not UTF-8: {e.reason} at byte {e.start}") from None
     except (OSError, ValueError) as e:
         raise SpecError(f"{shown} can't be read: {getattr(e, 'strerror', '') or e}") from None
-
-
-def _count_tasks(environ: Mapping[str, str]) -> int:
-    """Return the number of tasks of an allocation of Slurm. Raises SpecError."""
-    tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES", "")
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", tasks):
-        raise SpecError("this allocation of Slurm does not state its number of tasks; give -n N")
-    return int(tasks)
 
 
 # --- Words for mpirun. ---
@@ -227,18 +176,14 @@ def _read_args(given: Given) -> tuple[str, ...]:
 
 def _read_free_args(given: Given) -> list[str]:
     value = given.get("mpirun_args")
-    if value is None:
-        return []
-    try:
-        words = shlex.split(value.text)
-    except ValueError as e:
-        raise SpecError(f"{value.shown}: {e}") from None
+    words, label = read_words(value), value.label if value else ""
     for word in words:
         name = word.lstrip("-").partition("=")[0].replace("-", "_") if word.startswith("-") else ""
-        if word == ":" or name in NOT_OURS:
-            raise SpecError(f"{value.label}: {word} is not supported: {NOT_OURS.get(name, NOT_OURS['app'])}")
+        if word == ":" or name in REFUSED.keys() - FOR_MPIRUN:
+            why = REFUSED.get(name, REFUSED["app"])
+            raise SpecError(f"{label}: {word} is not supported: {why}")
         if name in OURS:
-            raise SpecError(f"{value.label}: give {word} as an option of pslaunch mpi, --{OURS[name]}")
+            raise SpecError(f"{label}: give {word} as an option of pslaunch mpi, --{OURS[name]}")
     return words
 
 
@@ -251,21 +196,16 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
         raise PreflightError(f"no {text}{place}: {get_one}")
     try:
         done = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_S,
-            check=False,
-            env=environ,
-        )
+            [path, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=ASK_S, check=False, env=environ,
+        )  # fmt: skip
     except OSError as e:
         raise PreflightError(f"{path} can't be started: {e.strerror}; {get_one}") from None
     except subprocess.TimeoutExpired:
         raise PreflightError(f"{path} --version does not end within {ASK_S:.0f} s; {get_one}") from None
-    said = (done.stdout + done.stderr).decode("utf-8", "replace")
-    version = parse_version(said)
+    version = parse_version(done.stdout)
     if version is None or version[0] not in VERSIONS:
-        first = next((line.strip() for line in said.splitlines() if line.strip()), "nothing")
+        first = next((line.strip() for line in done.stdout.splitlines() if line.strip()), "nothing")
         raise PreflightError(f"{path} is not Open MPI 4 or 5: its --version prints {first!r}; {get_one}")
     # With a path, mpirun looks for its daemon in the same folder of the hosts; with a name, in PATH there.
     return path if "/" in text else text, version
@@ -275,13 +215,3 @@ def parse_version(text: str) -> tuple[int, ...] | None:
     """Return the version of Open MPI from the text of `mpirun --version`; None for another MPI."""
     match = re.search(r"\((?:Open MPI|OpenRTE)\) (\d+(?:\.\d+)*)", text)
     return tuple(map(int, match[1].split("."))) if match else None
-
-
-def parse_reach(data: Any) -> MpiReach:
-    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
-    try:
-        hosts = tuple(MpiHost(**host) for host in data["hosts"])
-        lists = {"version": tuple(data["version"]), "args": tuple(data["args"])}
-        return MpiReach(**{**data, **lists, "hosts": hosts, **parse_common(data)})
-    except (KeyError, TypeError):
-        raise SpecError(OF_ANOTHER) from None

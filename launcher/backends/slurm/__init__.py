@@ -48,12 +48,12 @@ class SlurmFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_slurm_spec
 
-        return make_slurm_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_slurm_spec(line)
 
     def check(self, line: CommandLine, spec: JobSpec) -> int:
-        from .check import check
+        from .check import check_partition
 
-        if code := check(line, spec.site.reach):
+        if code := check_partition(line, spec.site.reach):
             return code
         if not spec.site.reach.job and "nodes" not in line.given:
             return 0
@@ -74,9 +74,10 @@ class SlurmFace(Face):
         return describe_start(reach)
 
     def from_data(self, data: Any) -> SlurmReach:
-        from .spec import parse_reach
+        from ..lines import parse_reach
+        from .spec import SlurmReach
 
-        return parse_reach(data)
+        return parse_reach(SlurmReach, data)
 
 
 FACE = SlurmFace()

@@ -13,14 +13,14 @@ import posixpath
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import NodeLostError, PreflightError, ServiceError
 from ...node import codes
-from ...node.agent.brought import SECRET_VARIABLE
 from ...node.job import Node
-from ..carried import CarriedBackend, Cause
+from ..carried import CarriedBackend
+from ..failures import CarrierFailure
 from ..gate_of_agents import Arrival
 from ..leash import Leashed
 from ..lines import News
@@ -36,6 +36,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
     """Agents of a step, in an allocation."""
 
     name, carrier, unit, mode = "slurm", "srun", "nodes", "task"
+    failures = words.FAILURES
 
     def __init__(self, reach: SlurmReach) -> None:
         super().__init__(reach)
@@ -51,13 +52,10 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         """Wait in the queue for an allocation. Raises PslaunchError."""
         if silence := find_silence():  # salloc would try for seconds
             raise ServiceError(silence)
-        name = f"{posixpath.basename(self._reach.node.workspace)}-{os.urandom(4).hex()}"
+        name = f"{posixpath.basename(self._reach.agents.node.workspace)}-{os.urandom(4).hex()}"
         after = ["scancel", "--quiet", f"--name={name}", f"--user={getpass.getuser()}"]
         argv = words.make_allocation(self._reach, name)
-        try:
-            held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
-        except OSError as e:
-            raise ServiceError(f"salloc can't be started: {e.strerror}") from e
+        held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
         self._held, reason, next_look_s = held, "", 0.0
         while not held.wait(LOOK_S):
             if self._cancelled.is_set():
@@ -70,12 +68,12 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
             if pending and time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + ASK_S
                 reason = self._tell_reason(pending[1], reason)
-        cause = words.find_cause(held.read_said())
+        cause = self.failures.find_cause(held.read_said())
         raise PreflightError(f"no allocation: {cause.text}", cause.code)
 
     def _tell_reason(self, job: str, before: str) -> str:
         """Tell why a job waits in the queue, unless it did before. Raises PreflightError for no use in it."""
-        said = ask("squeue", "--noheader", f"--jobs={job}", "--format=%r")
+        said = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%r")
         reason = said.stdout.strip() or before
         if reason in words.HOPELESS:
             raise PreflightError(
@@ -87,40 +85,25 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
             self.tell(News(f"job {job} of Slurm waits in the queue: {reason}", level="info"))
         return reason
 
-    def _run(
-        self,
-        reach: SlurmReach,
-        program: Sequence[str],
-        secret: bytes,
-        place: str,
-        stdout: int | None = None,
-    ) -> Leashed:
-        argv, env = words.make_step(reach, place, program), {**os.environ, SECRET_VARIABLE: secret.hex()}
-        try:
-            return Leashed(argv, env, self._grace_s, stdout=stdout)
-        except OSError as e:
-            raise ServiceError(f"srun can't be started: {e.strerror}") from e
+    def _make_command(
+        self, reach: SlurmReach, program: Sequence[str], place: str
+    ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
+        return words.make_step(reach, place, program), os.environ, ()
 
     def _select(self, node: Node) -> SlurmReach:
         if not self._reach.job:
             raise NodeLostError(f"{node.name}: the job has no allocation any more")
-        return self._reach._replace(ranks=1, only=node.name)
+        return self._reach._replace(agents=self._reach.agents._replace(ranks=1), only=node.name)
 
     def _make_order(self) -> dict[str, Any]:
         names = {"host": "SLURMD_NODENAME", "number": "SLURM_PROCID", "of": "SLURM_NTASKS"}
         return {**names, "own": words.OF_TASK, "asker": "Slurm"}
 
     def _make_node(self, number: int, one: Arrival) -> Node:
-        return self._reach.node._replace(id=number, name=one.host)
+        return self._reach.agents.node._replace(id=number, name=one.host)
 
-    def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
-        return []  # srun tells names only of nodes that failed
-
-    def _find_cause(self, output: str) -> Cause:
-        return words.find_end(output) or words.find_cause(output)
-
-    def _read_last_lines(self, output: str) -> str:
-        return words.read_last_lines(output)
+    def _find_cause(self, output: str) -> CarrierFailure:
+        return words.find_end(output) or super()._find_cause(output)
 
     def explain_end(self, code: int) -> tuple[str, int]:
         cause = words.find_end(self._running.read_said()) if self._running else None
@@ -144,12 +127,12 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
 
 def find_silence() -> str:
     """Return why the controller is not reached, "" if it answers. Raises ServiceError."""
-    ping = ask("scontrol", "ping")
+    ping = ask_slurm("scontrol", "ping")
     said = (ping.stdout + ping.stderr).strip().partition("\n")[0]
     return "" if " is UP" in said else f"Slurm's controller does not answer: {said}"
 
 
-def ask(*argv: str) -> subprocess.CompletedProcess[str]:
+def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:
     """Return what a command of Slurm says. Raises ServiceError without an answer in time."""
     try:
         return subprocess.run(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ...node import codes
 from ...views.table import LEVEL_WORDS, Cell, Level, Table, show
 from ..face import CommandLine
-from .backend import ask, find_silence
+from .backend import ask_slurm, find_silence
 from .spec import SlurmReach
 
 USABLE: Final = ("idle", "mixed", "allocated", "completing")
@@ -27,7 +27,7 @@ class Partition(NamedTuple):
     idle: int
 
 
-class Finding(NamedTuple):
+class PartitionFinding(NamedTuple):
     """A problem or an advice; code: of a job that meets it."""
 
     level: Level
@@ -35,24 +35,24 @@ class Finding(NamedTuple):
     code: int = codes.OK
 
 
-def check(line: CommandLine, reach: SlurmReach) -> int:
+def check_partition(line: CommandLine, reach: SlurmReach) -> int:
     """Report on the cluster for a job; return its exit code, 0 without a problem."""
-    partition, findings = None, list[Finding]()
+    partition, finding = None, None
     if silence := find_silence():
-        findings.append(Finding("problem", silence, codes.SERVICE))
+        finding = PartitionFinding("problem", silence, codes.SERVICE)
     elif not reach.job:
-        name = line.given.read("partition") if "partition" in line.given else ""
-        said = ask("sinfo", "--noheader", f"--format={FORMAT}").stdout
-        partition, findings = judge(parse_partitions(said), name, reach.ranks)
-    codes_ = [one.code for one in findings if one.code]
-    level: Level = "problem" if codes_ else "warning" if findings else "ok"
+        said = ask_slurm("sinfo", "--noheader", f"--format={FORMAT}").stdout
+        name = line.given.read("partition") or ""
+        partition, finding = judge_partition(parse_partitions(said), name, reach.agents.ranks)
+    found = [finding] if finding else []
+    level: Level = finding.level if finding else "ok"
     shown = partition._asdict() if partition else {"job": reach.job} if reach.job else {}
     row: list[Cell] = [(str(value), "ok") for value in shown.values()]
-    table = Table(["cluster", *shown], (), [[("up" if not codes_ else "no", level), *row]])
-    lines = [f"{LEVEL_WORDS[one.level]}  {one.text}" for one in findings]
-    data = {**shown, "findings": [{"level": one.level, "text": one.text} for one in findings]}
+    table = Table(["cluster", *shown], (), [[("no" if level == "problem" else "up", level), *row]])
+    lines = [f"{LEVEL_WORDS[one.level]}  {one.text}" for one in found]
+    data = {**shown, "findings": [{"level": one.level, "text": one.text} for one in found]}
     show(table, lines, [data], line.out, as_json=line.as_json, environ=line.environ)
-    return codes_[0] if codes_ else codes.OK
+    return finding.code if finding else codes.OK
 
 
 def parse_partitions(said: str) -> list[Partition]:
@@ -69,21 +69,24 @@ def parse_partitions(said: str) -> list[Partition]:
     return list(found.values())
 
 
-def judge(there: Sequence[Partition], name: str, wanted: int) -> tuple[Partition | None, list[Finding]]:
+def judge_partition(
+    there: Sequence[Partition], name: str, wanted: int
+) -> tuple[Partition | None, PartitionFinding | None]:
     """Return the partition of a job, and what stands against the job there. Pure."""
     chosen = next((one for one in there if (one.name == name if name else one.is_default)), None)
     if chosen is None:
         names = ", ".join(one.name for one in there) or "none"
         why = f"no partition {name!r}" if name else "no default partition; give --partition NAME"
-        return None, [Finding("problem", f"{why}; there are: {names}", codes.USAGE)]
-    what = f"partition {chosen.name}"
+        return None, PartitionFinding("problem", f"{why}; there are: {names}", codes.USAGE)
+    wants, code = f", and the job wants {wanted}", codes.SERVICE
     if not chosen.is_up:
-        return chosen, [Finding("problem", f"{what} is not up; take another one (sinfo)", codes.SERVICE)]
-    if wanted > chosen.nodes:
-        text = f"{what} has {chosen.nodes} nodes, and the job wants {wanted}: --nodes"
-        return chosen, [Finding("problem", text, codes.USAGE)]
-    if wanted > chosen.usable:
-        text = f"{what} has {chosen.usable} nodes that are up, and the job wants {wanted} (sinfo -R)"
-        return chosen, [Finding("problem", text, codes.SERVICE)]
-    waits = f"{what} has {chosen.idle} idle nodes: the job would wait in the queue"
-    return chosen, [Finding("warning", waits)] if wanted > chosen.idle else []
+        text = "is not up; take another one (sinfo)"
+    elif wanted > chosen.nodes:
+        text, code = f"has {chosen.nodes} nodes{wants}: --nodes", codes.USAGE
+    elif wanted > chosen.usable:
+        text = f"has {chosen.usable} nodes that are up{wants} (sinfo -R)"
+    elif wanted > chosen.idle:
+        text, code = f"has {chosen.idle} idle nodes: the job would wait in the queue", codes.OK
+    else:
+        return chosen, None
+    return chosen, PartitionFinding("problem" if code else "warning", f"partition {chosen.name} {text}", code)

@@ -6,53 +6,28 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...options.kinds import Number, Text
-from ...options.options import (
-    COMMON,
-    CONF,
-    MAX_PROCESSES,
-    ON_HOSTS,
-    SENT,
-    WORKER_NUM,
-    Option,
-    join_rows,
-)
+from ...options.options import COMMON, CONF, MAX_PROCESSES, ON_HOSTS, SENT, WORKER_NUM, Option, join_rows
 
 OPTIONS: Final = join_rows(
     (
-        Option(
-            name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), aliases=("-N",),
-            says="those of the allocation, else 1", help="Number of nodes.",
-        ),
-        WORKER_NUM._replace(
-            aliases=("-n", "--ntasks"), says="one for each task of the allocation, else one on each node",
-            help="Total number of trainers.",
-        ),
-        Option(
-            name="partition", metavar="NAME", kind=Text(), aliases=("-p",), says="Slurm's",
-            help="Partition of the nodes.",
-        ),
-        Option(
-            name="time", metavar="TIME", kind=Text(), aliases=("-t",), says="the partition's",
-            help="Time limit, as for sbatch: minutes, or D-HH:MM:SS.",
-        ),
-        Option(
-            name="account", metavar="NAME", kind=Text(), aliases=("-A",), says="Slurm's",
-            help="Account that pays for the nodes.",
-        ),
-        Option(
-            name="slurm_args", metavar="TEXT", kind=Text(),
-            help="Further words for salloc, as in a shell: '--exclusive --mem=0'.",
-        ),
-        Option(
-            name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
+        Option(name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), aliases=("-N",),
+            says="those of the allocation, else 1", help="Number of nodes."),
+        WORKER_NUM._replace(aliases=("-n", "--ntasks"), help="Total number of trainers.",
+            says="one for each task of the allocation, else one on each node"),
+        Option(name="partition", metavar="NAME", kind=Text(), aliases=("-p",), says="Slurm's",
+            help="Partition of the nodes."),
+        Option(name="time", metavar="TIME", kind=Text(), aliases=("-t",), says="the partition's",
+            help="Time limit, as for sbatch: minutes, or D-HH:MM:SS."),
+        Option(name="account", metavar="NAME", kind=Text(), aliases=("-A",), says="Slurm's",
+            help="Account that pays for the nodes."),
+        Option(name="slurm_args", metavar="TEXT", kind=Text(),
+            help="Further words for salloc, as in a shell: '--exclusive --mem=0'."),
+        Option(name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
             help="Folder on the nodes for the job's workspace.",
-            needs=SENT,
-        ),
+            needs=SENT),
         CONF,
-        Option(
-            name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
-            help="Folder to send to the nodes, where the programs run in it.",
-        ),
+        Option(name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
+            help="Folder to send to the nodes, where the programs run in it."),
     ),
     ON_HOSTS,
     COMMON,

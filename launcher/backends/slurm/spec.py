@@ -6,93 +6,54 @@ Slurm itself is not asked.
 
 from __future__ import annotations
 
-import re
-import shlex
+import functools
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
-from ...options.args import Split
-from ...options.locate import locate
-from ...options.options import DEFAULT, MAX_PROCESSES
-from ...options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
 from ...options.sources import Given
-from ...options.spec import JobSpec, Site, check_spec, read_common_options, read_draft, refuse_without_effect
-from ..carried import HeadAddress, choose_gate_port, parse_common
-from ..lines import OF_ANOTHER
+from ...options.spec import JobSpec, refuse_without_effect
+from ..carried_spec import make_carried_spec, read_count, read_words
+from ..face import CommandLine
+from ..gate_of_agents import CarriedAgents
 
 COMMANDS: Final = ("salloc", "srun", "scancel", "scontrol", "squeue", "sinfo")
 FOR_ALLOCATION: Final = ("partition", "time", "account", "slurm_args")
 
 
 class SlurmReach(NamedTuple):
-    """The nodes of a job, and what its agents need to begin."""
+    """The allocation of a job, and its agents; their number is that of the nodes."""
 
-    ranks: int  # nodes: each has one process of the step
     job: str  # the allocation; "" for one of its own, until that is granted
     args: tuple[str, ...]  # by which salloc gets it
-    node: Node  # as of CarriedReach, and all that follow
-    nic: str = ""
-    port: int = 0
-    agent_python: str | None = None
-    connect_timeout_s: float = DEFAULT["connect_timeout"]
-    head: HeadAddress | None = None
+    agents: CarriedAgents
     only: str = ""  # name of the one node that is asked
 
+    def list_expected(self) -> tuple[Node, ...]:
+        """Return the planned nodes, whose names Slurm tells later."""
+        nodes = range(self.agents.ranks)
+        return tuple(self.agents.node._replace(id=i, name=f"{{slurm:{i}}}") for i in nodes)
 
-def make_slurm_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of `pslaunch slurm`: the given values, and defaults for all others.
 
-    cwd: absolute; relative paths of this machine start there. Raises SpecError or PreflightError.
-    """
+def make_slurm_spec(line: CommandLine) -> JobSpec:
+    """Return the job of `pslaunch slurm`. Raises SpecError or PreflightError."""
+    given, environ = line.given, line.environ
     _find_commands(environ)
-    draft, options = read_draft("slurm", given, environ), read_common_options(given, environ)
     job = environ.get("SLURM_JOB_ID", "")
     nodes = _read_nodes(given, environ, job)
-    options["worker_num"] = options["worker_num"] or _read_count("SLURM_NTASKS", environ)
-    package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
-    name, folder, logs = read_folders(given, workspace, sent=package is not None)
-    node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
-    reach = SlurmReach(
+    trainers: int | None = given.read("worker_num") or read_count("SLURM_NTASKS", environ)
+    args = () if job else _list_args(given, nodes, trainers)
+    return make_carried_spec(
+        line,
+        "slurm",
         ranks=nodes,
-        job=job,
-        args=() if job else _list_args(given, name, nodes, options["worker_num"]),
-        node=node,
-        nic=read_nic(given),
-        port=choose_gate_port(draft, options["server_num"], nodes),
-        agent_python=given.read("agent_python"),
-        connect_timeout_s=given.read("connect_timeout"),
+        hosts=nodes,
+        worker_num=trainers,
+        trainers=Count("per_node", 1),
+        make_reach=functools.partial(SlurmReach, job, args),
     )
-    spec = JobSpec(
-        draft=draft._replace(name=name),
-        workspace=workspace,
-        site=Site(
-            (),
-            pservers=Count("per_node", 1),
-            trainers=Count("per_node", 1),
-            package=package,
-            nic=reach.nic,
-            reach=reach,
-            expected=tuple(node._replace(id=i, name=f"{{slurm:{i}}}") for i in range(nodes)),
-        ),
-        program=program,
-        **read_programs(given, split, logs, cwd),
-        **options,
-    )
-    check_install(spec, given)
-    check_spec(spec, given)
-    return spec
-
-
-def parse_reach(data: Any) -> SlurmReach:
-    """Return the reach from its data in a record. Raises SpecError if another version wrote it."""
-    try:
-        return SlurmReach(**{**data, "args": tuple(data["args"]), **parse_common(data)})
-    except (KeyError, TypeError):
-        raise SpecError(OF_ANOTHER) from None
 
 
 def _find_commands(environ: Mapping[str, str]) -> None:
@@ -112,7 +73,7 @@ def _read_nodes(given: Given, environ: Mapping[str, str], job: str) -> int:
         return wanted or 1
     for name in FOR_ALLOCATION:
         refuse_without_effect(given, name, f"in an allocation (SLURM_JOB_ID={job})")
-    there = _read_count("SLURM_JOB_NUM_NODES", environ)
+    there = read_count("SLURM_JOB_NUM_NODES", environ)
     if there is None:
         raise SpecError(
             f"the allocation SLURM_JOB_ID={job} does not tell its number of nodes; give --nodes N"
@@ -123,22 +84,8 @@ def _read_nodes(given: Given, environ: Mapping[str, str], job: str) -> int:
     return wanted or there
 
 
-def _read_count(name: str, environ: Mapping[str, str]) -> int | None:
-    text = environ.get(name, "")
-    found = int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
-    if found and found > MAX_PROCESSES:
-        raise SpecError(f"{name}={text}: {MAX_PROCESSES} at most")
-    return found
-
-
-def _list_args(given: Given, name: str, nodes: int, trainers: object) -> tuple[str, ...]:
+def _list_args(given: Given, nodes: int, trainers: int | None) -> tuple[str, ...]:
     """Return the words for salloc that get an allocation."""
-    tasks = max(nodes, trainers if isinstance(trainers, int) else 0)
-    args = [f"--nodes={nodes}", f"--ntasks={tasks}"]
+    args = [f"--nodes={nodes}", f"--ntasks={max(nodes, trainers or 0)}"]
     args += [f"--{name}={given.read(name)}" for name in ("partition", "time", "account") if name in given]
-    if value := given.get("slurm_args"):
-        try:
-            args += shlex.split(value.text)
-        except ValueError as e:
-            raise SpecError(f"{value.shown}: {e}") from None
-    return tuple(args)
+    return (*args, *read_words(given.get("slurm_args")))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ...node import codes
-from ..carried import Cause
+from ..failures import CarrierFailure, FailureTable, Pattern
 from .spec import SlurmReach
 
-SHOWN_LINES: Final = 6  # of an output without a known cause
 READY: Final = "pslaunch: allocation "
 # Holds an allocation: ends with its salloc, also if that is killed.
 HOLD: Final = f'echo "{READY}$SLURM_JOB_ID" >&2; exec tail --pid=$PPID -f /dev/null'
@@ -37,7 +36,7 @@ def make_allocation(reach: SlurmReach, name: str) -> list[str]:
 def make_step(reach: SlurmReach, job: str, program: Sequence[str]) -> list[str]:
     """Return the command line of the step: one process on each node, which stays when another ends."""
     return [
-        *("srun", f"--jobid={job}", f"--nodes={reach.ranks}", f"--ntasks={reach.ranks}"),
+        *("srun", f"--jobid={job}", f"--nodes={reach.agents.ranks}", f"--ntasks={reach.agents.ranks}"),
         *((f"--nodelist={reach.only}",) if reach.only else ()),
         *("--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none"),
         *("--cpu-bind=none", "--export=ALL", "--input=none", *program),
@@ -51,17 +50,8 @@ def describe_start(reach: SlurmReach) -> dict[str, Any]:
     return {"allocation": own, "argv": step}
 
 
-class _Pattern(NamedTuple):
-    """A message of Slurm. Its text may have {0} and {1}, its groups."""
-
-    words: str  # a regular expression
-    code: int
-    text: str
-
-
-# The first that is found is the cause.
 PATTERNS: Final = tuple(
-    _Pattern(*row)
+    Pattern(*row)
     for row in (
         (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
          "{0}; choose its network with --nics, allow --port and the ports after it in firewalls, or start "
@@ -92,7 +82,6 @@ PATTERNS: Final = tuple(
 _CANCELLED: Final = re.compile(
     r"\*\*\* (?:STEP|JOB) (\d+)(\S*) ON (\S+) CANCELLED AT (\S+)(?: DUE TO ([\w ]+))?"
 )
-_NODE_FAILED: Final = "NODE FAILURE"
 _REMEDIES: Final = {
     "TIME LIMIT": "give more time: --time, or sbatch --time",
     "PREEMPTION": "another job has a higher priority",
@@ -103,31 +92,19 @@ _NOISE: Final = re.compile(
 )
 
 
-def find_cause(output: str) -> Cause:
-    """Return the cause of a failure in the output of salloc or srun, else its last lines."""
-    for pattern in PATTERNS:
-        if match := re.search(pattern.words, output):
-            hosts = tuple(dict.fromkeys(re.findall(r"srun: error: (\S+): tasks? ", output)))
-            text = pattern.text.format(*(group.rstrip(". \r") for group in match.groups("")))
-            return Cause(pattern.code, text, hosts)
-    return Cause(codes.PREFLIGHT, f"Slurm failed: {read_last_lines(output) or 'it printed nothing'}")
+FAILURES: Final = FailureTable("Slurm", PATTERNS, _NOISE)
 
 
-def find_end(output: str) -> Cause | None:
+def find_end(output: str) -> CarrierFailure | None:
     """Return Slurm's reason for the end of a step, from srun's output; None if Slurm has not ended it."""
     match = _CANCELLED.search(output)
     if not match:
         return None
     job, step, _, when, why = match.groups("")
     what = f"step {job}{step}" if step else f"job {job}"
-    if why.startswith(_NODE_FAILED):
-        return Cause(codes.NODE_LOST, f"Slurm ended {what} at {when}, since it has lost a node (sinfo -R)")
+    if why.startswith("NODE FAILURE"):
+        text = f"Slurm ended {what} at {when}, since it has lost a node (sinfo -R)"
+        return CarrierFailure(codes.NODE_LOST, text)
     known = next((f", {remedy}" for start, remedy in _REMEDIES.items() if why.startswith(start)), "")
     reason = f"due to {why.strip().lower()}{known}" if why else "by scancel"
-    return Cause(codes.TERM, f"Slurm cancelled {what} at {when} {reason}")
-
-
-def read_last_lines(output: str) -> str:
-    """Return the last lines of an output without those about the command itself."""
-    lines = [line.strip() for line in output.splitlines() if not _NOISE.fullmatch(line.strip())]
-    return "\n".join(lines[-SHOWN_LINES:])
+    return CarrierFailure(codes.TERM, f"Slurm cancelled {what} at {when} {reason}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pslaunch.backends import carried, leash
 from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather
+from pslaunch.backends.registry import gather_given
 from pslaunch.follow import remote_head
 from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervisor
@@ -33,7 +33,7 @@ def test_codes_and_their_meanings() -> None:
 
 def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = make_local_spec(gather("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    spec = make_local_spec(gather_given("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
     by_hand = pserver_options.parse_options([], {})
     assert wire.HEARTBEAT_S == procs.BEAT_S
     assert f"`--lost_after`, from {MIN_LOST_AFTER_S:g}" in section(PAGE, "Times")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pslaunch.backends.mpi.mpirun import PATTERNS
-from pslaunch.backends.mpi.refused import REFUSED
+from pslaunch.backends.mpi.options import REFUSED
 from pslaunch.backends.registry import get_options
 from support.pages import DOCS, rows
 

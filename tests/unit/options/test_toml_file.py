@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given as arbitrary
 from hypothesis import strategies as st
 
-from pslaunch.backends.registry import OWN, find_face, gather, get_options
+from pslaunch.backends.registry import OWN, find_face, gather_given, get_options
 from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
 from pslaunch.options.kinds import Value, format_value
@@ -30,7 +30,7 @@ def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: 
     ours = get_options(backend)
     repeatable = {name for name, option in ours.items() if option.repeatable}
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
-    return gather(backend, split, folder)
+    return gather_given(backend, split, folder)
 
 
 def texts(values: Sequence[Value]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.fabric.spec import Reach, make_fabric_spec
-from pslaunch.backends.registry import OWN, find_face, gather, get_options
+from pslaunch.backends.registry import OWN, find_face, gather_given, get_options
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package, Plan
 from pslaunch.options.args import split_command_line
@@ -42,7 +42,7 @@ def make(here: Path, *line: str, conf: str = "") -> JobSpec:
     ours = get_options("fabric")
     repeatable = {name for name, option in ours.items() if option.repeatable}
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
-    return make_fabric_spec(gather("fabric", split, here), split, cwd=here, environ={"HOME": "/h"})
+    return make_fabric_spec(gather_given("fabric", split, here), split, cwd=here, environ={"HOME": "/h"})
 
 
 WS = "--job_dispatch_package=ws"
@@ -71,7 +71,7 @@ def told_of(here: Path, *line: str) -> list[str]:
     """The notes about a job."""
     ours = get_options("fabric")
     split = split_command_line(line, {n: o.valued for n, o in ours.items()}, {"env"})
-    given = gather("fabric", split, here)
+    given = gather_given("fabric", split, here)
     return list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split)
 
 

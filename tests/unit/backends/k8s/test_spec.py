@@ -13,7 +13,7 @@ from pslaunch.backends.k8s.patch import apply_patches, read_patches
 from pslaunch.backends.k8s.refused import REFUSED
 from pslaunch.backends.k8s.spec import Access, K8sReach, make_k8s_spec
 from pslaunch.backends.k8s.values import QUANTITIES
-from pslaunch.backends.registry import gather, get_options
+from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.errors import SpecError
 from pslaunch.node.job import place
 from pslaunch.options.args import split_command_line
@@ -42,7 +42,7 @@ def make(folder: Path, *words: str, image: str = "i:1", run: str = "", **environ
         aliases={alias: name for name, row in rows.items() for alias in row.aliases},
         refused=REFUSED,
     )
-    return make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ=environ, run=run)
+    return make_k8s_spec(gather_given("k8s", split, folder), split, cwd=folder, environ=environ, run=run)
 
 
 def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) -> K8sReach:
@@ -272,7 +272,7 @@ def test_models_are_saved_in_a_claim_or_in_the_workspace(folder: Path) -> None:
 def test_run_makes_the_names_of_all_nodes_unique(folder: Path) -> None:
     rows = get_options("k8s")
     split = split_command_line(["--image=i"], {name: row.values for name, row in rows.items()})
-    spec = make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ={}, run="0a1b2c")
+    spec = make_k8s_spec(gather_given("k8s", split, folder), split, cwd=folder, environ={}, run="0a1b2c")
     assert (spec.draft.name, spec.site.nodes[0].name) == ("my-job-0a1b2c", "my-job-0a1b2c-0")
 
 
@@ -284,7 +284,7 @@ def test_results_come_into_the_workspace_or_the_current_folder(
     cwd.mkdir(exist_ok=True)
     rows = get_options("k8s")
     split = split_command_line(["--image=i", *words], {name: row.values for name, row in rows.items()})
-    spec = make_k8s_spec(gather("k8s", split, cwd), split, cwd=cwd, environ={}, run="0a1b2c")
+    spec = make_k8s_spec(gather_given("k8s", split, cwd), split, cwd=cwd, environ={}, run="0a1b2c")
     assert (spec.fetch_output, spec.fetch_logs) == (cwd / "output", cwd / "log")
 
 

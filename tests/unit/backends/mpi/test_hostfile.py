@@ -51,21 +51,24 @@ def test_lines_name_hosts_and_their_ranks() -> None:
     }  # fmt: skip
 
 
-def test_ranks_of_a_host_that_stands_twice_are_added() -> None:
-    assert read("node1\nnode2\nnode1\n") == {"node1": 2, "node2": 1}
-    assert read("node1 slots=2\nnode1 slots=3\nnode1") == {"node1": 6}
-
-
-def test_hosts_of_different_domains_are_different() -> None:
-    assert read("node1.a\nnode1.b\n10.0.0.1\n10.0.0.11\n") == dict.fromkeys(
-        ("node1.a", "node1.b", "10.0.0.1", "10.0.0.11"), 1
-    )
-
-
-def test_max_slots_alone_are_slots_too_in_the_first_line_of_a_host() -> None:
-    assert read("node1 max_slots=2\nnode1\n") == {"node1": 3}
-    assert read("node1\nnode1 max_slots=9\n") == {"node1": 2}
-    assert read("node1 slots=3\nnode1 max_slots=9\n") == {"node1": 4}
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("node1\nnode2\nnode1\n", {"node1": 2, "node2": 1}),
+        ("node1 slots=2\nnode1 slots=3\nnode1", {"node1": 6}),
+        # Hosts of different domains are different.
+        (
+            "node1.a\nnode1.b\n10.0.0.1\n10.0.0.11\n",
+            dict.fromkeys(("node1.a", "node1.b", "10.0.0.1", "10.0.0.11"), 1),
+        ),
+        # max_slots alone are slots too, in the first line of a host.
+        ("node1 max_slots=2\nnode1\n", {"node1": 3}),
+        ("node1\nnode1 max_slots=9\n", {"node1": 2}),
+        ("node1 slots=3\nnode1 max_slots=9\n", {"node1": 4}),
+    ],
+)
+def test_ranks_of_several_lines_are_added_for_each_host(text: str, ranks: dict[str, int]) -> None:
+    assert read(text) == ranks
 
 
 @pytest.mark.parametrize(
@@ -155,30 +158,26 @@ def make_hosts(*slots: int | None, most: int | None = None) -> list[SlotHost]:
 
 
 @pytest.mark.parametrize(
-    ("slots", "ranks", "counts"),
+    ("hosts", "ranks", "oversubscribe", "counts"),
     [
-        ((None, None, None), None, [1, 1, 1]),
-        ((None, None, None), 2, [1, 1, 0]),
-        ((None, None, None), 5, [2, 2, 1]),
-        ((2, 4), 5, [2, 3]),
+        (make_hosts(None, None, None), None, False, [1, 1, 1]),
+        (make_hosts(None, None, None), 2, False, [1, 1, 0]),
+        (make_hosts(None, None, None), 5, False, [2, 2, 1]),
+        (make_hosts(2, 4), 5, False, [2, 3]),
+        (make_hosts(2, 1), 4, False, "-n=4 is more than the 3 slots of the hosts; add --oversubscribe"),
+        (make_hosts(2, 1), 4, True, [3, 1]),
+        (make_hosts(2, 1, most=3), 6, True, [3, 3]),
+        (make_hosts(2, 1, most=3), 7, True, "-n=7 is more than the 6 max_slots of the hosts"),
     ],
 )
-def test_ranks_fill_hosts_and_go_on_in_turn(
-    slots: tuple[int | None, ...], ranks: int | None, counts: list[int]
+def test_ranks_fill_hosts_and_go_on_in_turn_as_far_as_slots_allow(
+    hosts: list[SlotHost], ranks: int | None, oversubscribe: bool, counts: list[int] | str
 ) -> None:
-    assert deal_ranks(make_hosts(*slots), ranks, oversubscribe=False, label="-n") == counts
-
-
-def test_ranks_beyond_slots_need_oversubscribe() -> None:
-    with pytest.raises(SpecError, match="-n=4 is more than the 3 slots of the hosts; add --oversubscribe"):
-        deal_ranks(make_hosts(2, 1), 4, oversubscribe=False, label="-n")
-    assert deal_ranks(make_hosts(2, 1), 4, oversubscribe=True, label="-n") == [3, 1]
-
-
-def test_oversubscribe_keeps_to_max_slots() -> None:
-    assert deal_ranks(make_hosts(2, 1, most=3), 6, oversubscribe=True, label="-n") == [3, 3]
-    with pytest.raises(SpecError, match="-n=7 is more than the 6 max_slots of the hosts"):
-        deal_ranks(make_hosts(2, 1, most=3), 7, oversubscribe=True, label="-n")
+    if isinstance(counts, str):
+        with pytest.raises(SpecError, match=counts):
+            deal_ranks(hosts, ranks, oversubscribe=oversubscribe, label="-n")
+    else:
+        assert deal_ranks(hosts, ranks, oversubscribe=oversubscribe, label="-n") == counts
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 40))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pslaunch.backends.slurm.check import judge, parse_partitions
+from pslaunch.backends.slurm.check import judge_partition, parse_partitions
 from pslaunch.node import codes
 
 SINFO = """\
@@ -27,5 +27,5 @@ old|old|down|1|1|idle
     ],
 )
 def test_partition_is_judged_for_the_job(name: str, wanted: int, code: int, text: str) -> None:
-    found = judge(parse_partitions(SINFO), name, wanted)[1]
-    assert [(one.code, text in one.text) for one in found] == ([(code, True)] if text else [])
+    found = judge_partition(parse_partitions(SINFO), name, wanted)[1]
+    assert (found.code, text in found.text) == (code, True) if found else not text

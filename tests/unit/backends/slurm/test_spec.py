@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.registry import gather, get_options
 from pslaunch.backends.slurm import FACE
-from pslaunch.backends.slurm.options import REFUSED
-from pslaunch.backends.slurm.spec import COMMANDS, SlurmReach, make_slurm_spec
+from pslaunch.backends.slurm.spec import COMMANDS, SlurmReach
 from pslaunch.errors import PreflightError, PslaunchError, SpecError
-from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
+from support.command_line import make_spec
 
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
 
@@ -32,16 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *argv: str, **environ: str) -> JobSpec:
-    found = get_options("slurm")
-    split = split_command_line(
-        [*argv, "train.py"],
-        {name: row.values for name, row in found.items()},
-        {name for name, row in found.items() if row.repeatable},
-        aliases={alias: name for name, row in found.items() for alias in row.aliases},
-        refused=REFUSED,
-    )
     environ = {"PATH": f"{folder}/bin:{os.environ['PATH']}", **environ}
-    return make_slurm_spec(gather("slurm", split, folder), split, cwd=folder, environ=environ)
+    return make_spec("slurm", [*argv, "train.py"], folder, environ)
 
 
 def make_reach(folder: Path, *argv: str, **environ: str) -> SlurmReach:
@@ -51,19 +41,8 @@ def make_reach(folder: Path, *argv: str, **environ: str) -> SlurmReach:
 
 
 def test_allocation_of_its_own_has_the_words_of_the_user(folder: Path) -> None:
-    own = (
-        "--nodes=3",
-        "-n",
-        "6",
-        "-p",
-        "gpu",
-        "-t",
-        "1:00",
-        "-A",
-        "me",
-        "--slurm_args=--mem=0 --comment='a b'",
-    )
-    reach = make_reach(folder, *own)
+    words = ("--nodes=3", "-n", "6", "-p", "gpu", "-t", "1:00", "-A", "me")
+    reach = make_reach(folder, *words, "--slurm_args=--mem=0 --comment='a b'")
     limits = ("--partition=gpu", "--time=1:00", "--account=me")
     assert reach.args == ("--nodes=3", "--ntasks=6", *limits, "--mem=0", "--comment=a b")
     assert make_reach(folder).args == ("--nodes=1", "--ntasks=1")
@@ -72,9 +51,9 @@ def test_allocation_of_its_own_has_the_words_of_the_user(folder: Path) -> None:
 
 def test_allocation_that_is_there_gives_nodes_and_trainers(folder: Path) -> None:
     spec = make(folder, **IN_JOB, SLURM_NTASKS="5")
-    assert (spec.site.reach.ranks, spec.site.reach.job, spec.site.reach.args) == (3, "7", ())
+    assert (spec.site.reach.agents.ranks, spec.site.reach.job, spec.site.reach.args) == (3, "7", ())
     assert spec.worker_num == 5
-    assert make_reach(folder, "--nodes=2", **IN_JOB).ranks == 2
+    assert make_reach(folder, "--nodes=2", **IN_JOB).agents.ranks == 2
     assert make(folder, "-n", "4", **IN_JOB, SLURM_NTASKS="5").worker_num == 4
 
 

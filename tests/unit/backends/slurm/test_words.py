@@ -23,7 +23,7 @@ from support.pages import rows
     ],
 )  # fmt: skip
 def test_words_of_slurm_have_a_cause_and_a_code(output: str, code: int, text: str) -> None:
-    cause = words.find_cause(output)
+    cause = words.FAILURES.find_cause(output)
     assert cause.code == code and text in cause.text
 
 
@@ -33,11 +33,7 @@ def test_words_of_slurm_have_a_cause_and_a_code(output: str, code: int, text: st
         ("", codes.TERM, "by scancel"),
         (" DUE TO TIME LIMIT", codes.TERM, "due to time limit, give more time: --time"),
         (" DUE TO PREEMPTION", codes.TERM, "due to preemption, another job has a higher priority"),
-        (
-            " DUE TO NODE FAILURE",
-            codes.NODE_LOST,
-            "has lost a node (sinfo -R)",
-        ),
+        (" DUE TO NODE FAILURE", codes.NODE_LOST, "has lost a node (sinfo -R)"),
     ],
 )
 def test_end_by_slurm_is_told_by_its_words(why: str, code: int, text: str) -> None:
