@@ -34,7 +34,7 @@ class Passphrases:
             return self._loaded[path]
 
     def _read(self, path: str) -> Any:
-        if not _is_locked(path):
+        if not keys.is_encrypted(path):
             return _load(path, None)
         for _ in range(PASSPHRASE_TRIES if self._ask else 0):
             assert self._ask is not None
@@ -43,14 +43,6 @@ class Passphrases:
             if key or not word:
                 return key
         return None
-
-
-def _is_locked(path: str) -> bool:
-    """Check for a passphrase; like ssh, ignore a file that can't be read."""
-    try:
-        return keys.is_encrypted(path)
-    except OSError:
-        return False
 
 
 def _load(path: str, passphrase: str | None) -> Any:
@@ -115,7 +107,7 @@ class Proof:
                 key = self._passphrases.load(path)
             if key is not None:
                 yield from self._add_certificates(key, path, path)
-            elif not path.endswith(".pub") and _is_locked(path):
+            elif not path.endswith(".pub") and keys.is_encrypted(path):
                 self.locked.append(path)
 
     def _add_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
