@@ -163,7 +163,7 @@ class _Check:
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
         with self._deadline.stop_clock():
-            self._host_keys.check(self._settings, key.get_name(), key.asbytes())
+            self._host_keys.check(self._settings, key)
 
 
 def _choose(options: Any, settings: HopSettings) -> None:
