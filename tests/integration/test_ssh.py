@@ -100,7 +100,7 @@ def test_all_hosts_that_miss_the_address_to_dial_are_named(
     def agents_that_end(nodes: Sequence[Node], _limits: Limits, _mode: str) -> list[Line]:
         limits = Limits(1.0, cast(float, "none"), 60.0, None, 60.0)
         opened.extend(line for line in backend._try_open(nodes, limits, "dial") if isinstance(line, Line))
-        for channel in backend._channels:
+        for channel in backend._fleet.channels:
             assert channel.wait(20)
         return opened
 

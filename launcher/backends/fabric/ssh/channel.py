@@ -22,20 +22,16 @@ STDERR_S = 1.0  # to read the last output of an ended process
 
 
 class Tail:
-    """The last bytes of the remote stderr."""
+    """The last bytes of the remote stderr; one thread adds them."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._lock = threading.Lock()
+        self._data = b""
 
     def add(self, data: bytes) -> None:
-        with self._lock:
-            self._data += data
-            del self._data[:-TAIL_BYTES]
+        self._data = (self._data + data)[-TAIL_BYTES:]
 
     def get_text(self) -> str:
-        with self._lock:
-            return self._data.decode("utf-8", "replace").strip()
+        return self._data.decode("utf-8", "replace").strip()
 
     def get_last_words(self) -> str:
         """Return the last lines of pslaunch itself, else the last line."""

@@ -49,7 +49,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._connections: dict[tuple[HopSettings, ...], Future[fabric.Connection]] = {}
         self._doors: dict[tuple[tuple[HopSettings, ...], str, int], threading.Semaphore] = {}
-        self._channels: list[Channel] = []
+        self.channels: list[Channel] = []  # those opened and not closed
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
         self._closed = self._cancelled = False
@@ -88,7 +88,7 @@ class Fleet:
         """Close all channels and connections; a running `open` fails soon. May be called twice."""
         with self._lock:
             self._closed = True
-            channels, self._channels = self._channels, []
+            channels, self.channels = self.channels, []
             connections, self._connections = dict(self._connections), {}
         if self._shared:
             self._shared.close()
@@ -126,7 +126,7 @@ class Fleet:
             return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
         with self._lock:
             if not self._closed:
-                self._channels.append(channel)
+                self.channels.append(channel)
                 beaten(channel.write_fd)
                 return channel
         channel.close()
@@ -149,7 +149,7 @@ class Fleet:
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
         deadline = Deadline(self._reach.connect_timeout_s, self._shared.cancel)
-        return connect.start(connection, route.target, booted, deadline)
+        return connect.boot_by_paramiko(connection, route.target, booted, deadline)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None and self._shared is not None
@@ -158,7 +158,9 @@ class Fleet:
                 self._askpass = Askpass(self._ask)
         limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
         with self._get_door((), route.hops[0]):  # each opens its own connections
-            return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
+            return binary.boot_by_binary(
+                self._config.ssh, route.target, booted, limit_s, cancel, self._askpass
+            )
 
     def _find_route(self, host: Host) -> Route:
         route = self._config.find_route(host.name, host.user, host.port)
@@ -168,8 +170,7 @@ class Fleet:
                 detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
                 raise HostError(host.name, "host key", detail)
             if authority:
-                target = route.target._replace(only_ssh=f"@cert-authority in {authority.where}")
-                return Route((*route.hops[:-1], target))
+                return route._replace(only_ssh=f"@cert-authority in {authority.where}")
         return route
 
     def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
@@ -205,8 +206,7 @@ class Fleet:
     def _get_door(self, way: tuple[HopSettings, ...], to: HopSettings) -> threading.Semaphore:
         """Return the limit of parallel attempts at one sshd, counted per route to it."""
         with self._lock:
-            key = (way, to.hostname, to.port)
-            return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
+            return self._doors.setdefault((way, to.hostname, to.port), threading.Semaphore(PER_DOOR))
 
 
 def _allow_descriptors(hosts: int) -> None:

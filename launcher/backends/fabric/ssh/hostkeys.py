@@ -144,4 +144,4 @@ def sort_key_types(entries: Iterable[KnownHost], offered: Sequence[str]) -> list
     """Return the algorithms, those of known keys first, so that the host shows a known key."""
     known = {entry.key_type for entry in entries if not entry.marker}
     known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
-    return [*(t for t in offered if t in known), *(t for t in offered if t not in known)]
+    return sorted(offered, key=lambda name: name not in known)

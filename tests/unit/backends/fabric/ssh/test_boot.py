@@ -149,7 +149,7 @@ def test_noise_before_the_marker_is_discarded_and_nothing_after_it_is_read(noise
 def test_noise_has_a_bound() -> None:
     with pytest.raises(NoMarkerError) as caught:
         wait_for_marker(lambda n: b"y" * n, b"m" * 32)
-    assert caught.value.endless
+    assert "too much output" in str(caught.value)
     assert caught.value.noise == "y" * 500
     assert MAX_NOISE_BYTES < 1_000_000
 

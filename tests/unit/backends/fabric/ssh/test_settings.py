@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.ssh import keys, settings
-from pslaunch.backends.fabric.ssh.settings import Config, HopSettings, Route, make_settings, parse, split_jump
+from pslaunch.backends.fabric.ssh import keys
+from pslaunch.backends.fabric.ssh.settings import (
+    Config,
+    HopSettings,
+    Route,
+    make_settings,
+    parse_ssh_output,
+    split_jump,
+)
 from pslaunch.errors import HostError, SpecError
 from support.sshd import needs_openssh
 
@@ -43,7 +50,7 @@ ciphers aes256-ctr,aes128-ctr
 
 
 def made(text: str = SAID, **environ: str) -> HopSettings:
-    return make_settings("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
+    return make_settings("node", parse_ssh_output(text), home="/home/ann", local_user="ann", environ=environ)
 
 
 def test_output_of_ssh_becomes_settings() -> None:
@@ -226,14 +233,3 @@ def test_the_error_for_a_user_without_a_name_has_the_remedy(monkeypatch: pytest.
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
     with pytest.raises(SpecError, match="variable USER"):
         Config()
-
-
-def test_an_ssh_that_hangs_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(
-        f'#!/bin/sh\nif mkdir {tmp_path}/asked 2>/dev/null; then exec sleep 60; fi\necho "user me"\n'
-    )
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(settings, "SSH_G_LIMIT_S", 1.0)
-    assert Config().find_route("node", None, None).target.user == "me"
