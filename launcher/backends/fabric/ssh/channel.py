@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import IO, Any
 
 from ....node.procs import write_all
+from ...lines import choose_last_words
 
 TAIL_BYTES = 4000
 PIECE_BYTES = 64 * 1024
@@ -34,10 +35,7 @@ class Tail:
         return self._data.decode("utf-8", "replace").strip()
 
     def get_last_words(self) -> str:
-        """Return the last lines of pslaunch itself, else the last line."""
-        lines = self.get_text().splitlines()
-        ours = [line for line in lines if line.startswith("pslaunch ")]
-        return "; ".join(ours[-2:] or lines[-1:])
+        return choose_last_words(self.get_text())
 
 
 class Channel(ABC):
