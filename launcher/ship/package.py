@@ -13,7 +13,6 @@ from ..node import codes
 from ..node.codes import Refusal
 from ..node.dispatch.data_shards import DataShards
 from ..node.dispatch.manifest import (
-    KEPT,
     LINK_ADVICE,
     MAX_NAMED,
     Entry,
@@ -224,8 +223,6 @@ def _add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> li
     """Return the entries with links to folders mounted on the nodes in place of their own entries."""
     by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
     for name, target in links.items():
-        if name.split("/")[0] in KEPT:
-            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is reserved")
         by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
         for above in list(map(str, Path(name).parents))[:-1]:
             there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))

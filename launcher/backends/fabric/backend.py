@@ -22,7 +22,7 @@ from ..node_answers import Ending, read_answer
 from .spec import Reach
 from .ssh.channel import Channel
 from .ssh.fleet import Fleet
-from .ssh.prompt import Prompt
+from .ssh.questions import Prompt
 
 
 class FabricBackend(EndLimit, Backend):

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 from ....errors import HostError
 from ....node.procs import write_all
-from .askpass import Askpass
 from .attempt import SLICE_S, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
 from .hostkeys import ADVICE
+from .questions import Askpass
 from .settings import HopSettings
 
 _SSH_FAILED = 255

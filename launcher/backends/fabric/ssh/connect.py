@@ -40,9 +40,10 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its erro
 class Connector:
     """Factory of connections, with their shared known hosts and passphrases."""
 
-    def __init__(self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases) -> None:
-        self._host_keys, self._passphrases = host_keys, passphrases
-        self.cancel = threading.Event()  # ends every attempt soon
+    def __init__(
+        self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases, cancel: threading.Event
+    ) -> None:
+        self._host_keys, self._passphrases, self._cancel = host_keys, passphrases, cancel
         self._lock = threading.Lock()
         self._transports = weakref.WeakSet[paramiko.Transport]()
         self._proxies: list[subprocess.Popen[bytes]] = []
@@ -50,7 +51,7 @@ class Connector:
     def give_up(self) -> None:
         """Abort attempts in progress."""
         with self._lock:
-            self.cancel.set()
+            self._cancel.set()
             for transport in self._transports:
                 with contextlib.suppress(Exception):
                     if not transport.is_authenticated():
@@ -68,7 +69,7 @@ class Connector:
         self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
     ) -> fabric.Connection:
         """Connect to one hop; retry if a busy sshd closes before its banner."""
-        deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
+        deadline = Deadline(settings.connect_timeout_s or limit_s, self._cancel)
         while True:
             try:
                 return self._try_once(settings, via, deadline)
@@ -121,7 +122,7 @@ class Connector:
         transport = paramiko.Transport(sock, **kwargs)
         _choose_algorithms(transport.get_security_options(), settings)
         with self._lock:
-            if self.cancel.is_set():
+            if self._cancel.is_set():
                 raise EOFError("the job is being ended")
             self._transports.add(transport)
         return transport
