@@ -35,12 +35,10 @@ class KnownHost(NamedTuple):
         """Check for a match with `address`: `host`, or `[host]:port` for a port other than 22."""
         if self.names.startswith("|1|"):
             return _fits_hash(self.names, address)
-        hit = False
-        for pattern in self.names.lower().split(","):
-            if pattern.startswith("!") and _fits(address, pattern[1:]):
-                return False
-            hit = hit or _fits(address, pattern)
-        return hit
+        patterns = self.names.lower().split(",")
+        if any(pattern.startswith("!") and _fits(address, pattern[1:]) for pattern in patterns):
+            return False
+        return any(_fits(address, pattern) for pattern in patterns)
 
 
 def _fits(address: str, pattern: str) -> bool:
