@@ -6,7 +6,6 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import paramiko
@@ -62,6 +61,15 @@ class Proof:
         self.locked: list[str] = []
 
     def authenticate(self, transport: Any) -> None:
+        words = self._offer_keys(transport)
+        if words:
+            offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
+            locked = ", ".join(self.locked)
+            locked = f"; locked without a terminal: {locked} (ssh-add it)" if locked else ""
+            raise RefusedError(self._settings.name, "authenticate", f"{words}{offered}{locked}")
+
+    def _offer_keys(self, transport: Any) -> str:
+        """Return why the host accepts none of the keys, "" if it does."""
         words = "no key to offer"
         for label, key in self._list_keys():
             if not transport.is_active():  # sshd allows two minutes; a retry knows the passphrase
@@ -70,23 +78,14 @@ class Proof:
             try:
                 left = transport.auth_publickey(self._settings.user, key)
             except paramiko.BadAuthenticationType as e:
-                words = f"the host accepts only {', '.join(e.allowed_types)}"
-                break
+                return f"the host accepts only {', '.join(e.allowed_types)}"
             except paramiko.AuthenticationException as e:
-                words = str(e)
+                words = str(e) or "refused"
                 if not transport.is_active():
-                    break
-                continue
-            if not left:
-                return
-            words = f"the host also requires {', '.join(left)}"
-            break
-        raise RefusedError(self._settings.name, "authenticate", f"{words}{self._show_offered()}")
-
-    def _show_offered(self) -> str:
-        offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
-        locked = f"; locked without a terminal: {', '.join(self.locked)} (ssh-add it)" if self.locked else ""
-        return offered + locked
+                    return words
+            else:
+                return f"the host also requires {', '.join(left)}" if left else ""
+        return words
 
     def _list_keys(self) -> Iterator[tuple[str, Any]]:
         settings = self._settings
@@ -130,8 +129,6 @@ def _copy_key(key: Any) -> Any:
 
 def _add_certificate(key: Any, certificate: str) -> Any:
     """Return a copy of the key with its certificate, or None if it does not fit."""
-    if not Path(certificate).is_file():
-        return None
     certified = _copy_key(key)
     try:
         certified.load_certificate(certificate)
