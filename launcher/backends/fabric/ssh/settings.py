@@ -135,8 +135,6 @@ def make_settings(
         found = (value for value in values.get(key, ()) if value != "none")
         return tuple(expand(value, tokens, home, environ) for value in found)
 
-    identity_files = get_paths("identityfile")
-
     def get_names(key: str) -> tuple[str, ...]:
         value = get(key)
         return tuple(value.split(",")) if value and value[0] not in "+-^" else ()
@@ -146,7 +144,7 @@ def make_settings(
         hostname=hostname,
         user=user,
         port=port,
-        identity_files=identity_files,
+        identity_files=get_paths("identityfile"),
         identities_only=_is_on(get("identitiesonly")),
         certificate_files=get_paths("certificatefile"),
         user_known_hosts=_split_files(values.get("userknownhostsfile", ()), home),
@@ -163,7 +161,7 @@ def make_settings(
         bind_address=get("bindaddress"),
         env=tuple(_list_sent(values, environ)),
         algorithms=Algorithms(*map(get_names, ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms"))),
-        only_ssh=_find_only_ssh(values) or keys.find_security_key(identity_files),
+        only_ssh=_find_only_ssh(values),
     )
 
 
@@ -275,7 +273,9 @@ class Config:
             found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
         except ValueError as e:
             raise HostError(name, "resolve", f"its settings: {e}") from None
-        return found._replace(user_given=user, port_given=port, strict=self._strict or found.strict)
+        only_ssh = found.only_ssh or keys.find_security_key(found.identity_files)
+        strict = self._strict or found.strict
+        return found._replace(user_given=user, port_given=port, strict=strict, only_ssh=only_ssh)
 
     def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
         argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]

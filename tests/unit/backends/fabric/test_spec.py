@@ -196,18 +196,9 @@ def test_wrong_value_is_reported_with_its_option(here: Path, line: Sequence[str]
         (["--hosts=a"], "give --job_dispatch_package=DIR to send a folder to the hosts"),
         (["--hosts=a", "train.py"], "or --job_workspace=DIR for a folder on them"),
         (["--hosts=a", "--job_workspace=w"], "--job_workspace='w' is not a path on the hosts"),
-        (
-            ["--hosts=a", "--job_workspace=/w", "../x.py"],
-            "the program '../x.py' is not in the workspace /w of the hosts",
-        ),
-        (
-            ["--hosts=a", "--job_workspace=/w", "--shard=x{}"],
-            "--shard=x{} has no effect where nothing is sent",
-        ),
-        (
-            ["--hosts=a", "--job_workspace=/w", "--root_dir=/r"],
-            "--root_dir=/r has no effect where nothing is sent",
-        ),
+        (["--hosts=a", "--job_workspace=/w", "../x.py"], "'../x.py' is not in the workspace /w of the hosts"),
+        (["--hosts=a", "--job_workspace=/w", "--shard=x{}"], "--shard=x{} has no effect where nothing is"),
+        (["--hosts=a", "--job_workspace=/w", "--root_dir=/r"], "--root_dir=/r has no effect where nothing"),
     ],
 )
 def test_wrong_workspace_is_reported(here: Path, line: Sequence[str], told: str) -> None:
