@@ -71,6 +71,13 @@ class Ended(NamedTuple):
     describe: Callable[[], tuple[str, bool]]  # the end in words, and True for one by a signal
 
 
+def choose_last_words(text: str) -> str:
+    """Return the last lines of pslaunch itself in an output, else the last line."""
+    lines = text.strip().splitlines()
+    ours = [line for line in lines if line.startswith("pslaunch ")]
+    return "; ".join(ours[-2:] or lines[-1:])
+
+
 class EndLimit:
     """Time until which `close` of a backend waits for what it has started."""
 

@@ -13,7 +13,6 @@ from ..node import codes
 from ..node.codes import Refusal
 from ..node.dispatch.data_shards import DataShards
 from ..node.dispatch.manifest import (
-    KEPT,
     LINK_ADVICE,
     MAX_NAMED,
     Entry,
@@ -87,24 +86,15 @@ def list_package(
 
     warn: gets a remark on large folders that tools have made.
     """
-    walked = {
-        "": _walk(package),
-        **{
-            name: _resolve_links(walk_folder(folder, links_out=True))
-            for name, folder in package.extras.items()
-        },
-    }
-    if heavy := find_heavy(walked[""]):
-        warn(describe_heavy(package.folder, heavy))
-    fingerprints = [
-        repr(sorted(package.links.items())).encode(),
-        *(w.take_fingerprint() for w in walked.values()),
-    ]
-    listing = Listing(
-        _find_cache(package.folder, environ, "listing"), compute_digest(b"\0\0\0".join(fingerprints))
-    )
-    if not package.data_shards and listing.manifest:
-        return Source(package.folder, listing.manifest, extras=package.extras, known=listing.digest)
+    walked = {"": _walk(package)}
+    for name, folder in package.extras.items():
+        walked[name] = _resolve_links(walk_folder(folder, links_out=True))
+    _remark_heavy(walked[""], warn)
+    links = repr(sorted(package.links.items())).encode()
+    fingerprint = compute_digest(b"\0\0\0".join((links, *(w.take_fingerprint() for w in walked.values()))))
+    listing = _find_cache(package.folder, environ, "listing")
+    if not package.data_shards and (manifest := _read_listing(listing, fingerprint)):
+        return Source(package.folder, manifest, extras=package.extras)
     entries: list[Entry] = []
     certain = True
     for name, there in walked.items():
@@ -112,37 +102,47 @@ def list_package(
         found = add_hashes(there, hashes)
         if name:
             _check_problems(there.root, found.problems, "")
-            entries += add_extra(name, found.entries)
+            entries.append(Entry(name, "d", 0o755, 0, 0, ""))
+            entries += [e._replace(path=f"{name}/{e.path}") for e in found.entries]
         else:
             entries += _select_own(package, found)
         certain &= all(hashes.get_used(make_key(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
     if certain:
-        listing.keep(source.manifest)
+        write_beside(listing, f"{fingerprint} {source.digest}\n".encode() + source.manifest)
     return source
 
 
-def find_heavy(walked: Walked) -> dict[str, int]:
-    """Return the names of large folders that tools have made, with the bytes in all of that name."""
+def _read_listing(path: str, fingerprint: str) -> bytes:
+    """Return the last manifest of a package with this fingerprint from its cache, else nothing."""
+    with contextlib.suppress(OSError):
+        head, _, manifest = Path(path).read_bytes().partition(b"\n")
+        if head == f"{fingerprint} {compute_digest(manifest)}".encode():
+            return manifest
+    return b""
+
+
+def _remark_heavy(walked: Walked, warn: Callable[[str], object]) -> None:
+    """Name large folders that tools have made, with the bytes in all of that name and the remedy."""
     sizes: dict[str, int] = {}
     if any(e.kind == "d" and e.path.rpartition("/")[2] in OF_TOOLS for e in walked.others):
         for path, st in walked.files:
             name = next((part for part in path.split("/")[:-1] if part in OF_TOOLS), "")
             sizes[name] = sizes.get(name, 0) + st.st_size
-    return {name: size for name, size in sorted(sizes.items()) if name and size >= HEAVY_BYTES}
-
-
-def describe_heavy(folder: str, heavy: Mapping[str, int]) -> str:
-    """Return the remark on large folders, with the remedy."""
-    listed = ", ".join(f"{name}/ ({show_bytes(size)})" for name, size in heavy.items())
-    return f"{folder} is sent with {listed}; if the programs don't need it, a line in {IGNORE} leaves it out"
+    heavy = [(name, size) for name, size in sorted(sizes.items()) if name and size >= HEAVY_BYTES]
+    if heavy:
+        listed = ", ".join(f"{name}/ ({show_bytes(size)})" for name, size in heavy)
+        warn(
+            f"{walked.root} is sent with {listed}; if the programs don't need it, "
+            f"a line in {IGNORE} leaves it out"
+        )
 
 
 def _select_own(package: Package, found: Found) -> list[Entry]:
     """Return the entries of the folder itself. Raises Refusal."""
     _check_data_shards(package, found.entries)
-    entries = add_links(found.entries, package.links, package.link_label)
+    entries = _add_links(found.entries, package.links, package.link_label)
     problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
     _check_problems(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
@@ -168,22 +168,6 @@ def _resolve_links(walked: Walked) -> Walked:
     return walked._replace(files=files, others=others, problems=problems)
 
 
-class Listing:
-    """Cache of the last manifest of a package, valid while its fingerprint is the same."""
-
-    def __init__(self, path: str, fingerprint: str) -> None:
-        self._path, self._fingerprint = path, fingerprint
-        self.manifest = b""  # empty if the fingerprint differs
-        with contextlib.suppress(OSError), Path(path).open("rb") as f:
-            kept, _, self.digest = f.readline().decode("ascii", "replace").strip().partition(" ")
-            if kept == fingerprint:
-                manifest = f.read()
-                self.manifest = manifest if compute_digest(manifest) == self.digest else b""
-
-    def keep(self, manifest: bytes) -> None:
-        write_beside(self._path, f"{self._fingerprint} {compute_digest(manifest)}\n".encode() + manifest)
-
-
 def _check_data_shards(package: Package, entries: list[Entry]) -> None:
     """Refuse a pattern that fits no file: every trainer would get all files."""
     for pattern in package.data_shards:
@@ -194,12 +178,6 @@ def _check_data_shards(package: Package, entries: list[Entry]) -> None:
                 f"{package.data_shard_label}={pattern} fits no file in {package.folder}: "
                 "a pattern is a whole path below it",
             )
-
-
-def add_extra(name: str, entries: list[Entry]) -> list[Entry]:
-    """Return the entries of a further folder, moved below `name`."""
-    top = Entry(name, "d", 0o755, 0, 0, "")
-    return [top, *(e._replace(path=f"{name}/{e.path}") for e in entries)]
 
 
 def list_sizes(package: Package) -> list[Entry]:
@@ -241,12 +219,10 @@ class _EmptyHashes(Hashes):
         return ""
 
 
-def add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
+def _add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:
     """Return the entries with links to folders mounted on the nodes in place of their own entries."""
     by_path = {e.path: e for e in entries if not any(f"{e.path}/".startswith(f"{name}/") for name in links)}
     for name, target in links.items():
-        if name.split("/")[0] in KEPT:
-            raise Refusal(codes.USAGE, f"{label} {name}={target}: {name.split('/')[0]} is reserved")
         by_path[name] = Entry(name, "m", 0o777, 0, 0, target)
         for above in list(map(str, Path(name).parents))[:-1]:
             there = by_path.setdefault(above, Entry(above, "d", 0o755, 0, 0, ""))

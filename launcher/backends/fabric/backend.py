@@ -22,7 +22,7 @@ from ..node_answers import Ending, read_answer
 from .spec import Reach
 from .ssh.channel import Channel
 from .ssh.fleet import Fleet
-from .ssh.prompt import Prompt
+from .ssh.questions import Prompt
 
 
 class FabricBackend(EndLimit, Backend):
@@ -35,7 +35,6 @@ class FabricBackend(EndLimit, Backend):
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
         ask = self._prompt.ask if on_terminal else None
         self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
-        self._channels: list[Channel] = []
         super().__init__()
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
@@ -89,17 +88,15 @@ class FabricBackend(EndLimit, Backend):
 
     def release(self) -> None:
         self._prompt.give_up()
-        self._channels.clear()
         self._fleet.close()
 
     def close(self) -> None:
         """Wait for agents that still end; the head has closed their lines already."""
         self._prompt.give_up()
         end_s = self.begin_close()
-        for channel in self._channels:
+        for channel in self._fleet.channels:
             channel.wait(max(0.0, end_s - time.monotonic()))
-        self._channels.clear()
-        self._fleet.close()
+        self.release()
 
     def _open(self, nodes: Sequence[Node], limits: Limits, mode: str) -> list[Line]:
         """Start an agent on each node. Raises HostsError with all failed hosts, and then leaves none."""
@@ -117,14 +114,12 @@ class FabricBackend(EndLimit, Backend):
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
         opened = self._fleet.open(hosts, [argv] * len(nodes), wire.BEAT)
-        self._channels += [c for c in opened if isinstance(c, Channel)]
         return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
 
     def _run(self, host: Host, argv: Sequence[str]) -> Channel:
         opened = self._fleet.open([host], [argv])[0]
         if isinstance(opened, HostError):
             raise opened
-        self._channels.append(opened)
         return opened
 
 

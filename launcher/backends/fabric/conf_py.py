@@ -43,32 +43,32 @@ _KINDS: Final = {option.name: option.kind for option in OPTIONS}
 
 
 def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text: None) -> SourceValues:
-    """Run a conf.py and return its values by the names of our options. `name`: the file in messages.
+    """Run a conf.py and return its values by the names of our options. Raises SpecError.
 
-    tell: receives a line about values left out. Raises SpecError.
+    name: of the file in messages. tell: receives a line about values left out.
     """
     try:
         source = path.read_bytes()
     except OSError as e:
         raise SpecError(f"{name} can't be read: {e.strerror}") from e
     tree, namespace = _run(source, path, name)
-    lines = _Lines(tree, name)
+    places = _Places(tree, name)
     layer: dict[str, list[Value]] = {}
     left_out = []
     for key, value in namespace.items():
         if key in KEYS:
-            layer[KEYS[key]] = list(_read_values(key, value, lines))
+            layer[KEYS[key]] = list(_read_values(key, value, places))
         elif (
             "HOSTS" not in namespace
             and isinstance(value, (list, tuple))
             and find_nearest(key.upper(), ["HOSTS"])
         ):
-            raise SpecError(f"{lines.make_label(key)}: did you mean HOSTS?")
+            raise SpecError(f"{places.make_label(key)}: did you mean HOSTS?")
         elif _UPPER.fullmatch(key):
-            variable = list(_read_variable(key, value, lines))
+            variable = list(_read_variable(key, value, places))
             layer.setdefault("env", []).extend(variable)
             if not variable and not callable(value) and not isinstance(value, ModuleType):
-                left_out.append(lines.make_label(key))
+                left_out.append(places.make_label(key))
     if left_out:
         tell(f"{', '.join(left_out)}: not text or a number, so not passed to the programs")
     return layer
@@ -126,8 +126,8 @@ def _find_line(error: BaseException, path: Path) -> str:
     return f":{found[-1]}" if found else ""
 
 
-class _Lines:
-    """Lines of the values in conf.py, and of the elements of its lists."""
+class _Places:
+    """Places of the values in conf.py as `conf.py:3`, and of the elements of its lists."""
 
     def __init__(self, tree: ast.Module, file: str) -> None:
         self._file = file
@@ -140,51 +140,47 @@ class _Lines:
                 elements = [element.lineno for element in node.value.elts]
                 self._elements.update({t.id: elements for t in node.targets if isinstance(t, ast.Name)})
 
-    def find_place(self, key: str) -> str:
-        """Return `conf.py:3`."""
+    def find(self, key: str) -> str:
         return f"{self._file}:{self._lines[key]}" if key in self._lines else self._file
 
     def make_label(self, key: str) -> str:
-        """Return `conf.py:3: PADDLE_PORT`."""
-        return f"{self.find_place(key)}: {key}"
+        return f"{self.find(key)}: {key}"
 
-    def find_places(self, key: str, n: int) -> list[str]:
-        """Return the place of each of the n elements."""
+    def find_elements(self, key: str, n: int) -> list[str]:
         lines = self._elements.get(key, [])
-        return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.find_place(key)] * n
+        return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.find(key)] * n
 
 
-def _read_values(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+def _read_values(key: str, value: object, places: _Places) -> Iterator[Value]:
     if key == "HOSTS":
-        yield from _read_hosts(value, lines)
+        yield from _read_hosts(value, places)
         return
     kind = _KINDS[KEYS[key]]
     text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
     if text is None:
-        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: expected {kind.meant}")
-    yield Value(text, lines.make_label(key))
+        raise SpecError(f"{places.make_label(key)}={format_value(value)}: expected {kind.meant}")
+    yield Value(text, places.make_label(key))
 
 
-def _read_hosts(value: object, lines: _Lines) -> Iterator[Value]:
+def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
-        raise SpecError(
-            f'{lines.make_label("HOSTS")}={format_value(value)}: expected a list, such as ["node1", "node2"]'
-        )
+        meant = 'a list, such as ["node1", "node2"]'
+        raise SpecError(f"{places.make_label('HOSTS')}={format_value(value)}: expected {meant}")
     if not value:
-        raise SpecError(f"{lines.make_label('HOSTS')} names no host")
-    for host, place in zip(value, lines.find_places("HOSTS", len(value)), strict=True):
+        raise SpecError(f"{places.make_label('HOSTS')} names no host")
+    for host, place in zip(value, places.find_elements("HOSTS", len(value)), strict=True):
         if not isinstance(host, str):
             raise SpecError(f"{place}: HOSTS has {format_value(host)}, which is not text")
         yield Value(host, place)
 
 
-def _read_variable(key: str, value: object, lines: _Lines) -> Iterator[Value]:
+def _read_variable(key: str, value: object, places: _Places) -> Iterator[Value]:
     """Yield a name that is not ours as a variable for every process, if it is text or a number."""
     if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
         near = find_nearest(key, [*KEYS, *VARIABLES])
         hint = f"; did you mean {near}?" if near else f"; known names: {', '.join(KEYS)}"
-        raise SpecError(f"{lines.make_label(key)}: unknown name{hint}")
+        raise SpecError(f"{places.make_label(key)}: unknown name{hint}")
     if (text := to_plain_text(value)) is not None:
-        yield Value(f"{key}={text}", lines.find_place(key) + ":")
+        yield Value(f"{key}={text}", places.find(key) + ":")
     elif key.startswith("PADDLE_"):
-        raise SpecError(f"{lines.make_label(key)}={format_value(value)}: expected text or a number")
+        raise SpecError(f"{places.make_label(key)}={format_value(value)}: expected text or a number")

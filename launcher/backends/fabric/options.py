@@ -7,8 +7,6 @@ from typing import Final
 from ...options.kinds import Choice, Number, Text
 from ...options.options import COMMON, MAX_PROCESSES, ON_HOSTS, SENT, Need, Option, join_rows, make_flag
 
-HOST_KEY_POLICIES: Final = ("ask", "accept_new", "reject")
-
 OPTIONS: Final = join_rows(
     (
         Option(name="conf", metavar="FILE", kind=Text(), says="./conf.py if it is there",
@@ -28,7 +26,7 @@ OPTIONS: Final = join_rows(
             help="Folder to send to the hosts, where the programs run in it."),
         Option(name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32,
             help="Largest number of connections opened at once."),
-        Option(name="host_key_policy", metavar="HOW", kind=Choice(HOST_KEY_POLICIES),
+        Option(name="host_key_policy", metavar="HOW", kind=Choice(("ask", "accept_new", "reject")),
             says="ask on a terminal, else reject",
             help="Policy for host keys missing from known_hosts: ask, accept_new or reject."),
         make_flag("connect", "With --dry_run: contact the hosts to complete the plan.",

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from ...errors import HostError, ServiceError
+from ...errors import ServiceError
 from ...node import procs
 from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
 from ..here import NODE, Here
-from ..lines import Dial, Line
+from ..lines import Dial, Line, choose_last_words
 
 _LAST_WORDS_BYTES = 2000
 
@@ -40,15 +40,6 @@ class LocalBackend(Here):
                 line.close()
             raise
         return list(zip(nodes, lines, strict=True))
-
-    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
-        def start(node: Node) -> Line | HostError:
-            try:
-                return self._start(node, limits, "serve")
-            except ServiceError as e:
-                return HostError(node.name, "start", str(e))
-
-        return [(node, start(node)) for node in nodes]
 
     def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:
         return nodes, self._start(nodes[0], limits, "lead")
@@ -123,6 +114,4 @@ def _read_last_words(said: IO[bytes]) -> str:
         return ""
     size = os.fstat(said.fileno()).st_size
     data = os.pread(said.fileno(), _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
-    lines = data.decode("utf-8", "replace").strip().splitlines()
-    said_by_us = [line for line in lines if line.startswith("pslaunch ")]
-    return "; ".join(said_by_us[-2:] or lines[-1:])
+    return choose_last_words(data.decode("utf-8", "replace"))

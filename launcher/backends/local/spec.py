@@ -49,7 +49,10 @@ def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1
         _make_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)
     ]
     one = Count("total", 1)
-    package = _make_package(workspace, log_dir) if rest else None
+    skip: tuple[str, ...] = ()
+    if log_dir and log_dir != workspace and log_dir.is_relative_to(workspace):
+        skip = (str(log_dir.relative_to(workspace)),)
+    package = Package(str(workspace), skip, links_out=True) if rest else None
     return Site((first, *rest), pservers=one, trainers=one, remote=False, package=package)
 
 
@@ -57,13 +60,6 @@ def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:
     name = "localhost" if i == 0 else f"localhost-{i}"
     addr = f"127.0.{i // 250}.{i % 250 + 1}"  # the whole of 127/8 is this machine
     return Node(i, name, addr).place_in(str(workspace), str(log_dir) if log_dir else None)
-
-
-def _make_package(workspace: Path, logs: Path | None) -> Package:
-    """Return the workspace for further nodes, without the job's logs."""
-    inside = logs is not None and logs != workspace and logs.is_relative_to(workspace)
-    skip = (str(logs.relative_to(workspace)),) if logs is not None and inside else ()
-    return Package(str(workspace), skip, links_out=True)
 
 
 def _find_python(value: Value | None, cwd: Path, environ: Mapping[str, str]) -> str:

@@ -37,9 +37,8 @@ class Source:
         entries: Sequence[Entry] | bytes,
         contents: str = "",
         extras: Mapping[str, str] | None = None,
-        known: str = "",
     ) -> None:
-        """`entries`: also as a manifest with the digest `known`; it is decoded when a node lacks files.
+        """`entries`: also as a manifest; it is decoded when a node lacks files.
 
         Decoding a million files takes seconds: `Sender.call_when_read` does it in a thread.
 
@@ -53,7 +52,7 @@ class Source:
             self.entries = entries
         self._whole: Source = self  # for a part: the source with all entries
         self.manifest = entries if isinstance(entries, bytes) else encode(entries)
-        self.digest = known or compute_digest(self.manifest)
+        self.digest = compute_digest(self.manifest)
 
     @functools.cached_property
     def entries(self) -> Sequence[Entry]:

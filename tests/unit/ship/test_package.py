@@ -1,4 +1,4 @@
-"""The folder that is sent: ignored files, refused files, links to mounted folders."""
+"""The folder that is sent: ignored and refused files, links to mounted folders, further folders."""
 
 from __future__ import annotations
 
@@ -38,8 +38,15 @@ def paths(package: Package) -> list[str]:
     return [e.path for e in list_package(package, {}).entries]
 
 
+def read(source: Source, e: Entry) -> bytes:
+    with os.fdopen(source.open(e), "rb") as f:
+        return f.read()
+
+
 def test_ignored_files_stay_here(folder: Path) -> None:
-    (folder / ".pslaunchignore").write_text("# not these\n*.bin\n!keep.bin\n/data/a.*\n")
+    (folder / ".pslaunchignore").write_text("# not these\n*.bin\n!keep.bin\n/data/a.*\nleft/\n")
+    (folder / "left").mkdir()
+    (folder / "left/far").symlink_to("/etc")  # would be refused
     assert paths(Package(str(folder))) == [
         ".pslaunchignore", "data", "data/deep", "data/deep/keep.bin", "train.py",
     ]  # fmt: skip
@@ -66,12 +73,6 @@ def test_large_folders_of_tools_are_named_with_their_sizes(
     (folder / ".pslaunchignore").write_text(".git\n__pycache__\n")
     list_package(Package(str(folder)), {}, said.append)
     assert len(said) == 2
-
-
-def test_an_ignored_folder_is_left_out_whole(folder: Path) -> None:
-    (folder / ".pslaunchignore").write_text("data/\n")
-    (folder / "data/deep/far").symlink_to("/etc")  # would be refused
-    assert paths(Package(str(folder))) == [".pslaunchignore", "train.py"]
 
 
 LIST = """
@@ -112,13 +113,11 @@ def test_a_link_to_a_mounted_folder_replaces_the_local_one(folder: Path) -> None
     assert decode(encode(entries)) == entries
 
 
-def test_a_link_below_a_file_is_refused(folder: Path) -> None:
+def test_links_that_can_not_be_placed_are_refused(folder: Path, tmp_path: Path) -> None:
     package = Package(str(folder), links={"train.py/x": "/mnt"}, link_label="p.toml:3: link")
     with pytest.raises(Refusal, match=r"^p.toml:3: link train\.py/x=/mnt: train\.py is not a folder of"):
         list_package(package, {})
-
-
-def test_a_link_in_place_of_our_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / ".pslaunch").rename(folder / "old")
     (folder / ".pslaunch").symlink_to(tmp_path)
     with pytest.raises(Refusal, match=r"\.pslaunch is a link"):
         list_package(Package(str(folder)), {})
@@ -132,6 +131,50 @@ def test_hashes_of_a_read_only_folder_are_kept_in_the_users_caches(
         os.utime(path, (1, 1))
     list_package(Package(str(folder)), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert not (folder / ".pslaunch").exists() and (tmp_path / "cache/pslaunch").is_dir()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A further folder of the package."""
+    path = tmp_path / "wheels"
+    path.mkdir()
+    return path
+
+
+def contents(source: Source) -> dict[str, str]:
+    return {e.path: read(source, e).decode() for e in source.entries if e.kind == "f"}
+
+
+def test_a_further_folder_is_part_of_the_package_with_the_files_of_its_links(
+    folder: Path, wheels: Path
+) -> None:
+    (folder / ".pslaunchignore").write_text("data\n")
+    (wheels / "below").mkdir()
+    (wheels / "below/w.whl").write_text("a wheel")
+    (wheels.parent / "elsewhere.whl").write_text("another")
+    (wheels / "a.whl").symlink_to("../elsewhere.whl")
+    (wheels / "b.whl").symlink_to("a.whl")
+    source = list_package(Package(str(folder), extras={"own": str(wheels)}), {})
+    assert [e.path for e in source.entries if e.kind == "d"] == ["own", "own/below"]
+    assert contents(source) == {
+        ".pslaunchignore": "data\n", "own/a.whl": "another", "own/b.whl": "another",
+        "own/below/w.whl": "a wheel", "train.py": "train.py",
+    }  # fmt: skip
+
+
+def test_refused_files_of_a_further_folder_are_named(folder: Path, wheels: Path) -> None:
+    (wheels / "gone.whl").symlink_to("/no/such.whl")
+    (wheels / "etc").symlink_to("/etc")
+    os.mkfifo(wheels / "pipe")
+    with pytest.raises(Refusal) as e:
+        list_package(Package(str(folder), extras={"own": str(wheels)}), {})
+    for words in (
+        f"{wheels} can't be sent",
+        "gone.whl is a link that leads out, to /no/such.whl",
+        "etc is a link that leads out, to /etc",
+        "pipe is neither",
+    ):
+        assert words in str(e.value)
 
 
 LISTING = ".pslaunch/listing"
@@ -183,11 +226,10 @@ def test_a_cached_manifest_serves_its_package_alone(folder: Path, listed: bytes)
 
 def test_a_pattern_that_fits_no_file_is_refused(folder: Path) -> None:
     (folder / "data/x-0").write_text("x")
-    with pytest.raises(Refusal, match=r"--shard=x-\{\} fits no file in .*/ws") as e:
-        list_package(Package(str(folder), data_shards=("data/x-{}", "x-{}")), {})
+    with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file in .*/ws") as e:
+        shards = ("data/x-{}", "x-{}")
+        list_package(Package(str(folder), data_shards=shards, data_shard_label="p.toml:2: shard"), {})
     assert e.value.code == codes.USAGE
-    with pytest.raises(Refusal, match=r"^p.toml:2: shard=x-\{\} fits no file"):
-        list_package(Package(str(folder), data_shards=("x-{}",), data_shard_label="p.toml:2: shard"), {})
 
 
 def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
@@ -212,8 +254,3 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     again = Staging(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
     assert again.list_lacking(source.manifest) == []  # a second time nothing travels
     again.close()
-
-
-def read(source: Source, e: Entry) -> bytes:
-    with os.fdopen(source.open(e), "rb") as f:
-        return f.read()

@@ -26,10 +26,10 @@ class BusyError(Exception):
 class Deadline:
     """A time limit for several steps; `cancel` ends it at once."""
 
-    def __init__(self, limit_s: float, cancel: threading.Event | None = None) -> None:
+    def __init__(self, limit_s: float, cancel: threading.Event) -> None:
         self.limit_s = limit_s
         self._end_s = time.monotonic() + limit_s
-        self._cancel = cancel or threading.Event()
+        self._cancel = cancel
         self._stops = 0
         self._pause_s = RETRY_FIRST_S
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 from ....errors import HostError
 from ....node.procs import write_all
-from .askpass import Askpass
 from .attempt import SLICE_S, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
 from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
 from .hostkeys import ADVICE
+from .questions import Askpass
 from .settings import HopSettings
 
 _SSH_FAILED = 255
@@ -31,7 +31,7 @@ _STEPS = (
 _BUSY = re.compile(r"kex_exchange_identification|banner exchange|Connection (reset|closed) by")
 
 
-def make_command(ssh: str, settings: HopSettings, limit_s: float, *, asks: bool) -> list[str]:
+def make_ssh_command(ssh: str, settings: HopSettings, limit_s: float, *, asks: bool) -> list[str]:
     """Return the command line of ssh. `asks`: a user can answer its questions."""
     options = {
         "BatchMode": "no" if asks else "yes",
@@ -51,7 +51,7 @@ def make_command(ssh: str, settings: HopSettings, limit_s: float, *, asks: bool)
     return [*argv, "--", settings.name, COMMAND]
 
 
-def start(
+def boot_by_binary(
     ssh: str,
     settings: HopSettings,
     booted: Boot,
@@ -61,7 +61,7 @@ def start(
 ) -> BinaryChannel:
     """Connect and boot. Retries a connection that closes before its banner. Raises HostError."""
     deadline = Deadline((settings.connect_timeout_s or limit_s) + limit_s, cancel)
-    argv = make_command(ssh, settings, limit_s, asks=askpass is not None)
+    argv = make_ssh_command(ssh, settings, limit_s, asks=askpass is not None)
     while True:
         try:
             env = askpass.make_environment(deadline) if askpass else None
@@ -92,7 +92,7 @@ def _try_once(
         writer.join()
         return BinaryChannel(process, tail, said)
     except NoMarkerError as e:
-        noise, error = e.noise, "too much output of login files" if e.endless else ""
+        noise, error = e.noise, str(e)
     except TimeoutError:
         error = f"no answer within {deadline.limit_s:g} s"
     code = _end(process, writer, said)

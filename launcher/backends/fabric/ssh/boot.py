@@ -61,12 +61,11 @@ def boot(argv, size, digest, marker):
 
 
 class NoMarkerError(Exception):
-    """Missing marker: the line closed, or noise was endless. `noise` is the end of the output."""
+    """Missing marker: the line closed, or has the given `error`. `noise` is the end of the output."""
 
-    def __init__(self, noise: bytes, *, endless: bool = False) -> None:
-        super().__init__("the marker did not come")
+    def __init__(self, noise: bytes, error: str = "") -> None:
+        super().__init__(error)
         self.noise = noise[-NOISE_SHOWN_BYTES:].decode("utf-8", "replace").strip()
-        self.endless = endless
 
 
 class Boot(NamedTuple):
@@ -98,7 +97,7 @@ def wait_for_marker(read: Callable[[int], bytes], marker: bytes) -> bytes:
         if kept == len(marker):
             return bytes(seen[: -len(marker)])
         if len(seen) > MAX_NOISE_BYTES:
-            raise NoMarkerError(bytes(seen), endless=True)
+            raise NoMarkerError(bytes(seen), "too much output of login files")
         piece = read(len(marker) - kept)
         if not piece:
             raise NoMarkerError(bytes(seen))

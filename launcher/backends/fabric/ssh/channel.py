@@ -12,36 +12,30 @@ from abc import ABC, abstractmethod
 from typing import IO, Any
 
 from ....node.procs import write_all
+from ...lines import choose_last_words
 
 TAIL_BYTES = 4000
-PIECE_BYTES = 64 * 1024
-SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
+_PIECE_BYTES = 64 * 1024
+_SENT_BYTES = 4 * (32 * 1024 - 64)  # per write: full paramiko packets without a small remainder
 PIPE_BYTES = 1024 * 1024
-LAST_WORDS_S = 0.3
+_LAST_WORDS_S = 0.3
 STDERR_S = 1.0  # to read the last output of an ended process
 
 
 class Tail:
-    """The last bytes of the remote stderr."""
+    """The last bytes of the remote stderr; one thread adds them."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._lock = threading.Lock()
+        self._data = b""
 
     def add(self, data: bytes) -> None:
-        with self._lock:
-            self._data += data
-            del self._data[:-TAIL_BYTES]
+        self._data = (self._data + data)[-TAIL_BYTES:]
 
     def get_text(self) -> str:
-        with self._lock:
-            return self._data.decode("utf-8", "replace").strip()
+        return self._data.decode("utf-8", "replace").strip()
 
     def get_last_words(self) -> str:
-        """Return the last lines of pslaunch itself, else the last line."""
-        lines = self.get_text().splitlines()
-        ours = [line for line in lines if line.startswith("pslaunch ")]
-        return "; ".join(ours[-2:] or lines[-1:])
+        return choose_last_words(self.get_text())
 
 
 class Channel(ABC):
@@ -51,14 +45,13 @@ class Channel(ABC):
     """
 
     def __init__(self, read_fd: int, write_fd: int, tail: Tail) -> None:
-        self.read_fd, self.write_fd = read_fd, write_fd
-        self.tail = tail
+        self.read_fd, self.write_fd, self.tail = read_fd, write_fd, tail
         self.over = threading.Event()  # set when no more data will come
         self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
 
     def describe_end(self) -> str:
         """Return the last messages of the other side and its exit, as text."""
-        self.over.wait(LAST_WORDS_S)
+        self.over.wait(_LAST_WORDS_S)
         cut = "the SSH connection was cut" if self.over.is_set() and self.status is None else ""
         ended = f"ended with {self.status}" if self.status else ""
         return "; ".join(text for text in (self.tail.get_last_words(), cut, ended) if text)
@@ -91,7 +84,7 @@ class ParamikoChannel(Channel):
 
     def _send(self) -> None:
         with contextlib.suppress(OSError, EOFError):  # the receiving thread reports the cause
-            while data := os.read(self._outward, SENT_BYTES):
+            while data := os.read(self._outward, _SENT_BYTES):
                 self._session.sendall(data)
         os.close(self._outward)
         with contextlib.suppress(OSError, EOFError):
@@ -111,7 +104,8 @@ class ParamikoChannel(Channel):
                         write_all(self._inward, data)
                         wanted = True
         os.close(self._inward)
-        self.status = _get_exit_code(self._session)
+        status: int = self._session.recv_exit_status()
+        self.status = status if status >= 0 else None  # -1: connection cut, or ended by a signal
         self.over.set()
 
     def close(self) -> None:
@@ -126,17 +120,12 @@ def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
     while True:
         over = session.closed or session.eof_received  # read before the data, so that none is lost
         if session.recv_stderr_ready():
-            return session.recv_stderr(PIECE_BYTES), b""
+            return session.recv_stderr(_PIECE_BYTES), b""
         if session.recv_ready():
-            return b"", session.recv(PIECE_BYTES)
+            return b"", session.recv(_PIECE_BYTES)
         if over:
             return b"", b""
         poll.poll()
-
-
-def _get_exit_code(session: Any) -> int | None:
-    status: int = session.recv_exit_status()  # -1: connection cut, or ended by a signal
-    return status if status >= 0 else None
 
 
 class BinaryChannel(Channel):
@@ -167,7 +156,7 @@ def keep_tail(stream: IO[bytes], tail: Tail) -> threading.Thread:
 
     def read() -> None:
         with stream:
-            while data := os.read(stream.fileno(), PIECE_BYTES):
+            while data := os.read(stream.fileno(), _PIECE_BYTES):
                 tail.add(data)
 
     thread = threading.Thread(target=read, name="ssh-stderr", daemon=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import select
@@ -15,7 +16,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import fabric
@@ -38,20 +40,22 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its erro
 class Connector:
     """Factory of connections, with their shared known hosts and passphrases."""
 
-    def __init__(self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases) -> None:
-        self._host_keys, self._passphrases = host_keys, passphrases
-        self.cancel = threading.Event()  # ends every attempt soon
+    def __init__(
+        self, host_keys: hostkeys.HostKeyChecker, passphrases: Passphrases, cancel: threading.Event
+    ) -> None:
+        self._host_keys, self._passphrases, self._cancel = host_keys, passphrases, cancel
         self._lock = threading.Lock()
-        self._opening: set[paramiko.Transport] = set()
+        self._transports = weakref.WeakSet[paramiko.Transport]()
         self._proxies: list[subprocess.Popen[bytes]] = []
 
     def give_up(self) -> None:
         """Abort attempts in progress."""
         with self._lock:
-            self.cancel.set()
-            for transport in self._opening:
+            self._cancel.set()
+            for transport in self._transports:
                 with contextlib.suppress(Exception):
-                    transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
+                    if not transport.is_authenticated():
+                        transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
 
     def close(self) -> None:
         """Abort attempts and end ProxyCommands as ssh does; some ignore a closed connection."""
@@ -65,7 +69,7 @@ class Connector:
         self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
     ) -> fabric.Connection:
         """Connect to one hop; retry if a busy sshd closes before its banner."""
-        deadline = Deadline(settings.connect_timeout_s or limit_s, self.cancel)
+        deadline = Deadline(settings.connect_timeout_s or limit_s, self._cancel)
         while True:
             try:
                 return self._try_once(settings, via, deadline)
@@ -77,14 +81,13 @@ class Connector:
         self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
         proof = Proof(settings, self._passphrases, deadline)
-        made: list[paramiko.Transport] = []
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
             "banner_timeout": deadline.get_left_s(),
             "auth_timeout": deadline.get_left_s(),
             "channel_timeout": deadline.get_left_s(),
             "compress": settings.compression,
-            "transport_factory": self._make_transport_factory(settings, made),
+            "transport_factory": functools.partial(self._make_transport, settings),
         }
         proxy = Tail()
         if settings.proxy_command:
@@ -110,49 +113,19 @@ class Connector:
             connection.client.close()
             if "sock" in kwargs:
                 kwargs["sock"].close()
-            raise self._make_error(settings, e, deadline, proxy.get_last_words()) from None
-        finally:
-            with self._lock:
-                self._opening.difference_update(made)
+            raise _make_error(settings, e, deadline, proxy.get_last_words()) from None
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
-    def _make_transport_factory(self, settings: HopSettings, made: list[Any]) -> Callable[..., Any]:
-        """Return a factory of transports with the user's algorithms; `give_up` aborts those in `made`."""
-
-        def make(sock: Any, **kwargs: Any) -> Any:
-            transport = paramiko.Transport(sock, **kwargs)
-            _choose(transport.get_security_options(), settings)
-            with self._lock:
-                if self.cancel.is_set():
-                    raise EOFError("the job is being ended")
-                made.append(transport)
-                self._opening.add(transport)
-            return transport
-
-        return make
-
-    @staticmethod
-    def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
-        """Return the error to raise for a failed connection."""
-        name, at = settings.name, _show_address(settings)
-        if proxy:
-            at += f"; ProxyCommand: {proxy}"
-        if isinstance(e, HostError):
-            return e
-        if isinstance(e, paramiko.ssh_exception.IncompatiblePeer):
-            return RefusedError(name, "connect", f"{e} ({at})")
-        if isinstance(e, paramiko.AuthenticationException):
-            return RefusedError(name, "authenticate", str(e))
-        if isinstance(e, paramiko.ChannelException):
-            return HostError(name, "connect", f"the jump host can't reach {at}: {e.text}")
-        if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
-            return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
-        if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
-            return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
-        if isinstance(e, (paramiko.SSHException, OSError)):
-            return HostError(name, "connect", f"{e} ({at})")
-        return e
+    def _make_transport(self, settings: HopSettings, sock: Any, **kwargs: Any) -> paramiko.Transport:
+        """Return a transport with the user's algorithms, which `give_up` aborts."""
+        transport = paramiko.Transport(sock, **kwargs)
+        _choose_algorithms(transport.get_security_options(), settings)
+        with self._lock:
+            if self._cancel.is_set():
+                raise EOFError("the job is being ended")
+            self._transports.add(transport)
+        return transport
 
 
 class _Check:
@@ -163,14 +136,38 @@ class _Check:
 
     def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
         with self._deadline.stop_clock():
-            self._host_keys.check(self._settings, key.get_name(), key.asbytes())
+            self._host_keys.check(self._settings, key)
 
 
-def _choose(options: Any, settings: HopSettings) -> None:
+def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
+    """Return the error to raise for a failed connection."""
+    if isinstance(e, HostError):
+        return e
+    name = settings.name
+    at = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
+    at += f":{settings.port}"
+    if proxy:
+        at += f"; ProxyCommand: {proxy}"
+    if isinstance(e, paramiko.ssh_exception.IncompatiblePeer):
+        return RefusedError(name, "connect", f"{e} ({at})")
+    if isinstance(e, paramiko.AuthenticationException):
+        return RefusedError(name, "authenticate", str(e))
+    if isinstance(e, paramiko.ChannelException):
+        return HostError(name, "connect", f"the jump host can't reach {at}: {e.text}")
+    if isinstance(e, TimeoutError) or (isinstance(e, paramiko.SSHException) and deadline.is_over):
+        return HostError(name, "connect", f"no answer from {at} within {deadline.limit_s:g} s")
+    if isinstance(e, (EOFError, ConnectionError)) or "banner" in str(e):
+        return BusyError(f"{str(e) or 'the connection was closed'} ({at})")
+    if isinstance(e, (paramiko.SSHException, OSError)):
+        return HostError(name, "connect", f"{e} ({at})")
+    return e
+
+
+def _choose_algorithms(options: Any, settings: HopSettings) -> None:
     """Set the algorithms that the user's configuration allows, in its order."""
     chosen = settings.algorithms
-    ciphers, wanted = _select_common(chosen.ciphers, options.ciphers, "cipher"), chosen.ciphers
-    if not wanted or wanted[0] not in ciphers:  # as with OpenSSH's default list
+    ciphers = _select_common(chosen.ciphers, options.ciphers, "cipher")
+    if not chosen.ciphers or chosen.ciphers[0] not in ciphers:  # as with OpenSSH's default list
         # GCM needs one pass over the bytes, not two: paramiko is then as fast as ssh.
         ciphers = sorted(ciphers, key=lambda name: "-gcm@" not in name)
     options.ciphers = ciphers
@@ -185,11 +182,6 @@ def _select_common(wanted: Sequence[str], has: Sequence[str], what: str) -> Sequ
     if wanted and not set(wanted) & set(has):
         raise paramiko.ssh_exception.IncompatiblePeer(f"paramiko has no {what} of {', '.join(wanted)}")
     return [name for name in wanted if name in has] if wanted else has
-
-
-def _show_address(settings: HopSettings) -> str:
-    host = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
-    return f"{host}:{settings.port}"
 
 
 class _PromptSocket(socket.socket):
@@ -254,7 +246,7 @@ def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Pope
     return ours, process
 
 
-def start(
+def boot_by_paramiko(
     connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
 ) -> ParamikoChannel:
     """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
@@ -270,7 +262,7 @@ def start(
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
         return ParamikoChannel(session)
     except NoMarkerError as e:
-        noise, error = e.noise, "too much output of login files" if e.endless else ""
+        noise, error = e.noise, str(e)
     except TimeoutError:
         error = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
     except (paramiko.SSHException, OSError, EOFError) as e:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import glob
-import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ....errors import HostError
 
-SYSTEM = "/etc/ssh/ssh_config"
-USER = "~/.ssh/config"
+_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 MAX_DEPTH = 8
-ConfigLine = tuple[str, str, list[str]]  # file:line, text, words with the directive in lower case
 
 
 def look_up(name: str) -> dict[str, Sequence[str]]:
@@ -22,25 +19,28 @@ def look_up(name: str) -> dict[str, Sequence[str]]:
 
     config = paramiko.SSHConfig()
     try:
-        for path in (USER, SYSTEM):
-            config.parse(io.StringIO("\n".join(line for _, line, _ in _read_lines(Path(path).expanduser()))))
+        for path in _FILES:
+            config.parse(line for _, _, line in _read_lines(Path(path).expanduser()))
         found = config.lookup(name)
     except (paramiko.SSHException, OSError) as e:
-        raise HostError(name, "resolve", f"{USER} or {SYSTEM}: {e}") from None
-    return {key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}
+        raise HostError(name, "resolve", f"{' or '.join(_FILES)}: {e}") from None
+    return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
 
 
-def find(directive: str) -> str:
+def find_directive(directive: str) -> str:
     """Return file and line of the first directive of this name."""
-    for path in (USER, SYSTEM):
-        for place, _, words in _read_lines(Path(path).expanduser()):
-            if words[0] == directive:
+    for path in _FILES:
+        for place, found, _ in _read_lines(Path(path).expanduser()):
+            if found == directive:
                 return place
-    return f"{USER} or {SYSTEM}"
+    return " or ".join(_FILES)
 
 
-def _read_lines(path: Path, depth: int = 0) -> Iterator[ConfigLine]:
-    """Return the lines of a file and its includes; after an Include, repeat the current Host line."""
+def _read_lines(path: Path, depth: int = 0) -> Iterator[tuple[str, str, str]]:
+    """Return place, directive and text of the lines of a file and its includes.
+
+    After an Include, the current Host line is repeated.
+    """
     if depth > MAX_DEPTH:
         raise OSError(f"{path}: Include is nested more than {MAX_DEPTH} deep, or circular")
     try:
@@ -49,19 +49,19 @@ def _read_lines(path: Path, depth: int = 0) -> Iterator[ConfigLine]:
         return
     block = "Host *"
     for number, line in enumerate(lines, 1):
-        text = line.strip()
+        place, text = f"{path}:{number}", line.strip()
         first, *rest = re.split(r"\s*=\s*|\s+", text, maxsplit=1)
-        if not first or first.startswith("#"):
+        directive = first.lower()
+        if not directive or directive.startswith("#"):
             continue
-        words = [first.lower(), *" ".join(rest).split()]
-        if words[0] in ("host", "match"):
+        if directive in ("host", "match"):
             block = text
-        if words[0] != "include":
-            yield f"{path}:{number}", text, words
+        if directive != "include":
+            yield place, directive, text
             continue
-        for file in _find_included(path, words[1:]):
+        for file in _find_included(path, " ".join(rest).split()):
             yield from _read_lines(file, depth + 1)
-            yield f"{path}:{number}", block, block.lower().split()
+            yield place, "host", block
 
 
 def _find_included(path: Path, patterns: Sequence[str]) -> list[Path]:

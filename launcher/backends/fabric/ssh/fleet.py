@@ -15,10 +15,10 @@ from ....errors import HostError, HostRightsError
 from ....node.line.beats import keep_beating
 from ....ship.zipapp import make_zipapp
 from . import binary, hostkeys
-from .askpass import Askpass
 from .attempt import Deadline, RefusedError
 from .boot import Boot, make_boot
 from .channel import Channel
+from .questions import Askpass
 from .settings import Config, HopSettings, Route
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ class Fleet:
         self._lock = threading.Lock()
         self._connections: dict[tuple[HopSettings, ...], Future[fabric.Connection]] = {}
         self._doors: dict[tuple[tuple[HopSettings, ...], str, int], threading.Semaphore] = {}
-        self._channels: list[Channel] = []
+        self.channels: list[Channel] = []  # those opened and not closed
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
-        self._closed = self._cancelled = False
+        self._cancel = threading.Event()  # ends every attempt soon
+        self._closed = False
 
     def open(
         self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]], beat: bytes = b""
@@ -79,7 +80,7 @@ class Fleet:
 
     def cancel(self) -> None:
         """Make a running `open` fail soon; open channels stay open. May be called at any time."""
-        self._cancelled = True
+        self._cancel.set()
         self._give_up()
         if self._shared:
             self._shared.give_up()
@@ -88,7 +89,7 @@ class Fleet:
         """Close all channels and connections; a running `open` fails soon. May be called twice."""
         with self._lock:
             self._closed = True
-            channels, self._channels = self._channels, []
+            channels, self.channels = self.channels, []
             connections, self._connections = dict(self._connections), {}
         if self._shared:
             self._shared.close()
@@ -109,9 +110,7 @@ class Fleet:
 
         make_zipapp()  # cached for all threads
         with self._lock:
-            self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask))
-        if self._cancelled:
-            self._shared.give_up()
+            self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask), self._cancel)
 
     def _try(
         self, beaten: Callable[[int], None], host: Host, argv: Sequence[str], route: Future[Route]
@@ -126,7 +125,7 @@ class Fleet:
             return HostError(host.name, "start", f"on this machine: {e.strerror or e}")
         with self._lock:
             if not self._closed:
-                self._channels.append(channel)
+                self.channels.append(channel)
                 beaten(channel.write_fd)
                 return channel
         channel.close()
@@ -148,17 +147,19 @@ class Fleet:
                 return self._start_binary(route, booted)
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
-        deadline = Deadline(self._reach.connect_timeout_s, self._shared.cancel)
-        return connect.start(connection, route.target, booted, deadline)
+        deadline = Deadline(self._reach.connect_timeout_s, self._cancel)
+        return connect.boot_by_paramiko(connection, route.target, booted, deadline)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
-        assert self._config.ssh is not None and self._shared is not None
+        assert self._config.ssh is not None
         with self._lock:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
-        limit_s, cancel = self._reach.connect_timeout_s, self._shared.cancel
+        limit_s = self._reach.connect_timeout_s
         with self._get_door((), route.hops[0]):  # each opens its own connections
-            return binary.start(self._config.ssh, route.target, booted, limit_s, cancel, self._askpass)
+            return binary.boot_by_binary(
+                self._config.ssh, route.target, booted, limit_s, self._cancel, self._askpass
+            )
 
     def _find_route(self, host: Host) -> Route:
         route = self._config.find_route(host.name, host.user, host.port)
@@ -168,8 +169,7 @@ class Fleet:
                 detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
                 raise HostError(host.name, "host key", detail)
             if authority:
-                target = route.target._replace(only_ssh=f"@cert-authority in {authority.where}")
-                return Route((*route.hops[:-1], target))
+                return route._replace(only_ssh=f"@cert-authority in {authority.where}")
         return route
 
     def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
@@ -205,8 +205,7 @@ class Fleet:
     def _get_door(self, way: tuple[HopSettings, ...], to: HopSettings) -> threading.Semaphore:
         """Return the limit of parallel attempts at one sshd, counted per route to it."""
         with self._lock:
-            key = (way, to.hostname, to.port)
-            return self._doors.setdefault(key, threading.Semaphore(PER_DOOR))
+            return self._doors.setdefault((way, to.hostname, to.port), threading.Semaphore(PER_DOOR))
 
 
 def _allow_descriptors(hosts: int) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import paramiko
@@ -34,7 +33,7 @@ class Passphrases:
             return self._loaded[path]
 
     def _read(self, path: str) -> Any:
-        if not _is_locked(path):
+        if not keys.is_encrypted(path):
             return _load(path, None)
         for _ in range(PASSPHRASE_TRIES if self._ask else 0):
             assert self._ask is not None
@@ -43,14 +42,6 @@ class Passphrases:
             if key or not word:
                 return key
         return None
-
-
-def _is_locked(path: str) -> bool:
-    """Check for a passphrase; like ssh, ignore a file that can't be read."""
-    try:
-        return keys.is_encrypted(path)
-    except OSError:
-        return False
 
 
 def _load(path: str, passphrase: str | None) -> Any:
@@ -70,6 +61,15 @@ class Proof:
         self.locked: list[str] = []
 
     def authenticate(self, transport: Any) -> None:
+        words = self._offer_keys(transport)
+        if words:
+            offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
+            locked = ", ".join(self.locked)
+            locked = f"; locked without a terminal: {locked} (ssh-add it)" if locked else ""
+            raise RefusedError(self._settings.name, "authenticate", f"{words}{offered}{locked}")
+
+    def _offer_keys(self, transport: Any) -> str:
+        """Return why the host accepts none of the keys, "" if it does."""
         words = "no key to offer"
         for label, key in self._list_keys():
             if not transport.is_active():  # sshd allows two minutes; a retry knows the passphrase
@@ -78,23 +78,14 @@ class Proof:
             try:
                 left = transport.auth_publickey(self._settings.user, key)
             except paramiko.BadAuthenticationType as e:
-                words = f"the host accepts only {', '.join(e.allowed_types)}"
-                break
+                return f"the host accepts only {', '.join(e.allowed_types)}"
             except paramiko.AuthenticationException as e:
-                words = str(e)
+                words = str(e) or "refused"
                 if not transport.is_active():
-                    break
-                continue
-            if not left:
-                return
-            words = f"the host also requires {', '.join(left)}"
-            break
-        raise RefusedError(self._settings.name, "authenticate", f"{words}{self._show_offered()}")
-
-    def _show_offered(self) -> str:
-        offered = f"; offered: {', '.join(self.tried)}" if self.tried else ""
-        locked = f"; locked without a terminal: {', '.join(self.locked)} (ssh-add it)" if self.locked else ""
-        return offered + locked
+                    return words
+            else:
+                return f"the host also requires {', '.join(left)}" if left else ""
+        return words
 
     def _list_keys(self) -> Iterator[tuple[str, Any]]:
         settings = self._settings
@@ -115,7 +106,7 @@ class Proof:
                 key = self._passphrases.load(path)
             if key is not None:
                 yield from self._add_certificates(key, path, path)
-            elif not path.endswith(".pub") and _is_locked(path):
+            elif not path.endswith(".pub") and keys.is_encrypted(path):
                 self.locked.append(path)
 
     def _add_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
@@ -138,8 +129,6 @@ def _copy_key(key: Any) -> Any:
 
 def _add_certificate(key: Any, certificate: str) -> Any:
     """Return a copy of the key with its certificate, or None if it does not fit."""
-    if not Path(certificate).is_file():
-        return None
     certified = _copy_key(key)
     try:
         certified.load_certificate(certificate)

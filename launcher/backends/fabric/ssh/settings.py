@@ -6,6 +6,7 @@ Fabric reads the files, and a directive that needs OpenSSH is an error.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import getpass
 import os
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from ....errors import HostError, SpecError
 from . import files, keys
 
-SSH_G_LIMIT_S = 10.0  # `Match exec` may be slow
+SSH_G_LIMIT_S = 20.0  # `Match exec` may be slow, and the machine very busy
 MAX_JUMPS = 8
 KEEPALIVE_S = 15
 WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
@@ -89,18 +90,14 @@ class Route(NamedTuple):
     """The hops to a host, ending with the host itself."""
 
     hops: tuple[HopSettings, ...]
+    only_ssh: str  # the directive that paramiko can't honour, with its hop, or ""
 
     @property
     def target(self) -> HopSettings:
         return self.hops[-1]
 
-    @property
-    def only_ssh(self) -> str:
-        """The directive that paramiko can't honour, with its hop, or ""."""
-        return next((f"{hop.only_ssh} of {hop.name}" for hop in self.hops if hop.only_ssh), "")
 
-
-def parse(text: str) -> dict[str, list[str]]:
+def parse_ssh_output(text: str) -> dict[str, list[str]]:
     """Parse the output of `ssh -G`: lines of a key and a value; keys may repeat."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -135,8 +132,8 @@ def make_settings(
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
 
     def get_paths(key: str) -> tuple[str, ...]:
-        expanded = (expand(value, tokens, home, environ) for value in values.get(key, ()) if value != "none")
-        return tuple(expanded)
+        found = (value for value in values.get(key, ()) if value != "none")
+        return tuple(expand(value, tokens, home, environ) for value in found)
 
     def get_names(key: str) -> tuple[str, ...]:
         value = get(key)
@@ -204,29 +201,23 @@ def _list_sent(values: Values, environ: Mapping[str, str]) -> Iterable[tuple[str
 
 def _find_only_ssh(values: Values) -> str:
     """Return the first directive that paramiko can't honour, or ""."""
+
+    def get(key: str, default: str = "") -> str:
+        return values.get(key, [default])[0]
+
     for key in _ONLY_SSH:
-        value = values.get(key, [""])[0]
-        if value.lower() not in _OFF and (key, value) != ("identityagent", "SSH_AUTH_SOCK"):
-            return f"{key} {value}"
-    preferred = values.get("preferredauthentications", ["publickey"])[0]
-    if not preferred.startswith("publickey"):
-        return f"preferredauthentications {preferred}"
-    if values.get("pubkeyauthentication", ["yes"])[0] in ("no", "false"):
+        if _is_on(get(key)) and (key, get(key)) != ("identityagent", "SSH_AUTH_SOCK"):
+            return f"{key} {get(key)}"
+    if not get("preferredauthentications", "publickey").startswith("publickey"):
+        return f"preferredauthentications {get('preferredauthentications')}"
+    if not _is_on(get("pubkeyauthentication", "yes")):
         return "pubkeyauthentication no"
-    local_command = values.get("localcommand", ["none"])[0]
-    if local_command not in _OFF and _is_on(values.get("permitlocalcommand", ["no"])[0]):
-        return f"localcommand {local_command}"
-    control = values.get("controlpath", ["none"])[0]
-    if control != "none" and _is_socket(control):
-        return f"controlpath {control}"  # an open shared connection; perhaps the only access
+    if _is_on(get("localcommand")) and _is_on(get("permitlocalcommand")):
+        return f"localcommand {get('localcommand')}"
+    with contextlib.suppress(OSError):
+        if Path(get("controlpath", "none")).is_socket():
+            return f"controlpath {get('controlpath')}"  # an open shared connection; perhaps the only access
     return ""
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return Path(path).is_socket()
-    except OSError:
-        return False
 
 
 def split_jump(jump: str) -> tuple[str, str | None, int | None]:
@@ -238,12 +229,6 @@ def split_jump(jump: str) -> tuple[str, str | None, int | None]:
         return rest, user if at else None, None
     port = match[2] or match[4]
     return match[1] or match[3], user if at else None, int(port) if port else None
-
-
-def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=SSH_G_LIMIT_S
-    )
 
 
 class Config:
@@ -262,10 +247,10 @@ class Config:
     def find_route(self, name: str, user: str | None, port: int | None) -> Route:
         """Return the route to a host. Raises HostError, step "resolve"."""
         hops = self._find_hops(name, user, port, depth=0)
-        route = Route(tuple(hops))
-        if route.only_ssh and not self.ssh:
-            raise HostError(name, "resolve", f"{route.only_ssh}: {WITHOUT}")
-        return route
+        only_ssh = next((f"{hop.only_ssh} of {hop.name}" for hop in hops if hop.only_ssh), "")
+        if only_ssh and not self.ssh:
+            raise HostError(name, "resolve", f"{only_ssh}: {WITHOUT}")
+        return Route(tuple(hops), only_ssh)
 
     def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[HopSettings]:
         if depth > MAX_JUMPS:
@@ -288,25 +273,23 @@ class Config:
             found = make_settings(name, values, home=self._home, local_user=self._user, environ=os.environ)
         except ValueError as e:
             raise HostError(name, "resolve", f"its settings: {e}") from None
-        found = found._replace(user_given=user, port_given=port, strict=self._strict or found.strict)
-        if not found.only_ssh:
-            found = found._replace(only_ssh=keys.find_security_key(found.identity_files))
-        return found
+        only_ssh = found.only_ssh or keys.find_security_key(found.identity_files)
+        strict = self._strict or found.strict
+        return found._replace(user_given=user, port_given=port, strict=strict, only_ssh=only_ssh)
 
     def _ask_ssh(self, name: str, user: str | None, port: int | None) -> Values:
         argv = [str(self.ssh), "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
         argv += ["--", name]
         try:
-            try:
-                done = _run(argv)
-            except subprocess.TimeoutExpired:  # rare, on a very busy machine
-                done = _run(argv)
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=SSH_G_LIMIT_S
+            )
         except (OSError, subprocess.TimeoutExpired) as e:
             raise HostError(name, "resolve", f"ssh -G: {e}") from None
         if done.returncode:
             words = done.stderr.decode("utf-8", "replace").strip()
             raise HostError(name, "resolve", f"ssh -G: {words or f'exit code {done.returncode}'}")
-        return parse(done.stdout.decode("utf-8", "surrogateescape"))
+        return parse_ssh_output(done.stdout.decode("utf-8", "surrogateescape"))
 
     def _read_files(self, name: str, user: str | None, port: int | None) -> Values:
         values: dict[str, Sequence[str]] = {
@@ -317,7 +300,7 @@ class Config:
         values |= files.look_up(name)
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
-        problem = _find_only_ssh(values)
-        if problem:
-            raise HostError(name, "resolve", f"{files.find(problem.split()[0])}: {problem}: {WITHOUT}")
+        if problem := _find_only_ssh(values):
+            place = files.find_directive(problem.split()[0])
+            raise HostError(name, "resolve", f"{place}: {problem}: {WITHOUT}")
         return values

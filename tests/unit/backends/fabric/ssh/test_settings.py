@@ -5,13 +5,21 @@ from __future__ import annotations
 import base64
 import os
 import pwd
+import socket
 import struct
 from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.ssh import keys, settings
-from pslaunch.backends.fabric.ssh.settings import Config, HopSettings, Route, make_settings, parse, split_jump
+from pslaunch.backends.fabric.ssh import keys
+from pslaunch.backends.fabric.ssh.settings import (
+    Config,
+    HopSettings,
+    Route,
+    make_settings,
+    parse_ssh_output,
+    split_jump,
+)
 from pslaunch.errors import HostError, SpecError
 from support.sshd import needs_openssh
 
@@ -43,7 +51,7 @@ ciphers aes256-ctr,aes128-ctr
 
 
 def made(text: str = SAID, **environ: str) -> HopSettings:
-    return make_settings("node", parse(text), home="/home/ann", local_user="ann", environ=environ)
+    return make_settings("node", parse_ssh_output(text), home="/home/ann", local_user="ann", environ=environ)
 
 
 def test_output_of_ssh_becomes_settings() -> None:
@@ -63,32 +71,27 @@ def test_output_of_ssh_becomes_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("text", "named"),
     [
-        "pkcs11provider /usr/lib/p11.so",
-        "knownhostscommand /bin/echo",
-        "revokedhostkeys /etc/revoked",
-        "hostbasedauthentication yes",
-        "identityagent /run/agent",
-        "forwardagent yes",
-        "preferredauthentications gssapi-with-mic",
-        "nohostauthenticationforlocalhost yes",
+        ("pkcs11provider /usr/lib/p11.so", True),
+        ("knownhostscommand /bin/echo", True),
+        ("revokedhostkeys /etc/revoked", True),
+        ("hostbasedauthentication yes", True),
+        ("identityagent /run/agent", True),
+        ("forwardagent yes", True),
+        ("preferredauthentications gssapi-with-mic", True),
+        ("nohostauthenticationforlocalhost yes", True),
+        ("localcommand touch %h\npermitlocalcommand yes", True),
+        ("localcommand touch %h\npermitlocalcommand no", False),
+        ("localcommand touch %h", False),
+        ("localcommand none\npermitlocalcommand yes", False),
     ],
 )
-def test_directives_that_paramiko_can_not_honour_are_named(line: str) -> None:
-    assert made(f"{line}\n").only_ssh == line
-
-
-def test_local_command_counts_only_if_permitted() -> None:
-    line = "localcommand touch %h"
-    assert made(f"{line}\npermitlocalcommand yes\n").only_ssh == line
-    assert made(f"{line}\npermitlocalcommand no\n").only_ssh == made(f"{line}\n").only_ssh == ""
-    assert made("localcommand none\npermitlocalcommand yes\n").only_ssh == ""
+def test_directives_that_paramiko_can_not_honour_are_named(text: str, named: bool) -> None:
+    assert made(f"{text}\n").only_ssh == (text.partition("\n")[0] if named else "")
 
 
 def test_an_open_shared_connection_is_used(tmp_path: Path) -> None:
-    import socket
-
     path = tmp_path / "master"
     assert made(f"controlpath {path}\n").only_ssh == ""
     with socket.socket(socket.AF_UNIX) as s:
@@ -180,27 +183,19 @@ Host *
 
 
 @needs_openssh
-def test_a_jump_host_that_its_own_rule_matches_is_refused_by_ssh_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Host *\n  ProxyJump gate\n", "gate: resolve failed: ssh -G: jumphost loop via gate"),
+        ("Host node\n  ProxyJump b\nHost b\n  ProxyJump node\n", "circular"),
+        ("Host node\n  Portt 7\n", r"config: line 2: Bad configuration option: portt"),
+    ],
+)
+def test_a_wrong_configuration_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
-    with pytest.raises(HostError, match="gate: resolve failed: ssh -G: jumphost loop via gate"):
-        config(tmp_path, monkeypatch, "Host *\n  ProxyJump gate\n").find_route("node", "u", None)
-
-
-@needs_openssh
-def test_jumps_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_up = config(tmp_path, monkeypatch, "Host a\n  ProxyJump b\nHost b\n  ProxyJump a\n")
-    with pytest.raises(HostError, match="circular"):
-        looked_up.find_route("a", None, None)
-
-
-@needs_openssh
-def test_a_broken_configuration_gives_the_message_of_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up = config(tmp_path, monkeypatch, "Host a\n  Portt 7\n")
-    with pytest.raises(HostError, match=r"config: line 2: Bad configuration option: portt") as caught:
-        looked_up.find_route("a", None, None)
+    with pytest.raises(HostError, match=told) as caught:
+        config(tmp_path, monkeypatch, text).find_route("node", None, None)
     assert caught.value.step == "resolve"
 
 
@@ -226,14 +221,3 @@ def test_the_error_for_a_user_without_a_name_has_the_remedy(monkeypatch: pytest.
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
     with pytest.raises(SpecError, match="variable USER"):
         Config()
-
-
-def test_an_ssh_that_hangs_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(
-        f'#!/bin/sh\nif mkdir {tmp_path}/asked 2>/dev/null; then exec sleep 60; fi\necho "user me"\n'
-    )
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(settings, "SSH_G_LIMIT_S", 1.0)
-    assert Config().find_route("node", None, None).target.user == "me"

@@ -1,4 +1,4 @@
-"""Questions of the ssh binary, forwarded to the user: passphrases, passwords, PINs, host keys.
+"""Questions to the user on the terminal, also those of the ssh binary: passphrases, PINs, host keys.
 
 ssh has no terminal here. For each question it runs a program (SSH_ASKPASS), which passes the question to
 this process over a Unix socket and returns the answer.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import shutil
 import socket
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .attempt import Deadline
+from ....node.logs import clean_lines
+from .attempt import SLICE_S, Deadline
 
 MAX_QUESTION_BYTES = 64 * 1024
 _TICKET = "PSLAUNCH_ASKPASS"
@@ -32,6 +35,57 @@ if not answer:
     sys.exit(1)
 os.write(1, answer)
 """
+
+
+class Prompt:
+    """Terminal prompt for any number of threads; all prompts together ask one question at a time."""
+
+    _one = threading.Lock()
+
+    def __init__(self, terminal: str = "/dev/tty") -> None:
+        self._terminal = terminal
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """Cancel all questions soon, from another thread; restores the terminal."""
+        self._given_up.set()
+
+    def ask(self, question: str) -> str:
+        """Return the answer, one line; empty if there is none (Ctrl+D)."""
+        with self._one:
+            return "" if self._given_up.is_set() else self._ask(question)
+
+    def _ask(self, question: str) -> str:
+        try:
+            fd = os.open(self._terminal, os.O_RDWR | os.O_NOCTTY)
+        except OSError:  # no controlling terminal, but stdin is a terminal
+            fd = os.dup(sys.stdin.fileno())
+        try:
+            before = termios.tcgetattr(fd)
+            silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+            termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
+            try:
+                os.write(fd, clean_lines(question).encode())  # its text may come from a host
+                return self._read_line(fd).decode("utf-8", "surrogateescape")
+            finally:
+                termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+                os.write(fd, b"\n")
+        finally:
+            os.close(fd)
+
+    def _read_line(self, fd: int) -> bytes:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        data = b""
+        while not data.endswith(b"\n"):
+            if self._given_up.is_set():
+                return b""
+            if poll.poll(SLICE_S * 1000):
+                piece = os.read(fd, 4096)
+                if not piece:
+                    return b""
+                data += piece
+        return data[:-1]
 
 
 class Askpass:
