@@ -23,8 +23,7 @@ from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check, fits, is_code, is_name
 from ..options.spec import Elsewhere
-from ..views.log_view import LogView
-from ..views.view import Said, Transcript, show_process
+from ..views.view import LogView, Said, Transcript, show_process
 from .answers import Question, ask_all
 from .known_jobs import (
     explain_no_jobs,

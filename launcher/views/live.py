@@ -7,7 +7,7 @@ table, which is not redrawn for every line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
@@ -28,6 +28,7 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from .dispatch_progress import DispatchProgress
+from .table import fit_table
 from .view import (
     RATE,
     Event,
@@ -47,7 +48,6 @@ PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", R
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
 DROPPED_ON_NARROW: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
 NARROW: Final = 60  # columns, below which a dispatch shows its bar alone
-WIDE: Final = 1000  # columns; wider than any table
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
 
@@ -117,34 +117,25 @@ class LiveView(View):
 
     def make_table(self, *, whole: bool = False) -> Table:
         """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
-        rows = list(self._rows.items())
-        room = max(1, self._console.height - LINES_AROUND)
-        if not whole and len(rows) > room:
-            rows.sort(key=lambda row: not row[0].startswith(TRAINER))
-        else:
-            room = len(rows)
-        left = len(rows) - room
-        cells = [self._make_cells(*row) for row in rows[:room]]
-        more = f"and {left} more" if left else None
-        columns, droppable = list(PROCESS_COLUMNS), list(DROPPED_ON_NARROW)
-        wide = self._console.options.update_width(WIDE)
-        while True:
-            table = self._build_table(columns, cells, more)
-            if self._console.measure(table, options=wide).maximum <= self._console.width or not droppable:
-                return table
-            columns.remove(droppable.pop(0))
+        rows, room = [*self._rows.items()], max(1, self._console.height - LINES_AROUND)
+        left = 0 if whole else max(0, len(rows) - room)
+        if left:
+            rows = sorted(rows, key=lambda row: not row[0].startswith(TRAINER))[:room]
+        cells = [self._make_cells(*row) for row in rows]
 
-    def _build_table(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
-        shown = Text(self._title, no_wrap=True, overflow="ellipsis")
-        table = Table(
-            title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
-            caption=more, caption_justify="left",
-        )  # fmt: skip
-        for name in columns:
-            table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
-        for row in cells:
-            table.add_row(*(row[name] for name in columns))
-        return table
+        def build(columns: Sequence[str]) -> Table:
+            table = Table(
+                title=Text(self._title, no_wrap=True, overflow="ellipsis"), title_justify="left",
+                title_style="bold", box=SIMPLE_HEAD,
+                caption=f"and {left} more" if left else None, caption_justify="left",
+            )  # fmt: skip
+            for name in columns:
+                table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+            for row in cells:
+                table.add_row(*(row[name] for name in columns))
+            return table
+
+        return fit_table(self._console, build, PROCESS_COLUMNS, DROPPED_ON_NARROW)
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
         words = {"process": process, "node": str(row.node), "elapsed": self._show_elapsed(row)}
@@ -169,7 +160,7 @@ class LiveView(View):
     def _render(self, said: Said) -> Text:
         prefix, text = self._transcript.make_columns(said)
         style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
-        return Text.assemble((prefix, _choose_style(said.who)), (text, style))
+        return Text.assemble((prefix, f"color({choose_colour(said.who)})"), (text, style))
 
     def _note(self, e: Event) -> None:
         match e.get("event"):
@@ -205,11 +196,3 @@ class LiveView(View):
         if row.began_s is None:
             return ""
         return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
-
-
-_STYLES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
-
-
-def _choose_style(who: str) -> str:
-    bright, colour = divmod(choose_colour(who) - 30, 60)
-    return f"bright_{_STYLES[colour]}" if bright else _STYLES[colour]

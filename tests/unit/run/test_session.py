@@ -152,7 +152,7 @@ def test_output_broken_before_the_head_exists_ends_the_job(
         *(
             (head, where)
             for head in ("launcher", "node")
-            for where in ("views.make_view.make_view", "follow.watch.Watch.begin")
+            for where in ("views.view.make_view", "follow.watch.Watch.begin")
         ),
         ("launcher", "node.head.head.Head.attach"),
         ("node", "follow.remote_head.RemoteHead.lead"),
