@@ -196,7 +196,7 @@ def show_s(seconds: float) -> str:
 
 def show_figures(report: Event) -> dict[str, str]:
     """Show the figures of a progress report, by their names in tables."""
-    shown = {name: str(report[name]) for name in ("pass", "batch") if name in report}
+    shown: dict[str, str] = {name: str(report[name]) for name in ("pass", "batch") if name in report}
     if "cost" in report:
         shown["cost"] = f"{report['cost']:#.4g}"  # `5.500`, `0.0001234`
     if "samples_per_s" in report:

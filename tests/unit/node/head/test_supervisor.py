@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pslaunch.node import codes
 from pslaunch.node.ending import Ending, Signal
-from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Finish, Member, Supervisor
+from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import Failure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -56,7 +56,7 @@ def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     assert s.decide(10.0) == []
     assert s.find_due_s(10.0) == 10.0 + GRACE_S
     s.note_exit("pserver/0", Exit(0), 10.5)
-    assert s.decide(10.5) == [Finish()]
+    assert s.decide(10.5) == [] and s.result
     assert s.result is not None and s.result.code == 0 and s.result.failure is None
 
 
@@ -87,8 +87,7 @@ def test_a_reached_pserver_that_stays_gets_term_after_grace_and_kill_after_anoth
     assert s.decide(GRACE_S) == [Signal(("pserver/0",), TERM)]
     assert s.decide(2 * GRACE_S) == [Signal(("pserver/0",), KILL)]
     s.note_exit("pserver/0", Exit(137, "SIGKILL", asked=True), 2 * GRACE_S + 0.1)
-    assert s.decide(2 * GRACE_S + 0.1) == [Finish()]
-    assert s.result is not None and s.result.code == 0
+    assert find_code(s, 2 * GRACE_S + 0.1) == 0
 
 
 def test_pservers_that_nobody_reached_get_term_at_once() -> None:
@@ -98,8 +97,7 @@ def test_pservers_that_nobody_reached_get_term_at_once() -> None:
         assert s.decide(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
         for i in (0, 1):
             s.note_exit(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
-        assert s.decide(3.1) == [Finish()]
-        assert s.result is not None and s.result.code == 0
+        assert find_code(s, 3.1) == 0
 
 
 def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
@@ -127,8 +125,7 @@ def test_pservers_get_term_after_half_the_grace_even_if_trainers_stay() -> None:
     assert s.decide(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
     assert s.decide(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
     assert s.decide(GRACE_S + 1.0) == []
-    assert s.decide(GRACE_S + 2.0) == [Finish()]  # nobody reported: the nodes clean up, the job is over
-    assert s.result is not None and s.result.code == codes.INT
+    assert find_code(s, GRACE_S + 2.0) == codes.INT  # nobody reported: the nodes clean up, the job is over
 
 
 def test_a_second_request_kills_at_once() -> None:
@@ -142,8 +139,7 @@ def test_a_second_request_kills_at_once() -> None:
 def test_a_request_before_anything_was_started_ends_the_job() -> None:
     s = Supervisor({"trainer/0": Member("trainer", 0, "")}, GRACE_S, "none")
     s.stop(signal.SIGTERM, "asked", 0.0)
-    assert s.decide(0.0) == [Finish()]
-    assert s.result is not None and s.result.code == codes.TERM
+    assert find_code(s, 0.0) == codes.TERM
 
 
 def test_signal_after_a_request_that_is_none_is_the_first() -> None:
@@ -244,8 +240,7 @@ def test_lost_node_outranks_a_failure_just_before() -> None:
     s.note_lost_node(1, "n1", "the line was closed", 1.5)
     s.note_exit("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
     s.note_exit("pserver/0", Exit(0, asked=True), 1.7)
-    assert Finish() in s.decide(1.7)
-    assert s.result is not None and s.result.code == codes.NODE_LOST
+    assert find_code(s, 1.7) == codes.NODE_LOST
     late = job(nodes=3, trainers=3)
     late.note_exit("trainer/0", Exit(1), 1.0)
     late.note_lost_node(1, "n1", "the line was closed", 2.5)
@@ -269,7 +264,7 @@ def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
     s.note_exit("pserver/0", Exit(0), 1.0)
     assert s.failure is None and s.decide(1.0) == []
     s.note_exit("trainer/0", Exit(0), 2.0)
-    assert s.decide(2.0) == [Finish()]
+    assert s.decide(2.0) == [] and s.result
 
 
 def test_a_connected_trainer_that_leaves_with_0_while_others_wait_is_a_failure() -> None:
@@ -305,7 +300,7 @@ def test_kill_for_memory_is_reported() -> None:
 
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
-    s.note_not_started("trainer/1")
+    s.remove("trainer/1")
     s.note_failure(Failure("trainer/1", 0, 127, "can't be started"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
 
@@ -403,8 +398,7 @@ def test_loss_after_training_is_no_failure() -> None:
         train(s, 10.0)
         s.note_loss(LOSS, 10.5, secondary=secondary)
         s.note_exit("pserver/0", Exit(0), 11.0)
-        assert s.decide(11.0) == [Finish()]
-        assert s.result is not None and s.result.code == 0
+        assert find_code(s, 11.0) == 0
 
 
 @pytest.mark.parametrize(
