@@ -71,7 +71,11 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError if it can't begin.
     """
-    trace = _begin_trace(spec)
+    trace = None
+    if spec.trace:
+        from ..check.check import begin_trace
+
+        trace = begin_trace(spec.trace, "launcher")
     plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name)), spec)
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
@@ -115,14 +119,6 @@ def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> l
 
         at_end.enter_context(hold_folders(folders, job_id, warnings.append))
     return warnings
-
-
-def _begin_trace(spec: JobSpec) -> Trace | None:
-    if spec.trace is None:
-        return None
-    from ..check.check import begin_trace
-
-    return begin_trace(spec.trace, "launcher")
 
 
 def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def choose_way(spec: JobSpec, plan: Plan) -> Way:
-    """Return the way for a job."""
     face = find_face(spec.draft.backend)
     if way := face.make_way(spec, plan):
         return way
@@ -97,9 +96,10 @@ class _OnNode(Way):
             work.wait(lambda: head.done, cut)
             head.expect()
         elif not head.done:
+            refused = head.answers.get("refused", {"code": codes.NODE_LOST, "text": ""})
             kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
-            kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
-            raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
+            text = f"node 0 ({first.name}) does not lead the job: {refused['text'] or 'no answer'}"
+            raise kinds.get(refused["code"], NodeLostError)(text)
         self._head = head
         return head
 

@@ -17,7 +17,6 @@ class DispatchProgress:
         self.over = True
 
     def note(self, e: Mapping[str, Any]) -> None:
-        """Take a dispatch event."""
         if e["node"] is None:
             self.over = True
             return

@@ -80,7 +80,6 @@ class Transcript:
         return prefix, clean(said.text, self._encoding)
 
     def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
-        """Learn the names of a job's nodes, and its processes with their logs."""
         self._nodes, self._logs = dict(nodes), dict(logs)
         self.width = max(self.width, *map(len, logs), 0)
         self._prefixes = {}
@@ -151,7 +150,6 @@ class Transcript:
             yield Said(SELF, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
     def show_failure(self, f: Event) -> Iterator[Said]:
-        """Return the lines for the field `failure` of an end."""
         of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
         what = f["what"] if of_node else f"{f['what']} on {self.show_node(f['node'])}"
         if f.get("text"):  # it says how, in words
@@ -216,7 +214,6 @@ def show_progress(report: Event) -> str:
 
 
 def show_reported_state(state: str) -> str:
-    """Show a state that a program reports; a connected trainer counts as running."""
     return "running" if state == "connected" else state
 
 

@@ -138,7 +138,6 @@ class Head:
         self.links[node.id] = Link(node, line, diagnosis)
 
     def close(self) -> None:
-        """Close all lines, which ends the programs on the nodes. May be called twice."""
         for link in self.links.values():
             link.line.close()
 
@@ -185,7 +184,6 @@ class Head:
     # --- starting ---
 
     def start(self, bound: job.Bound) -> None:
-        """Order the start of every program."""
         starts: dict[int, list[job.Start]] = {node: [] for node in self.links}
         for start in bound.starts:
             starts[start.node].append(start)
@@ -200,7 +198,6 @@ class Head:
 
     @property
     def has_setup(self) -> bool:
-        """True once the setup of nodes has begun."""
         return self._startup.has_furnished
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
@@ -212,7 +209,6 @@ class Head:
 
     @property
     def is_ending(self) -> bool:
-        """True once the job ends or has failed."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
     def fail(self, failure: Failure) -> None:
@@ -378,7 +374,6 @@ class Head:
     # --- telling ---
 
     def note(self, level: str, text: str) -> None:
-        """Send observers a message."""
         self.tell("note", level=level, text=text)
 
     def _tell_job(self) -> None:

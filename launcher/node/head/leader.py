@@ -256,7 +256,6 @@ class Leader:
         return 0.0 if self._lease_is_over else self._linger_s
 
     def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
-        """Continue without the launcher."""
         self._held &= observer not in self._holders
         if not self._held:
             observer.line.send({"type": "freed"})

@@ -30,7 +30,7 @@ Note = Callable[..., None]
 def show(command: str, out: io.StringIO) -> int:
     """Run `pslaunch COMMAND train-1`."""
     if command == "stop":
-        return jobs.stop("train-1", out, kill=False)
+        return jobs.stop_job("train-1", out, kill=False)
     if command == "status":
         jobs.show_status("train-1", out, as_json=False)
         return 0
@@ -255,7 +255,7 @@ def test_every_node_whose_logs_can_not_be_fetched_is_named(
     process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
     note("train-1", "ended", processes=[process], places=places, code=0)
     out = io.StringIO()
-    assert jobs.fetch("train-1", tmp_path / "got", out) == codes.IO
+    assert jobs.fetch_job("train-1", tmp_path / "got", out) == codes.IO
     assert out.getvalue() == f"{tmp_path}/got/log/2-n2/train.log\n"
     missing = [f"n{i}: {tmp_path}/ws{i}/log: No such file or directory" for i in range(2)]
     assert capsys.readouterr().err.splitlines() == [f"pslaunch: {text}" for text in missing]
@@ -267,6 +267,6 @@ def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_pa
     note("train-1", "ended", processes=[process], code=0)
     held = {"its": tmp_path / "got/output"}
     with hold_folders(held, "train-2", print), pytest.raises(SpecError, match="job train-2"):
-        jobs.fetch("train-1", tmp_path / "got", io.StringIO())
+        jobs.fetch_job("train-1", tmp_path / "got", io.StringIO())
     with hold_folders(held, "train-1", print):  # by its own launcher
-        assert jobs.fetch("train-1", tmp_path / "got", io.StringIO()) == codes.OK
+        assert jobs.fetch_job("train-1", tmp_path / "got", io.StringIO()) == codes.OK

@@ -125,7 +125,7 @@ def test_job_elsewhere_recorded_by_another_version_is_unknown(note: Note, reach:
         ["train-2", "unknown"],
     ]
     with pytest.raises(SpecError, match=OF_ANOTHER):
-        jobs.stop("train-2", out, kill=False)
+        jobs.stop_job("train-2", out, kill=False)
     with pytest.raises(SpecError, match=OF_ANOTHER):
         jobs.show_logs("train-2", None, out, follow=False, as_json=False)
 
@@ -139,7 +139,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     assert known_jobs.find_job("train")["job"] == "train-1"
     out = io.StringIO()
     jobs.show_status("train-2", out, as_json=False)
-    assert jobs.stop("train-2", out, kill=False) == 0
+    assert jobs.stop_job("train-2", out, kill=False) == 0
     assert out.getvalue().splitlines() == [
         "train-2  ended: it failed (exit code 3)",
         "  trainer/0 on node 0 (localhost)  ended",
@@ -147,7 +147,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     ]
     for job in ("train-2", "train-3"):
         with pytest.raises(SpecError, match=OF_ANOTHER):
-            jobs.fetch(job, Path(), out)
+            jobs.fetch_job(job, Path(), out)
 
 
 def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
@@ -178,7 +178,7 @@ def test_job_led_by_a_machine_with_the_same_folder_is_not_lost(note: Note, tmp_p
     note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
     assert [r["state"] for r in known_jobs.list_jobs()] == ["unknown", "lost"]
     with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
-        jobs.stop("train-1", io.StringIO(), kill=False)
+        jobs.stop_job("train-1", io.StringIO(), kill=False)
 
 
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_job_unknown_to_its_first_host_is_asked_for_again(
     for _ in "12":
         assert known_jobs.find_job("train-1")["state"] == "unknown"
     with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
-        jobs.stop("train-1", io.StringIO(), kill=False)
+        jobs.stop_job("train-1", io.StringIO(), kill=False)
     known.append({"job": "train-1", "state": "ended", "code": 3})
     assert known_jobs.find_job("train-1")["code"] == 3
     known.clear()
