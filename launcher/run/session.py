@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 from ..backends.base import Backend
 from ..backends.registry import find_face
 from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightError, PslaunchError
-from ..follow.slow_work import SlowWork
 from ..follow.watch import Watch
-from ..follow.way import Asked, Scene, Started, Way, wait_for_work
+from ..follow.way import Asked, Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place
 from ..node.later import record

@@ -13,9 +13,8 @@ from ..backends.base import Backend
 from ..backends.lines import Dial, Ended
 from ..backends.registry import find_face
 from ..errors import FileError, NodeLostError, PreflightError
-from ..follow.slow_work import SlowWork
 from ..follow.watch import Watch
-from ..follow.way import Scene, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ..node import codes
 from ..node.job import Plan
 from ..node.loop import Loop

@@ -42,7 +42,6 @@ from .view import (
     show_short_ending,
 )
 
-REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
@@ -64,7 +63,7 @@ class _Row:
 
 
 class LiveView(View):
-    """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
+    """View on a terminal by rich; `clock` is in seconds."""
 
     def __init__(
         self, out: TextIO, clock: Callable[[], float], *, colour: bool = True, processes: Iterable[str] = ()
@@ -73,7 +72,6 @@ class LiveView(View):
         self._transcript = Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
-        self._drawn_s = clock()
         self._title = ""
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
@@ -97,9 +95,8 @@ class LiveView(View):
         if len(self._pending) >= MAX_PENDING or e.get("event") == "end":
             self._draw()
 
-    def tick(self, now_s: float) -> None:
-        if now_s - self._drawn_s >= REDRAW_S and (self._pending or self._rows):
-            self._drawn_s = now_s
+    def tick(self) -> None:
+        if self._pending or self._rows:
             self._draw()
 
     def close(self) -> None:
@@ -174,7 +171,14 @@ class LiveView(View):
                 come, total = sending.come_bytes, sending.total_bytes
                 self._bar.update(self._all, completed=come, total=total, description=text)
             case "process" if e["process"] in self._rows:
-                self._note_state(self._rows[e["process"]], e)
+                row = self._rows[e["process"]]
+                row.state = str(e["state"])
+                if e["state"] == "running":
+                    row.began_s, row.ended_s = self._clock(), None
+                elif e["state"] == "exited":
+                    row.ended_s = self._clock()
+                    row.state = show_short_ending(e.get("code"), e.get("signal"))
+                    row.style = "green" if e.get("code") == 0 else "red"
             case "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
                 row.progress |= e
@@ -182,15 +186,6 @@ class LiveView(View):
                     row.state = show_reported_state(str(e["state"]))
             case _:
                 pass
-
-    def _note_state(self, row: _Row, e: Event) -> None:
-        row.state = str(e["state"])
-        if e["state"] == "running":
-            row.began_s, row.ended_s = self._clock(), None
-        elif e["state"] == "exited":
-            row.ended_s = self._clock()
-            row.state = show_short_ending(e.get("code"), e.get("signal"))
-            row.style = "green" if e.get("code") == 0 else "red"
 
     def _show_elapsed(self, row: _Row) -> str:
         if row.began_s is None:

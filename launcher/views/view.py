@@ -34,8 +34,8 @@ class View:
     def show_event(self, e: Event) -> None:
         """Show one event; events arrive in order of their numbers."""
 
-    def tick(self, now_s: float) -> None:
-        """Redraw; called a few times a second with the time of the view's clock."""
+    def tick(self) -> None:
+        """Redraw; called a few times a second."""
 
     def close(self) -> None:
         """Restore the terminal. May be called twice, never raises."""
@@ -63,7 +63,6 @@ class Transcript:
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
         self._begun = False  # some process runs, or has run
-        self._prefixes: dict[tuple[str, str], str] = {}  # by source and mark, for this width
         self.width = max(map(len, (SELF, *processes)))
 
     def make_lines(self, e: Event) -> list[Said]:
@@ -73,22 +72,20 @@ class Transcript:
 
     def make_columns(self, said: Said) -> tuple[str, str]:
         """Return the prefix `trainer/0 | ` and the text, both safe for a terminal of this encoding."""
-        prefix = self._prefixes.get((said.who, said.mark))
-        if prefix is None:
-            prefix = f"{clean(said.who, self._encoding):<{self.width}} {said.mark} "
-            self._prefixes[said.who, said.mark] = prefix
+        prefix = f"{clean(said.who, self._encoding):<{self.width}} {said.mark} "
         return prefix, clean(said.text, self._encoding)
 
     def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
         self._nodes, self._logs = dict(nodes), dict(logs)
         self.width = max(self.width, *map(len, logs), 0)
-        self._prefixes = {}
 
     def _on_job(self, e: Event) -> Iterator[Said]:
         nodes = {node["id"]: node["name"] for node in e["nodes"]}
         self.learn(nodes, {p["process"]: p["log"] for p in e["processes"]})
         epoch = f", epoch {e['epoch']}" if e.get("epoch") else ""
-        yield Said(SELF, f"job {e['job']}{epoch} on {e['backend']}: {_count_roles(self._logs)}")
+        counts = Counter(process.partition("/")[0] for process in self._logs)
+        roles = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
+        yield Said(SELF, f"job {e['job']}{epoch} on {e['backend']}: {roles}")
         yield Said(SELF, f"nodes: {', '.join(map(str, self._nodes.values()))}; workspace: {e['workspace']}")
         yield Said(SELF, f"pservers: {e['server']}, {e['why']}")
 
@@ -232,11 +229,6 @@ def _join(text: str, detail: str | None) -> str:
     return f"{text}: {detail}" if detail else text
 
 
-def _count_roles(processes: Iterable[str]) -> str:
-    counts = Counter(process.partition("/")[0] for process in processes)
-    return ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
-
-
 # --- Views that need no terminal. ---
 
 
@@ -269,22 +261,15 @@ class PlainView(View):
     def show_event(self, e: Event) -> None:
         said = self._transcript.make_lines(e)
         if e.get("event") == "progress":
-            said = self._show_progress(e)
+            if (words := show_progress(e)) and self._is_due(e["process"]):
+                said.append(Said(SELF, f"{e['process']}: {words}"))
         elif e.get("event") == "dispatch":
-            said += self._show_dispatch(e)
+            self._sending.note(e)
+            if not self._sending.over and self._is_due("dispatch"):
+                said.append(Said(SELF, f"sending: {self._sending.show()}"))
         if said:
             self._out.write("".join(map(self._render, said)))
             self._out.flush()
-
-    def _show_progress(self, e: Event) -> list[Said]:
-        words = show_progress(e)
-        return [Said(SELF, f"{e['process']}: {words}")] if words and self._is_due(e["process"]) else []
-
-    def _show_dispatch(self, e: Event) -> list[Said]:
-        self._sending.note(e)
-        if self._sending.over or not self._is_due("dispatch"):
-            return []
-        return [Said(SELF, f"sending: {self._sending.show()}")]
 
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""

@@ -181,9 +181,9 @@ def show(events: Sequence[Event]) -> None:
         PlainView(io.StringIO(), lambda: 0.0), JsonView(io.StringIO()), LiveView(io.StringIO(), lambda: 0.0),
     )  # fmt: skip
     for view in views:
-        for n, e in enumerate(events):
+        for e in events:
             view.show_event(e)
-            view.tick(20.0 * n)
+            view.tick()
         view.close()
 
 

@@ -15,6 +15,7 @@ from pslaunch.node.link import Failure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
+TERMED = Exit(143, "SIGTERM", asked=True)  # after our own signal
 
 
 def job(pservers: int = 1, trainers: int = 2, server: str = "bundled", nodes: int = 1) -> Supervisor:
@@ -39,6 +40,11 @@ def train(supervisor: Supervisor, at_s: float) -> None:
     for key in [key for key in supervisor.members if key.startswith("trainer/")]:
         supervisor.note_progress(key, "finished")
         supervisor.note_exit(key, Exit(0), at_s)
+
+
+def end_rest(supervisor: Supervisor, at_s: float, how: Exit = TERMED) -> None:
+    for key in list(supervisor.alive):
+        supervisor.note_exit(key, how, at_s)
 
 
 def connect(supervisor: Supervisor) -> None:
@@ -95,8 +101,7 @@ def test_pservers_that_nobody_reached_get_term_at_once() -> None:
         s = job(pservers=2, trainers=1, server=server)
         s.note_exit("trainer/0", Exit(0), 3.0)
         assert s.decide(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
-        for i in (0, 1):
-            s.note_exit(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
+        end_rest(s, 3.1)
         assert find_code(s, 3.1) == 0
 
 
@@ -191,10 +196,8 @@ def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_mis
     saving.note_exit("trainer/0", Exit(codes.PEER), 1.0)
     assert saving.decide(1.9) == []
     assert saving.decide(2.0) == [Signal(("trainer/1",), TERM)]
-    saving.note_exit("pserver/0", Exit(codes.PEER, asked=True), 4.0)
-    saving.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
-    saving.decide(4.0)
-    assert saving.result is not None and saving.result.code == codes.PEER
+    end_rest(saving, 4.0, Exit(codes.PEER, asked=True))
+    assert find_code(saving, 4.0) == codes.PEER and saving.result is not None
     assert saving.result.reason == f"trainer/1 keeps others waiting: {why}"
 
 
@@ -209,8 +212,7 @@ def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
         before = s.decide(2.0)
         s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
         assert s.decide(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
-        for key in list(s.alive):
-            s.note_exit(key, Exit(0, asked=True), 2.5)
+        end_rest(s, 2.5, Exit(0, asked=True))
         assert find_code(s, 2.5) == code
     running = job()
     running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
@@ -227,8 +229,7 @@ def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
                 s.note_progress("pserver/0", "connected")
             s.note_exit("trainer/1", Exit(code), 1.0)
             s.decide(2.5)
-            for key in list(s.alive):
-                s.note_exit(key, Exit(143, "SIGTERM", asked=True), 2.5)
+            end_rest(s, 2.5)
             s.decide(2.5)
             assert s.failure is not None and (s.failure.what, s.failure.advice) == ("trainer/1", advice)
 
@@ -238,23 +239,12 @@ def test_lost_node_outranks_a_failure_just_before() -> None:
     s.note_exit("trainer/0", Exit(1), 1.0)
     s.decide(1.0)
     s.note_lost_node(1, "n1", "the line was closed", 1.5)
-    s.note_exit("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
-    s.note_exit("pserver/0", Exit(0, asked=True), 1.7)
+    end_rest(s, 1.7)
     assert find_code(s, 1.7) == codes.NODE_LOST
     late = job(nodes=3, trainers=3)
     late.note_exit("trainer/0", Exit(1), 1.0)
     late.note_lost_node(1, "n1", "the line was closed", 2.5)
     assert late.failure is not None and late.failure.code == 1
-
-
-def test_a_pserver_that_ends_early_is_a_failure_with_0_too() -> None:
-    s = job()
-    s.note_exit("pserver/0", Exit(0), 1.0)
-    assert s.failure is not None and s.failure.code == codes.PEER
-    assert "before the trainers" in s.failure.text
-    s = job(server="script")
-    s.note_exit("pserver/0", Exit(0), 1.0)
-    assert s.failure is not None and "--server bundled" in s.failure.advice
 
 
 def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
@@ -292,12 +282,6 @@ def test_a_failed_save_counts_even_after_the_training() -> None:
     assert find_code(s, 1.5) == 0
 
 
-def test_kill_for_memory_is_reported() -> None:
-    s = job()
-    s.note_exit("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
-    assert s.failure is not None and s.failure.code == 137 and "memory" in s.failure.text
-
-
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
     s.remove("trainer/1")
@@ -305,20 +289,11 @@ def test_trouble_with_a_start_ends_the_job() -> None:
     assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
 
 
-def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
-    s = job()
-    s.note_failure(Failure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    for key in ("trainer/0", "trainer/1"):
-        s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
-    assert s.decide(0.1) == [Signal(("pserver/0",), TERM)]
-
-
 events = st.lists(
     st.tuples(
         st.sampled_from(["exit", "stop", "lost", "progress", "wait"]),
         st.integers(0, 5),
-        st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), Exit(143, "SIGTERM", asked=True)]),
+        st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), TERMED]),
         st.floats(0, 3),
     ),
     max_size=25,
@@ -401,29 +376,27 @@ def test_loss_after_training_is_no_failure() -> None:
         assert find_code(s, 11.0) == 0
 
 
+LACKS = "ModuleNotFoundError: No module named '{}'"
+OLD_PYTHON = ("Unknown option: -P", "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...")
+
+
 @pytest.mark.parametrize(
-    ("module", "remedy"),
+    ("key", "server", "how", "remedy", "code"),
     [
-        ("paddle", "import pslaunch.runtime as paddle"),
-        ("paddle.v2", "pslaunch.runtime"),
-        ("torch", "no torch"),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("paddle"),)), "import pslaunch.runtime as", 1),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("paddle.v2"),)), "pslaunch.runtime", 1),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("torch"),)), "no torch", 1),
+        ("trainer/0", "bundled", Exit(137, "SIGKILL", oom=True), "reduce its use of memory", 137),
+        ("pserver/0", "bundled", Exit(2, tail=OLD_PYTHON), "needs Python 3.11 or later", codes.PREFLIGHT),
+        ("pserver/0", "script", Exit(1, tail=(LACKS.format("numpy"),)), "", 1),
+        ("pserver/0", "script", Exit(0), "--server bundled", codes.PEER),
+        ("pserver/0", "bundled", Exit(0), "", codes.PEER),  # before the trainers
     ],
 )
-def test_missing_module_is_explained(module: str, remedy: str) -> None:
-    s = job()
-    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
-    assert s.failure is not None and remedy in s.failure.advice
-
-
-def test_python_that_is_too_old_for_our_pservers_is_explained() -> None:
-    s = job()
-    said = (
-        "Unknown option: -P",
-        "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...",
-    )
-    s.note_exit("pserver/0", Exit(2, tail=said), 1.0)
-    assert s.failure is not None and "needs Python 3.11 or later" in s.failure.advice
-    assert s.failure.code == codes.PREFLIGHT
+def test_failure_has_its_code_and_a_remedy(key: str, server: str, how: Exit, remedy: str, code: int) -> None:
+    s = job(server=server)
+    s.note_exit(key, how, 1.0)
+    assert s.failure is not None and s.failure.code == code and remedy in s.failure.advice
 
 
 @pytest.mark.parametrize("first", ["pserver/0", "trainer/1"])
@@ -431,7 +404,7 @@ def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(fi
     s = job()
     second = "pserver/0" if first == "trainer/1" else "trainer/1"
     for key in (first, second):
-        s.note_exit(key, Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+        s.note_exit(key, Exit(1, tail=(LACKS.format("numpy"),)), 1.0)
     assert s.decide(1.0)
     assert s.failure is not None and "--install, which brings pslaunch, numpy" in s.failure.advice
     assert (s.failure.what, s.failure.code) == ("pserver/0", codes.PREFLIGHT)
@@ -440,14 +413,8 @@ def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(fi
 @pytest.mark.parametrize(("module", "wait_s"), [("torch", 0.0), ("numpy", LOOK_FURTHER_S)])
 def test_trainer_that_lacks_a_module_alone_keeps_its_code(module: str, wait_s: float) -> None:
     s = job()
-    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    s.note_exit("trainer/0", Exit(1, tail=(LACKS.format(module),)), 1.0)
     if wait_s:  # a pserver may lack it too
         assert s.decide(1.0) == [] and s.find_due_s(1.0) == 1.0 + wait_s
     assert s.decide(1.0 + wait_s)
     assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", 1)
-
-
-def test_script_in_the_role_of_a_pserver_keeps_its_code() -> None:
-    s = job(server="script")
-    s.note_exit("pserver/0", Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
-    assert s.failure is not None and s.failure.code == 1
