@@ -24,7 +24,7 @@ from support.spoilt import find_obeyed, spoil
 
 JOB = {
     "event": "job", "job": "w2v-1a2b", "name": "w2v", "epoch": 0, "workspace": "/ws", "backend": "local",
-    "server": "bundled", "why": "train.py does not ask for its role",
+    "server": "bundled", "why": "train.py asks for no role",
     "nodes": [{"id": 0, "name": "localhost"}],
     "processes": [
         {"process": "pserver/0", "node": 0, "log": "/ws/log/server.log"},
@@ -86,15 +86,7 @@ def test_a_long_line_goes_on_under_its_mark_and_is_never_mixed() -> None:
 
 def test_the_first_lines_show_roles_and_nodes() -> None:
     text = "\n".join(plain(JOB)[:3])
-    words = (
-        "w2v-1a2b",
-        "localhost",
-        "/ws",
-        "bundled",
-        "does not ask for its role",
-        "2 trainers",
-        "1 pserver",
-    )
+    words = ("w2v-1a2b", "localhost", "/ws", "bundled", "asks for no role", "2 trainers", "1 pserver")
     assert not [word for word in words if word not in text]
 
 
