@@ -22,7 +22,8 @@ Entry = tuple[tarfile.TarInfo, bytes]
 
 def entry(name: str, data: bytes = b"", **fields: object) -> Entry:
     info = tarfile.TarInfo(name)
-    vars(info).update(size=len(data), **fields)
+    for key, value in {"size": len(data), **fields}.items():
+        setattr(info, key, value)
     return info, data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 
@@ -56,8 +57,7 @@ def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[
     for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     now = [0.0]
-    view = LiveView(io.StringIO(), lambda: now[0])
-    try:
+    with contextlib.closing(LiveView(io.StringIO(), lambda: now[0])) as view:
         view.show_event(JOB)
         for s in range(11):
             now[0] = float(s)
@@ -69,8 +69,6 @@ def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[
         view.show_event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
         assert "trainer/0" in _drawn(view, paper)
         return rows
-    finally:
-        view.close()
 
 
 def _drawn(view: LiveView, paper: Console) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -108,7 +108,7 @@ FINISHED: Message = {"type": "finished", "killed": 0, "left": []}
 OTHERS = "trainer/1 belongs to another node"
 
 
-def encode(said: Message | str) -> bytes:
+def encode(said: Mapping[str, Any] | str) -> bytes:
     """Return the frame of a message, or of a text in its place."""
     if isinstance(said, str):
         return wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode()

@@ -15,6 +15,7 @@ from pslaunch.node.link import Failure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
+TRAINERS = ("trainer/0", "trainer/1")
 TERMED = Exit(143, "SIGTERM", asked=True)  # after our own signal
 
 
@@ -62,8 +63,7 @@ def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     assert s.decide(10.0) == []
     assert s.find_due_s(10.0) == 10.0 + GRACE_S
     s.note_exit("pserver/0", Exit(0), 10.5)
-    assert s.decide(10.5) == [] and s.result
-    assert s.result is not None and s.result.code == 0 and s.result.failure is None
+    assert find_code(s, 10.5) == 0 and s.failure is None
 
 
 def test_a_trainer_that_never_connected_is_missed_by_those_that_did_in_either_order() -> None:
@@ -117,28 +117,20 @@ def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
 def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
     s = job(server=server)
     s.stop(2, "interrupted", 1.0)
-    assert s.decide(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    s.note_exit("trainer/0", Exit(0, asked=True), 1.1)
-    s.note_exit("trainer/1", Exit(0, asked=True), 1.1)
+    assert s.decide(1.0) == [Signal(TRAINERS, TERM)]
+    for key in TRAINERS:
+        s.note_exit(key, Exit(0, asked=True), 1.1)
     assert s.decide(1.1) == [Signal(("pserver/0",), TERM)]
 
 
 def test_pservers_get_term_after_half_the_grace_even_if_trainers_stay() -> None:
     s = job()
     s.stop(signal.SIGINT, "interrupted", 0.0)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     assert s.decide(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
-    assert s.decide(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/0", *TRAINERS), KILL)]
     assert s.decide(GRACE_S + 1.0) == []
     assert find_code(s, GRACE_S + 2.0) == codes.INT  # nobody reported: the nodes clean up, the job is over
-
-
-def test_a_second_request_kills_at_once() -> None:
-    s = job()
-    s.stop(signal.SIGINT, "interrupted", 0.0)
-    s.decide(0.0)
-    s.stop(signal.SIGINT, "interrupted", 0.5)
-    assert s.decide(0.5) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
 
 
 def test_a_request_before_anything_was_started_ends_the_job() -> None:
@@ -147,21 +139,23 @@ def test_a_request_before_anything_was_started_ends_the_job() -> None:
     assert find_code(s, 0.0) == codes.TERM
 
 
-def test_signal_after_a_request_that_is_none_is_the_first() -> None:
-    """As where a scheduler asks agents and launcher for the end of the job at once."""
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_second_request_kills_at_once_but_a_scheduler_is_no_first(scheduled: bool) -> None:
+    """A scheduler asks agents and launcher for the end of the job at once."""
     s = job()
-    s.stop(signal.SIGTERM, "Slurm asked for the end of the job", 0.0, codes.TERM)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    if scheduled:
+        s.stop(signal.SIGTERM, "Slurm asked for the end of the job", 0.0, codes.TERM)
+        assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     s.stop(signal.SIGTERM, "asked", 0.1)
-    assert s.decide(0.1) == []
+    assert s.decide(0.1) == ([] if scheduled else [Signal(TRAINERS, TERM)])
     s.stop(signal.SIGTERM, "asked", 0.2)
-    assert s.decide(0.2) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(0.2) == [Signal(("pserver/0", *TRAINERS), KILL)]
 
 
 def test_request_may_set_the_code_of_the_job() -> None:
     s = job()
     s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     s.stop(signal.SIGINT, "interrupted", 0.5)
     assert find_code(s, GRACE_S + 2.0) == codes.IO
 
@@ -211,12 +205,12 @@ def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
     for s, code in ((trained, codes.OK), (stopped, codes.INT), (failed, 3)):
         before = s.decide(2.0)
         s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-        assert s.decide(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
+        assert s.decide(2.0) == [] and KILL not in [a.number for a in before]
         end_rest(s, 2.5, Exit(0, asked=True))
         assert find_code(s, 2.5) == code
     running = job()
     running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-    assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
+    assert [a.number for a in running.decide(2.0)] == [TERM]
 
 
 def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
@@ -318,8 +312,7 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
         elif kind == "progress":
             s.note_progress(keys[i], "connected")
         for action in s.decide(now):
-            if isinstance(action, Signal):
-                assert all(key in s.alive for key in action.keys)
+            assert all(key in s.alive for key in action.keys)
     s.stop(2, "asked", now)
     for _ in range(20):  # nobody reports anything any more: still it ends, within the bound
         if s.result:
@@ -358,12 +351,9 @@ def test_secondary_loss_waits_a_second_for_a_program_that_explains_it() -> None:
     assert s.decide(2.0) and s.why == "mpirun was lost: it ended with 1"
     s.note_exit("trainer/1", Exit(3), 2.5)
     assert s.failure == LOSS
-
-
-def test_loss_that_is_not_secondary_explains_the_failures_just_before() -> None:
     s = job()
     s.note_exit("trainer/1", Exit(3), 1.0)
-    s.note_loss(LOSS, 1.5, secondary=False)
+    s.note_loss(LOSS, 1.5, secondary=False)  # explains the failure just before
     assert s.failure == LOSS
 
 
