@@ -175,7 +175,7 @@ def stop(
     elsewhere: Any = None,
 ) -> None:
     """Stop a job and wait for its end."""
-    from .run.jobs import stop as stop_job
+    from .run.jobs import stop_job
 
     raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, elsewhere=elsewhere))
 
@@ -192,7 +192,7 @@ def fetch(
     """Fetch a job's output and all logs from its nodes."""
     from pathlib import Path
 
-    from .run.jobs import fetch as fetch_job
+    from .run.jobs import fetch_job
 
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 

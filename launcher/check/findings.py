@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich.filesize import decimal as show_bytes
+
 from ..errors import HostError
 from ..node import codes
-from ..views.dispatch_progress import show_bytes
 from ..views.table import Level
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
+from rich.filesize import decimal as show_bytes
+
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
-from ..views.dispatch_progress import show_bytes
 from ..views.table import LEVEL_WORDS, Level, Table, show
 from .findings import FINDING_KINDS, OF_REACHING, Finding, Seen
 

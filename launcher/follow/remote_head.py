@@ -17,6 +17,7 @@ from ..node.job import Placed, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
+from ..node.link import Failure
 from ..node.logs import clean_all
 from ..node.loop import Loop
 from ..node.shapes import check_shape, is_code, is_failure_code, is_port
@@ -108,7 +109,6 @@ class RemoteHead:
 
     @property
     def is_stopped(self) -> bool:
-        """True once an end was requested here."""
         return self._stopped is not None
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
@@ -130,11 +130,6 @@ class RemoteHead:
         if not self.done:
             self._lose(f"did not end {GIVE_UP_S:g} s after a second request; its keeper will end it")
 
-    @property
-    def refusal(self) -> str:
-        """Reason for which the head refused the last request, or an empty text."""
-        return str(self.answers.get("refused", {}).get("text", ""))
-
     # --- requests ---
 
     def lead(self, placed: Placed, secret: str, *, detach: bool = False) -> tuple[int, tuple[str, ...]]:
@@ -150,7 +145,6 @@ class RemoteHead:
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
     def expect(self) -> None:
-        """Tell the head that the other agents have its address."""
         self._line.send({"type": "expect", "limit_s": self._lost_after_s})
 
     def follow(self) -> None:
@@ -262,22 +256,17 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        code, failure = codes.NODE_LOST, self._make_failure(text)
-        self.lost = text = f"{self._name} {text}"
+        advice = make_lost_advice(self._job_id)
+        failure = Failure(self._name, 0, codes.NODE_LOST, text, advice=advice)._asdict()
+        end: Event = {"code": codes.NODE_LOST, "reason": f"{self._name} {text}"}
+        self.lost = end["reason"]
         if self._stopped:  # later failures are not the reason of the end
-            code, failure = self._stopped[0], {}
-            text = f"{self._stopped[1]}; then {text}"
+            end = {"code": self._stopped[0], "reason": f"{self._stopped[1]}; then {self.lost}"}
         now = time.time()
         elapsed_s = max(0.0, round(now - (self._first_time or now), 3))  # the head's clock may be ahead
-        self._tell("end", code=code, reason=text, elapsed_s=elapsed_s, failure=failure or None)
-        self._code = code
-
-    def _make_failure(self, text: str) -> dict[str, Any]:
-        return {"what": self._name, "node": 0, "code": codes.NODE_LOST, "text": text, "signal": "", "log": "",
-                "tail": [], "advice": make_lost_advice(self._job_id)}  # fmt: skip
-
-    def _tell(self, event: str, **fields: Any) -> None:
-        self._keep({"n": self._next, "time": round(time.time(), 3), "event": event, **fields})
+        self._keep({"n": self._next, "time": round(now, 3), "event": "end", **end, "elapsed_s": elapsed_s,
+                    "failure": None if self._stopped else failure})  # fmt: skip
+        self._code = end["code"]
 
 
 def _make_missing_note(event: Event, count: int) -> Event:

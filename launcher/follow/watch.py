@@ -89,7 +89,7 @@ class Watch:
                 for event in events:
                     self._tell(event)
             if tick and not self._outlet.is_full:
-                self._view.tick(self._loop.now())
+                self._view.tick()
             self._outlet.check()
         except OSError as e:
             self._break(e)

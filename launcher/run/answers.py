@@ -89,6 +89,5 @@ class _Answer:
             self.leave()
 
     def leave(self) -> None:
-        """Take no more pieces."""
         self._left = True
         self._room.release()

@@ -75,7 +75,6 @@ def fetch_results(
 
 
 def _name_folder(job_id: str, node: Node) -> str:
-    """Return the name of the folder for a node's logs."""
     # A name of this run alone says nothing; the next run's logs then take the place of these.
     name = "" if node.name.startswith(f"{job_id}-") else f"-{node.name.replace('/', '_')}"
     return f"{node.id}{name}"
@@ -160,9 +159,8 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> s
     elif member.isreg() and not member.issparse():  # never sent by a node, and could claim any size
         source = archive.extractfile(member)
         assert source is not None
-        beside = path.with_name(
-            f".{os.urandom(8).hex()}.part"
-        )  # a suffix could make the longest name too long
+        # A suffix could make the longest name too long.
+        beside = path.with_name(f".{os.urandom(8).hex()}.part")
         try:
             with beside.open("xb") as target:
                 while data := source.read(1024 * 1024):
@@ -202,7 +200,6 @@ class _PieceFile(io.RawIOBase):
         self._at_end = False
 
     def allow(self, size: int) -> None:
-        """Allow `size` more bytes to be read."""
         self._allowed = size + READ_AHEAD_BYTES
 
     def readable(self) -> bool:

@@ -23,8 +23,7 @@ from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
-from ..views.log_view import LogView
-from ..views.view import Said, Transcript, show_process
+from ..views.view import LogView, Said, Transcript, show_process
 from .answers import Question, ask_all
 from .known_jobs import (
     explain_no_jobs,
@@ -83,7 +82,6 @@ def _connect(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
 
 
 def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    """Print one line per job."""
     found = list_jobs(elsewhere)
     for r in found:
         print_line(json.dumps(_select_news(r)) if as_json else format_line(r), out)
@@ -92,12 +90,10 @@ def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None)
 
 
 def _select_news(r: Record) -> dict[str, Any]:
-    """Return the JSON of a job for `jobs` and `status`."""
     return {key: r.get(key) for key in NEWS}
 
 
 def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
-    """Add the status from the head of a running job."""
     if r["state"] != "running":
         return r
     try:
@@ -123,12 +119,10 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
     end = make_end(r)
     for said in transcript.show_failure(end["failure"]) if end and end["failure"] else ():
         print_line(f"  {said.text}", out)
-    never = {record.WAITING: "not started"} if r["state"] == "ended" else {}
     for process in r.get("processes", ()):
-        known = {
-            k: process[k] for k, shape in SHOWN_FIELDS.items() if k in process and fits(process[k], shape)
-        }
-        known["state"] = never.get(known.get("state", ""), known.get("state", ""))
+        known = {k: v for k, v in process.items() if k in SHOWN_FIELDS and fits(v, SHOWN_FIELDS[k])}
+        state = known.get("state", "")
+        known["state"] = "not started" if r["state"] == "ended" and state == record.WAITING else state
         shown = f"{process['process']} on {transcript.show_node(process['node'])}"
         print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
 
@@ -233,7 +227,6 @@ def _print_told(r: Record, process: str | None, view: LogView) -> bool:
 
 
 def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
-    """Return True if the event reports missing output."""
     return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
 
 
@@ -299,7 +292,7 @@ def _read_places(r: Record) -> list[job.Node]:
         raise SpecError(OF_ANOTHER) from None
 
 
-def fetch(
+def fetch_job(
     word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
@@ -336,7 +329,7 @@ def _warn_fetching(text: str) -> None:
     print_error(f"pslaunch fetch: {text}")
 
 
-def stop(
+def stop_job(
     word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """End a job, with `kill` at once, and wait for its end. Returns 0."""

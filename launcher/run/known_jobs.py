@@ -42,9 +42,8 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
         with open_backend({"backend": name, "reach": reach}) as there:
             return _parse_records(there.read_records(), name, reach)
     read = record.read_all(record.get_folder(os.environ), lambda text: print_error(f"pslaunch: {text}"))
-    led = {
-        r["job"]: r for r in read if not record.is_pointer(r)
-    }  # here, or on a machine that shares the folder
+    # Led here, or on a machine that shares the folder.
+    led = {r["job"]: r for r in read if not record.is_pointer(r)}
     found: list[Record] = []
     asked: dict[str, list[Record]] = {}
     for r in filter(record.is_pointer, read):
@@ -87,9 +86,8 @@ def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list
             found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
         except (ValueError, RecursionError) as e:
             begin = line[:SHOWN_BYTES].decode("utf-8", "replace")
-            print_error(
-                f"pslaunch: {begin!r} on the first host is not a valid record of a job, and is left out: {e}"
-            )
+            why = f"is not a valid record of a job, and is left out: {e}"
+            print_error(f"pslaunch: {begin!r} on the first host {why}")
     return found
 
 
@@ -105,7 +103,7 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
                 reach = find_face(name).from_data(pointers[0].get("reach"))
                 there = at_end.enter_context(open_backend({"backend": name, "reach": reach}))
             except PslaunchError as e:
-                found += _mark_unknown(pointers, reach, e)
+                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
                 continue
             questions.append(Question(len(questions), there.read_records))
             places.append((pointers, reach))
@@ -114,13 +112,13 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
             try:
                 found += _update(pointers, reach, _parse_records(answer, pointers[0]["backend"], reach))
             except PslaunchError as e:
-                found += _mark_unknown(pointers, reach, e)
+                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
     return found
 
 
-def _mark_unknown(pointers: Sequence[Record], reach: object, e: PslaunchError) -> list[Record]:
-    unknown = {"state": record.STATE_UNKNOWN, "reason": str(e), "processes": [], "reach": reach, "error": e}
-    return [cast("Record", {**r, **unknown}) for r in pointers]
+def _mark_unknown(r: Record, reach: object, reason: str, error: PslaunchError | None) -> Record:
+    unknown = {"state": record.STATE_UNKNOWN, "reason": reason, "processes": []}
+    return cast("Record", {**r, **unknown, "reach": reach, "error": error})
 
 
 def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) -> list[Record]:
@@ -132,18 +130,10 @@ def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) 
             found.append({**r, **known[r["job"]], "reach": reach})
             _note_end(r, found[-1])
         else:
-            forgotten = _explain_forgotten(r["backend"], reach)
-            found.append(cast("Record", {**r, **forgotten, "processes": [], "reach": reach}))
+            error = find_face(r["backend"]).make_backend(reach).explain_forgotten()
+            found.append(_mark_unknown(r, reach, str(error or NOT_KNOWN), error))
             write_news(r, {"forgotten": True})
     return found
-
-
-def _explain_forgotten(backend: str, reach: object) -> Record:
-    """Return the state of a job that is not known there any more."""
-    error = find_face(backend).make_backend(reach).explain_forgotten()
-    if error is None:
-        return {"state": record.STATE_UNKNOWN, "reason": NOT_KNOWN}
-    return {"state": record.STATE_UNKNOWN, "reason": str(error), "error": error}
 
 
 def _note_end(pointer: Record, news: Record) -> None:
@@ -153,7 +143,6 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def write_news(pointer: Record, news: Record) -> None:
-    """Update the record of a job that runs elsewhere."""
     fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
     record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
 
@@ -186,7 +175,7 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
 
 
 def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
-    """Find a job as `find` does; raises the reason if its nodes can't be asked."""
+    """Find a job as `find_job` does; raises the reason if its nodes can't be asked."""
     r = find_job(word, elsewhere)
     if "error" in r or r["state"] == record.STATE_UNKNOWN:
         raise make_unknown_error(r)
@@ -194,13 +183,11 @@ def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
 
 
 def make_unknown_error(r: Record) -> PslaunchError:
-    """Return the error for a job whose state can't be asked for."""
     error: PslaunchError | None = r.get("error")
     return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 
 def explain_no_jobs(elsewhere: Elsewhere | None) -> str:
-    """Return the words for an empty list of jobs."""
     if elsewhere is not None:
         return f"no jobs are known to {elsewhere.shown}"
     hints = ", ".join(filter(None, (find_face(name).place_hint for name in OWN)))
@@ -219,7 +206,6 @@ def open_backend(r: Record) -> Iterator[Backend]:
 
 
 def format_line(r: Record) -> str:
-    """Return the line of a job for `jobs`."""
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(r["started"]))
     code = f" {r['code']}" if "code" in r else ""
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
@@ -229,7 +215,6 @@ def format_line(r: Record) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print a line to standard error."""
     if sys.stderr is not None:  # None if it is closed
         print_line(text, sys.stderr)
 

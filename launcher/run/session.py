@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 from ..backends.base import Backend
 from ..backends.registry import find_face
 from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightError, PslaunchError
-from ..follow.slow_work import SlowWork
 from ..follow.watch import Watch
-from ..follow.way import Asked, Scene, Started, Way, wait_for_work
+from ..follow.way import Asked, Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place
 from ..node.later import record
@@ -71,7 +70,11 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
     Raises PslaunchError if it can't begin.
     """
-    trace = _begin_trace(spec)
+    trace = None
+    if spec.trace:
+        from ..check.check import begin_trace
+
+        trace = begin_trace(spec.trace, "launcher")
     plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name)), spec)
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
@@ -115,14 +118,6 @@ def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> l
 
         at_end.enter_context(hold_folders(folders, job_id, warnings.append))
     return warnings
-
-
-def _begin_trace(spec: JobSpec) -> Trace | None:
-    if spec.trace is None:
-        return None
-    from ..check.check import begin_trace
-
-    return begin_trace(spec.trace, "launcher")
 
 
 def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
@@ -169,7 +164,7 @@ def _run(
         at_end.callback(_leave, starting, way.backend)
         starting.give_time()
         # While nodes start: 5 ms, which they would wait.
-        from ..views.make_view import make_view
+        from ..views.view import make_view
 
         view = make_view(
             json=as_json,

@@ -13,9 +13,8 @@ from ..backends.base import Backend
 from ..backends.lines import Dial, Ended
 from ..backends.registry import find_face
 from ..errors import FileError, NodeLostError, PreflightError
-from ..follow.slow_work import SlowWork
 from ..follow.watch import Watch
-from ..follow.way import Scene, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ..node import codes
 from ..node.job import Plan
 from ..node.loop import Loop
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def choose_way(spec: JobSpec, plan: Plan) -> Way:
-    """Return the way for a job."""
     face = find_face(spec.draft.backend)
     if way := face.make_way(spec, plan):
         return way
@@ -97,9 +95,10 @@ class _OnNode(Way):
             work.wait(lambda: head.done, cut)
             head.expect()
         elif not head.done:
+            refused = head.answers.get("refused", {"code": codes.NODE_LOST, "text": ""})
             kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
-            kind = kinds.get(head.answers.get("refused", {}).get("code", codes.NODE_LOST), NodeLostError)
-            raise kind(f"node 0 ({first.name}) does not lead the job: {head.refusal or 'no answer'}")
+            text = f"node 0 ({first.name}) does not lead the job: {refused['text'] or 'no answer'}"
+            raise kinds.get(refused["code"], NodeLostError)(text)
         self._head = head
         return head
 

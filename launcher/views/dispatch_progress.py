@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.filesize import decimal as show_bytes
+
 
 class DispatchProgress:
     """Progress of all nodes; `over` when all are done or nothing is sent."""
@@ -15,7 +17,6 @@ class DispatchProgress:
         self.over = True
 
     def note(self, e: Mapping[str, Any]) -> None:
-        """Take a dispatch event."""
         if e["node"] is None:
             self.over = True
             return
@@ -27,7 +28,7 @@ class DispatchProgress:
 
     @property
     def done(self) -> int:
-        """Return the number of nodes that have it all."""
+        """Number of nodes that have it all."""
         return sum(e["state"] == "done" for e in self.nodes.values())
 
     @property
@@ -47,19 +48,5 @@ class DispatchProgress:
         rate = ""
         if took_s > 0.001 and come:
             rate = f", {show_bytes(int(come / took_s))}/s, {took_s * (total - come) / come:.0f} s left"
-        return f"{show_percent(come, total)} of {show_bytes(total)} to {hosts}{have}{rate}"
-
-
-def show_percent(part: int, whole: int) -> str:
-    """Show a share: `45 %`; 100 only at the end."""
-    return f"{100 * part // whole if whole else 100} %"
-
-
-def show_bytes(n: int) -> str:
-    """Show a size: `512 bytes`, `3.4 MB`."""
-    size, units = float(n), ["kB", "MB", "GB", "TB"]
-    if n < 1000:
-        return f"{n} bytes"
-    while size >= 999_950 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size / 1000:.1f} {units[0]}"
+        percent = 100 * come // total if total else 100  # 100 only at the end
+        return f"{percent} % of {show_bytes(total)} to {hosts}{have}{rate}"

@@ -7,7 +7,7 @@ table, which is not redrawn for every line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
@@ -27,10 +27,11 @@ from rich.text import Text
 
 from pslaunch.runtime.shared.env import TRAINER
 
+from ..node.head.events import Event
 from .dispatch_progress import DispatchProgress
+from .table import fit_table
 from .view import (
     RATE,
-    Event,
     Said,
     Transcript,
     View,
@@ -41,13 +42,11 @@ from .view import (
     show_short_ending,
 )
 
-REDRAW_S: Final = 0.125
 MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
 DROPPED_ON_NARROW: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
 NARROW: Final = 60  # columns, below which a dispatch shows its bar alone
-WIDE: Final = 1000  # columns; wider than any table
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
 
@@ -64,7 +63,7 @@ class _Row:
 
 
 class LiveView(View):
-    """View on a terminal by rich; `clock` and the argument of `tick` are in seconds."""
+    """View on a terminal by rich; `clock` is in seconds."""
 
     def __init__(
         self, out: TextIO, clock: Callable[[], float], *, colour: bool = True, processes: Iterable[str] = ()
@@ -73,7 +72,6 @@ class LiveView(View):
         self._transcript = Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
-        self._drawn_s = clock()
         self._title = ""
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
@@ -97,9 +95,8 @@ class LiveView(View):
         if len(self._pending) >= MAX_PENDING or e.get("event") == "end":
             self._draw()
 
-    def tick(self, now_s: float) -> None:
-        if now_s - self._drawn_s >= REDRAW_S and (self._pending or self._rows):
-            self._drawn_s = now_s
+    def tick(self) -> None:
+        if self._pending or self._rows:
             self._draw()
 
     def close(self) -> None:
@@ -117,34 +114,25 @@ class LiveView(View):
 
     def make_table(self, *, whole: bool = False) -> Table:
         """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
-        rows = list(self._rows.items())
-        room = max(1, self._console.height - LINES_AROUND)
-        if not whole and len(rows) > room:
-            rows.sort(key=lambda row: not row[0].startswith(TRAINER))
-        else:
-            room = len(rows)
-        left = len(rows) - room
-        cells = [self._make_cells(*row) for row in rows[:room]]
-        more = f"and {left} more" if left else None
-        columns, droppable = list(PROCESS_COLUMNS), list(DROPPED_ON_NARROW)
-        wide = self._console.options.update_width(WIDE)
-        while True:
-            table = self._build_table(columns, cells, more)
-            if self._console.measure(table, options=wide).maximum <= self._console.width or not droppable:
-                return table
-            columns.remove(droppable.pop(0))
+        rows, room = [*self._rows.items()], max(1, self._console.height - LINES_AROUND)
+        left = 0 if whole else max(0, len(rows) - room)
+        if left:
+            rows = sorted(rows, key=lambda row: not row[0].startswith(TRAINER))[:room]
+        cells = [self._make_cells(*row) for row in rows]
 
-    def _build_table(self, columns: list[str], cells: list[dict[str, Text]], more: str | None) -> Table:
-        shown = Text(self._title, no_wrap=True, overflow="ellipsis")
-        table = Table(
-            title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
-            caption=more, caption_justify="left",
-        )  # fmt: skip
-        for name in columns:
-            table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
-        for row in cells:
-            table.add_row(*(row[name] for name in columns))
-        return table
+        def build(columns: Sequence[str]) -> Table:
+            table = Table(
+                title=Text(self._title, no_wrap=True, overflow="ellipsis"), title_justify="left",
+                title_style="bold", box=SIMPLE_HEAD,
+                caption=f"and {left} more" if left else None, caption_justify="left",
+            )  # fmt: skip
+            for name in columns:
+                table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+            for row in cells:
+                table.add_row(*(row[name] for name in columns))
+            return table
+
+        return fit_table(self._console, build, PROCESS_COLUMNS, DROPPED_ON_NARROW)
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
         words = {"process": process, "node": str(row.node), "elapsed": self._show_elapsed(row)}
@@ -169,7 +157,7 @@ class LiveView(View):
     def _render(self, said: Said) -> Text:
         prefix, text = self._transcript.make_columns(said)
         style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
-        return Text.assemble((prefix, _choose_style(said.who)), (text, style))
+        return Text.assemble((prefix, f"color({choose_colour(said.who)})"), (text, style))
 
     def _note(self, e: Event) -> None:
         match e.get("event"):
@@ -183,7 +171,14 @@ class LiveView(View):
                 come, total = sending.come_bytes, sending.total_bytes
                 self._bar.update(self._all, completed=come, total=total, description=text)
             case "process" if e["process"] in self._rows:
-                self._note_state(self._rows[e["process"]], e)
+                row = self._rows[e["process"]]
+                row.state = str(e["state"])
+                if e["state"] == "running":
+                    row.began_s, row.ended_s = self._clock(), None
+                elif e["state"] == "exited":
+                    row.ended_s = self._clock()
+                    row.state = show_short_ending(e.get("code"), e.get("signal"))
+                    row.style = "green" if e.get("code") == 0 else "red"
             case "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
                 row.progress |= e
@@ -192,24 +187,7 @@ class LiveView(View):
             case _:
                 pass
 
-    def _note_state(self, row: _Row, e: Event) -> None:
-        row.state = str(e["state"])
-        if e["state"] == "running":
-            row.began_s, row.ended_s = self._clock(), None
-        elif e["state"] == "exited":
-            row.ended_s = self._clock()
-            row.state = show_short_ending(e.get("code"), e.get("signal"))
-            row.style = "green" if e.get("code") == 0 else "red"
-
     def _show_elapsed(self, row: _Row) -> str:
         if row.began_s is None:
             return ""
         return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
-
-
-_STYLES: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
-
-
-def _choose_style(who: str) -> str:
-    bright, colour = divmod(choose_colour(who) - 30, 60)
-    return f"bright_{_STYLES[colour]}" if bright else _STYLES[colour]

@@ -45,7 +45,6 @@ class Outlet(io.TextIOBase):
 
     @property
     def is_full(self) -> bool:
-        """Check for a reader too slow for more text."""
         return self._chars > FULL_CHARS
 
     def isatty(self) -> bool:
@@ -88,7 +87,6 @@ class Outlet(io.TextIOBase):
             super().close()
 
     def check(self) -> None:
-        """Raise the error of the thread, if any."""
         if self._failed:
             raise self._failed
 

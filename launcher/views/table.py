@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
 from ..node.logs import clean
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
 Level = Literal["ok", "warning", "problem"]
 Cell = tuple[str, Level]
-GAP: Final = 3  # between columns on a terminal
+WIDE: Final = 1000  # columns; wider than any table
 STYLES: Final[Mapping[Level, str]] = {"ok": "", "warning": "yellow", "problem": "bold red"}
 MARKS: Final[Mapping[Level, str]] = {"ok": "", "warning": "~", "problem": "!"}
 LEVEL_WORDS: Final[Mapping[Level, str]] = {"ok": "", "warning": "warning", "problem": "PROBLEM"}
@@ -54,16 +58,21 @@ def align(table: Table) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def choose_columns(table: Table, width: int) -> list[int]:
-    """Return the columns that fit a terminal; columns without findings are dropped first."""
-    texts = ([MARKS[level] + text for text, level in row] for row in table.rows)
-    widths = [max(map(len, column)) + GAP for column in zip(table.columns, *texts, strict=True)]
-    shown = list(range(len(table.columns)))
-    dropped = map(table.columns.index, table.dropped)
-    for i in sorted(dropped, key=lambda i: any(row[i][1] != "ok" for row in table.rows)):
-        if sum(widths[k] for k in shown) - GAP > width:
-            shown.remove(i)
-    return shown
+def fit_table(
+    console: Console,
+    build: Callable[[Sequence[str]], Drawn],
+    columns: Iterable[str],
+    dropped: Iterable[str],
+) -> Drawn:
+    """Return the table of all columns that fit a terminal; of `dropped` the first ones are left out first."""
+    shown = [*columns]
+    drawn, unlimited = build(shown), console.options.update_width(WIDE)
+    for name in dropped:
+        if console.measure(drawn, options=unlimited).maximum <= console.width:
+            break
+        shown.remove(name)
+        drawn = build(shown)
+    return drawn
 
 
 def _draw(table: Table, lines: Iterable[str], out: TextIO, *, colour: bool) -> None:
@@ -74,15 +83,26 @@ def _draw(table: Table, lines: Iterable[str], out: TextIO, *, colour: bool) -> N
 
     encoding = out.encoding or "utf-8"
     console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
-    shown = choose_columns(table, console.width)
-    drawn = Drawn(box=SIMPLE_HEAD, pad_edge=False)
-    for i in shown:
-        drawn.add_column(table.columns[i], no_wrap=True)
-    for row in table.rows:
-        cells = ((clean(row[i][0], encoding), row[i][1]) for i in shown)
-        drawn.add_row(*(Text(MARKS[level] + text, style=STYLES[level]) for text, level in cells))
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+    def make_text(text: str, level: Level) -> Text:
+        return Text(MARKS[level] + clean(text, encoding), style=STYLES[level])
+
+    def build(columns: Sequence[str]) -> Drawn:
+        drawn = Drawn(box=SIMPLE_HEAD, pad_edge=False)
+        for name in columns:
+            drawn.add_column(name, no_wrap=True)
+        for row in rows:
+            drawn.add_row(*(make_text(*row[name]) for name in columns))
+        return drawn
+
+    def has_findings(name: str) -> bool:
+        return any(row[name][1] != "ok" for row in rows)
+
+    drawn = fit_table(console, build, table.columns, sorted(table.dropped, key=has_findings))
     console.print(drawn)
-    hidden = [name for i, name in enumerate(table.columns) if i not in shown]
+    shown = [column.header for column in drawn.columns]
+    hidden = [name for name in table.columns if name not in shown]
     left_out = f"too narrow for {', '.join(hidden)}: --json or | cat shows all"
     for line in [*([left_out] if hidden else []), *lines]:
         style = next(

@@ -1,4 +1,4 @@
-"""Views of a running job: plain lines and JSON; live.py has the terminal's view.
+"""Views of a job: plain lines, JSON and logs for a later shell; live.py has the terminal's view.
 
 All render the event stream of the head to one output, normally stdout. Transcript chooses the words without
 I/O; the views write.
@@ -7,20 +7,22 @@ I/O; the views write.
 from __future__ import annotations
 
 import json as jsonlib
-import math
+import os
 import re
 import signal as signals
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
+from rich.filesize import decimal as show_bytes  # without the rest of rich, which is slow to import
+
+from ..node.head.events import Event  # see docs/events.md
 from ..node.logs import clean
-from .dispatch_progress import DispatchProgress, show_bytes
+from .dispatch_progress import DispatchProgress
 
-Event = Mapping[str, Any]  # from the head; see docs/events.md
-
+MIN_LIVE_COLUMNS: Final = 40
 PROGRESS_LINE_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
-OURS: Final = "pslaunch"
+SELF: Final = "pslaunch"  # as the source of a line
 RATE: Final = "samples/s"
 # A reason and its details; a leading node or part of the job belongs to the reason.
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
@@ -32,8 +34,8 @@ class View:
     def show_event(self, e: Event) -> None:
         """Show one event; events arrive in order of their numbers."""
 
-    def tick(self, now_s: float) -> None:
-        """Redraw; called a few times a second with the time of the view's clock."""
+    def tick(self) -> None:
+        """Redraw; called a few times a second."""
 
     def close(self) -> None:
         """Restore the terminal. May be called twice, never raises."""
@@ -61,8 +63,7 @@ class Transcript:
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
         self._begun = False  # some process runs, or has run
-        self._prefixes: dict[tuple[str, str], str] = {}  # by source and mark, for this width
-        self.width = max(map(len, (OURS, *processes)))
+        self.width = max(map(len, (SELF, *processes)))
 
     def make_lines(self, e: Event) -> list[Said]:
         """Return the lines for an event, often none; none for an unknown event."""
@@ -71,50 +72,48 @@ class Transcript:
 
     def make_columns(self, said: Said) -> tuple[str, str]:
         """Return the prefix `trainer/0 | ` and the text, both safe for a terminal of this encoding."""
-        prefix = self._prefixes.get((said.who, said.mark))
-        if prefix is None:
-            prefix = f"{clean(said.who, self._encoding):<{self.width}} {said.mark} "
-            self._prefixes[said.who, said.mark] = prefix
+        prefix = f"{clean(said.who, self._encoding):<{self.width}} {said.mark} "
         return prefix, clean(said.text, self._encoding)
 
     def learn(self, nodes: Mapping[Any, str], logs: Mapping[str, str]) -> None:
-        """Learn the names of a job's nodes, and its processes with their logs."""
         self._nodes, self._logs = dict(nodes), dict(logs)
         self.width = max(self.width, *map(len, logs), 0)
-        self._prefixes = {}
 
     def _on_job(self, e: Event) -> Iterator[Said]:
         nodes = {node["id"]: node["name"] for node in e["nodes"]}
         self.learn(nodes, {p["process"]: p["log"] for p in e["processes"]})
         epoch = f", epoch {e['epoch']}" if e.get("epoch") else ""
-        yield Said(OURS, f"job {e['job']}{epoch} on {e['backend']}: {_count_roles(self._logs)}")
-        yield Said(OURS, f"nodes: {', '.join(map(str, self._nodes.values()))}; workspace: {e['workspace']}")
-        yield Said(OURS, f"pservers: {e['server']}, {e['why']}")
+        counts = Counter(process.partition("/")[0] for process in self._logs)
+        roles = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
+        yield Said(SELF, f"job {e['job']}{epoch} on {e['backend']}: {roles}")
+        yield Said(SELF, f"nodes: {', '.join(map(str, self._nodes.values()))}; workspace: {e['workspace']}")
+        yield Said(SELF, f"pservers: {e['server']}, {e['why']}")
 
     def _on_node(self, e: Event) -> Iterator[Said]:
         known = e.get("text") == self._nodes.get(e["node"])  # the host is named like its node
         if e["state"] == "lost" or (e.get("text") and not known):
             level = "error" if e["state"] == "lost" else "info"
-            yield Said(OURS, _join(f"{self.show_node(e['node'])} {e['state']}", e.get("text")), level)
+            yield Said(SELF, _join(f"{self.show_node(e['node'])} {e['state']}", e.get("text")), level)
 
     def _on_dispatch(self, e: Event) -> Iterator[Said]:
         if e["node"] is not None or not e["files"]:
             return
         count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])}"
         hosts = "1 host" if e["nodes"] == 1 else f"{e['nodes']} hosts together"
-        yield Said(OURS, f"sent {count}, to {hosts}, in {show_s(e['elapsed_s'])}")
+        yield Said(SELF, f"sent {count}, to {hosts}, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:
         process = e["process"]
         if e["state"] == "running":
             self._begun = True
             yield Said(
-                OURS, _join(f"{process} runs on {self.show_node(e['node'])}, pid {e['pid']}", e.get("text"))
+                SELF,
+                _join(f"{process} runs on {self.show_node(e['node'])}, pid {e['pid']}", e.get("text")),
             )
         elif e["state"] == "exited":
             words = show_ending(e.get("code"), e.get("signal"))
             level = "info" if e.get("code") == 0 else "warning"
-            yield Said(OURS, _join(f"{process} ended {words}", e.get("text")), level)
+            yield Said(SELF, _join(f"{process} ended {words}", e.get("text")), level)
 
     def _on_line(self, e: Event) -> Iterator[Said]:
         process = e["process"]
@@ -124,45 +123,44 @@ class Transcript:
     def _on_gap(self, e: Event) -> Iterator[Said]:
         log = self._logs.get(e["process"], "its log")
         yield Said(
-            OURS, f"{e['process']}: {e['bytes']} bytes are left out here; {log} is complete", "warning"
+            SELF, f"{e['process']}: {e['bytes']} bytes are left out here; {log} is complete", "warning"
         )
 
     def _on_note(self, e: Event) -> Iterator[Said]:
         level = e.get("level", "info")
-        yield Said(OURS, e["text"] if level == "info" else f"{level}: {e['text']}", level)
+        yield Said(SELF, e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
         kill = f" (KILL after {e['grace_s']:g} s)" if self._begun else ""
-        yield Said(OURS, f"ending the job: {why}{kill}", "warning")
+        yield Said(SELF, f"ending the job: {why}{kill}", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:
         failure, elapsed = e.get("failure"), show_s(e["elapsed_s"])
         if failure:
             yield from self.show_failure(failure)
         if e["code"] == 0:
-            yield Said(OURS, _join(f"done after {elapsed}", e.get("reason")))
+            yield Said(SELF, _join(f"done after {elapsed}", e.get("reason")))
         else:
             word, level = ("failed", "error") if failure else ("ended", "warning")
             reason = None if failure else e.get("reason")  # the failure has the reason
-            yield Said(OURS, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
+            yield Said(SELF, _join(f"{word} after {elapsed}, exit code {e['code']}", reason), level)
 
     def show_failure(self, f: Event) -> Iterator[Said]:
-        """Return the lines for the field `failure` of an end."""
         of_node = f.get("node") is None or f["what"].startswith(("node ", "the "))
         what = f["what"] if of_node else f"{f['what']} on {self.show_node(f['node'])}"
         if f.get("text"):  # it says how, in words
             what = f"{what}: {f['text']}"
         elif f.get("code") is not None:
             what = f"{what} ended {show_ending(f['code'], f.get('signal'))}"
-        yield Said(OURS, f"FAILED: {what}", "error")
+        yield Said(SELF, f"FAILED: {what}", "error")
         tail = f.get("tail") or ()
         if f.get("log"):
-            yield Said(OURS, f"  log: {f['log']}" + (", which ends with:" if tail else ""))
+            yield Said(SELF, f"  log: {f['log']}" + (", which ends with:" if tail else ""))
         for line in tail:
-            yield Said(OURS, f"    {line}")
+            yield Said(SELF, f"    {line}")
         if f.get("advice"):
-            yield Said(OURS, f"  what to do: {f['advice']}")
+            yield Said(SELF, f"  what to do: {f['advice']}")
 
     def show_node(self, node: Any) -> str:
         """Show a node with the name of its host, if that is known: `node 2 (node3)`."""
@@ -183,11 +181,6 @@ def show_short_ending(code: int | None, signal: str | None) -> str:
     return signal or ("ended" if code is None else f"exit {code}")
 
 
-def show_cost(cost: float) -> str:
-    """Show a cost with four significant digits: `5.500`, `0.0001234`."""
-    return f"{cost:#.4g}"
-
-
 def show_s(seconds: float) -> str:
     """Show a duration: `4.2 s`, `3 min 05 s`, `2 h 05 min`."""
     if seconds < 60:
@@ -198,9 +191,9 @@ def show_s(seconds: float) -> str:
 
 def show_figures(report: Event) -> dict[str, str]:
     """Show the figures of a progress report, by their names in tables."""
-    shown = {name: str(report[name]) for name in ("pass", "batch") if name in report}
+    shown: dict[str, str] = {name: str(report[name]) for name in ("pass", "batch") if name in report}
     if "cost" in report:
-        shown["cost"] = show_cost(report["cost"])
+        shown["cost"] = f"{report['cost']:#.4g}"  # `5.500`, `0.0001234`
     if "samples_per_s" in report:
         shown[RATE] = f"{report['samples_per_s']:,.0f}"
     return shown
@@ -218,7 +211,6 @@ def show_progress(report: Event) -> str:
 
 
 def show_reported_state(state: str) -> str:
-    """Show a state that a program reports; a connected trainer counts as running."""
     return "running" if state == "connected" else state
 
 
@@ -237,15 +229,10 @@ def _join(text: str, detail: str | None) -> str:
     return f"{text}: {detail}" if detail else text
 
 
-def _count_roles(processes: Iterable[str]) -> str:
-    counts = Counter(process.partition("/")[0] for process in processes)
-    return ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())
-
-
 # --- Views that need no terminal. ---
 
 
-_ENCODER: Final = jsonlib.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_ENCODER: Final = jsonlib.JSONEncoder(separators=(",", ":"))
 
 
 class JsonView(View):
@@ -255,21 +242,8 @@ class JsonView(View):
         self._out = out
 
     def show_event(self, e: Event) -> None:
-        try:
-            text = _ENCODER.encode(e)
-        except ValueError:
-            text = _ENCODER.encode(_replace_infinite(e))
-        self._out.write(f"{text}\n")
+        self._out.write(f"{_ENCODER.encode(e)}\n")
         self._out.flush()
-
-
-def _replace_infinite(value: Any) -> Any:
-    """Return `value` with NaN and infinities, invalid in JSON, as Python's text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {name: _replace_infinite(v) for name, v in value.items()}
-    return [_replace_infinite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 class PlainView(View):
@@ -287,22 +261,15 @@ class PlainView(View):
     def show_event(self, e: Event) -> None:
         said = self._transcript.make_lines(e)
         if e.get("event") == "progress":
-            said = self._show_progress(e)
+            if (words := show_progress(e)) and self._is_due(e["process"]):
+                said.append(Said(SELF, f"{e['process']}: {words}"))
         elif e.get("event") == "dispatch":
-            said += self._show_dispatch(e)
+            self._sending.note(e)
+            if not self._sending.over and self._is_due("dispatch"):
+                said.append(Said(SELF, f"sending: {self._sending.show()}"))
         if said:
             self._out.write("".join(map(self._render, said)))
             self._out.flush()
-
-    def _show_progress(self, e: Event) -> list[Said]:
-        words = show_progress(e)
-        return [Said(OURS, f"{e['process']}: {words}")] if words and self._is_due(e["process"]) else []
-
-    def _show_dispatch(self, e: Event) -> list[Said]:
-        self._sending.note(e)
-        if self._sending.over or not self._is_due("dispatch"):
-            return []
-        return [Said(OURS, f"sending: {self._sending.show()}")]
 
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""
@@ -315,15 +282,88 @@ class PlainView(View):
     def _render(self, said: Said) -> str:
         prefix, text = self._transcript.make_columns(said)
         if self._colour:
-            prefix = f"\x1b[{choose_colour(said.who)}m{prefix}\x1b[0m"
+            colour = choose_colour(said.who)
+            prefix = f"\x1b[{colour + (30 if colour < 8 else 82)}m{prefix}\x1b[0m"
             text = f"\x1b[1;31m{text}\x1b[0m" if said.level == "error" else text
         return f"{prefix}{text}\n"
 
 
 def choose_colour(who: str) -> int:
-    """Return the colour number of a prefix, readable on light and dark."""
-    if who == OURS:
-        return 90
+    """Return the number of the terminal's colour for a prefix, readable on light and dark."""
+    if who == SELF:
+        return 8
     role, _, rank = who.partition("/")
-    palette = (36, 32, 34, 96, 92, 94) if role == "trainer" else (35, 33, 95, 93)
+    palette = (6, 2, 4, 14, 10, 12) if role == "trainer" else (5, 3, 13, 11)
     return palette[int(rank) % len(palette) if rank.isdecimal() else 0]
+
+
+class LogView(View):
+    """View of one process's lines, or of all with their names; reports go to `err`, or are JSON too."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO | None,
+        transcript: Transcript,
+        process: str | None,
+        *,
+        json: bool,
+        follow: bool,
+    ) -> None:
+        """err: None if it is closed; follow: show the end too."""
+        self._out, self._err, self._transcript, self._process = out, err, transcript, process
+        self._json, self._follow = json, follow
+
+    def show_event(self, e: Event) -> None:
+        if not self._is_shown(e):
+            return
+        if self._json:
+            print(jsonlib.dumps(e), file=self._out)
+            return
+        for said in self._transcript.make_lines(e):
+            if said.level == "output":
+                prefix, text = self._transcript.make_columns(said)
+                print(text if self._process else f"{prefix}{text}", file=self._out)
+            else:
+                self.report(said)
+
+    def _is_shown(self, e: Event) -> bool:
+        if e["event"] in ("line", "gap"):
+            return self._process in (None, e["process"])
+        return "missing" in e or (e["event"] == "end" and self._follow)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def report(self, said: Said) -> None:
+        """Show a line beside the output."""
+        self.flush()
+        if self._err is not None:
+            print(*self._transcript.make_columns(said), sep="", file=self._err)
+
+
+# --- The choice. ---
+
+
+def make_view(
+    *,
+    json: bool,
+    out: TextIO,
+    clock: Callable[[], float],
+    environ: Mapping[str, str] = os.environ,
+    processes: Iterable[str] = (),
+) -> View:
+    """Return the view for `out`: JSON if requested, live on a terminal, else plain lines.
+
+    processes: those expected, for the width of the first lines.
+    """
+    if json:
+        return JsonView(out)
+    if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
+        return PlainView(out, clock, processes=processes)
+    colour = not environ.get("NO_COLOR")
+    if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
+        return PlainView(out, clock, colour=colour, processes=processes)
+    from .live import LiveView  # rich is slow to import
+
+    return LiveView(out, clock, colour=colour, processes=processes)

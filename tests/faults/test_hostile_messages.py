@@ -22,6 +22,7 @@ from pslaunch.check.report import tell
 from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import job, messages
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
+from pslaunch.node.head.events import Event
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
@@ -29,7 +30,7 @@ from pslaunch.node.line.wire import Message, encode_control
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
-from pslaunch.views.view import Event, JsonView, PlainView, View
+from pslaunch.views.view import JsonView, PlainView, View
 from support.hostile import spoilt
 from support.spoilt import find_obeyed
 
@@ -180,9 +181,9 @@ def show(events: Sequence[Event]) -> None:
         PlainView(io.StringIO(), lambda: 0.0), JsonView(io.StringIO()), LiveView(io.StringIO(), lambda: 0.0),
     )  # fmt: skip
     for view in views:
-        for n, e in enumerate(events):
+        for e in events:
             view.show_event(e)
-            view.tick(20.0 * n)
+            view.tick()
         view.close()
 
 

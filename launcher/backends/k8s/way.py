@@ -9,9 +9,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ...errors import PslaunchError
-from ...follow.slow_work import SlowWork
 from ...follow.watch import TICK_S, Watch
-from ...follow.way import Scene, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ...follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ...node.job import Plan, place
 from ...node.loop import Loop, ignore
 from ..lines import Line, News

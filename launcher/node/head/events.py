@@ -95,7 +95,7 @@ def clean_event(event: Event) -> Event:
 
 
 def estimate_size(event: Event) -> int:
-    """Return about how many bytes of memory an event takes."""
+    """Return an estimate of an event's bytes in memory."""
     if event["event"] == "line":
         return _FIXED_BYTES + sys.getsizeof(event["process"]) + sys.getsizeof(event["text"])
     texts = [v if isinstance(v, str) else repr(v) for v in event.values() if isinstance(v, (str, list, dict))]
@@ -125,15 +125,10 @@ class RecentEvents:
 
     def list_since(self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf) -> list[Event]:
         """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory."""
-        first = self._events[0][0]["n"] if self._events else cursor
-        at = min(max(0, cursor - first), len(self._events))  # of the event, or later: some may be missing
-        while at and self._events[at - 1][0]["n"] >= cursor:
-            at -= 1
         found: list[Event] = []
-        wanted: Iterable[tuple[Event, int]] = itertools.islice(self._events, at, None)
-        if at > len(self._events) // 2:  # a deque is walked from its nearer end
-            wanted = reversed([*itertools.islice(reversed(self._events), len(self._events) - at)])
-        for event, size in itertools.islice(wanted, limit):
+        # From the newest on: most observers have nearly all.
+        newest = itertools.takewhile(lambda kept: kept[0]["n"] >= cursor, reversed(self._events))
+        for event, size in itertools.islice(reversed([*newest]), limit):
             if limit_bytes <= 0:
                 break
             limit_bytes -= size
@@ -150,7 +145,6 @@ class EventLog:
         self.states: dict[str, dict[str, Any]] = {process: {"state": "waiting"} for process in processes}
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Keep an event."""
         told = {"n": self.next, "time": round(self._wall(), 3), "event": event, **fields}
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)

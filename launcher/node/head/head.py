@@ -6,7 +6,6 @@ only its interface: `events` from a cursor, and requests.
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,10 +19,10 @@ from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from ..silence import Silence
-from .events import PROGRESS, Event, EventLog
+from .events import PROGRESS, EventLog
 from .output import OutputOfAll
 from .startup import Startup
-from .supervisor import Exit, Finish, Member, Supervisor, make_lost_advice
+from .supervisor import Exit, Member, Supervisor, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
@@ -62,6 +61,7 @@ class Head:
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
         self._log = EventLog(wall_clock, self._numbers)
+        self.tell, self.list_events = self._log.tell, self._log.list_events
         package = Dispatch(loop, self, supply)
         self._startup = Startup(self, secret, package, launcher)
         self._hearers = self, self._startup, package
@@ -79,17 +79,11 @@ class Head:
 
     # --- the interface of observers ---
 
-    def list_events(
-        self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
-    ) -> tuple[list[Event], int]:
-        """Return the events still kept from number `cursor` on, at most as many, and the next cursor."""
-        return self._log.list_events(cursor, limit, limit_bytes)
-
     def make_status(self) -> messages.JobStatus:
         """Return the state of the job: each process with its state and last report."""
         return {
             "job": self.placed.plan.job_id,
-            "elapsed_s": round(self._loop.now() - self._started_s, 3),
+            "elapsed_s": self._get_elapsed_s(),
             "events": self._log.next,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
@@ -144,7 +138,6 @@ class Head:
         self.links[node.id] = Link(node, line, diagnosis)
 
     def close(self) -> None:
-        """Close all lines, which ends the programs on the nodes. May be called twice."""
         for link in self.links.values():
             link.line.close()
 
@@ -156,16 +149,17 @@ class Head:
             if silence.measure(self._loop.now()) < limit_s:
                 self._loop.call_after(1.0, look)
             elif not self._finishing:
-                self._miss_nodes(port)
+                for node in self.placed.nodes:
+                    if node.id not in self.links:
+                        why = f"its agent never came to port {port} of node 0"
+                        self._tell_lost_node(node.id, node.name, why)
+                self._decide()
 
         look()
 
-    def _miss_nodes(self, port: int) -> None:
-        text = f"its agent never came to port {port} of node 0"
-        for node in [n for n in self.placed.nodes if n.id not in self.links]:
-            self.tell("node", node=node.id, state="lost", text=text)
-            self._supervisor.note_lost_node(node.id, node.name, text, self._loop.now(), self._lost_advice)
-        self._decide()
+    def _tell_lost_node(self, node: int, host: str, why: str) -> None:
+        self.tell("node", node=node, state="lost", text=why)
+        self._supervisor.note_lost_node(node, host, why, self._loop.now(), self._lost_advice)
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -173,10 +167,7 @@ class Head:
         said = link.diagnosis()
         text = f"its agent: {reason}" + (f"; {said}" if said else "")
         if not self._finishing:
-            self.tell("node", node=link.node.id, state="lost", text=text)
-            self._supervisor.note_lost_node(
-                link.node.id, link.host, text, self._loop.now(), self._lost_advice
-            )
+            self._tell_lost_node(link.node.id, link.host, text)
         self._decide()
 
     def _hear(self, link: Link, message: Message) -> None:
@@ -187,7 +178,7 @@ class Head:
         if hearer:
             getattr(hearer, name)(link, message)
         else:
-            self.tell("note", level="warning", text=f"{link.host}: unknown message {message['type']!r}")
+            self.note("warning", f"{link.host}: unknown message {message['type']!r}")
         self._decide()
 
     # --- starting ---
@@ -210,7 +201,6 @@ class Head:
 
     @property
     def has_setup(self) -> bool:
-        """True once the setup of nodes has begun."""
         return self._startup.has_furnished
 
     def settle(self, nodes: Sequence[job.Node]) -> None:
@@ -222,7 +212,6 @@ class Head:
 
     @property
     def is_ending(self) -> bool:
-        """True once the job ends or has failed."""
         return bool(self._supervisor.why or self._supervisor.failure)
 
     def fail(self, failure: JobFailure) -> None:
@@ -236,7 +225,7 @@ class Head:
         self.tell("process", process=m["key"], node=link.node.id, state="running", pid=m["pid"])
 
     def on_not_started(self, _link: Link, m: messages.NotStartedMsg) -> None:
-        self._supervisor.note_not_started(str(m["key"]))
+        self._supervisor.remove(str(m["key"]))
 
     def on_trouble(self, link: Link, m: messages.TroubleMsg) -> None:
         key = str(m["key"])
@@ -265,9 +254,8 @@ class Head:
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
         if "why" in fields:
-            self._supervisor.note_explanation(
-                str(m["key"]), str(fields["why"]), str(fields.get("blames", ""))
-            )
+            blames = str(fields.get("blames", ""))
+            self._supervisor.note_explanation(str(m["key"]), str(fields["why"]), blames)
         self.tell("progress", process=m["key"], **fields)
 
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
@@ -284,14 +272,8 @@ class Head:
         if key not in self._numbers:
             self._startup.end_furnishing(link, how)
             return
-        self.tell(
-            "process",
-            process=key,
-            node=link.node.id,
-            state="exited",
-            code=how.code,
-            signal=how.signal or None,
-        )
+        ended = {"state": "exited", "code": how.code, "signal": how.signal or None}
+        self.tell("process", process=key, node=link.node.id, **ended)
         self._supervisor.note_exit(key, how, self._loop.now())
 
     def _take_output(self, node: int, piece: Output) -> None:
@@ -318,11 +300,9 @@ class Head:
         """Carry out due actions, and call again at the next due time."""
         now = self._loop.now()
         for action in self._supervisor.decide(now):
-            if isinstance(action, Signal):
-                self._send_signals(action)
-            else:
-                assert isinstance(action, Finish)
-                self._finish()
+            self._send_signals(action)
+        if self._supervisor.result and not self._finishing:
+            self._finish()
         if self._supervisor.why and not self._told_ending:
             self._told_ending = True
             self.tell("ending", why=self._supervisor.why, grace_s=self.placed.plan.limits.grace_s)
@@ -353,11 +333,10 @@ class Head:
     def on_finished(self, link: Link, m: messages.FinishedMsg) -> None:
         self._owing.discard(link.node.id)
         if m["left"]:
-            text = f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}"
-            self.tell("note", level="error", text=text)
+            self.note("error", f"{link.host}: process {', '.join(m['left'])} can't be ended: {WHY_LEFT}")
         elif m["killed"]:
             count = "process" if m["killed"] == 1 else "processes"
-            self.tell("note", level="info", text=f"{link.host}: {m['killed']} left-over {count} ended")
+            self.note("info", f"{link.host}: {m['killed']} left-over {count} ended")
         self.tell("node", node=link.node.id, state="ended", text="")
 
     def _give_up(self) -> None:
@@ -366,9 +345,8 @@ class Head:
             if now < self._find_answer_due_s(number):
                 continue
             link = self.links[number]
-            self.note(
-                "error", f"{link.host}: no answer while ending; pslaunch on that host ends its programs"
-            )
+            why = "no answer while ending; pslaunch on that host ends its programs"
+            self.note("error", f"{link.host}: {why}")
             link.gone = True
             self._owing.discard(number)
         if self._owing:
@@ -388,23 +366,18 @@ class Head:
         assert result is not None
         if result.code == codes.OK and self._supervisor.has_unreached_pservers:
             self.note("warning", "no trainer ever connected to the pservers; --server_num 0 starts none")
-        self.end = {
-            "code": result.code,
-            "reason": result.reason,
-            "elapsed_s": round(self._loop.now() - self._started_s, 3),
-            "failure": result.failure._asdict() if result.failure else None,
-        }
+        failure = result.failure._asdict() if result.failure else None
+        self.end = {"code": result.code, "reason": result.reason, "elapsed_s": self._get_elapsed_s(),
+                    "failure": failure}  # fmt: skip
         self.tell("end", **self.end)
+
+    def _get_elapsed_s(self) -> float:
+        return round(self._loop.now() - self._started_s, 3)
 
     # --- telling ---
 
     def note(self, level: str, text: str) -> None:
-        """Send observers a message."""
         self.tell("note", level=level, text=text)
-
-    def tell(self, event: str, **fields: Any) -> None:
-        """Send observers an event."""
-        self._log.tell(event, **fields)
 
     def _tell_job(self) -> None:
         placed, plan = self.placed, self.placed.plan

@@ -85,11 +85,8 @@ class Leader:
         if not self._head.done or self._over_s is None:
             return False
         # The launcher may not follow yet: a job can be refused before.
-        told = all(
-            o.told_over and o.line.is_idle
-            for o in self._observers
-            if o.cursor is not None or o is self._launcher
-        )
+        followers = [o for o in self._observers if o.cursor is not None or o is self._launcher]
+        told = all(o.told_over and o.line.is_idle for o in followers)
         wait_s = 0.0 if self._told_holder else self._choose_linger_s()
         return (told and not wait_s) or self._loop.now() >= self._over_s + max(wait_s, SAY_GOODBYE_S)
 
@@ -118,8 +115,9 @@ class Leader:
     def _lose(self, observer: Observer, reason: str) -> None:
         self._observers.remove(observer)
         if self._head is None:
-            if observer is self._launcher:
-                self._give_up()
+            if observer is self._launcher and self._own_fd >= 0:
+                os.close(self._own_fd)  # it left without a job: the agent ends by itself
+                self._own_fd = -1
         elif observer in self._holders:
             self._leave(observer, reason)
 
@@ -139,12 +137,6 @@ class Leader:
             self._lease = self._loop.call_after(self._lease_s, end)
         else:
             end()
-
-    def _give_up(self) -> None:
-        """Close the agent's line: the launcher left without a job, and the agent ends by itself."""
-        if self._own_fd >= 0:
-            os.close(self._own_fd)
-            self._own_fd = -1
 
     def _obey(self, observer: Observer, m: Message) -> None:
         handler: Callable[[Observer, Message], None] | None = getattr(self, f"order_{m['type']}", None)
@@ -220,9 +212,14 @@ class Leader:
                 log_dir = os.path.expanduser(self._get_job().nodes[0].log_dir)
                 self._trace.begin(os.path.join(log_dir, logs.HEAD_TRACE))
 
-    def _get_job(self) -> job.Placed:
+    @property
+    def _led(self) -> Head:
+        """The head, once it leads."""
         assert self._head is not None
-        return self._head.placed
+        return self._head
+
+    def _get_job(self) -> job.Placed:
+        return self._led.placed
 
     def order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
         if observer is self._supplier:
@@ -259,7 +256,6 @@ class Leader:
         return 0.0 if self._lease_is_over else self._linger_s
 
     def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
-        """Continue without the launcher."""
         self._held &= observer not in self._holders
         if not self._held:
             observer.line.send({"type": "freed"})
@@ -268,13 +264,11 @@ class Leader:
         observer.cursor = int(m["cursor"])
 
     def order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
-        assert self._head is not None
-        observer.line.send({"type": "status", **self._head.make_status()})
+        observer.line.send({"type": "status", **self._led.make_status()})
 
     def order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
-        assert self._head is not None
         observer.line.send({"type": "stopping"})
-        self._head.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
+        self._led.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
 
     def push(self) -> None:
         """Send new events to each observer that keeps up; called after each round of the loop."""
@@ -315,39 +309,30 @@ class Leader:
         self._observe(fd, fd)
 
     def _check(self, text: bytes) -> str:
-        assert self._head is not None
-        if text == OBSERVER:
+        if text == OBSERVER or self._led.find_awaited(_parse_node_number(text)):
             return ""
-        node = _parse_node_number(text)
-        return (
-            ""
-            if self._head.find_awaited(node)
-            else f"node {node} is not of this job, or has connected already"
-        )
+        return f"node {_parse_node_number(text)} is not of this job, or has connected already"
 
     def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
-        assert self._head is not None
-        node = self._head.find_awaited(_parse_node_number(text))
+        node = self._led.find_awaited(_parse_node_number(text))
         if text == OBSERVER:
             self._observe(fd, fd, seals)
         elif node is None:
             os.close(fd)
         else:
-            self._head.attach(node, fd, fd, lambda: "", seals)
+            self._led.attach(node, fd, fd, lambda: "", seals)
 
     def _warn(self, text: str) -> None:
         if self._head is not None:
             self._head.note("warning", text)
 
     def _close(self) -> None:
-        assert self._head is not None
         self._begin_trace()
-        states = zip(self._head.make_status()["processes"], self._head.placed.processes)
+        states = zip(self._led.make_status()["processes"], self._get_job().processes)
         processes = [{**state, "log": process.log} for state, process in states]
-        end = self._head.end
-        self._note({"state": "ended", "processes": processes, "has_setup": self._head.has_setup,
-                    "code": end["code"], "reason": end["reason"], "elapsed_s": end["elapsed_s"],
-                    "failure": end["failure"]})  # fmt: skip
+        has_setup = self._led.has_setup
+        ended: Any = {"state": "ended", "processes": processes, "has_setup": has_setup, **self._led.end}
+        self._note(ended)
         self._supply.close()
         if self._gate:
             self._gate.close()

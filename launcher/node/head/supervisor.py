@@ -1,13 +1,13 @@
 """Decisions of a job: ending, signals, failure and result. Pure.
 
-Fed with events and a clock value in seconds; returns actions.
+Fed with events and a clock value in seconds; returns signals.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
@@ -25,13 +25,6 @@ def make_lost_advice(job_id: str) -> str:
     """Return the advice for a lost node: its keeper cleans up, or else this command."""
     by_hand = f"grep -lsz '^PSLAUNCH_JOB_ID={job_id}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
     return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
-
-
-class Finish(NamedTuple):
-    """Order to every node to clean up, the last action of a job."""
-
-
-Action = Union[Signal, Finish]
 
 
 class Exit(NamedTuple):
@@ -69,7 +62,7 @@ class Result(NamedTuple):
 
 
 class Supervisor:
-    """Decision maker of a job: feed it events with the time, carry out the actions of `decide`."""
+    """Decision maker of a job: feed it events with the time, send the signals of `decide`."""
 
     def __init__(self, members: dict[str, Member], grace_s: float, server: str) -> None:
         """`server`: bundled, script or none."""
@@ -92,7 +85,6 @@ class Supervisor:
     # --- events ---
 
     def note_start(self, key: str) -> None:
-        """Note that the start of a process was ordered."""
         self.alive[key] = self.members[key].role
 
     def note_progress(self, key: str, state: str) -> None:
@@ -120,31 +112,27 @@ class Supervisor:
         self._end_all(reason, now_s)
 
     def note_exit(self, key: str, how: Exit, now_s: float) -> None:
-        """Note the end of a process."""
         member = self.members[key]
         member.exit = how
-        self._remove(key)
+        self.remove(key)
         if member.role == TRAINER and not (member.state or how.code or how.asked):
             self._absent.append(key)
         blame = self._describe_failure(member, how)
         if blame:
             self.note_failure(self._make_failure(key, blame), now_s)
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
-            self._retire(now_s)
+            # All trainers gave 0: pservers that reported no trainer will never end by themselves.
+            self._retire_s = now_s + self.grace_s
+            lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
+            self._begin_ending(lonely, now_s)
 
     def note_lost_node(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
         """Note that a node's agent or line is gone; its keeper ends its processes."""
         for key, member in self.members.items():
             if member.node == node:
-                self._remove(key)
-        self.note_failure(
-            JobFailure(f"node {node} ({name})", node, codes.NODE_LOST, f"was lost: {reason}", advice=advice),
-            now_s,
-        )
-
-    def note_not_started(self, key: str) -> None:
-        """Note that a process could not be started."""
-        self._remove(key)
+                self.remove(key)
+        what, text = f"node {node} ({name})", f"was lost: {reason}"
+        self.note_failure(JobFailure(what, node, codes.NODE_LOST, text, advice=advice), now_s)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
         """Note the cause of a failure that a process's runtime reports, and the process it blames."""
@@ -174,8 +162,8 @@ class Supervisor:
 
     # --- decisions ---
 
-    def decide(self, now_s: float) -> list[Action]:
-        """Return the actions due by now: signals, at last Finish, after which `result` is set."""
+    def decide(self, now_s: float) -> list[Signal]:
+        """Return the signals due by now; after the last ones `result` is set."""
         if self.result:
             return []
         self._look_for_absent(now_s)
@@ -185,12 +173,9 @@ class Supervisor:
             self._end_all(self.failure.why, now_s)
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
-        found: list[Action] = []
-        for ending in self._endings:
-            found += ending.decide(now_s)
+        found = [signal for ending in self._endings for signal in ending.decide(now_s)]
         if self._is_over():
             self.result = self._make_result()
-            found.append(Finish())
         return found
 
     def find_due_s(self, now_s: float) -> float:
@@ -223,12 +208,6 @@ class Supervisor:
             self._ending_all, self.why = True, why
             self._begin_ending(self.alive, now_s)
 
-    def _retire(self, now_s: float) -> None:
-        """All trainers gave 0: pservers that reported no trainer will never end by themselves."""
-        self._retire_s = now_s + self.grace_s
-        lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
-        self._begin_ending(lonely, now_s)
-
     def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
         """End these except those in another ending: a program that saves at TERM must not get it twice."""
         in_hand = {key for ending in self._endings for key in ending.keys}
@@ -236,7 +215,8 @@ class Supervisor:
         if rest:
             self._endings.append(Shutdown(rest, self.grace_s, now_s))
 
-    def _remove(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Note that a process runs no more, or could not be started."""
         self.alive.pop(key, None)
         self._trainers_left.discard(key)
         self._connected.discard(key)
@@ -306,11 +286,8 @@ class Supervisor:
         if member.role == PSERVER and self.server == "script" and end.code == 0:
             advice = "start a program that does not serve in role PSERVER with --server bundled"
         code = end.code or codes.PEER
-        if (
-            member.role == PSERVER
-            and self.server == "bundled"
-            and (_lacks_runtime(end.tail) or _OLD_PYTHON in end.tail)
-        ):
+        can_not_run = _lacks_runtime(end.tail) or _OLD_PYTHON in end.tail
+        if member.role == PSERVER and self.server == "bundled" and can_not_run:
             code, text = codes.PREFLIGHT, "can't run there"
         if code == codes.PEER and member.blames in self.members:
             other, text = self.members[member.blames], f"keeps others waiting: {member.why}"

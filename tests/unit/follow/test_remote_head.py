@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,123 +23,120 @@ from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from support.process import open_below
 
+pytestmark = pytest.mark.timeout(60)
 
-def both_ends(
-    loop: Loop,
-    *,
-    name: str = "node 0",
-    supply: PackageFolder | None = None,
-    on_message: Callable[[Any], None] = lambda _m: None,
-    on_data: Callable[[Data], None] = lambda _d: None,
-) -> tuple[RemoteHead, MessageLine[Any]]:
+
+class Ends:
     """The launcher's end of a line, and what the head has of it."""
-    near, far = (s.detach() for s in socket.socketpair())
-    head = RemoteHead(loop, Line(near, near), name=name, lost_after_s=30, supply=supply)
-    line: MessageLine[Any] = MessageLine(
-        loop, far, far, lost_after_s=30, on_message=on_message, on_lost=lambda _why: None, on_data=on_data
-    )
-    return head, line
+
+    def __init__(self, supplied: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.loop = Loop(clock=clock)
+        near, far = (s.detach() for s in socket.socketpair())
+        supply = PackageFolder(self.loop, Package(str(supplied))) if supplied else None
+        self.head = RemoteHead(self.loop, Line(near, near), name="node 0 (n)", lost_after_s=30, supply=supply)
+        self.heard: list[str] = []
+        self.come: list[Data] = []
+        self.line: MessageLine[Any] = MessageLine(
+            self.loop,
+            far,
+            far,
+            lost_after_s=30,
+            on_message=lambda m: self.heard.append(m["type"]),
+            on_lost=lambda _why: None,
+            on_data=self.come.append,
+        )
+
+    def tell(self, *messages: dict[str, Any]) -> None:
+        """Send messages and let the launcher read them."""
+        for message in (*messages, {"type": "stopping"}):
+            self.line.send(message)
+        self.loop.run(lambda: "stopping" in self.head.answers)
+
+    def ask_for(self, files: list[int]) -> None:
+        """Ask the launcher for files of its package."""
+        self.line.send({"type": "wants"})
+        self.loop.run(lambda: self.head._package._sender is not None)
+        self.line.send({"type": "lacks", "manifest": False, "files": files, "offsets": {}})
+
+    def close(self) -> None:
+        for end in (self.line, self.head, self.loop):
+            end.close()
 
 
-@pytest.mark.timeout(60)
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with contextlib.closing(Ends()) as found:
+        yield found
+
+
 @pytest.mark.parametrize("first", ["head", "launcher"])
 def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path: Path, first: str) -> None:
     (tmp_path / "large").write_bytes(os.urandom(12_000_000))
-    loop, threads = Loop(), threading.active_count()
-    come: list[Data] = []
-    head, line = both_ends(loop, supply=PackageFolder(loop, Package(str(tmp_path))), on_data=come.append)
-    line.send({"type": "wants"})
-    loop.run(lambda: head._package._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
-    loop.run(lambda: bool(come))
-    assert tmp_path / "large" in open_below(tmp_path)
-    (line if first == "head" else head).close()
-    loop.run(lambda: not open_below(tmp_path) and threading.active_count() == threads)
-    assert head.done == (first == "head")
-    for end in (line, head):
-        end.close()
-    loop.close()
+    threads = threading.active_count()
+    with contextlib.closing(Ends(tmp_path)) as ends:
+        ends.ask_for([0, 1])
+        ends.loop.run(lambda: bool(ends.come))
+        assert tmp_path / "large" in open_below(tmp_path)
+        (ends.line if first == "head" else ends.head).close()
+        ends.loop.run(lambda: not open_below(tmp_path) and threading.active_count() == threads)
+        assert ends.head.done == (first == "head")
 
 
-@pytest.mark.timeout(60)
 def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
     (tmp_path / "small").write_text("small")
-    loop = Loop()
-    head, line = both_ends(loop, supply=PackageFolder(loop, Package(str(tmp_path))))
-    line.send({"type": "wants"})
-    loop.run(lambda: head._package._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
-    loop.run(lambda: head.done)
-    (event,) = head.list_events(0)[0]
-    assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
-    assert event["reason"] == f"{event['failure']['what']} {event['failure']['text']}"  # the name once
-    line.close()
-    loop.close()
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("answers", [False, True])
-def test_unanswered_request_to_end_is_reported(answers: bool) -> None:
-    now_s = 0.0
-    loop = Loop(clock=lambda: now_s)
-    come: list[str] = []
-    head, line = both_ends(loop, name="node 0 (n)", on_message=lambda m: come.append(m["type"]))
-    said: list[str] = []
-    head.on_slow = said.append
-    head.stop(2, "interrupted")
-    loop.run(lambda: "stop" in come)
-    # Events on their way before the head began to hang are no answer.
-    line.send({"type": "events", "events": [{"n": 0, "time": 0.0, "event": "note", "text": "early"}]})
-    if answers:
-        line.send({"type": "stopping"})
-    loop.run(lambda: bool(head.list_events(0)[0]) and answers == ("stopping" in head.answers))
-    now_s = SLOW_S + 0.1
-    loop.run_once(0.0)
-    text = "node 0 (n) does not answer the request to end the job; 8 s after a second request it is given up"
-    assert said == ([] if answers else [text])
-    for end in (line, head):
-        end.close()
-    loop.close()
-
-
-@pytest.mark.timeout(60)
-def test_head_that_leaves_after_the_job_is_not_lost() -> None:
-    loop = Loop()
-    head, line = both_ends(loop)
-    line.send({"type": "over", "code": codes.PEER})
-    line.close()
-    loop.run(lambda: head.done)
-    loop.run_once(0.1)  # as where results are fetched after that
-    assert head.code == codes.PEER and not head.list_events(0)[0]
-    loop.close()
-
-
-@pytest.mark.timeout(60)
-def test_missing_events_are_reported_also_if_dropped_here() -> None:
-    loop = Loop()
-    head, line = both_ends(loop)
-    numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
-    for first in numbers[::1000]:
-        some = [{"n": n, "time": 0.0, "event": "note", "text": ""} for n in numbers if 0 <= n - first < 1000]
-        line.send({"type": "events", "events": some})
-    line.send({"type": "stopping"})
-    loop.run(lambda: "stopping" in head.answers)
-    events, cursor = head.list_events(0)
-    assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
-    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and head.list_events(cursor) == ([], cursor)
-    for end in (line, head):
-        end.close()
-    loop.close()
+    with contextlib.closing(Ends(tmp_path)) as ends:
+        ends.ask_for([7, 1])
+        ends.loop.run(lambda: ends.head.done)
+        (event,) = ends.head.list_events(0)[0]
+        assert ends.head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
+        assert event["reason"] == f"{event['failure']['what']} {event['failure']['text']}"  # the name once
 
 
 NOTE = {"n": 0, "time": 0.0, "event": "note", "text": ""}
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_unanswered_request_to_end_is_reported(answers: bool) -> None:
+    now_s = 0.0
+    with contextlib.closing(Ends(clock=lambda: now_s)) as ends:
+        said: list[str] = []
+        ends.head.on_slow = said.append
+        ends.head.stop(2, "interrupted")
+        ends.loop.run(lambda: "stop" in ends.heard)
+        # Events on their way before the head began to hang are no answer.
+        ends.line.send({"type": "events", "events": [NOTE]})
+        if answers:
+            ends.tell()
+        ends.loop.run(lambda: bool(ends.head.list_events(0)[0]))
+        now_s = SLOW_S + 0.1
+        ends.loop.run_once(0.0)
+    text = "node 0 (n) does not answer the request to end the job; 8 s after a second request it is given up"
+    assert said == ([] if answers else [text])
+
+
+def test_head_that_leaves_after_the_job_is_not_lost(ends: Ends) -> None:
+    ends.line.send({"type": "over", "code": codes.PEER})
+    ends.line.close()
+    ends.loop.run(lambda: ends.head.done)
+    ends.loop.run_once(0.1)  # as where results are fetched after that
+    assert ends.head.code == codes.PEER and not ends.head.list_events(0)[0]
+
+
+def test_missing_events_are_reported_also_if_dropped_here(ends: Ends) -> None:
+    numbers = range(1, MAX_EVENTS + 2)  # all that a head remembers, and one
+    pieces = [[{**NOTE, "n": n} for n in numbers[at : at + 1000]] for at in range(0, len(numbers), 1000)]
+    ends.tell(*({"type": "events", "events": piece} for piece in pieces))
+    events, cursor = ends.head.list_events(0)
+    assert (events[0]["n"], events[0]["missing"], cursor) == (1, 2, numbers[-1] + 1)
+    assert [e["n"] for e in events[1:]] == list(numbers[1:]) and ends.head.list_events(cursor) == ([], cursor)
+
+
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "", "tail": [], "advice": "",
 }  # fmt: skip
 END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s": 0.0, "failure": FAILURE}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -152,39 +150,20 @@ END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s"
         ([{"type": "leading", "port": 65536, "addrs": ["::1"]}], "port can't be"),
     ],
 )
-def test_head_with_impossible_messages_is_lost(said: list[dict[str, Any]], why: str) -> None:
-    loop = Loop()
-    head, line = both_ends(loop)
+def test_head_with_impossible_messages_is_lost(ends: Ends, said: list[dict[str, Any]], why: str) -> None:
     for message in said:
-        line.send(message)
-    loop.run(lambda: head.done)
-    assert head.code == codes.NODE_LOST and why in head.lost
-    line.close()
-    loop.close()
+        ends.line.send(message)
+    ends.loop.run(lambda: ends.head.done)
+    assert ends.head.code == codes.NODE_LOST and why in ends.head.lost
 
 
-@pytest.mark.timeout(60)
-def test_lost_job_has_run_since_its_first_event() -> None:
-    loop = Loop()
-    head, line = both_ends(loop)
-    line.send({"type": "events", "events": [{**NOTE, "time": time.time() - 60}]})
-    line.send({"type": "stopping"})
-    loop.run(lambda: "stopping" in head.answers)
-    line.close()
-    loop.run(lambda: head.done)
-    assert head.list_events(1)[0][0]["elapsed_s"] >= 60
-    loop.close()
+def test_lost_job_has_run_since_its_first_event(ends: Ends) -> None:
+    ends.tell({"type": "events", "events": [{**NOTE, "time": time.time() - 60}]})
+    ends.line.close()
+    ends.loop.run(lambda: ends.head.done)
+    assert ends.head.list_events(1)[0][0]["elapsed_s"] >= 60
 
 
-@pytest.mark.timeout(60)
-def test_unrequested_answers_are_not_kept() -> None:
-    loop = Loop()
-    head, line = both_ends(loop)
-    for i in range(1000):
-        line.send({"type": f"answer {i}", "text": "x" * 1000})
-    line.send({"type": "stopping"})
-    loop.run(lambda: "stopping" in head.answers)
-    assert list(head.answers) == ["stopping"]
-    for end in (line, head):
-        end.close()
-    loop.close()
+def test_unrequested_answers_are_not_kept(ends: Ends) -> None:
+    ends.tell(*({"type": f"answer {i}", "text": "x" * 1000} for i in range(1000)))
+    assert list(ends.head.answers) == ["stopping"]

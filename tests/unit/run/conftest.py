@@ -26,18 +26,9 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
         path = Path(record.get_folder(os.environ)) / (job + end)
-        backend = "fabric" if "reach" in fields else "local"
-        fixed: JobRecord = {
-            "job": job,
-            "backend": backend,
-            "nodes": 1,
-            "started": 0.0,
-            "processes": [],
-            "places": [node],
-        }
-        record.Record(str(path), fixed).write(
-            cast(JobRecord, {"state": state, "socket": str(tmp_path / "head"), **fields})
-        )
+        fixed: Any = {"job": job, "backend": "fabric" if "reach" in fields else "local", "nodes": 1}
+        fixed |= {"started": 0.0, "processes": [], "places": [node], "socket": str(tmp_path / "head")}
+        record.Record(str(path), fixed).write(cast(JobRecord, {"state": state, **fields}))
 
     with head:
         yield write

@@ -6,7 +6,7 @@ import io
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,23 +17,22 @@ from pslaunch.node.job import Node
 from pslaunch.node.later.relay import NOTES, read_pieces
 from pslaunch.run.fetch import Fetched, describe_log, describe_results, fetch_results, unpack
 
+Entry = tuple[tarfile.TarInfo, bytes]
 
-def stream(fill: Callable[[tarfile.TarFile], None]) -> bytes:
+
+def entry(name: str, data: bytes = b"", **fields: object) -> Entry:
+    info = tarfile.TarInfo(name)
+    for key, value in {"size": len(data), **fields}.items():
+        setattr(info, key, value)
+    return info, data
+
+
+def stream(*entries: Entry) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        fill(archive)
+        for info, data in entries:
+            archive.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
-
-
-def entry(name: str, data: bytes = b"", **fields: object) -> Callable[[tarfile.TarFile], None]:
-    def fill(archive: tarfile.TarFile) -> None:
-        info = tarfile.TarInfo(name)
-        info.size = len(data)
-        for key, value in fields.items():
-            setattr(info, key, value)
-        archive.addfile(info, io.BytesIO(data))
-
-    return fill
 
 
 def fetched(pieces: Iterable[bytes], folder: Path) -> Fetched:
@@ -42,30 +41,16 @@ def fetched(pieces: Iterable[bytes], folder: Path) -> Fetched:
     return found
 
 
-def both(*fills: Callable[[tarfile.TarFile], None]) -> Callable[[tarfile.TarFile], None]:
-    def fill_all(archive: tarfile.TarFile) -> None:
-        for fill in fills:
-            fill(archive)
-
-    return fill_all
-
-
 def test_files_come_whole_in_pieces_of_any_size(tmp_path: Path) -> None:
     data = bytes(range(256)) * 300
-    fill = both(
-        entry("pass-0", type=tarfile.DIRTYPE, mode=0o755), entry("pass-0/w", data, mode=0o640, mtime=12)
-    )
-    whole = stream(fill)
+    folder = entry("pass-0", type=tarfile.DIRTYPE, mode=0o755)
+    whole = stream(folder, entry("pass-0/w", data, mode=0o640, mtime=12))
     for size in (1000, 512, len(whole)):
         found = fetched([whole[i : i + size] for i in range(0, len(whole), size)], tmp_path / "out")
-        assert found.left_out == [] and found.brought == [
-            str(tmp_path / "out/pass-0"),
-            str(tmp_path / "out/pass-0/w"),
-        ]
         path = tmp_path / "out/pass-0/w"
-        assert (
-            path.read_bytes() == data and path.stat().st_mtime == 12 and path.stat().st_mode & 0o777 == 0o640
-        )
+        assert found == ([str(path.parent), str(path)], [], [])
+        assert path.read_bytes() == data
+        assert path.stat().st_mtime == 12 and path.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.parametrize("name", ["../out", "a/../../out", "/etc/pslaunch-was-here"])
@@ -76,14 +61,14 @@ def test_path_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_only_links_that_stay_in_the_folder_are_made(tmp_path: Path) -> None:
-    links = both(
+    links = stream(
         entry("bad", type=tarfile.SYMTYPE, linkname="/etc"),
         entry("good", type=tarfile.SYMTYPE, linkname="file"),
         entry("file", b"1"),
         entry("device", type=tarfile.CHRTYPE),
         entry("pipe", type=tarfile.FIFOTYPE),
     )
-    found = fetched([stream(links)], tmp_path)
+    found = fetched([links], tmp_path)
     assert found.brought == [f"{tmp_path}/{name}" for name in ("good", "file")]
     assert found.left_out == [
         f"{tmp_path}/bad is a link that leads out, to /etc",
@@ -99,7 +84,7 @@ def test_link_is_left_out_if_another_link_would_lead_it_out(tmp_path: Path) -> N
         entry("way", type=tarfile.SYMTYPE, linkname="here/.."),
         entry("here", type=tarfile.SYMTYPE, linkname="."),
     ]
-    for steps in ([stream(both(*links))], [stream(link) for link in links]):
+    for steps in ([stream(*links)], [stream(link) for link in links]):
         for step in steps:
             fetched([step], tmp_path / "in")
         for path in (tmp_path / "in").iterdir():
@@ -161,7 +146,7 @@ def test_a_file_comes_without_its_folder(tmp_path: Path) -> None:
 def test_notes_of_a_node_are_reported_and_not_written(tmp_path: Path) -> None:
     text = b"a, b: of an earlier job, left in /ws/output\ns: no file, folder or link\nc: cut\nand\nmore"
     notes = [entry("notes", text, type=NOTES), entry("notes", b"of many", type=NOTES)]
-    found = fetched([stream(both(*notes, entry("file", b"1"), notes[1]))], tmp_path)
+    found = fetched([stream(*notes, entry("file", b"1"), notes[1])], tmp_path)
     assert found.left_out == text.decode().split("\n")[:3]
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -198,7 +183,7 @@ def test_impossible_name_or_time_is_an_error(tmp_path: Path, fields: dict[str, s
 
 
 def test_circular_links_can_be_fetched_again(tmp_path: Path) -> None:
-    circle = stream(both(*(entry(a, type=tarfile.SYMTYPE, linkname=b) for a, b in ("ab", "ba", "cc"))))
+    circle = stream(*(entry(a, type=tarfile.SYMTYPE, linkname=b) for a, b in ("ab", "ba", "cc")))
     for _ in range(2):
         fetched([circle], tmp_path / "out")
     assert (tmp_path / "out/c").readlink() == Path("c")

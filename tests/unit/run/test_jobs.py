@@ -30,11 +30,17 @@ Note = Callable[..., None]
 def show(command: str, out: io.StringIO) -> int:
     """Run `pslaunch COMMAND train-1`."""
     if command == "stop":
-        return jobs.stop("train-1", out, kill=False)
+        return jobs.stop_job("train-1", out, kill=False)
     if command == "status":
         jobs.show_status("train-1", out, as_json=False)
         return 0
     return jobs.show_logs("train-1", None, out, follow=command == "logs -f", as_json=False)
+
+
+def write_log(folder: Path, text: str = "a line\n", **fields: object) -> dict[str, object]:
+    """Write the log of trainer/0; return the process as in the record of its job."""
+    (folder / "train.log").write_text(text)
+    return {"process": "trainer/0", "node": 0, "log": str(folder / "train.log"), **fields}
 
 
 COMMANDS = ("stop", "status", "logs", "logs -f")
@@ -50,9 +56,7 @@ def test_job_that_no_head_leads_yet_shows_its_obstacle(note: Note) -> None:
     assert listed.startswith("train-1  waiting  local") and listed.endswith("no machine suits it")
     assert shown == "train-1  waiting: pod train-1-0: no machine suits it"
     for command in ("logs", "logs -f"):
-        with pytest.raises(
-            PslaunchError, match="train-1 has been started yet: pod train-1-0: no machine"
-        ) as e:
+        with pytest.raises(PslaunchError, match="has been started yet: pod train-1-0: no machine") as e:
             show(command, out)
         assert e.value.exit_code == codes.FAILED
 
@@ -74,9 +78,7 @@ def test_silent_head_is_neither_an_end_nor_an_answer(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_job_that_ends_before_a_request_has_ended(note: Note, tmp_path: Path, command: str) -> None:
-    (tmp_path / "train.log").write_text("a line\n")
-    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(tmp_path / "train.log")}
-    ending = {"socket": str(tmp_path / "ending"), "processes": [process]}
+    ending = {"socket": str(tmp_path / "ending"), "processes": [write_log(tmp_path, state="exited")]}
 
     def end() -> None:
         head.accept()[0].close()  # who looks whether it runs
@@ -98,9 +100,7 @@ def test_job_that_ends_before_a_request_has_ended(note: Note, tmp_path: Path, co
 
 
 def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("one\n" + "x" * MAX_LINE_CHARS + "yz\n")
-    process = {"process": "trainer/0", "node": 0, "state": "exited", "log": str(log)}
+    process = write_log(tmp_path, "one\n" + "x" * MAX_LINE_CHARS + "yz\n", state="exited")
     note("train-1", "ended", code=0, processes=[process])
     for follow in (False, True):
         out = io.StringIO()
@@ -120,8 +120,7 @@ def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> Non
 def test_following_an_ended_job_returns_its_code(
     note: Note, tmp_path: Path, state: str, fields: dict[str, int], code: int
 ) -> None:
-    (tmp_path / "train.log").write_text("a line\n")
-    process = {"process": "trainer/0", "node": 0, "log": str(tmp_path / "train.log")}
+    process = write_log(tmp_path)
     note("train-1", state, processes=[process], **fields)
     for command, given in (("logs", 0), ("logs -f", code)):
         out = io.StringIO()
@@ -170,13 +169,10 @@ def test_status_shows_the_failure_and_reported_figures(note: Note) -> None:
 def test_following_a_failed_job_shows_its_failure(
     note: Note, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "train.log").write_text("a line\n")
-    process = {"process": "trainer/0", "node": 0, "log": str(tmp_path / "train.log")}
+    process = write_log(tmp_path)
     note("train-1", "ended", processes=[process], code=3, reason="so", elapsed_s=65.0, failure=FAILURE)
-    for command, told in (
-        ("logs", []),
-        ("logs -f", [*SHOWN_FAILURE, "failed after 1 min 05 s, exit code 3"]),
-    ):
+    ended = [*SHOWN_FAILURE, "failed after 1 min 05 s, exit code 3"]
+    for command, told in (("logs", []), ("logs -f", ended)):
         out = io.StringIO()
         show(command, out)
         said = capsys.readouterr().err.splitlines()
@@ -255,7 +251,7 @@ def test_every_node_whose_logs_can_not_be_fetched_is_named(
     process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
     note("train-1", "ended", processes=[process], places=places, code=0)
     out = io.StringIO()
-    assert jobs.fetch("train-1", tmp_path / "got", out) == codes.IO
+    assert jobs.fetch_job("train-1", tmp_path / "got", out) == codes.IO
     assert out.getvalue() == f"{tmp_path}/got/log/2-n2/train.log\n"
     missing = [f"n{i}: {tmp_path}/ws{i}/log: No such file or directory" for i in range(2)]
     assert capsys.readouterr().err.splitlines() == [f"pslaunch: {text}" for text in missing]
@@ -267,6 +263,16 @@ def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_pa
     note("train-1", "ended", processes=[process], code=0)
     held = {"its": tmp_path / "got/output"}
     with hold_folders(held, "train-2", print), pytest.raises(SpecError, match="job train-2"):
-        jobs.fetch("train-1", tmp_path / "got", io.StringIO())
+        jobs.fetch_job("train-1", tmp_path / "got", io.StringIO())
     with hold_folders(held, "train-1", print):  # by its own launcher
-        assert jobs.fetch("train-1", tmp_path / "got", io.StringIO()) == codes.OK
+        assert jobs.fetch_job("train-1", tmp_path / "got", io.StringIO()) == codes.OK
+
+
+def test_terminal_controls_are_removed() -> None:
+    pieces = [b"\x1b]0;title\x07one\r", b"\ntw\xc3", b"\xb6\n\x1b[2Jlast"]
+    assert [line.text for line in jobs._split_lines(iter(pieces))] == ["one", "twö", "last"]
+
+
+def test_a_line_without_an_end_is_not_collected() -> None:
+    pieces = (b"x" * MAX_LINE_CHARS for _ in range(1 << 40))  # more than any memory
+    assert len(next(jobs._split_lines(pieces)).text) == MAX_LINE_CHARS

@@ -24,6 +24,13 @@ from support.spoilt import find_obeyed, spoil
 Note = Callable[..., None]
 
 
+def list_shown(*, as_json: bool = False) -> list[str]:
+    """Return the lines of `pslaunch jobs`."""
+    out = io.StringIO()
+    jobs.show_jobs(out, as_json=as_json)
+    return out.getvalue().splitlines()
+
+
 def test_only_running_job_is_preferred(note: Note) -> None:
     note("train-1", "ended", code=3)
     note("train-2", "running")
@@ -34,11 +41,8 @@ def test_only_running_job_is_preferred(note: Note) -> None:
         known_jobs.find_job("train")
     first, *lines = str(e.value).splitlines()
     assert first == "'train' matches several jobs; give more of the id"
-    assert [line.split()[:2] for line in lines] == [
-        ["train-1", "ended"],
-        ["train-2", "running"],
-        ["train-3", "running"],
-    ]
+    states = {"train-1": "ended", "train-2": "running", "train-3": "running"}
+    assert dict(line.split()[:2] for line in lines) == states
 
 
 def test_newest_of_several_ended_jobs_is_named(note: Note) -> None:
@@ -53,10 +57,7 @@ def test_exact_name_of_a_job_wins_over_ids_that_begin_so(note: Note) -> None:
     note("later-2", "running", name="later")
     assert known_jobs.find_job("late")["job"] == "late-1"
     assert known_jobs.find_job("lat")["job"] == "later-2"
-
-
-def test_jobs_of_kubernetes_have_the_name_that_their_id_begins_with(note: Note) -> None:
-    note("ws-20261123", "ended", name="ws", code=0)
+    note("ws-20261123", "ended", name="ws", code=0)  # jobs of Kubernetes: their ids begin with the name
     note("ws-d19114", "running", name="ws-d19114")
     assert known_jobs.find_job("ws")["job"] == "ws-d19114"
 
@@ -71,9 +72,7 @@ def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch
     note("train-2", record.LED_ELSEWHERE, reach={})
     with pytest.raises(SpecError, match="unknown"):
         known_jobs.find_job("train")
-    out = io.StringIO()
-    jobs.show_jobs(out, as_json=False)
-    told = next(line for line in out.getvalue().splitlines() if line.startswith("train-2"))
+    told = next(line for line in list_shown() if line.startswith("train-2"))
     assert "unknown" in told and told.endswith("node1: connecting failed: timed out after 10 s")
 
 
@@ -90,23 +89,14 @@ def test_records_are_shown_without_terminal_controls(note: Note, state: str) -> 
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"started": "now"},
-        {"code": 256},
-        {"processes": [{}]},
-        {"nodes": "1"},
-        {"reason": ["so"]},
-        {"state": 7},
-    ],
+    [{"started": "now"}, {"code": 256}, {"processes": [{}]}, {"nodes": "1"}, {"reason": [7]}, {"state": 7}],
 )
 def test_a_bad_record_is_named_and_the_others_are_listed(
     note: Note, wrong: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     note("train-1", "ended", code=3)
     note("train-2", **{"state": "ended", **wrong})
-    out = io.StringIO()
-    jobs.show_jobs(out, as_json=False)
-    assert [line.split()[0] for line in out.getvalue().splitlines()] == ["train-1"]
+    assert [line.split()[0] for line in list_shown()] == ["train-1"]
     assert re.search(r"train-2\.json is not a record of a job, and is left out: ", capsys.readouterr().err)
 
 
@@ -118,16 +108,12 @@ OF_ANOTHER = r"another version of pslaunch .* --conf conf.py"
 def test_job_elsewhere_recorded_by_another_version_is_unknown(note: Note, reach: dict[str, Any]) -> None:
     note("train-1", "running")
     note("train-2", record.LED_ELSEWHERE, **{"backend": "fabric", **reach})
-    out = io.StringIO()
-    jobs.show_jobs(out, as_json=False)
-    assert [line.split()[:2] for line in out.getvalue().splitlines()] == [
-        ["train-1", "running"],
-        ["train-2", "unknown"],
-    ]
+    states = {"train-1": "running", "train-2": "unknown"}
+    assert dict(line.split()[:2] for line in list_shown()) == states
     with pytest.raises(SpecError, match=OF_ANOTHER):
-        jobs.stop("train-2", out, kill=False)
+        jobs.stop_job("train-2", io.StringIO(), kill=False)
     with pytest.raises(SpecError, match=OF_ANOTHER):
-        jobs.show_logs("train-2", None, out, follow=False, as_json=False)
+        jobs.show_logs("train-2", None, io.StringIO(), follow=False, as_json=False)
 
 
 def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
@@ -139,7 +125,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     assert known_jobs.find_job("train")["job"] == "train-1"
     out = io.StringIO()
     jobs.show_status("train-2", out, as_json=False)
-    assert jobs.stop("train-2", out, kill=False) == 0
+    assert jobs.stop_job("train-2", out, kill=False) == 0
     assert out.getvalue().splitlines() == [
         "train-2  ended: it failed (exit code 3)",
         "  trainer/0 on node 0 (localhost)  ended",
@@ -147,7 +133,7 @@ def test_end_recorded_by_another_version_is_kept(note: Note) -> None:
     ]
     for job in ("train-2", "train-3"):
         with pytest.raises(SpecError, match=OF_ANOTHER):
-            jobs.fetch(job, Path(), out)
+            jobs.fetch_job(job, Path(), out)
 
 
 def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
@@ -178,7 +164,7 @@ def test_job_led_by_a_machine_with_the_same_folder_is_not_lost(note: Note, tmp_p
     note("train-2", "running", host=socket.gethostname(), socket=str(tmp_path / "no"))
     assert [r["state"] for r in known_jobs.list_jobs()] == ["unknown", "lost"]
     with pytest.raises(SpecError, match="job train-1: it is led on another: ask there"):
-        jobs.stop("train-1", io.StringIO(), kill=False)
+        jobs.stop_job("train-1", io.StringIO(), kill=False)
 
 
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +188,7 @@ def test_job_unknown_to_its_first_host_is_asked_for_again(
     for _ in "12":
         assert known_jobs.find_job("train-1")["state"] == "unknown"
     with pytest.raises(SpecError, match="train-1: its first host does not know it any more"):
-        jobs.stop("train-1", io.StringIO(), kill=False)
+        jobs.stop_job("train-1", io.StringIO(), kill=False)
     known.append({"job": "train-1", "state": "ended", "code": 3})
     assert known_jobs.find_job("train-1")["code"] == 3
     known.clear()
@@ -234,21 +220,19 @@ def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
 def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
     note("train-1", "running")
     (Path(record.get_folder(os.environ)) / "other.json").write_text(text)
-    out = io.StringIO()
-    jobs.show_jobs(out, as_json=False)
-    assert out.getvalue().startswith("train-1  running") and len(out.getvalue().splitlines()) == 1
+    (shown,) = list_shown()
+    assert shown.startswith("train-1  running")
 
 
 def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
     for as_json in (False, True):
-        jobs.show_jobs(io.StringIO(), as_json=as_json)
+        assert not list_shown(as_json=as_json)
         assert "; --conf conf.py asks hosts, --namespace=NAME asks a cluster" in capsys.readouterr().err
     with pytest.raises(SpecError, match="no jobs are known here; --conf"):
         known_jobs.find_job("train")
     note("train-1", "ended", code=0)
-    out = io.StringIO()
-    jobs.show_jobs(out, as_json=True)
-    assert json.loads(out.getvalue())["job"] == "train-1" and not capsys.readouterr().err
+    (shown,) = list_shown(as_json=True)
+    assert json.loads(shown)["job"] == "train-1" and not capsys.readouterr().err
 
 
 def test_secrets_of_jobs_go_with_their_records(note: Note) -> None:

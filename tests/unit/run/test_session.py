@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import pytest
 
@@ -68,30 +68,35 @@ class Heard(io.StringIO):
         return super().write(text)
 
 
-def job(name: str, workspace: Path, head: str) -> JobSpec:
+pytestmark = pytest.mark.timeout(90)
+
+
+def job(workspace: Path, head: str, program: str = "") -> JobSpec:
+    (workspace / "train.py").write_text(program)
     return JobSpec(
-        draft=Plan(backend="local", name=name),
+        draft=Plan(backend="local", name="j"),
         workspace=workspace,
         site=make_local_site(workspace),
         head="node" if head == "node" else "launcher",
     )
 
 
-@pytest.mark.timeout(90)
+def run(spec: JobSpec, out: TextIO) -> tuple[int, bool]:
+    return session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out)
+
+
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_interruption_is_answered_during_the_start_of_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
-    (tmp_path / "train.py").write_text("print('never')")
-    spec = job("slow", tmp_path, head)
-    out = Heard()
+    spec, out = job(tmp_path, head, "print('never')"), Heard()
     monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Reaching(out))
     if head == "node":
         with pytest.raises(EndedEarlyError):
-            session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out)
+            run(spec, out)
         said = "ending: interrupted (Ctrl+C); no longer waiting for localhost"
     else:
-        assert session._run(spec, make_plan(spec, "slow-1"), as_json=False, out=out) == (codes.INT, False)
+        assert run(spec, out) == (codes.INT, False)
         said = "ending the job: interrupted (Ctrl+C)"
     assert out.told_in_time, out.getvalue()
     assert said in out.getvalue()
@@ -123,13 +128,11 @@ class Waiting(LocalBackend):
         return super().start_head(nodes, limits, secret)
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_output_broken_before_the_head_exists_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
-    (tmp_path / "train.py").write_text("import time; time.sleep(15); open('ran', 'w')")
-    spec = job("unread", tmp_path, head)
+    spec = job(tmp_path, head, "import time; time.sleep(15); open('ran', 'w')")
     monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Waiting())
     monkeypatch.setattr(session, "Watch", Unread)
     Unread.found.clear()
@@ -138,31 +141,28 @@ def test_output_broken_before_the_head_exists_ends_the_job(
     kept = os.dup(1)  # gets /dev/null
     try:
         with os.fdopen(write_fd, "w") as out, pytest.raises(FileError, match="can't be written: Broken pipe"):
-            session._run(spec, make_plan(spec, "unread-1"), as_json=False, out=out)
+            run(spec, out)
     finally:
         os.dup2(kept, 1)
         os.close(kept)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("head", "where"),
     [
-        *(
-            (head, where)
-            for head in ("launcher", "node")
-            for where in ("views.make_view.make_view", "follow.watch.Watch.begin")
-        ),
+        ("launcher", "views.view.make_view"),
+        ("launcher", "follow.watch.Watch.begin"),
         ("launcher", "node.head.head.Head.attach"),
+        ("node", "views.view.make_view"),
+        ("node", "follow.watch.Watch.begin"),
         ("node", "follow.remote_head.RemoteHead.lead"),
     ],
 )
 def test_failure_during_the_start_ends_nodes_without_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, where: str
 ) -> None:
-    (tmp_path / "train.py").write_text("open('ran', 'w')")
-    spec = job("failed", tmp_path, head)
+    spec = job(tmp_path, head, "open('ran', 'w')")
     spec = spec._replace(draft=spec.draft._replace(limits=Limits(grace_s=60.0)))
 
     def fail(*_: Any, **__: Any) -> NoReturn:
@@ -170,7 +170,7 @@ def test_failure_during_the_start_ends_nodes_without_grace(
 
     monkeypatch.setattr(f"pslaunch.{where}", fail)
     with pytest.raises(OSError, match="no descriptors"):
-        session._run(spec, make_plan(spec, "failed-1"), as_json=False, out=io.StringIO())
+        run(spec, io.StringIO())
     assert not (tmp_path / "ran").exists()
 
 
@@ -181,7 +181,7 @@ def test_job_elsewhere_without_a_local_record_is_not_started(
         pytest.fail("hosts are reached")
 
     monkeypatch.setattr(FabricFace, "make_backend", reaches)
-    spec = job("far", tmp_path, "node")._replace(detach=True)
+    spec = job(tmp_path, "node")._replace(detach=True)
     spec = spec._replace(draft=spec.draft._replace(backend="fabric"))
     spec = spec._replace(site=spec.site._replace(remote=True, reach=Reach((Host("node1"),))))
     (tmp_path / "file").touch()
@@ -202,44 +202,36 @@ def test_job_is_detached_only_if_later_shells_find_it(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    plan = make_plan(job("j", tmp_path, "node"), "j")
+    plan = make_plan(job(tmp_path, "node"), "j")
     session._keep_way(plan, Keeping(), 1, detach=False)
     with pytest.raises(FileError, match="keep the way"):
         session._keep_way(plan, Keeping(), 1, detach=True)
 
 
-@pytest.mark.timeout(90)
 def test_secret_for_later_shells_ends_with_its_attached_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state"
-    (tmp_path / "train.py").write_text(
-        f"import pathlib; print([p.name for p in pathlib.Path({str(state)!r}).rglob('*.secret')])"
-    )
+    program = f"import pathlib; print([p.name for p in pathlib.Path({str(state)!r}).rglob('*.secret')])"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Keeping())
-    spec = job("j", tmp_path, "node")
-    spec = spec._replace(site=spec.site._replace(remote=True))
-    out = io.StringIO()
-    assert session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out) == (codes.OK, True)
+    spec, out = job(tmp_path, "node", program), io.StringIO()
+    assert run(spec._replace(site=spec.site._replace(remote=True)), out) == (codes.OK, True)
     assert "['j-1.secret']" in out.getvalue()
     assert not [*state.rglob("*.secret")]
 
 
-@pytest.mark.timeout(90)
 def test_job_is_refused_beside_another_of_its_folder_then_names_the_places_of_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = "import os; open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w'); raise SystemExit(3)"
-    (tmp_path / "train.py").write_text(write)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     got, logs = tmp_path / "got", tmp_path / "logs"
-    spec = job("j", tmp_path, "launcher")._replace(server_num=0, fetch_output=got, fetch_logs=logs)
+    spec = job(tmp_path, "launcher", write)._replace(server_num=0, fetch_output=got, fetch_logs=logs)
     out = io.StringIO()
-    plan = make_plan(spec, "j-2")
-    with hold_folders({"its": got}, "j-1", print), pytest.raises(SpecError, match="of job j-1"):
-        session._run(spec, plan, as_json=False, out=out)
-    assert session._run(spec, plan, as_json=False, out=out) == (3, True)
+    with hold_folders({"its": got}, "j-0", print), pytest.raises(SpecError, match="of job j-0"):
+        run(spec, out)
+    assert run(spec, out) == (3, True)
     last = out.getvalue().splitlines()[-1]
     log = logs / "0-localhost/train.log"
     assert last.endswith(f"results are in {got}; logs are in {logs}; the log of trainer/0 is {log}")
@@ -283,7 +275,6 @@ class Cutting(Keeping):
         return ""
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("end", "code", "state"),
     [
@@ -295,9 +286,8 @@ class Cutting(Keeping):
 def test_job_to_detach_is_over_only_if_its_end_was_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Event | None, code: int, state: str
 ) -> None:
-    (tmp_path / "train.py").touch()
-    spec, out = job("j", tmp_path, "node")._replace(detach=True), io.StringIO()
+    spec, out = job(tmp_path, "node")._replace(detach=True), io.StringIO()
     plan = make_plan(spec, "j-1")
     monkeypatch.setattr(LocalFace, "make_way", lambda *_: ByItself(cast(K8sBackend, Cutting(end)), plan))
-    assert session._run(spec, plan, as_json=False, out=out) == (code, True)
+    assert run(spec, out) == (code, True)
     assert f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in out.getvalue()

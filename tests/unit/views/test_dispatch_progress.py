@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 
 import pytest
 from rich.console import Console
 
-from pslaunch.views.dispatch_progress import DispatchProgress, show_bytes, show_percent
+from pslaunch.views.dispatch_progress import DispatchProgress
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import PlainView
 
@@ -29,19 +30,6 @@ def test_progress_sums_all_nodes() -> None:
     assert sending.show() == "68 % of 8.0 MB to 2 hosts (1 has it), 2.8 MB/s, 1 s left"
     sending.note(event(None, 0, 8_000_000))
     assert sending.over
-
-
-@pytest.mark.parametrize(
-    ("n", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"),
-     (3_400_000_000, "3.4 GB"), (10**16, "10000.0 TB")],
-)  # fmt: skip
-def test_sizes_have_a_fitting_unit(n: int, text: str) -> None:
-    assert show_bytes(n) == text
-
-
-def test_never_all_before_the_end() -> None:
-    assert show_percent(999_999, 1_000_000) == "99 %" and show_percent(0, 0) == "100 %"
 
 
 def test_plain_lines_now_and_then_and_at_the_end() -> None:
@@ -69,8 +57,7 @@ def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[
     for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     now = [0.0]
-    view = LiveView(io.StringIO(), lambda: now[0])
-    try:
+    with contextlib.closing(LiveView(io.StringIO(), lambda: now[0])) as view:
         view.show_event(JOB)
         for s in range(11):
             now[0] = float(s)
@@ -82,8 +69,6 @@ def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[
         view.show_event(event(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
         assert "trainer/0" in _drawn(view, paper)
         return rows
-    finally:
-        view.close()
 
 
 def _drawn(view: LiveView, paper: Console) -> str:

@@ -93,13 +93,7 @@ def test_only_an_ended_record_gives_the_end() -> None:
     assert make_end(record) is None
     failure = {"what": "trainer/0", "node": 0, "code": 5, "text": "ended with 5", "signal": "", "log": "",
                "tail": [], "advice": ""}  # fmt: skip
-    over: Any = {
-        **record,
-        "code": 5,
-        "reason": "trainer/0 ended with 5",
-        "elapsed_s": 2.5,
-        "failure": failure,
-    }
+    over: Any = {**record, "code": 5, "reason": "it ended with 5", "elapsed_s": 2.5, "failure": failure}
     end = make_end(over)
     assert end is not None and (end["event"], end["time"], end["failure"]) == ("end", 102.5, failure)
     over["failure"] = {"what": 7}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ class Led:
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
-        self.say(b"".join(encode_control(wire.make_hello())))
+        self.say(encode(wire.make_hello()))
         if nodes == 1:
             self.until_told("prepare")
 
@@ -99,31 +99,28 @@ def led() -> Iterator[Led]:
         yield found
 
 
+EXITED: Message = {
+    "type": "exited", "key": "trainer/0", "code": 0, "signal": "", "asked": False, "oom": False, "written": 0,
+    "tail": [], "ahead": False,
+}  # fmt: skip
+TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"}
+FINISHED: Message = {"type": "finished", "killed": 0, "left": []}
+OTHERS = "trainer/1 belongs to another node"
+
+
+def encode(said: Mapping[str, Any] | str) -> bytes:
+    """Return the frame of a message, or of a text in its place."""
+    if isinstance(said, str):
+        return wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode()
+    return b"".join(encode_control(said))
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         ('{"type": "received", "bytes": Infinity}', "Infinity is not a number"),
         ('{"type": "exited", "key": "trainer/0", "written": 1e999}', "OverflowError"),
         ('{"type": "furnished"}', "KeyError"),
-    ],
-)
-def test_nonsense_loses_its_node(led: Led, said: str, why: str) -> None:
-    led.say(wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode())
-    led.loop.run(lambda: led.head.done)
-    assert led.head.code == codes.NODE_LOST
-    assert why in led.events("node")[-1]["text"]
-
-
-EXITED: Message = {
-    "type": "exited", "key": "trainer/0", "code": 0, "signal": "", "asked": False, "oom": False, "written": 0,
-    "tail": [], "ahead": False,
-}  # fmt: skip
-TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"}
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
         ({**PREPARED, "addrs": []}, "a node has at least one address"),
         ({**PREPARED, "addrs": ["127.0.0.1"] * 65}, "a node has at most 64 addresses"),
         ({**PREPARED, "addrs": ["a host"]}, "'a host' is not an address"),
@@ -133,45 +130,31 @@ TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"
         ({"type": "opened", "port": 65536}, "port can't be '65536'"),
         ({"type": "refused", "code": 0, "text": ""}, "code can't be '0'"),
         ({"type": "started", "key": "trainer/0", "pid": [7]}, "pid can't be '[7]'"),
+        *(({"type": kind, "python": "", "reached": []}, f"{kind!r} was not asked for")
+          for kind in ("bound", "shut", "furnished", "reached")),
+        ({**EXITED, "key": "trainer/1"}, OTHERS),
+        ({**TROUBLE, "key": "trainer/1"}, OTHERS),
+        ({"type": "progress", "key": "trainer/1", "state": "finished"}, OTHERS),
     ],
-)
-def test_node_with_impossible_values_is_lost_with_a_reason(led: Led, said: Message, why: str) -> None:
-    led.say(b"".join(encode_control(said)))
-    led.loop.run(lambda: led.head.done)
-    assert led.head.code == codes.NODE_LOST and why in led.events("node")[-1]["text"]
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        encode_output(Output(1, 0, b"not mine")),
-        *encode_control({**EXITED, "key": "trainer/1"}),
-        *encode_control({**TROUBLE, "key": "trainer/1"}),
-        *encode_control({"type": "progress", "key": "trainer/1", "state": "finished"}),
-    ],
-)
-def test_node_reports_only_its_own_processes(said: bytes) -> None:
-    with contextlib.closing(Led(nodes=2)) as led:
-        led.say(said)
+)  # fmt: skip
+def test_nonsense_loses_its_node_with_a_reason(said: Message | str, why: str) -> None:
+    with contextlib.closing(Led(nodes=2 if why == OTHERS else 1)) as led:
+        led.say(encode(said))
         led.loop.run(lambda: led.head.done)
-        assert "trainer/1 belongs to another node" in led.events("node")[-1]["text"]
+        assert led.head.code == codes.NODE_LOST and why in led.events("node")[-1]["text"]
+        waiting = {"process": "trainer/0", "node": 0, "state": "waiting"}
+        assert led.head.make_status()["processes"][0] == waiting  # has no value that events refuse
 
 
-@pytest.mark.parametrize("kind", ["bound", "shut", "furnished", "reached"])
-def test_answer_to_another_question_loses_its_node(led: Led, kind: str) -> None:
-    led.say(b"".join(encode_control({"type": kind, "python": "", "reached": []})))
-    led.loop.run(lambda: led.head.done)
-    assert f"{kind!r} was not asked for" in led.events("node")[-1]["text"]
-
-
-def test_status_has_no_value_that_events_refuse(led: Led) -> None:
-    led.say(b"".join(encode_control({"type": "started", "key": "trainer/0", "pid": {"a": 7}})))
-    led.loop.run(lambda: led.head.done)
-    assert led.head.make_status()["processes"] == [{"process": "trainer/0", "node": 0, "state": "waiting"}]
+def test_node_gives_only_output_of_its_own_processes() -> None:
+    with contextlib.closing(Led(nodes=2)) as led:
+        led.say(encode_output(Output(1, 0, b"not mine")))
+        led.loop.run(lambda: led.head.done)
+        assert OTHERS in led.events("node")[-1]["text"]
 
 
 def test_long_text_of_a_node_is_cut(led: Led) -> None:
-    led.say(b"".join(encode_control({**TROUBLE, "text": "x" * 100_000})))
+    led.say(encode({**TROUBLE, "text": "x" * 100_000}))
     led.loop.run(lambda: led.head.is_ending)
     assert max(len(e["why"]) for e in led.events("ending")) == MAX_LINE_CHARS
 
@@ -188,7 +171,7 @@ def test_events_for_an_observer_fit_a_message(led: Led) -> None:
 
 
 def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
-    led.say(b"".join(encode_control({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7})))
+    led.say(encode({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7}))
     (event,) = led.events("progress")
     assert event["batch"] == 7 and "pass" not in event
 
@@ -212,7 +195,7 @@ def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_output(piece))
         led.later(0.1)
-    led.say(b"".join(encode_control({**EXITED, "written": len(told) + 8})))
+    led.say(encode({**EXITED, "written": len(told) + 8}))
     assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
@@ -223,21 +206,21 @@ def test_failure_ahead_of_its_output_ends_the_job_and_the_output_follows(led: Le
     led.head._supervisor.note_start("trainer/0")
     told = b"yes\n" * 5_000
     failed = {**EXITED, "code": 3, "written": 2 * len(told)}
-    led.say(b"".join(encode_control({**failed, "ahead": True})))
+    led.say(encode({**failed, "ahead": True}))
     assert led.events("ending") and not led.events("process")
     led.say(encode_output(Output(0, 0, told)))
     led.later(0.1)
-    led.say(b"".join(encode_control(failed)))
+    led.say(encode(failed))
     assert len(led.events("line")) == 5_000
     assert [e["bytes"] for e in led.events("gap")] == [len(told)]
     assert [e["code"] for e in led.events("process")] == [3]
-    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    led.say(encode(FINISHED))
     assert led.head.done and led.head.code == 3
 
 
 def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     led.head._supervisor.note_start("trainer/0")
-    ahead = b"".join(encode_control({**EXITED, "code": 3, "ahead": True}))
+    ahead = encode({**EXITED, "code": 3, "ahead": True})
     led.say(ahead)
     led.say(ahead)
     assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
@@ -249,7 +232,7 @@ def test_an_answer_may_come_behind_much_output(led: Led) -> None:
         led.later(head.FINISH_LIMIT_S * 0.9)
         led.say(PIECE)
     led.later(head.FINISH_LIMIT_S * 0.9)
-    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    led.say(encode(FINISHED))
     assert led.head.done and not led.notes()
 
 

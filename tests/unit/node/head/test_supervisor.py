@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from pslaunch.node import codes
 from pslaunch.node.ending import Shutdown, Signal
-from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Finish, Member, Supervisor
+from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import JobFailure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S = 5.0
+TRAINERS = ("trainer/0", "trainer/1")
+TERMED = Exit(143, "SIGTERM", asked=True)  # after our own signal
 
 
 def job(pservers: int = 1, trainers: int = 2, server: str = "bundled", nodes: int = 1) -> Supervisor:
@@ -41,6 +43,11 @@ def train(supervisor: Supervisor, at_s: float) -> None:
         supervisor.note_exit(key, Exit(0), at_s)
 
 
+def end_rest(supervisor: Supervisor, at_s: float, how: Exit = TERMED) -> None:
+    for key in list(supervisor.alive):
+        supervisor.note_exit(key, how, at_s)
+
+
 def connect(supervisor: Supervisor) -> None:
     for key in supervisor.members:
         supervisor.note_progress(key, "connected")
@@ -56,8 +63,7 @@ def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     assert s.decide(10.0) == []
     assert s.find_due_s(10.0) == 10.0 + GRACE_S
     s.note_exit("pserver/0", Exit(0), 10.5)
-    assert s.decide(10.5) == [Finish()]
-    assert s.result is not None and s.result.code == 0 and s.result.failure is None
+    assert find_code(s, 10.5) == 0 and s.failure is None
 
 
 def test_a_trainer_that_never_connected_is_missed_by_those_that_did_in_either_order() -> None:
@@ -87,8 +93,7 @@ def test_a_reached_pserver_that_stays_gets_term_after_grace_and_kill_after_anoth
     assert s.decide(GRACE_S) == [Signal(("pserver/0",), TERM)]
     assert s.decide(2 * GRACE_S) == [Signal(("pserver/0",), KILL)]
     s.note_exit("pserver/0", Exit(137, "SIGKILL", asked=True), 2 * GRACE_S + 0.1)
-    assert s.decide(2 * GRACE_S + 0.1) == [Finish()]
-    assert s.result is not None and s.result.code == 0
+    assert find_code(s, 2 * GRACE_S + 0.1) == 0
 
 
 def test_pservers_that_nobody_reached_get_term_at_once() -> None:
@@ -96,10 +101,8 @@ def test_pservers_that_nobody_reached_get_term_at_once() -> None:
         s = job(pservers=2, trainers=1, server=server)
         s.note_exit("trainer/0", Exit(0), 3.0)
         assert s.decide(3.0) == [Signal(("pserver/0", "pserver/1"), TERM)]
-        for i in (0, 1):
-            s.note_exit(f"pserver/{i}", Exit(143, "SIGTERM", asked=True), 3.1)
-        assert s.decide(3.1) == [Finish()]
-        assert s.result is not None and s.result.code == 0
+        end_rest(s, 3.1)
+        assert find_code(s, 3.1) == 0
 
 
 def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
@@ -114,53 +117,45 @@ def test_only_the_unreached_of_several_pservers_get_term_at_once() -> None:
 def test_pservers_that_end_with_the_job_hear_it_once(server: str) -> None:
     s = job(server=server)
     s.stop(2, "interrupted", 1.0)
-    assert s.decide(1.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    s.note_exit("trainer/0", Exit(0, asked=True), 1.1)
-    s.note_exit("trainer/1", Exit(0, asked=True), 1.1)
+    assert s.decide(1.0) == [Signal(TRAINERS, TERM)]
+    for key in TRAINERS:
+        s.note_exit(key, Exit(0, asked=True), 1.1)
     assert s.decide(1.1) == [Signal(("pserver/0",), TERM)]
 
 
 def test_pservers_get_term_after_half_the_grace_even_if_trainers_stay() -> None:
     s = job()
     s.stop(signal.SIGINT, "interrupted", 0.0)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     assert s.decide(GRACE_S / 2) == [Signal(("pserver/0",), TERM)]
-    assert s.decide(GRACE_S) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(GRACE_S) == [Signal(("pserver/0", *TRAINERS), KILL)]
     assert s.decide(GRACE_S + 1.0) == []
-    assert s.decide(GRACE_S + 2.0) == [Finish()]  # nobody reported: the nodes clean up, the job is over
-    assert s.result is not None and s.result.code == codes.INT
-
-
-def test_a_second_request_kills_at_once() -> None:
-    s = job()
-    s.stop(signal.SIGINT, "interrupted", 0.0)
-    s.decide(0.0)
-    s.stop(signal.SIGINT, "interrupted", 0.5)
-    assert s.decide(0.5) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert find_code(s, GRACE_S + 2.0) == codes.INT  # nobody reported: the nodes clean up, the job is over
 
 
 def test_a_request_before_anything_was_started_ends_the_job() -> None:
     s = Supervisor({"trainer/0": Member("trainer", 0, "")}, GRACE_S, "none")
     s.stop(signal.SIGTERM, "asked", 0.0)
-    assert s.decide(0.0) == [Finish()]
-    assert s.result is not None and s.result.code == codes.TERM
+    assert find_code(s, 0.0) == codes.TERM
 
 
-def test_signal_after_a_request_that_is_none_is_the_first() -> None:
-    """As where a scheduler asks agents and launcher for the end of the job at once."""
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_second_request_kills_at_once_but_a_scheduler_is_no_first(scheduled: bool) -> None:
+    """A scheduler asks agents and launcher for the end of the job at once."""
     s = job()
-    s.stop(signal.SIGTERM, "Slurm asked for the end of the job", 0.0, codes.TERM)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    if scheduled:
+        s.stop(signal.SIGTERM, "Slurm asked for the end of the job", 0.0, codes.TERM)
+        assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     s.stop(signal.SIGTERM, "asked", 0.1)
-    assert s.decide(0.1) == []
+    assert s.decide(0.1) == ([] if scheduled else [Signal(TRAINERS, TERM)])
     s.stop(signal.SIGTERM, "asked", 0.2)
-    assert s.decide(0.2) == [Signal(("pserver/0", "trainer/0", "trainer/1"), KILL)]
+    assert s.decide(0.2) == [Signal(("pserver/0", *TRAINERS), KILL)]
 
 
 def test_request_may_set_the_code_of_the_job() -> None:
     s = job()
     s.stop(signal.SIGHUP, "the output can't be written", 0.0, codes.IO)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.decide(0.0) == [Signal(TRAINERS, TERM)]
     s.stop(signal.SIGINT, "interrupted", 0.5)
     assert find_code(s, GRACE_S + 2.0) == codes.IO
 
@@ -195,10 +190,8 @@ def test_a_pserver_that_ends_because_of_a_trainer_explains_the_trainers_that_mis
     saving.note_exit("trainer/0", Exit(codes.PEER), 1.0)
     assert saving.decide(1.9) == []
     assert saving.decide(2.0) == [Signal(("trainer/1",), TERM)]
-    saving.note_exit("pserver/0", Exit(codes.PEER, asked=True), 4.0)
-    saving.note_exit("trainer/1", Exit(143, "SIGTERM", asked=True), 4.0)
-    saving.decide(4.0)
-    assert saving.result is not None and saving.result.code == codes.PEER
+    end_rest(saving, 4.0, Exit(codes.PEER, asked=True))
+    assert find_code(saving, 4.0) == codes.PEER and saving.result is not None
     assert saving.result.reason == f"trainer/1 keeps others waiting: {why}"
 
 
@@ -212,13 +205,12 @@ def test_a_job_that_ends_already_needs_no_other_reason_to_end() -> None:
     for s, code in ((trained, codes.OK), (stopped, codes.INT), (failed, 3)):
         before = s.decide(2.0)
         s.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-        assert s.decide(2.0) == [] and KILL not in [a.number for a in before if isinstance(a, Signal)]
-        for key in list(s.alive):
-            s.note_exit(key, Exit(0, asked=True), 2.5)
+        assert s.decide(2.0) == [] and KILL not in [a.number for a in before]
+        end_rest(s, 2.5, Exit(0, asked=True))
         assert find_code(s, 2.5) == code
     running = job()
     running.stop(TERM, "mpirun is gone", 2.0, codes.NODE_LOST)
-    assert [a.number for a in running.decide(2.0) if isinstance(a, Signal)] == [TERM]
+    assert [a.number for a in running.decide(2.0)] == [TERM]
 
 
 def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
@@ -231,8 +223,7 @@ def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
                 s.note_progress("pserver/0", "connected")
             s.note_exit("trainer/1", Exit(code), 1.0)
             s.decide(2.5)
-            for key in list(s.alive):
-                s.note_exit(key, Exit(143, "SIGTERM", asked=True), 2.5)
+            end_rest(s, 2.5)
             s.decide(2.5)
             assert s.failure is not None and (s.failure.what, s.failure.advice) == ("trainer/1", advice)
 
@@ -242,24 +233,12 @@ def test_lost_node_outranks_a_failure_just_before() -> None:
     s.note_exit("trainer/0", Exit(1), 1.0)
     s.decide(1.0)
     s.note_lost_node(1, "n1", "the line was closed", 1.5)
-    s.note_exit("trainer/2", Exit(143, "SIGTERM", asked=True), 1.6)
-    s.note_exit("pserver/0", Exit(0, asked=True), 1.7)
-    assert Finish() in s.decide(1.7)
-    assert s.result is not None and s.result.code == codes.NODE_LOST
+    end_rest(s, 1.7)
+    assert find_code(s, 1.7) == codes.NODE_LOST
     late = job(nodes=3, trainers=3)
     late.note_exit("trainer/0", Exit(1), 1.0)
     late.note_lost_node(1, "n1", "the line was closed", 2.5)
     assert late.failure is not None and late.failure.code == 1
-
-
-def test_a_pserver_that_ends_early_is_a_failure_with_0_too() -> None:
-    s = job()
-    s.note_exit("pserver/0", Exit(0), 1.0)
-    assert s.failure is not None and s.failure.code == codes.PEER
-    assert "before the trainers" in s.failure.text
-    s = job(server="script")
-    s.note_exit("pserver/0", Exit(0), 1.0)
-    assert s.failure is not None and "--server bundled" in s.failure.advice
 
 
 def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
@@ -269,7 +248,7 @@ def test_a_pserver_may_end_once_all_trainers_have_finished_with_it() -> None:
     s.note_exit("pserver/0", Exit(0), 1.0)
     assert s.failure is None and s.decide(1.0) == []
     s.note_exit("trainer/0", Exit(0), 2.0)
-    assert s.decide(2.0) == [Finish()]
+    assert s.decide(2.0) == [] and s.result
 
 
 def test_a_connected_trainer_that_leaves_with_0_while_others_wait_is_a_failure() -> None:
@@ -297,33 +276,18 @@ def test_a_failed_save_counts_even_after_the_training() -> None:
     assert find_code(s, 1.5) == 0
 
 
-def test_kill_for_memory_is_reported() -> None:
-    s = job()
-    s.note_exit("trainer/0", Exit(137, "SIGKILL", oom=True), 1.0)
-    assert s.failure is not None and s.failure.code == 137 and "memory" in s.failure.text
-
-
 def test_trouble_with_a_start_ends_the_job() -> None:
     s = job()
-    s.note_not_started("trainer/1")
+    s.remove("trainer/1")
     s.note_failure(JobFailure("trainer/1", 0, 127, "can't be started"), 0.0)
     assert s.decide(0.0) == [Signal(("trainer/0",), TERM)]
-
-
-def test_a_log_that_can_not_be_written_ends_its_process_in_order_too() -> None:
-    s = job()
-    s.note_failure(JobFailure("pserver/0", 0, codes.IO, "can't be written"), 0.0)
-    assert s.decide(0.0) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    for key in ("trainer/0", "trainer/1"):
-        s.note_exit(key, Exit(143, "SIGTERM", asked=True), 0.1)
-    assert s.decide(0.1) == [Signal(("pserver/0",), TERM)]
 
 
 events = st.lists(
     st.tuples(
         st.sampled_from(["exit", "stop", "lost", "progress", "wait"]),
         st.integers(0, 5),
-        st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), Exit(143, "SIGTERM", asked=True)]),
+        st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), TERMED]),
         st.floats(0, 3),
     ),
     max_size=25,
@@ -348,8 +312,7 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
         elif kind == "progress":
             s.note_progress(keys[i], "connected")
         for action in s.decide(now):
-            if isinstance(action, Signal):
-                assert all(key in s.alive for key in action.keys)
+            assert all(key in s.alive for key in action.keys)
     s.stop(2, "asked", now)
     for _ in range(20):  # nobody reports anything any more: still it ends, within the bound
         if s.result:
@@ -388,12 +351,9 @@ def test_secondary_loss_waits_a_second_for_a_program_that_explains_it() -> None:
     assert s.decide(2.0) and s.why == "mpirun was lost: it ended with 1"
     s.note_exit("trainer/1", Exit(3), 2.5)
     assert s.failure == LOSS
-
-
-def test_loss_that_is_not_secondary_explains_the_failures_just_before() -> None:
     s = job()
     s.note_exit("trainer/1", Exit(3), 1.0)
-    s.note_loss(LOSS, 1.5, secondary=False)
+    s.note_loss(LOSS, 1.5, secondary=False)  # explains the failure just before
     assert s.failure == LOSS
 
 
@@ -403,33 +363,30 @@ def test_loss_after_training_is_no_failure() -> None:
         train(s, 10.0)
         s.note_loss(LOSS, 10.5, secondary=secondary)
         s.note_exit("pserver/0", Exit(0), 11.0)
-        assert s.decide(11.0) == [Finish()]
-        assert s.result is not None and s.result.code == 0
+        assert find_code(s, 11.0) == 0
+
+
+LACKS = "ModuleNotFoundError: No module named '{}'"
+OLD_PYTHON = ("Unknown option: -P", "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...")
 
 
 @pytest.mark.parametrize(
-    ("module", "remedy"),
+    ("key", "server", "how", "remedy", "code"),
     [
-        ("paddle", "import pslaunch.runtime as paddle"),
-        ("paddle.v2", "pslaunch.runtime"),
-        ("torch", "no torch"),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("paddle"),)), "import pslaunch.runtime as", 1),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("paddle.v2"),)), "pslaunch.runtime", 1),
+        ("trainer/0", "bundled", Exit(1, tail=(LACKS.format("torch"),)), "no torch", 1),
+        ("trainer/0", "bundled", Exit(137, "SIGKILL", oom=True), "reduce its use of memory", 137),
+        ("pserver/0", "bundled", Exit(2, tail=OLD_PYTHON), "needs Python 3.11 or later", codes.PREFLIGHT),
+        ("pserver/0", "script", Exit(1, tail=(LACKS.format("numpy"),)), "", 1),
+        ("pserver/0", "script", Exit(0), "--server bundled", codes.PEER),
+        ("pserver/0", "bundled", Exit(0), "", codes.PEER),  # before the trainers
     ],
 )
-def test_missing_module_is_explained(module: str, remedy: str) -> None:
-    s = job()
-    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
-    assert s.failure is not None and remedy in s.failure.advice
-
-
-def test_python_that_is_too_old_for_our_pservers_is_explained() -> None:
-    s = job()
-    said = (
-        "Unknown option: -P",
-        "usage: python3 [option] ... [-c cmd | -m mod | file | -] [arg] ...",
-    )
-    s.note_exit("pserver/0", Exit(2, tail=said), 1.0)
-    assert s.failure is not None and "needs Python 3.11 or later" in s.failure.advice
-    assert s.failure.code == codes.PREFLIGHT
+def test_failure_has_its_code_and_a_remedy(key: str, server: str, how: Exit, remedy: str, code: int) -> None:
+    s = job(server=server)
+    s.note_exit(key, how, 1.0)
+    assert s.failure is not None and s.failure.code == code and remedy in s.failure.advice
 
 
 @pytest.mark.parametrize("first", ["pserver/0", "trainer/1"])
@@ -437,7 +394,7 @@ def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(fi
     s = job()
     second = "pserver/0" if first == "trainer/1" else "trainer/1"
     for key in (first, second):
-        s.note_exit(key, Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
+        s.note_exit(key, Exit(1, tail=(LACKS.format("numpy"),)), 1.0)
     assert s.decide(1.0)
     assert s.failure is not None and "--install, which brings pslaunch, numpy" in s.failure.advice
     assert (s.failure.what, s.failure.code) == ("pserver/0", codes.PREFLIGHT)
@@ -446,14 +403,8 @@ def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(fi
 @pytest.mark.parametrize(("module", "wait_s"), [("torch", 0.0), ("numpy", LOOK_FURTHER_S)])
 def test_trainer_that_lacks_a_module_alone_keeps_its_code(module: str, wait_s: float) -> None:
     s = job()
-    s.note_exit("trainer/0", Exit(1, tail=(f"ModuleNotFoundError: No module named '{module}'",)), 1.0)
+    s.note_exit("trainer/0", Exit(1, tail=(LACKS.format(module),)), 1.0)
     if wait_s:  # a pserver may lack it too
         assert s.decide(1.0) == [] and s.find_due_s(1.0) == 1.0 + wait_s
     assert s.decide(1.0 + wait_s)
     assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", 1)
-
-
-def test_script_in_the_role_of_a_pserver_keeps_its_code() -> None:
-    s = job(server="script")
-    s.note_exit("pserver/0", Exit(1, tail=("ModuleNotFoundError: No module named 'numpy'",)), 1.0)
-    assert s.failure is not None and s.failure.code == 1
