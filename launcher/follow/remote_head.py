@@ -17,7 +17,7 @@ from ..node.job import Placed, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
-from ..node.link import Failure
+from ..node.link import JobFailure
 from ..node.logs import clean_all
 from ..node.loop import Loop
 from ..node.shapes import check_shape, is_code, is_failure_code, is_port
@@ -257,7 +257,7 @@ class RemoteHead:
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
         advice = make_lost_advice(self._job_id)
-        failure = Failure(self._name, 0, codes.NODE_LOST, text, advice=advice)._asdict()
+        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=advice)._asdict()
         end: Event = {"code": codes.NODE_LOST, "reason": f"{self._name} {text}"}
         self.lost = end["reason"]
         if self._stopped:  # later failures are not the reason of the end

@@ -178,6 +178,11 @@ class Hosts:
         """Of the nodes."""
         return self._claims[-1].subnet
 
+    def sent_bytes(self) -> int:
+        """Return the bytes that this machine has sent to the hosts so far, without those between hosts."""
+        bridge = self._claims[0].bridge
+        return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
+
     def ssh(self, host: str, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run `ssh HOST argv…` from this machine."""
         line = ["ssh", "-F", str(self.config), host, *argv]
