@@ -17,7 +17,6 @@ from ..node.dispatch.manifest import (
     LINK_ADVICE,
     MAX_NAMED,
     Entry,
-    Found,
     Hashes,
     Walked,
     add_hashes,
@@ -111,10 +110,10 @@ def list_package(
         hashes = (_LinkedHashes if name else Hashes)(_find_cache(there.root, environ, "hashes"))
         found = add_hashes(there, hashes)
         if name:
-            _check_problems(there.root, found.problems, "")
-            entries += add_extra(name, found.entries)
+            _check_problems(there.root, there.problems, "")
+            entries += add_extra(name, found)
         else:
-            entries += _select_own(package, found)
+            entries += _select_own(package, found, there.problems)
         certain &= all(hashes.get_used(make_key(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
@@ -139,11 +138,11 @@ def describe_heavy(folder: str, heavy: Mapping[str, int]) -> str:
     return f"{folder} is sent with {listed}; if the programs don't need it, a line in {IGNORE} leaves it out"
 
 
-def _select_own(package: Package, found: Found) -> list[Entry]:
+def _select_own(package: Package, found: list[Entry], problems: list[str]) -> list[Entry]:
     """Return the entries of the folder itself. Raises Refusal."""
-    _check_data_shards(package, found.entries)
-    entries = add_links(found.entries, package.links, package.link_label)
-    problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
+    _check_data_shards(package, found)
+    entries = add_links(found, package.links, package.link_label)
+    problems = [p for p in problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
     _check_problems(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
     return entries
@@ -205,7 +204,8 @@ def add_extra(name: str, entries: list[Entry]) -> list[Entry]:
 def list_sizes(package: Package) -> list[Entry]:
     """Return all entries to send, with empty hashes. Raises SpecError if something can't be sent."""
     try:
-        return _select_own(package, add_hashes(_walk(package), _EmptyHashes(os.devnull)))
+        walked = _walk(package)
+        return _select_own(package, add_hashes(walked, _EmptyHashes(os.devnull)), walked.problems)
     except Refusal as e:
         raise SpecError(str(e)) from None
 

@@ -15,6 +15,7 @@ import pytest
 from pslaunch.backends.lines import Line
 from pslaunch.follow.remote_head import SLOW_S, RemoteHead
 from pslaunch.node import codes
+from pslaunch.node.dispatch.sender import encode_numbers
 from pslaunch.node.head.events import MAX_EVENTS
 from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data, MessageLine
@@ -49,7 +50,7 @@ def test_a_line_that_ends_while_the_package_is_sent_keeps_nothing_open(tmp_path:
     head, line = both_ends(loop, supply=PackageFolder(loop, Package(str(tmp_path))), on_data=come.append)
     line.send({"type": "wants"})
     loop.run(lambda: head._package._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}})
+    line.send({"type": "lacks", "manifest": False, "files": encode_numbers([0]), "offsets": {}})
     loop.run(lambda: bool(come))
     assert tmp_path / "large" in open_below(tmp_path)
     (line if first == "head" else head).close()
@@ -67,10 +68,10 @@ def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
     head, line = both_ends(loop, supply=PackageFolder(loop, Package(str(tmp_path))))
     line.send({"type": "wants"})
     loop.run(lambda: head._package._sender is not None)
-    line.send({"type": "lacks", "manifest": False, "files": [7, 1], "offsets": {}})
+    line.send({"type": "lacks", "manifest": False, "files": encode_numbers([7]), "offsets": {}})
     loop.run(lambda: head.done)
     (event,) = head.list_events(0)[0]
-    assert head.code == codes.NODE_LOST and "1 files from number 7 on" in event["reason"]
+    assert head.code == codes.NODE_LOST and "more files than the 1 of the package" in event["reason"]
     assert event["reason"] == f"{event['failure']['what']} {event['failure']['text']}"  # the name once
     line.close()
     loop.close()

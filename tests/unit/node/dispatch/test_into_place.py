@@ -14,9 +14,10 @@ import pytest
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import into_place as place
 from pslaunch.node.dispatch.into_place import Store
-from pslaunch.node.dispatch.manifest import Entry, Hashes, add_hashes, encode, walk_folder
+from pslaunch.node.dispatch.manifest import Entry, encode
 from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
+from support.packages import list_source
 
 Tree = dict[str, Any]
 
@@ -60,9 +61,7 @@ def state(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def package(source: Path) -> list[Entry]:
-    found = add_hashes(walk_folder(str(source)), Hashes(str(source) + ".hashes"))
-    assert not found.problems
-    return found.entries
+    return list(list_source(source).entries)
 
 
 def dispatch(source: Path, workspace: Path) -> list[int]:

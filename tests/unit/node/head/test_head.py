@@ -56,7 +56,7 @@ class Led:
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
-        self.say(b"".join(encode_control(wire.make_hello())))
+        self.say(encode_control(wire.make_hello()))
         if nodes == 1:
             self.until_told("prepare")
 
@@ -108,7 +108,7 @@ def led() -> Iterator[Led]:
     ],
 )
 def test_nonsense_loses_its_node(led: Led, said: str, why: str) -> None:
-    led.say(wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode())
+    led.say(wire.HEADER.pack(len(said), wire.CONTROL) + said.encode())
     led.loop.run(lambda: led.head.done)
     assert led.head.code == codes.NODE_LOST
     assert why in led.events("node")[-1]["text"]
@@ -136,7 +136,7 @@ TROUBLE: Message = {"type": "trouble", "key": "", "code": 74, "text": "the disk"
     ],
 )
 def test_node_with_impossible_values_is_lost_with_a_reason(led: Led, said: Message, why: str) -> None:
-    led.say(b"".join(encode_control(said)))
+    led.say(encode_control(said))
     led.loop.run(lambda: led.head.done)
     assert led.head.code == codes.NODE_LOST and why in led.events("node")[-1]["text"]
 
@@ -145,9 +145,9 @@ def test_node_with_impossible_values_is_lost_with_a_reason(led: Led, said: Messa
     "said",
     [
         encode_output(Output(1, 0, b"not mine")),
-        *encode_control({**EXITED, "key": "trainer/1"}),
-        *encode_control({**TROUBLE, "key": "trainer/1"}),
-        *encode_control({"type": "progress", "key": "trainer/1", "state": "finished"}),
+        encode_control({**EXITED, "key": "trainer/1"}),
+        encode_control({**TROUBLE, "key": "trainer/1"}),
+        encode_control({"type": "progress", "key": "trainer/1", "state": "finished"}),
     ],
 )
 def test_node_reports_only_its_own_processes(said: bytes) -> None:
@@ -159,19 +159,19 @@ def test_node_reports_only_its_own_processes(said: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["bound", "shut", "furnished", "reached"])
 def test_answer_to_another_question_loses_its_node(led: Led, kind: str) -> None:
-    led.say(b"".join(encode_control({"type": kind, "python": "", "reached": []})))
+    led.say(encode_control({"type": kind, "python": "", "reached": []}))
     led.loop.run(lambda: led.head.done)
     assert f"{kind!r} was not asked for" in led.events("node")[-1]["text"]
 
 
 def test_status_has_no_value_that_events_refuse(led: Led) -> None:
-    led.say(b"".join(encode_control({"type": "started", "key": "trainer/0", "pid": {"a": 7}})))
+    led.say(encode_control({"type": "started", "key": "trainer/0", "pid": {"a": 7}}))
     led.loop.run(lambda: led.head.done)
     assert led.head.make_status()["processes"] == [{"process": "trainer/0", "node": 0, "state": "waiting"}]
 
 
 def test_long_text_of_a_node_is_cut(led: Led) -> None:
-    led.say(b"".join(encode_control({**TROUBLE, "text": "x" * 100_000})))
+    led.say(encode_control({**TROUBLE, "text": "x" * 100_000}))
     led.loop.run(lambda: led.head.is_ending)
     assert max(len(e["why"]) for e in led.events("ending")) == MAX_LINE_CHARS
 
@@ -188,7 +188,7 @@ def test_events_for_an_observer_fit_a_message(led: Led) -> None:
 
 
 def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
-    led.say(b"".join(encode_control({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7})))
+    led.say(encode_control({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7}))
     (event,) = led.events("progress")
     assert event["batch"] == 7 and "pass" not in event
 
@@ -212,7 +212,7 @@ def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_output(piece))
         led.later(0.1)
-    led.say(b"".join(encode_control({**EXITED, "written": len(told) + 8})))
+    led.say(encode_control({**EXITED, "written": len(told) + 8}))
     assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
@@ -223,21 +223,21 @@ def test_failure_ahead_of_its_output_ends_the_job_and_the_output_follows(led: Le
     led.head._supervisor.note_start("trainer/0")
     told = b"yes\n" * 5_000
     failed = {**EXITED, "code": 3, "written": 2 * len(told)}
-    led.say(b"".join(encode_control({**failed, "ahead": True})))
+    led.say(encode_control({**failed, "ahead": True}))
     assert led.events("ending") and not led.events("process")
     led.say(encode_output(Output(0, 0, told)))
     led.later(0.1)
-    led.say(b"".join(encode_control(failed)))
+    led.say(encode_control(failed))
     assert len(led.events("line")) == 5_000
     assert [e["bytes"] for e in led.events("gap")] == [len(told)]
     assert [e["code"] for e in led.events("process")] == [3]
-    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    led.say(encode_control({"type": "finished", "killed": 0, "left": []}))
     assert led.head.done and led.head.code == 3
 
 
 def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     led.head._supervisor.note_start("trainer/0")
-    ahead = b"".join(encode_control({**EXITED, "code": 3, "ahead": True}))
+    ahead = encode_control({**EXITED, "code": 3, "ahead": True})
     led.say(ahead)
     led.say(ahead)
     assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
@@ -249,7 +249,7 @@ def test_an_answer_may_come_behind_much_output(led: Led) -> None:
         led.later(head.FINISH_LIMIT_S * 0.9)
         led.say(PIECE)
     led.later(head.FINISH_LIMIT_S * 0.9)
-    led.say(b"".join(encode_control({"type": "finished", "killed": 0, "left": []})))
+    led.say(encode_control({"type": "finished", "killed": 0, "left": []}))
     assert led.head.done and not led.notes()
 
 
