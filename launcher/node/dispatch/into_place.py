@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from .manifest import Entry, Hashes, ManifestError, decode, make_key
+from .manifest import Entry, Hashes, ManifestError, decode
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 STAGED, JOURNAL, MANIFEST, HASHES = "staged", "journal", "manifest", "hashes"
@@ -29,10 +29,7 @@ class Tree:
         self._names: list[str] = []
         self._fds = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
 
-    def __enter__(self) -> Tree:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._cut(0)
         os.close(self._fds.pop())
 
@@ -77,7 +74,7 @@ class Store:
         os.makedirs(workspace, exist_ok=True)
         self.workspace = workspace
         self.path = os.path.dirname(find_staged(workspace))
-        with Tree(workspace) as tree:
+        with contextlib.closing(Tree(workspace)) as tree:
             outer = _enter(tree.open_folder(""), ".pslaunch", 0o755)
         self.fd = _enter(outer, "dispatch", 0o700)
         self.staged_fd = _enter(self.fd, STAGED, 0o700)
@@ -182,7 +179,6 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
     missing: set[str] = set()  # missing folders, or something else in their place
     have: dict[str, str] = {}
     others: list[Entry] = []  # with something of another kind, and no link, in their place
-    known = hashes.get_known
     for e in entries:
         path = f"{workspace}/{e.path}"
         st = _lstat(path) if not missing or e.path.rpartition("/")[0] not in missing else None
@@ -190,7 +186,7 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
             others.append(e)
         if e.kind == "f":
             is_sized = st is not None and stat.S_ISREG(st.st_mode) and st.st_size == e.size
-            if st and is_sized and (known(make_key(st)) or hashes.get_hash(path, st)) == e.content:
+            if st and is_sized and hashes.get_hash(path, st) == e.content:
                 have[e.content] = e.path
                 found.off |= st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns
             else:
@@ -292,9 +288,9 @@ def _carry_out(store: Store, entries: Sequence[Entry], kept: Collection[str] = (
 
 def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
     """Carry out the journal; any step may be done already."""
-    with Tree(store.workspace) as tree:
+    with contextlib.closing(Tree(store.workspace)) as tree:
         _remove(tree, old, {e.path: e.kind for e in entries})
-    with Tree(store.workspace) as tree:  # anew: folders may have been replaced
+    with contextlib.closing(Tree(store.workspace)) as tree:  # anew: folders may have been replaced
         staged = store.list_staged()
         names = {e.path: name for e, name in assign_stage_names(entries)} if staged else {}
         for e in entries:

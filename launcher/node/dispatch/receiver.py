@@ -63,9 +63,8 @@ class Receiver:
     ) -> None:
         """`tell` gets the progress at intervals, if anything is lacking.
 
-        `in_place`: the workspace is the folder itself; only the manifest is requested.
-
-        `mine`: selects this workspace's entries, if other nodes are filled from here too.
+        `in_place`: the workspace is the folder itself; only the manifest is requested. `mine`: selects this
+        workspace's entries, if other nodes are filled from here too.
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end

@@ -42,11 +42,8 @@ class Source:
     ) -> None:
         """`entries`: also as a manifest with the digest `known`; decoding it may take seconds.
 
-        `contents`: a folder of files that are not in `folder`, named by their hashes.
-
-        `extras`: top-level names that are folders elsewhere.
-
-        `count_ready`: returns the bytes of a file that can be read now.
+        `contents`: a folder of files that are not in `folder`, named by their hashes. `extras`: top-level
+        names that are folders elsewhere. `count_ready`: returns the bytes of a file that can be read now.
         """
         self.count_ready = count_ready
         self._folder, self._contents = folder, contents

@@ -135,12 +135,9 @@ class Staging:
         room = os.fstatvfs(self._store.fd)
         free = room.f_bavail * room.f_frsize
         if is_full or need > free:
-            text = (
-                f"the disk of {self._store.workspace} has {free:,} bytes free and the package needs {need:,}"
-            )
-            raise Refusal(
-                codes.IO, f"{text} more; the workspace is as it was. Make room, or give another folder"
-            )
+            where = self._store.workspace
+            text = f"the disk of {where} has {free:,} bytes free and the package needs {need:,} more"
+            raise Refusal(codes.IO, f"{text}; the workspace is as it was. Make room, or give another folder")
 
     # --- receiving ---
 
@@ -189,27 +186,20 @@ class Staging:
         self._hash = hash_rest(self._fd)
 
     def _end_file(self, e: Entry, want: Want) -> list[Want]:
-        """Verify a complete content; return it if it must be sent again."""
+        """Verify a complete content; return it if it must be sent again. Raises Refusal if it was already."""
         self._wanted.popleft()
         self._close_file()
-        if self._hash.hexdigest() != e.content:
-            os.unlink(e.content, dir_fd=self._store.staged_fd)
-            return self._want_again(e, want)
-        self._sure.add(e.content)
-        return []
-
-    def _want_again(self, e: Entry, want: Want) -> list[Want]:
-        """Return a content with a wrong hash, to be sent again. Raises Refusal if it was already.
-
-        The part of an earlier try was corrupt, or somebody changes what comes over the network.
-        """
+        if self._hash.hexdigest() == e.content:
+            self._sure.add(e.content)
+            return []
+        # The part of an earlier try was corrupt, or somebody changes what comes over the network.
+        os.unlink(e.content, dir_fd=self._store.staged_fd)
         if e.content in self._wanted_again:
             text = f"{e.path} has come twice with another content than was listed: it has changed since"
             raise Refusal(codes.IO, f"{text}, or is damaged on its way; start again")
         self._wanted_again.add(e.content)
-        again = Want(want.file, 0)
-        self._wanted.append(again)
-        return [again]
+        self._wanted.append(Want(want.file, 0))
+        return [self._wanted[-1]]
 
     def count_ready_bytes(self, e: Entry) -> int:
         """Return the bytes of a file that are here, verified or not; also called in another thread."""

@@ -357,15 +357,11 @@ class MessageLine(Generic[Sent]):
         elif isinstance(item, Data):
             self._on_data(item)
         else:
-            self._tell(item)
-
-    def _tell(self, message: Message) -> None:
-        """Pass a message on; raise WireError where a value in it is missing or wrong."""
-        try:
-            self._on_message(self._note("got", message))
-        except NONSENSE as e:
-            kind = str(message["type"])[:40]
-            raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
+            try:
+                self._on_message(self._note("got", item))
+            except NONSENSE as e:
+                kind = str(item["type"])[:40]
+                raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
 
     def _note(self, direction: str, message: Any) -> Any:
         if self.trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -33,34 +34,30 @@ class Nodes:
         near, far = socket.socketpair()
         self.ends: list[Exception | None] = []
         self.told: list[Any] = []
-        self.come, self.gone = 0, False
+        self.come = 0
         self.stop_after_bytes = 2 * SIZE
-        head, node = near.detach(), far.detach()
-        self.head = open_line(self.loop, head, self.heard)
-        self.node = open_line(self.loop, node, self.ordered, on_data=lambda piece: self.receiver.take(piece))
+        self.head = open_line(self.loop, near.detach(), self.heard)
+        self.node = open_line(self.loop, far.detach(), self.ordered, on_data=lambda p: self.receiver.take(p))
         self.receiver = Receiver(
             self.loop, str(workspace), say=self.node.send, end=self.ends.append, tell=self.told.append
         )
         self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
         self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
-        self.port = self.serving.port
         self.fetching: Fetching | None = None
         self.secret = secret
         self.aside = Aside(self.loop)
-        failed = self.ends.append
-        self.sender = Sender(self.aside, source, self.head, fail=failed)
+        self.sender = Sender(self.aside, source, self.head, fail=self.ends.append)
 
     def count(self, piece: Data) -> None:
         self.come += len(piece.data)
         if self.come > self.stop_after_bytes:
             self.stop_after_bytes = 2 * SIZE
-            self.gone = True
             self.serving.close()
         self.take(piece)
 
     def heard(self, m: Any) -> None:
         if m["type"] == "lacks" and not m["alone"]:
-            self.head.send({"type": "fetch", "port": self.port})
+            self.head.send({"type": "fetch", "port": self.serving.port})
         else:
             self.sender.obey(m, self.ends.append)
 
@@ -71,8 +68,7 @@ class Nodes:
             self.fetching = Fetching(self.loop, self.receiver, ["127.0.0.1"], m["port"], self.secret)
 
     def close(self) -> None:
-        if not self.gone:
-            self.serving.close()
+        self.serving.close()
         if self.fetching:
             self.fetching.close()
         self.aside.close()
@@ -92,9 +88,8 @@ def source(tmp_path: Path) -> Source:
 
 @pytest.fixture(params=[SECRET, b"x" * 32], ids=["secret", "wrong"])
 def nodes(source: Source, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    made = Nodes(source, tmp_path / "ws", request.param)
-    yield made
-    made.close()
+    with contextlib.closing(Nodes(source, tmp_path / "ws", request.param)) as made:
+        yield made
 
 
 def whole(source: Source, workspace: Path) -> bool:
