@@ -12,9 +12,9 @@ from pslaunch.node.loop import Loop, ignore
 def open_line(
     loop: Loop,
     fd: int,
-    on_message: Callable[[Any], object] = ignore,
+    on_message: Callable[[Any], None] = ignore,
     *,
-    on_lost: Callable[[str], object] = ignore,
+    on_lost: Callable[[str], None] = ignore,
     lost_after_s: float = 30,
     **more: Any,
 ) -> MessageLine[Any]:

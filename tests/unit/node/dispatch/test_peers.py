@@ -37,7 +37,7 @@ class Nodes:
         self.come = 0
         self.stop_after_bytes = 2 * SIZE
         self.head = open_line(self.loop, near.detach(), self.heard)
-        self.node = open_line(self.loop, far.detach(), self.ordered, on_data=lambda p: self.receiver.take(p))
+        self.node = open_line(self.loop, far.detach(), self.ordered, on_data=self.count)
         self.receiver = Receiver(
             self.loop, str(workspace), say=self.node.send, end=self.ends.append, tell=self.told.append
         )
