@@ -29,11 +29,10 @@ SIZE = 20 * MB
 class Node:
     """A node's part, with a line to the head; orders to fetch are held back."""
 
-    def __init__(self, loop: Loop, workspace: Path, fd: int) -> None:
-        self.workspace = workspace
+    def __init__(self, loop: Loop, workspace: Path, fd: int, fetches: list[tuple[Node, Any]]) -> None:
+        self.workspace, self.fetches = workspace, fetches
         self.refused: list[Exception] = []
         self.come = 0  # bytes from the head
-        self.fetch: Any = None  # the order
         self.line = open_line(loop, fd, self.obey, lost_after_s=60, on_data=self.take)
         self.filling = Filling(
             loop, str(workspace), SECRET, say=self.line.send, answer=lambda work: work(),
@@ -42,7 +41,7 @@ class Node:
 
     def obey(self, m: Any) -> None:
         if m["type"] == "fetch":
-            self.fetch = m
+            self.fetches.append((self, m))
         elif m["type"] != "hello":
             getattr(self.filling, f"order_{m['type']}")(m)
 
@@ -73,12 +72,13 @@ class Chain(QuietDesk):
         self.placed = job_on(self.folder, count)
         self.links: dict[int, Link] = {}
         self.nodes: list[Node] = []
+        self.fetches: list[tuple[Node, Any]] = []  # in order: each from an earlier one, or the first node
         self.source = list_source(self.folder)
         for place in self.placed.nodes:
             near, far = (s.detach() for s in socket.socketpair())
             self.links[place.id] = Link(place, self.listen(near, place.id), lambda: "")
             self.links[place.id].addrs = ["127.0.0.1"]
-            self.nodes.append(Node(self.loop, tmp_path / f"ws{place.id}", far))
+            self.nodes.append(Node(self.loop, tmp_path / f"ws{place.id}", far, self.fetches))
         self.dispatch = Dispatch(self.loop, self, self)
 
     def listen(self, fd: int, node: int) -> MessageLine[Any]:
@@ -118,16 +118,16 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 def test_content_damaged_on_a_disk_of_the_chain_never_counts(chain: Chain) -> None:
     """But on that disk itself, where nobody reads it again."""
     chain.dispatch.begin(lambda: chain.over.append(True))
-    chain.until(lambda: sum(node.fetch is not None for node in chain.nodes) == 3)
-    second, *others = (node for node in chain.nodes if node.fetch)
-    second.filling.order_fetch(second.fetch)
+    chain.until(lambda: len(chain.fetches) == 3)
+    (second, m), *others = chain.fetches
+    second.filling.order_fetch(m)
     chain.until(lambda: second.received > SIZE // 4)
     assert second.received < SIZE
     second.damage()
-    for node in others:
-        node.filling.order_fetch(node.fetch)
+    for node, m in others:
+        node.filling.order_fetch(m)
     chain.until(lambda: bool(chain.over))
-    assert others[0].come > SIZE // 2  # from the head, as its source's content was wrong
+    assert others[0][0].come > SIZE // 2  # from the head, as its source's content was wrong
     content = (chain.folder / "b").read_bytes()
     for node in chain.nodes:
         assert (node is second) == ((node.workspace / "b").read_bytes() != content)
