@@ -59,8 +59,7 @@ class Dial(NamedTuple):
     def encode(self, node: Node, *, sealed: bool = False) -> bytes:
         """Return the frame by which the agent of a node gets it; `sealed`: over TCP."""
         message: DialMsg = {"type": "dial", "addrs": self.addrs, "port": self.port, "node": node.id}
-        (frame,) = encode_control(message if sealed else {**message, "secret": self.secret})
-        return frame
+        return encode_control(message if sealed else {**message, "secret": self.secret})
 
 
 class Ended(NamedTuple):

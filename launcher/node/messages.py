@@ -82,9 +82,9 @@ WantsMsg = TypedDict("WantsMsg", {"type": Literal["wants"]})
 NoPackageMsg = TypedDict("NoPackageMsg", {"type": Literal["no_package"], "code": int, "text": str})
 # -> The digest and length of the manifest.
 DispatchMsg = TypedDict("DispatchMsg", {"type": Literal["dispatch"], "digest": str, "bytes": int})
-# <- Missing parts. files: counts of skipped, wanted, skipped ... files; alone: no other node has it.
+# <- Missing parts. files: a bit for each entry, base64; alone: no other node has it.
 LacksMsg = TypedDict("LacksMsg", {
-    "type": Literal["lacks"], "manifest": bool, "files": list[int], "offsets": dict[str, int], "alone": bool,
+    "type": Literal["lacks"], "manifest": bool, "files": str, "offsets": dict[str, int], "alone": bool,
 })
 # <- Bytes written, so as many more may be sent; progress; all is in place.
 ReceivedMsg = TypedDict("ReceivedMsg", {"type": Literal["received"], "bytes": int})

@@ -18,7 +18,6 @@ from ..node.dispatch.manifest import (
     LINK_ADVICE,
     MAX_NAMED,
     Entry,
-    Found,
     Hashes,
     Walked,
     add_hashes,
@@ -102,11 +101,11 @@ def list_package(
         hashes = (_LinkedHashes if name else Hashes)(_find_cache(there.root, environ, "hashes"))
         found = add_hashes(there, hashes)
         if name:
-            _check_problems(there.root, found.problems, "")
+            _check_problems(there.root, there.problems, "")
             entries.append(Entry(name, "d", 0o755, 0, 0, ""))
-            entries += [e._replace(path=f"{name}/{e.path}") for e in found.entries]
+            entries += [e._replace(path=f"{name}/{e.path}") for e in found]
         else:
-            entries += _select_own(package, found)
+            entries += _select_own(package, found, there.problems)
         certain &= all(hashes.get_used(make_key(st)) for _, st in there.files)
         hashes.save()
     source = Source(package.folder, sorted(entries), extras=package.extras)
@@ -140,11 +139,11 @@ def _remark_heavy(walked: Walked, warn: Callable[[str], object]) -> None:
         )
 
 
-def _select_own(package: Package, found: Found) -> list[Entry]:
+def _select_own(package: Package, found: list[Entry], problems: list[str]) -> list[Entry]:
     """Return the entries of the folder itself. Raises Refusal."""
-    _check_data_shards(package, found.entries)
-    entries = _add_links(found.entries, package.links, package.link_label)
-    problems = [p for p in found.problems if p.partition(" is ")[0] not in package.links]
+    _check_data_shards(package, found)
+    entries = _add_links(found, package.links, package.link_label)
+    problems = [p for p in problems if p.partition(" is ")[0] not in package.links]
     advice = f" ({LINK_ADVICE})" if any("leads out" in p for p in problems) else ""
     _check_problems(package.folder, problems, f"{advice}; {IGNORE} leaves things out")
     return entries
@@ -184,7 +183,8 @@ def _check_data_shards(package: Package, entries: list[Entry]) -> None:
 def list_sizes(package: Package) -> list[Entry]:
     """Return all entries to send, with empty hashes. Raises SpecError if something can't be sent."""
     try:
-        return _select_own(package, add_hashes(_walk(package), _EmptyHashes(os.devnull)))
+        walked = _walk(package)
+        return _select_own(package, add_hashes(walked, _EmptyHashes(os.devnull)), walked.problems)
     except Refusal as e:
         raise SpecError(str(e)) from None
 

@@ -91,7 +91,7 @@ OF_CHECKED = st.tuples(
 
 
 def sent(messages: list[Message]) -> bytes:
-    return b"".join(b"".join(encode_control(m)) for m in (wire.make_hello(), *messages))
+    return b"".join(encode_control(m) for m in (wire.make_hello(), *messages))
 
 
 @settings(max_examples=100, deadline=None)

@@ -158,7 +158,7 @@ def tapped_job(workspace: Path) -> Iterator[tuple[Job, Tap, Control]]:
         tap = stack.enter_context(contextlib.closing(Tap((dial["addrs"][0], dial["port"]))))
         host, port = tap.endpoint
         with os.fdopen(told, "wb") as file:
-            file.writelines(wire.encode_control({**dial, "addrs": [host], "port": port}))
+            file.write(wire.encode_control({**dial, "addrs": [host], "port": port}))
         held.tell()
         yield job, tap, ctl
 

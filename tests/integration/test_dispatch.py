@@ -149,11 +149,11 @@ def test_bytes_received_before_a_cut_are_not_sent_again(workspace: Path) -> None
     dispatch = place.workspaces(workspace)[1] / ".pslaunch/dispatch"
     options = ("--server_num=0", "--worker_num=2")
     with running(place, workspace, *options, *QUICK) as job:
-        poll_until(lambda: list(dispatch.glob("staged/*.part")), describe=lambda: "nothing has come yet")
+        poll_until(lambda: list(dispatch.glob("staged/*")), describe=lambda: "nothing has come yet")
         job.launcher.proc.send_signal(signal.SIGKILL)
         job.launcher.wait()
     until_nothing_runs(3 + 1 + 2)
-    (part,) = dispatch.glob("staged/*.part")
+    (part,) = dispatch.glob("staged/*")
     assert not (dispatch.parents[1] / "data").exists()
     come = part.stat().st_size
     job = succeeded(place, workspace, *options)

@@ -18,7 +18,7 @@ from pslaunch.check.findings import Seen
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
-from pslaunch.node.line.wire import HEADER, HEARTBEAT
+from pslaunch.node.line.wire import BEAT
 from pslaunch.node.loop import Loop
 from support import leaks
 from support.jobs import parent_of, until_nothing_runs
@@ -27,7 +27,6 @@ from support.process import poll_until, started
 LIMITS = Limits(
     grace_s=1.0, lost_after_s=20.0, stall_after_s=60.0, stall_timeout_s=None, trainer_timeout_s=60.0
 )
-BEAT = HEADER.pack(0, HEARTBEAT, 0)
 
 
 def question(_node: int) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 from pslaunch.node import job
 from pslaunch.node.dispatch.archive import pack_archive
+from pslaunch.node.dispatch.manifest import Hashes, add_hashes, walk_folder
+from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.ship.package import list_package
 
@@ -24,6 +27,11 @@ def fill_package(folder: Path, packed_bytes: int) -> None:
             return
         size += missing
     raise AssertionError(f"no package of {packed_bytes} bytes")
+
+
+def list_source(folder: Path) -> Source:
+    """Return a folder as the source of a dispatch, with no cache of hashes."""
+    return Source(str(folder), add_hashes(walk_folder(str(folder)), Hashes(os.devnull)))
 
 
 def job_on(folder: Path, nodes: int, *shards: str) -> job.Placed:

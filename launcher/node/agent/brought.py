@@ -48,7 +48,7 @@ def keep(
         "host": host, "own": reach.list_candidates(""), "trainers": pack_ranks(ranks), "of": of,
     }  # fmt: skip
     read_fd, write_fd = os.pipe()
-    os.write(write_fd, b"".join(wire.encode_control(dial)))
+    os.write(write_fd, wire.encode_control(dial))
     os.close(write_fd)
     os.dup2(read_fd, 0)
     os.close(read_fd)

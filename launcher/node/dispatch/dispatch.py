@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Protocol
 from pslaunch.runtime.shared.env import TRAINER
 
 from .. import codes, job
-from ..line.wire import NONSENSE
 from ..link import JobFailure
 from ..listing import show_few
 from ..loop import Aside, Loop
 from ..shapes import check_shape, is_count, is_port
 from .data_shards import DataShards
-from .manifest import MAX_NAMED
-from .routes import PASS_ON_BYTES, Fetch, Routes, Send
+from .manifest import MAX_NAMED, Want
+from .routes import PASS_ON_BYTES, Routes
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..link import Desk, Link
     from ..messages import DispatchedMsg, FillingMsg, LacksMsg, ReceivedMsg, ServingMsg
     from .manifest import Entry
-    from .routes import Order
 
     # From all entries to those of each node.
     Parts = Callable[[Sequence[Entry]], Callable[[int], list[Entry]]]
@@ -54,8 +52,8 @@ class Dispatch:
         self._unfilled: set[int] = set()
         self._began_s = 0.0
         self._passed_on = False  # nodes pass the package on to each other
-        self._sources = Routes()
-        self._requests: dict[int, LacksMsg] = {}  # of nodes that wait for a source
+        self._sources = Routes(self._send_requested, self._order_serve, self._order_fetch)
+        self._requests: dict[int, list[Want]] = {}  # of nodes that wait for a source
 
     def has_to_fill(self, node: job.Node) -> bool:
         """Check if this node gets the package from us or from another node."""
@@ -76,7 +74,6 @@ class Dispatch:
         links = [self._desk.links[node] for node in wanting]
         mine = split_by_node(self._desk.placed, first)
         self._then, self._began_s = then, self._loop.now()
-        self._unfilled = {link.node.id for link in links}
         supply.get(
             lambda source: self._send(source, links, mine),
             self._fail,
@@ -101,6 +98,7 @@ class Dispatch:
     def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
         self._aside = Aside(self._loop)
         self._passed_on = mine is None and len(links) > 1
+        self._unfilled = {link.node.id for link in links}
         part = mine(source.entries) if mine else None
         for link in links:
             if not link.gone and not self._desk.is_ending:
@@ -114,62 +112,59 @@ class Dispatch:
 
     def on_lacks(self, link: Link, m: LacksMsg) -> None:
         """Send what a node requests, or let another node send it."""
-        if sender := self._senders.get(link.node.id):
-            sender.call_when_read(m, lambda: self._answer_lacks(link, m))
-        else:
-            self._answer_lacks(link, m)
+        sender, node = self._senders[link.node.id], link.node.id
 
-    def _answer_lacks(self, link: Link, m: LacksMsg) -> None:
-        try:
-            sender = self._senders[link.node.id]
+        def answer(wants: list[Want]) -> None:
             # A node to which we send may ask again, if the rest of an earlier try is corrupt: we send it too.
-            ours, missing = m["alone"] or sender.total_bytes > 0, sender.count_bytes(m)
+            ours, missing = m["alone"] or sender.total_bytes > 0, sender.count_bytes(wants)
             if self._passed_on and not ours and missing >= PASS_ON_BYTES:
-                self._requests[link.node.id] = m
-                self._obey(self._sources.want(link.node.id, missing))
+                self._requests[node] = wants
+                self._sources.want(node, missing)
             else:
-                sender.send_lacking(m)
-                self._obey(self._sources.take_from_head(link.node.id, missing))
-        except NONSENSE as e:
+                sender.send(wants)
+                self._sources.take_from_head(node, missing)
+
+        def refuse(e: Exception) -> None:
             self._desk.fail(link.make_failure(codes.NODE_LOST, f"asks for {e}"))
 
-    def _obey(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            link = self._desk.links[order.node]
-            if isinstance(order, Send):
-                self._senders[order.node].send_lacking(self._requests.pop(order.node))
-            elif isinstance(order, Fetch):
-                del self._requests[order.node]
-                addrs = self._desk.links[order.server].addrs
-                link.line.send({"type": "fetch", "addrs": addrs, "port": order.port})
-            else:
-                link.line.send({"type": "serve", "addr": link.node.addr})
+        sender.read_request(m, answer, refuse)
+
+    def _send_requested(self, node: int) -> None:
+        self._senders[node].send(self._requests.pop(node))
+
+    def _order_serve(self, node: int) -> None:
+        link = self._desk.links[node]
+        link.line.send({"type": "serve", "addr": link.node.addr})
+
+    def _order_fetch(self, node: int, server: int, port: int) -> None:
+        del self._requests[node]
+        addrs = self._desk.links[server].addrs
+        self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
 
     def on_serving(self, link: Link, m: ServingMsg) -> None:
         """Use a node that has the package and listens."""
         check_shape(m["port"], is_port, "port")
-        self._obey(self._sources.note_serving(link.node.id, m["port"]))
+        self._sources.note_serving(link.node.id, m["port"])
 
     def on_filling(self, link: Link, m: FillingMsg) -> None:
         """Report the progress of a node, from any source."""
         node = link.node.id
         check_shape(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
         self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
-        state = "waiting" if self._sources.is_waiting(node) else str(m["state"])
-        source = self._sources.get_server(node)
+        state = "waiting" if node in self._sources.wanting else str(m["state"])
+        source = self._sources.servers.get(node)
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
     def on_received(self, link: Link, m: ReceivedMsg) -> None:
         """Let the sender to a node send as much more as the node has written."""
-        if link.node.id in self._senders:
-            self._senders[link.node.id].grant(m)
+        self._senders[link.node.id].grant(m)
 
     def on_dispatched(self, link: Link, _m: DispatchedMsg) -> None:
         """Count a node as filled; end if it was the last."""
-        if link.node.id not in self._unfilled or link.node.id not in self._senders:
+        if link.node.id not in self._unfilled:
             raise ValueError("nothing was dispatched to it")
         self._unfilled.remove(link.node.id)
-        self._obey(self._sources.note_filled(link.node.id))
+        self._sources.note_filled(link.node.id)
         self._end_if_filled()
 
     def _end_if_filled(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from .. import codes, job
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Loop
-from .into_place import STAGED, read_entries
+from .into_place import find_staged, read_entries
 from .receiver import Receiver
 from .sender import Source
 
@@ -40,8 +39,7 @@ class FromLauncher:
             entries = receiver.entries
             if not entries and first.dispatched:  # the fast path found everything here
                 entries = read_entries(first.workspace)
-            others = os.path.join(first.workspace, ".pslaunch", "dispatch", STAGED)
-            source = Source(first.workspace, entries, others)
+            source = Source(first.workspace, entries, find_staged(first.workspace))
             if source.digest != receiver.digest:
                 raise Refusal(codes.IO, f"{first.workspace} was changed while it was read: start again")
             return source

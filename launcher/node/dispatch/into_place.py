@@ -12,9 +12,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from .manifest import Entry, Hashes, ManifestError, decode, make_key
+from .manifest import Entry, Hashes, ManifestError, decode
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 STAGED, JOURNAL, MANIFEST, HASHES = "staged", "journal", "manifest", "hashes"
@@ -29,10 +29,7 @@ class Tree:
         self._names: list[str] = []
         self._fds = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
 
-    def __enter__(self) -> Tree:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._cut(0)
         os.close(self._fds.pop())
 
@@ -64,6 +61,11 @@ class Tree:
             os.close(self._fds.pop())
 
 
+def find_staged(workspace: str) -> str:
+    """Return the folder of contents that are not in their places."""
+    return os.path.join(workspace, ".pslaunch", "dispatch", STAGED)
+
+
 class Store:
     """The folder `.pslaunch/dispatch/` of a workspace, open."""
 
@@ -71,8 +73,8 @@ class Store:
         """Makes missing folders, the workspace too."""
         os.makedirs(workspace, exist_ok=True)
         self.workspace = workspace
-        self.path = os.path.join(workspace, ".pslaunch", "dispatch")
-        with Tree(workspace) as tree:
+        self.path = os.path.dirname(find_staged(workspace))
+        with contextlib.closing(Tree(workspace)) as tree:
             outer = _enter(tree.open_folder(""), ".pslaunch", 0o755)
         self.fd = _enter(outer, "dispatch", 0o700)
         self.staged_fd = _enter(self.fd, STAGED, 0o700)
@@ -105,17 +107,8 @@ class Store:
             f.write(data)
             if sync:
                 f.flush()
-                os.fsync(f.fileno())
+                os.fsync(fd)
         os.rename("new", name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-
-    def open_journal(self, manifest: bytes) -> None:
-        """Commit to `manifest`: from here on `finish` completes the change."""
-        os.fsync(self.staged_fd)
-        self.write(JOURNAL, manifest, sync=True)
-
-    def close_journal(self) -> None:
-        """Make the journal the manifest, with all in place."""
-        os.rename(JOURNAL, MANIFEST, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def list_staged(self) -> set[str]:
         return set(os.listdir(self.staged_fd))
@@ -124,16 +117,13 @@ class Store:
         """Open a staged file for reading. Raises OSError."""
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.staged_fd)
 
-    def get_staged_size(self, name: str) -> int:
-        """Return the size of a staged file, -1 if there is none."""
-        try:
-            st = os.stat(name, dir_fd=self.staged_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return -1
-        return st.st_size if stat.S_ISREG(st.st_mode) else -1
+    def create_staged(self, name: str) -> int:
+        """Open a staged file for writing too, which may be there. Raises OSError."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self.staged_fd)
 
     def clear(self, kept: Collection[str] = ()) -> None:
-        """Remove all staged files but those that other nodes get from here."""
+        """Remove all other staged files."""
         for name in self.list_staged():
             if name not in kept:
                 os.unlink(name, dir_fd=self.staged_fd)
@@ -148,24 +138,15 @@ def _enter(fd: int, name: str, mode: int) -> int:
 
 def finish(workspace: str) -> None:
     """Carry out a journal, if there is one. Raises OSError, or ManifestError if it is damaged."""
-    store = Store(workspace)
-    try:
-        data = store.read(JOURNAL)
-        if data:
-            _move(store, store.read_entries(MANIFEST), decode(data))
-            store.close_journal()
-            store.clear()
-    finally:
-        store.close()
+    with contextlib.closing(Store(workspace)) as store:
+        if data := store.read(JOURNAL):
+            _carry_out(store, decode(data))
 
 
 def read_entries(workspace: str) -> list[Entry]:
     """Return the entries of the last dispatch into a workspace. Raises OSError."""
-    store = Store(workspace)
-    try:
+    with contextlib.closing(Store(workspace)) as store:
         return store.read_entries(MANIFEST)
-    finally:
-        store.close()
 
 
 def assign_stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
@@ -185,7 +166,7 @@ class Survey:
     """Differences between a workspace and a manifest."""
 
     def __init__(self) -> None:
-        self.lacking: list[int] = []  # indices of entries with missing content
+        self.lacking: list[Entry] = []  # with missing content
         self.off = False  # a folder, link, mode or time differs
         self.intact: dict[str, str] = {}  # paths of contents that some file lacks, by hash
         self.unfit: list[str] = []  # folders that can't be filled, with reasons
@@ -197,23 +178,19 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
     found = Survey()
     missing: set[str] = set()  # missing folders, or something else in their place
     have: dict[str, str] = {}
-    others: list[Entry] = []  # with something of another kind in their place
-    known = hashes.get_known
-    for i, e in enumerate(entries):
+    others: list[Entry] = []  # with something of another kind, and no link, in their place
+    for e in entries:
         path = f"{workspace}/{e.path}"
         st = _lstat(path) if not missing or e.path.rpartition("/")[0] not in missing else None
-        if st and stat.S_IFMT(st.st_mode) != _KINDS[e.kind]:
+        if st and stat.S_IFMT(st.st_mode) not in (_KINDS[e.kind], stat.S_IFLNK):
             others.append(e)
         if e.kind == "f":
-            if not st or st.st_size != e.size or not stat.S_ISREG(st.st_mode):
-                found.lacking.append(i)
-                continue
-            content = known(make_key(st)) or hashes.get_hash(path, st)
-            if content != e.content:
-                found.lacking.append(i)
-            else:
-                have[content] = e.path
+            is_sized = st is not None and stat.S_ISREG(st.st_mode) and st.st_size == e.size
+            if st and is_sized and hashes.get_hash(path, st) == e.content:
+                have[e.content] = e.path
                 found.off |= st.st_mode & 0o777 != e.mode or st.st_mtime_ns != e.mtime_ns
+            else:
+                found.lacking.append(e)
         elif e.kind == "d":
             if not st or not stat.S_ISDIR(st.st_mode):
                 missing.add(e.path)
@@ -222,8 +199,9 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
             found.off |= not st or not stat.S_ISLNK(st.st_mode) or os.readlink(path) != e.content
     if found.lacking or found.off:
         _search_copies(workspace, entries, old, hashes, found, have)
-        found.conflicts = _find_conflicts(workspace, others, old)
-        folders = {entries[i].path.rpartition("/")[0] for i in found.lacking}
+        put = {e.path: e for e in old} if others else {}
+        found.conflicts = [path for e in others for path in _find_strangers(workspace, e.path, put)]
+        folders = {e.path.rpartition("/")[0] for e in found.lacking}
         found.unfit = _find_unfit(workspace, sorted(folders))
     return found
 
@@ -245,7 +223,7 @@ def _search_copies(
 ) -> None:
     """Find contents that were only moved or copied."""
     kinds = {e.path: e.kind for e in entries}
-    wanted = {entries[i].content for i in found.lacking}
+    wanted = {e.content for e in found.lacking}
     for e in old:
         if e.kind == "f" and e.content in wanted and e.content not in have and e.path not in kinds:
             path = f"{workspace}/{e.path}"
@@ -255,23 +233,6 @@ def _search_copies(
                 if same_size and hashes.get_hash(path, st) == e.content:
                     have[e.content] = e.path
     found.intact = {content: have[content] for content in wanted if content in have}
-
-
-def _find_conflicts(workspace: str, others: Sequence[Entry], old: Sequence[Entry]) -> list[str]:
-    """Return programs' files in place of entries of another kind."""
-    put = {e.path: e for e in old} if others else {}
-    conflicts: list[str] = []
-    for e in others:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            mode = os.lstat(f"{workspace}/{e.path}").st_mode
-            if e.kind == "d" and stat.S_ISREG(mode) and e.path not in put:
-                conflicts.append(e.path)
-            elif e.kind != "d" and stat.S_ISDIR(mode):
-                conflicts += _find_strangers(workspace, e.path, put)
-            elif e.kind in "lm" and stat.S_ISREG(mode):
-                st = os.lstat(f"{workspace}/{e.path}")
-                conflicts += [] if e.path in put and _is_as_put(st, put[e.path]) else [e.path]
-    return conflicts
 
 
 def _find_unfit(workspace: str, folders: Iterable[str]) -> list[str]:
@@ -292,24 +253,20 @@ def _find_unfit(workspace: str, folders: Iterable[str]) -> list[str]:
     return unfit
 
 
-def _find_strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> list[str]:
-    """Return files of a folder that no dispatch put there, or that were changed since."""
-    here = f"{workspace}/{path}"
-    strange = [] if path in put else [path]
-    for name in os.listdir(here):
-        below = f"{path}/{name}"
-        mode = os.lstat(f"{workspace}/{below}").st_mode
-        if stat.S_ISDIR(mode):
-            strange += _find_strangers(workspace, below, put)
-        elif below not in put or not _is_as_put(os.lstat(f"{workspace}/{below}"), put[below]):
-            strange.append(below)
-    return strange
+def _find_strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> Iterator[str]:
+    """Yield what no dispatch put at or below a path, or what was changed since."""
+    st = os.lstat(f"{workspace}/{path}")
+    if path not in put or not _is_as_put(st, put[path]):
+        yield path
+    elif stat.S_ISDIR(st.st_mode):
+        for name in os.listdir(f"{workspace}/{path}"):
+            yield from _find_strangers(workspace, f"{path}/{name}", put)
 
 
 def _is_as_put(st: os.stat_result, e: Entry) -> bool:
-    if e.kind == "f":
-        return stat.S_ISREG(st.st_mode) and st.st_size == e.size and st.st_mtime_ns == e.mtime_ns
-    return e.kind != "d" and stat.S_ISLNK(st.st_mode)
+    if stat.S_IFMT(st.st_mode) != _KINDS[e.kind]:
+        return False
+    return e.kind != "f" or (st.st_size == e.size and st.st_mtime_ns == e.mtime_ns)
 
 
 # --- changing it ---
@@ -317,18 +274,23 @@ def _is_as_put(st: os.stat_result, e: Entry) -> bool:
 
 def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry], kept: Collection[str] = ()) -> None:
     """Change the workspace atomically to `entries`; all lacking files are staged."""
-    old = store.read_entries(MANIFEST)
-    store.open_journal(manifest)
-    _move(store, old, entries)
-    store.close_journal()
+    os.fsync(store.staged_fd)
+    store.write(JOURNAL, manifest, sync=True)  # from here on `finish` completes the change
+    _carry_out(store, entries, kept)
+
+
+def _carry_out(store: Store, entries: Sequence[Entry], kept: Collection[str] = ()) -> None:
+    """Carry out the journal, which becomes the manifest."""
+    _move(store, store.read_entries(MANIFEST), entries)
+    os.rename(JOURNAL, MANIFEST, src_dir_fd=store.fd, dst_dir_fd=store.fd)
     store.clear(kept)
 
 
 def _move(store: Store, old: Sequence[Entry], entries: Sequence[Entry]) -> None:
     """Carry out the journal; any step may be done already."""
-    with Tree(store.workspace) as tree:
+    with contextlib.closing(Tree(store.workspace)) as tree:
         _remove(tree, old, {e.path: e.kind for e in entries})
-    with Tree(store.workspace) as tree:  # anew: folders may have been replaced
+    with contextlib.closing(Tree(store.workspace)) as tree:  # anew: folders may have been replaced
         staged = store.list_staged()
         names = {e.path: name for e, name in assign_stage_names(entries)} if staged else {}
         for e in entries:
@@ -401,12 +363,7 @@ def _set(fd: int, name: str, e: Entry) -> None:
         return
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
     try:
-        dress(file, e)
+        os.fchmod(file, e.mode)
+        os.utime(file, ns=(e.mtime_ns, e.mtime_ns))
     finally:
         os.close(file)
-
-
-def dress(fd: int, e: Entry) -> None:
-    """Set mode and time of an open file."""
-    os.fchmod(fd, e.mode)
-    os.utime(fd, ns=(e.mtime_ns, e.mtime_ns))

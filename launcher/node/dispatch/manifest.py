@@ -93,6 +93,14 @@ def compute_digest(data: bytes | memoryview) -> str:
     return blake2b(data, digest_size=32).hexdigest()
 
 
+def hash_rest(fd: int) -> blake2b:
+    """Return the hash of the rest of a file."""
+    value = make_hash()
+    while data := os.read(fd, HASH_READ_BYTES):
+        value.update(data)
+    return value
+
+
 @pause_gc()
 def decode(data: bytes) -> list[Entry]:
     """Return the entries that `encode` encoded; raises ManifestError on any other data."""
@@ -224,15 +232,8 @@ def write_beside(path: str, data: bytes) -> None:
 # --- listing a folder ---
 
 
-class Found(NamedTuple):
-    """Content of a folder; `problems` describe files that can't be sent."""
-
-    entries: list[Entry]
-    problems: list[str]
-
-
 class Walked(NamedTuple):
-    """Content of a folder, with the states of files in place of hashes."""
+    """Content of a folder, with the states of files in place of hashes; `problems` can't be sent."""
 
     root: str
     files: list[tuple[str, os.stat_result]]
@@ -262,14 +263,50 @@ def walk_folder(
     Leaves out paths for which `ignored(path, is_folder)`, and `skip`, the job's own. Links that lead out are
     problems, or with `links_out` lead to the same place on the nodes, which see the same files.
     """
-    walk_folder = _Walk(root, ignored, frozenset(skip), links_out)
-    walk_folder.visit_folder("", root)
-    return Walked(root, walk_folder.files, walk_folder.entries, walk_folder.problems)
+    walked = Walked(root, [], [], [])
+    real_root, folders = os.path.realpath(root), [("", root)]
+    while folders:
+        prefix, folder = folders.pop()
+        with os.scandir(folder) as found:
+            for item in found:
+                path = prefix + item.name
+                try:
+                    st = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # gone since
+                kind = stat.S_IFMT(st.st_mode)
+                if (not prefix and item.name in KEPT) or path in skip:
+                    continue
+                if ignored and ignored(path, kind == stat.S_IFDIR):
+                    continue
+                if kind == stat.S_IFREG:
+                    walked.files.append((path, st))
+                elif kind == stat.S_IFDIR:
+                    walked.others.append(Entry(path, "d", stat.S_IMODE(st.st_mode) & 0o777, 0, 0, ""))
+                    folders.append((f"{path}/", item.path))
+                elif kind == stat.S_IFLNK:
+                    _visit_link(walked, real_root, path, links_out=links_out)
+                else:
+                    walked.problems.append(f"{path} is neither file, folder nor link")
+    return walked
+
+
+def _visit_link(walked: Walked, real_root: str, path: str, *, links_out: bool) -> None:
+    there = os.path.join(walked.root, path)
+    target, end = os.readlink(there), os.path.realpath(there)
+    if end == real_root or end.startswith(real_root + os.sep):
+        if leads_out(path, target):  # by the folder's name on this machine
+            target = os.path.relpath(end, os.path.join(real_root, os.path.dirname(path)))
+        walked.others.append(Entry(path, "l", 0o777, 0, 0, target))
+    elif links_out:
+        walked.others.append(Entry(path, "m", 0o777, 0, 0, end))
+    else:
+        walked.problems.append(f"{path} is a link that leads out, to {end}")
 
 
 @pause_gc()
-def add_hashes(walked: Walked, hashes: Hashes) -> Found:
-    """Return the content with the hashes of all files; reads files with unknown hashes."""
+def add_hashes(walked: Walked, hashes: Hashes) -> list[Entry]:
+    """Return the entries with the hashes of all files; reads files with unknown hashes."""
     entries = list(walked.others)
     known, add = hashes.get_known, entries.append
     large = _hash_large_files(walked, hashes)
@@ -279,7 +316,7 @@ def add_hashes(walked: Walked, hashes: Hashes) -> Found:
         )
         add(Entry(path, "f", st.st_mode & 0o777, st.st_size, st.st_mtime_ns, content))
     entries.sort(key=operator.itemgetter(0))
-    return Found(entries, walked.problems)
+    return entries
 
 
 def _hash_large_files(walked: Walked, hashes: Hashes) -> dict[str, str]:
@@ -294,49 +331,3 @@ def _hash_large_files(walked: Walked, hashes: Hashes) -> dict[str, str]:
     with ThreadPoolExecutor(threads) as pool:
         found = pool.map(lambda file: hashes.get_hash(os.path.join(walked.root, file[0]), file[1]), files)
         return {path: content for (path, _), content in zip(files, found)}
-
-
-class _Walk:
-    def __init__(
-        self, root: str, ignored: Callable[[str, bool], bool] | None, skip: frozenset[str], links_out: bool
-    ) -> None:
-        self._root, self._ignored, self._skip = os.path.realpath(root), ignored, skip
-        self._links_out = links_out
-        self.entries: list[Entry] = []
-        self.files: list[tuple[str, os.stat_result]] = []
-        self.problems: list[str] = []
-
-    def visit_folder(self, prefix: str, path: str) -> None:
-        with os.scandir(path) as found:
-            for item in found:
-                here = prefix + item.name
-                try:
-                    st = item.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # gone since
-                kind = stat.S_IFMT(st.st_mode)
-                if (not prefix and item.name in KEPT) or here in self._skip:
-                    continue
-                if self._ignored and self._ignored(here, kind == stat.S_IFDIR):
-                    continue
-                if kind == stat.S_IFREG:
-                    self.files.append((here, st))
-                elif kind == stat.S_IFDIR:
-                    self.entries.append(Entry(here, "d", stat.S_IMODE(st.st_mode) & 0o777, 0, 0, ""))
-                    self.visit_folder(f"{here}/", item.path)
-                elif kind == stat.S_IFLNK:
-                    self._visit_link(here, item.path)
-                else:
-                    self.problems.append(f"{here} is neither file, folder nor link")
-
-    def _visit_link(self, here: str, path: str) -> None:
-        target, end = os.readlink(path), os.path.realpath(path)
-        inside = end == self._root or end.startswith(self._root + os.sep)
-        if inside:
-            if leads_out(here, target):  # by the folder's name on this machine
-                target = os.path.relpath(end, os.path.join(self._root, os.path.dirname(here)))
-            self.entries.append(Entry(here, "l", 0o777, 0, 0, target))
-        elif self._links_out:
-            self.entries.append(Entry(here, "m", 0o777, 0, 0, end))
-        else:
-            self.problems.append(f"{here} is a link that leads out, to {end}")

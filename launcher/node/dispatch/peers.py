@@ -7,14 +7,13 @@ the same messages and pieces as head and node. The head sends files that a node 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..line import gate
 from ..line.gate import Gate, Seals
 from ..line.wire import MessageLine
-from ..loop import Aside, Loop
+from ..loop import Aside, Loop, ignore
 from .receiver import Receiver
 from .sender import Sender, Source
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 REACH_LIMIT_S = 3.0
 PEER_LOST_AFTER_S = 30.0
+REQUEST = b"files"  # of a node at the gate of another one
 
 
 class Serving:
@@ -35,26 +35,30 @@ class Serving:
         self._loop, self._source, self._aside, self._trace = loop, source, Aside(loop), trace
         self._peers: dict[MessageLine[DispatchMsg], Sender] = {}
         self._gate = Gate(
-            loop, addr, secret, check=_check_request, admit=self._admit, note_refusal=lambda _why: None
+            loop,
+            addr,
+            secret,
+            check=lambda text: "" if text == REQUEST else "this is not a head",
+            admit=self._admit,
+            note_refusal=ignore,
         )
         self.port = self._gate.port
 
     def _admit(self, _text: bytes, fd: int, seals: Seals) -> None:
+        # No failure of the job: the other node sees the line close, and asks the head.
+        def give_up(_why: object) -> None:
+            self._drop(line)
+
         line: MessageLine[DispatchMsg] = MessageLine(
             self._loop,
             fd,
             fd,
             lost_after_s=PEER_LOST_AFTER_S,
             on_message=lambda m: self._peers[line].obey(m, give_up),
-            on_lost=lambda _why: self._drop(line),
+            on_lost=give_up,
             seals=seals,
             trace=self._trace,
         )
-
-        # No failure of the job: the other node sees the line close, and asks the head.
-        def give_up(_e: Exception) -> None:
-            self._drop(line)
-
         self._peers[line] = Sender(self._aside, self._source, line, fail=give_up, offer=False)
 
     def _drop(self, line: MessageLine[DispatchMsg]) -> None:
@@ -74,10 +78,6 @@ class Serving:
         self._aside.close()
 
 
-def _check_request(text: bytes) -> str:
-    return "" if b'"files"' in text else "this is not a head"
-
-
 class Fetching:
     """Client of another node's server; asks the head if that fails."""
 
@@ -92,9 +92,8 @@ class Fetching:
     ) -> None:
         self._loop, self._receiver, self._trace, self._closed = loop, receiver, trace, False
         self._line: MessageLine[OfPackage] | None = None
-        text = json.dumps({"files": True}).encode()
         loop.do_aside(
-            lambda: gate.dial(addrs, port, secret, text, REACH_LIMIT_S),
+            lambda: gate.dial(addrs, port, secret, REQUEST, REACH_LIMIT_S),
             lambda reached: self._begin(*reached),
             self._ask_head,
         )
@@ -105,7 +104,7 @@ class Fetching:
             fd,
             fd,
             lost_after_s=PEER_LOST_AFTER_S,
-            on_message=lambda _m: None,
+            on_message=ignore,
             on_lost=self._ask_head,
             on_data=self._receiver.take,
             seals=seals,

@@ -5,8 +5,6 @@ Nothing here decides for the job; `staging.py` does the slow work, in a thread.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,12 +12,10 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
-from .into_place import STAGED
+from .into_place import find_staged
 from .manifest import MAX_MANIFEST_BYTES, Entry, ManifestError, Want, compute_digest, decode
-from .progress import Progress
-from .sender import READ, THE_MANIFEST, Source
-from .staging import PART, Staging
-from .window import Window
+from .sender import THE_MANIFEST, WINDOW_BYTES, Source, encode_numbers
+from .staging import Staging
 
 if TYPE_CHECKING:
     from ..messages import DispatchMsg, FillingMsg, LacksMsg, ReceivedMsg
@@ -28,25 +24,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
-STARVED_S = 0.02  # a node that waits so long is far away: allow more in flight
+GRANT_BYTES = 512 * 1024  # per grant: a message for fewer costs as much
+TELL_EVERY_S = 0.5
 
 
-class Arriving(Source):
-    """A package in transfer: the part of each content that has arrived can be read."""
+class Progress:
+    """Progress of filling one workspace; `tell` gets it, if anything is lacking."""
 
-    def __init__(self, workspace: str, incoming: Staging) -> None:
-        super().__init__(workspace, incoming.listed, os.path.join(workspace, ".pslaunch", "dispatch", STAGED))
-        self._incoming = incoming
+    def __init__(self, clock: Callable[[], float], tell: Callable[[FillingMsg], None]) -> None:
+        self._clock, self._tell = clock, tell
+        self._state, self._due_s = "", 0.0  # of the last report; when the next one is due
+        self.files = self.bytes = self.received = 0
 
-    def open(self, e: Entry) -> int:
-        """Open a file that has arrived, in whole or in part. Raises OSError."""
-        for name in (e.content + PART, e.content):  # then it moves into place
-            with contextlib.suppress(FileNotFoundError):
-                return os.open(os.path.join(self._contents, name), READ)
-        return super().open(e)
-
-    def count_ready_bytes(self, e: Entry) -> int:
-        return self._incoming.count_ready_bytes(e)
+    def report(self, state: str) -> None:
+        """Report a new state at once, else now and then."""
+        if not self.files or (state == self._state and self._clock() < self._due_s):
+            return
+        self._state, self._due_s = state, self._clock() + TELL_EVERY_S
+        self._tell({
+            "type": "filling", "state": state,
+            "files": self.files, "bytes": self.bytes, "received": self.received,
+        })  # fmt: skip
 
 
 class Receiver:
@@ -65,9 +63,8 @@ class Receiver:
     ) -> None:
         """`tell` gets the progress at intervals, if anything is lacking.
 
-        `in_place`: the workspace is the folder itself; only the manifest is requested.
-
-        `mine`: selects this workspace's entries, if other nodes are filled from here too.
+        `in_place`: the workspace is the folder itself; only the manifest is requested. `mine`: selects this
+        workspace's entries, if other nodes are filled from here too.
         """
         self._in_place, self._mine = in_place, mine
         self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end
@@ -80,7 +77,7 @@ class Receiver:
         self._manifest: bytearray | None = None  # as it comes
         self._foreseen = "", list[Want]()  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
-        self._window, self._idle_since_s = Window(), loop.now()
+        self._held_bytes = self._written_bytes = 0  # in our memory; written, but not granted anew yet
         self._writing = False
         self._tries = 0  # lines over which the package was offered and that were lost
         self.closed = False
@@ -102,7 +99,8 @@ class Receiver:
         """Forget the offer, whose line was lost; the next one supplies the rest."""
         self._tries += 1
         self._manifest, self._foreseen = None, ("", [])
-        self._pieces, self._writing, self._window = [], False, Window()
+        self._pieces, self._writing = [], False
+        self._held_bytes = self._written_bytes = 0
 
     def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
@@ -114,29 +112,25 @@ class Receiver:
             self._want_manifest()
             return
 
-        def read_own() -> bytes:
+        def compare() -> Sequence[Want] | None:
             if self._incoming is None:
                 self._incoming = Staging(self._workspace, self._mine)
-            return b"" if self._foreseen[0] == self.digest else self._incoming.read_own_manifest()
-
-        def ask(own: bytes) -> None:
             if self._foreseen[0] == self.digest:
-                self._begin_taking(self._foreseen[1])
-            elif compute_digest(own) == self.digest:
-                self._compare_workspace(own)
-            else:
-                self._want_manifest()
+                return self._foreseen[1]
+            own = self._incoming.read_own_manifest()
+            return self._incoming.list_lacking(own) if compute_digest(own) == self.digest else None
 
-        self._do(read_own, ask)
+        def ask(wants: Sequence[Want] | None) -> None:
+            if wants is None:
+                self._want_manifest()
+            else:
+                self._begin_taking(wants)
+
+        self._do(compare, ask)
 
     def _want_manifest(self) -> None:
         self._manifest = bytearray()
-        self._say({"type": "lacks", "manifest": True, "files": [], "offsets": {}, "alone": True})
-
-    def _compare_workspace(self, manifest: bytes) -> None:
-        incoming = self._incoming
-        assert incoming is not None
-        self._do(lambda: incoming.list_lacking(manifest), self._begin_taking)
+        self._say({"type": "lacks", "manifest": True, "files": "", "offsets": {}, "alone": True})
 
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
@@ -154,15 +148,14 @@ class Receiver:
         incoming = self._incoming
         if self.closed or incoming is None:
             return
-        self._window.drop(sum(len(p.data) for p in self._pieces))
-        self._window.open_anew()
+        self._held_bytes -= sum(len(p.data) for p in self._pieces)
+        self._written_bytes = 0
         self._pieces = []
         self._tell_sender, self._leave_sender = say or self._say, leave
         self._do(incoming.list_remaining, lambda rest: self._ask(rest, alone=alone))
 
     def _ask(self, wants: Sequence[Want], *, alone: bool = False) -> None:
-        self._idle_since_s = self._loop.now()
-        files = encode_runs(wants, self._incoming.listed if self._incoming else [])
+        files = encode_numbers([want.file for want in wants])
         offsets = {str(want.file): want.offset for want in wants if want.offset}
         self._tell_sender(
             {"type": "lacks", "manifest": False, "files": files, "offsets": offsets, "alone": alone}
@@ -173,13 +166,20 @@ class Receiver:
         if self._incoming is None or not self._incoming.listed:
             raise ValueError("nothing to pass on")
         self._report_growth = grown
-        return Arriving(self._workspace, self._incoming)
+        incoming = self._incoming
+        return Source(
+            self._workspace,
+            incoming.listed,
+            find_staged(self._workspace),
+            count_ready=incoming.count_ready_bytes,
+        )
 
     def take(self, piece: Data) -> None:
         """Take a piece of the manifest or of a file."""
         if self.closed or (self._incoming is None and not self._in_place):
             return
-        if not self._window.take(len(piece.data)):
+        self._held_bytes += len(piece.data)
+        if self._held_bytes > WINDOW_BYTES:
             self._end(ManifestError("received more bytes than granted"))
         elif piece.file == THE_MANIFEST:
             self._take_manifest(piece)
@@ -187,8 +187,6 @@ class Receiver:
             self._end(ManifestError("a file that was not requested"))
         else:
             self._pieces.append(piece)
-            if not self._writing and self._loop.now() - self._idle_since_s > STARVED_S:
-                self._tell_sender({"type": "received", "bytes": self._window.widen()})
             self._write()
 
     def _take_manifest(self, piece: Data) -> None:
@@ -206,8 +204,8 @@ class Receiver:
                 self._use_manifest(bytes(data))
 
     def _use_manifest(self, manifest: bytes) -> None:
-        if not self._in_place:
-            self._compare_workspace(manifest)
+        if incoming := self._incoming:
+            self._do(lambda: incoming.list_lacking(manifest), self._begin_taking)
             return
         try:
             self.entries = decode(manifest)
@@ -216,8 +214,12 @@ class Receiver:
             self._end(e)
 
     def _grant(self, taken: int) -> None:
-        if granted := self._window.free(taken):
-            self._tell_sender({"type": "received", "bytes": granted})
+        """Let the sender send as much more as was written."""
+        self._held_bytes -= taken
+        self._written_bytes += taken
+        if self._written_bytes >= GRANT_BYTES:
+            self._tell_sender({"type": "received", "bytes": self._written_bytes})
+            self._written_bytes = 0
 
     def _write(self) -> None:
         if self._writing or not self._pieces:
@@ -228,20 +230,19 @@ class Receiver:
         assert incoming is not None
 
         def go_on(again: list[Want]) -> None:
-            self._writing, self._idle_since_s = False, self._loop.now()
+            self._writing = False
             size = sum(len(p.data) for p in pieces)
             self._progress.received += size
             self._report_growth()
-            replaced = sender is not self._tell_sender  # the rest was requested from another
-            if replaced:
-                self._window.drop(size)
+            if sender is not self._tell_sender:  # the rest was requested from another
+                self._held_bytes -= size
             else:
                 self._grant(size)
-            if again:
-                if self._leave_sender and not replaced:
+                if again and self._leave_sender:
                     self._leave_sender()
-                elif not replaced:
+                elif again:
                     self._ask(again)
+            if again:
                 self._progress.bytes = self._progress.received + incoming.count_missing_bytes()
             self._progress.report("sending")
             self._write()
@@ -291,20 +292,3 @@ class Receiver:
         # Decided in the thread, which may be about to open it.
         self._aside.do(lambda: self._incoming.close() if self._incoming else None)
         self._aside.close()
-
-
-def encode_runs(wants: Sequence[Want], listed: Sequence[Entry]) -> list[int]:
-    """Encode files as alternating counts of skipped and wanted ones.
-
-    Short enough that no manifest of MAX_BYTES, with any pattern, exceeds a message.
-    """
-    runs: list[int] = []
-    end = 0
-    for file, _ in wants:
-        # Entries without bytes are no gap: else each folder would end a run.
-        if runs and end <= file and not any(listed[i].size for i in range(end, file)):
-            runs[-1] += file + 1 - end
-        else:
-            runs += file - end, 1
-        end = file + 1
-    return runs

@@ -7,111 +7,88 @@ takes the time of one transfer and of what is on its way in each link; doubling 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from collections.abc import Callable
 
 PASS_ON_BYTES = 4 * 1024 * 1024  # a smaller package is sent by the head to each node
 LINK_BYTES = 4 * 1024 * 1024  # a further link of a chain costs as much time as these
 
 
-class Send(NamedTuple):
-    """Order to the head: send to this node."""
-
-    node: int
-
-
-class Serve(NamedTuple):
-    """Order to a node: listen for another one."""
-
-    node: int
-
-
-class Fetch(NamedTuple):
-    """Order to a node: get the package from a server at this port."""
-
-    node: int
-    server: int
-    port: int
-
-
-Order = Union[Send, Serve, Fetch]
-
-
 class Routes:
-    """Sources of all nodes of one dispatch; each change returns the orders that follow."""
+    """Sources of all nodes of one dispatch; each change gives the orders that follow.
 
-    def __init__(self) -> None:
-        self._wanting: dict[int, int] = {}  # nodes without a source, and their missing bytes
+    send: the head shall send to this node; serve: this node shall listen for another; fetch: a node shall get
+    the package from a server at this port.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[int], None],
+        serve: Callable[[int], None],
+        fetch: Callable[[int, int, int], None],
+    ) -> None:
+        self._send, self._serve, self._fetch = send, serve, fetch
+        self.wanting: dict[int, int] = {}  # nodes without a source, and their missing bytes
         self._head_sends = False  # to one of them
         self._links: dict[int, int] = {}  # of nodes that can serve: links of their chain that still grow
         self._missing: dict[int, int] = {}  # bytes of nodes that have a source and are not filled
         self._asked: set[int] = set()  # nodes ordered to listen
         self._ports: dict[int, int] = {}  # of nodes that listen
-        self._servers: dict[int, int] = {}  # of nodes that fetch
+        self.servers: dict[int, int] = {}  # of nodes that fetch
 
-    def is_waiting(self, node: int) -> bool:
-        """Return True for a node without a source."""
-        return node in self._wanting
-
-    def get_server(self, node: int) -> int | None:
-        """Return the node from which this one fetches."""
-        return self._servers.get(node)
-
-    def want(self, node: int, missing: int) -> list[Order]:
+    def want(self, node: int, missing: int) -> None:
         """Find a source for a node."""
-        self._wanting[node] = missing
-        return self._assign()
+        self.wanting[node] = missing
+        self._assign()
 
-    def take_from_head(self, node: int, missing: int) -> list[Order]:
+    def take_from_head(self, node: int, missing: int) -> None:
         """Note that the head sends to a node, which may have lost its server."""
-        self._servers.pop(node, None)
+        self.servers.pop(node, None)
         self._begin(node, missing, 1)
-        return self._assign()
+        self._assign()
 
-    def note_serving(self, node: int, port: int) -> list[Order]:
+    def note_serving(self, node: int, port: int) -> None:
         """Use a node that listens. Raises ValueError if it was not asked to."""
         if node not in self._asked or node in self._ports:
             raise ValueError("it was not asked to serve")
         self._ports[node] = port
-        return self._assign()
+        self._assign()
 
-    def note_filled(self, node: int) -> list[Order]:
+    def note_filled(self, node: int) -> None:
         """Use a node that has the whole package."""
-        self._wanting.pop(node, None)
-        self._servers.pop(node, None)
+        self.wanting.pop(node, None)
+        self.servers.pop(node, None)
         self._missing.pop(node, None)
         self._links[node] = 0
-        return self._assign()
+        self._assign()
 
     def _begin(self, node: int, missing: int, links: int) -> None:
         self._links[node], self._missing[node] = links, missing
 
-    def _assign(self) -> list[Order]:
-        orders: list[Order] = []
-        idle = self._ports.keys() - self._servers.values()
-        while self._wanting:
-            node, missing = next(iter(self._wanting.items()))
+    def _assign(self) -> None:
+        idle = self._ports.keys() - self.servers.values()
+        while self.wanting:
+            node, missing = next(iter(self.wanting.items()))
             servers = sorted((self._links[server], server) for server in idle if self._pays(server))
             if servers:
                 links, server = servers[0]
                 idle.remove(server)
-                self._servers[node] = server
-                orders.append(Fetch(node, server, self._ports[server]))
+                self.servers[node] = server
                 self._begin(node, missing, links + 1)
+                self._fetch(node, server, self._ports[server])
             elif not self._head_sends:
                 self._head_sends = True
-                orders.append(Send(node))
                 self._begin(node, missing, 1)
+                self._send(node)
             else:
                 break
-            del self._wanting[node]
+            del self.wanting[node]
         # Also for a node that asks after all others are filled.
         asked = len(self._asked - self._ports.keys())
         for node in self._links:
-            if asked < len(self._wanting) and node not in self._asked and self._pays(node):
+            if asked < len(self.wanting) and node not in self._asked and self._pays(node):
                 self._asked.add(node)
-                orders.append(Serve(node))
                 asked += 1
-        return orders
+                self._serve(node)
 
     def _pays(self, server: int) -> bool:
         """Check that a further link after this node takes less time than the rest of its own transfer."""

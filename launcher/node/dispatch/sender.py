@@ -6,6 +6,8 @@ files and speed of lines.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import functools
 import os
 from collections import deque
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
     from .. import messages
     from ..line.wire import MessageLine
 
-# In flight to a node at first: with less, the sender waits for the grants of a busy node.
-FIRST_BYTES = 2 * 1024 * 1024
-WINDOW_BYTES = 4 * 1024 * 1024  # at most in flight to a node or in its memory
+WINDOW_BYTES = 4 * 1024 * 1024  # in flight to a node or in its memory
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 BATCH_BYTES = 512 * 1024  # read at once; two of them wait at most
@@ -37,15 +37,14 @@ class Source:
         entries: Sequence[Entry] | bytes,
         contents: str = "",
         extras: Mapping[str, str] | None = None,
+        count_ready: Callable[[Entry], int] = lambda e: e.size,
     ) -> None:
-        """`entries`: also as a manifest; it is decoded when a node lacks files.
+        """`entries`: also as a manifest; decoding it may take seconds.
 
-        Decoding a million files takes seconds: `Sender.call_when_read` does it in a thread.
-
-        `contents`: a folder of files that are not in `folder`, named by their hashes.
-
-        `extras`: top-level names that are folders elsewhere.
+        `contents`: a folder of files that are not in `folder`, named by their hashes. `extras`: top-level
+        names that are folders elsewhere. `count_ready`: returns the bytes of a file that can be read now.
         """
+        self.count_ready = count_ready
         self._folder, self._contents = folder, contents
         self._extras = extras or {}
         if not isinstance(entries, bytes):
@@ -86,24 +85,23 @@ class Source:
 
     def open(self, e: Entry) -> int:
         """Open a file, unchanged since it was listed. Raises OSError."""
+        if self._contents:
+            with contextlib.suppress(FileNotFoundError):  # it may be in its place
+                return os.open(os.path.join(self._contents, e.content), READ)
         path = self.get_path(e)
         try:
             fd = os.open(path, READ)
         except FileNotFoundError:
-            if not self._contents:
-                raise
             equal = map(self.get_path, self._whole.by_content.get(e.content, ()))
             paths = [path for path in equal if os.path.lexists(path)]
-            return os.open(paths[0] if paths else os.path.join(self._contents, e.content), READ)
+            if not self._contents or not paths:
+                raise
+            return os.open(paths[0], READ)
         st = os.fstat(fd)
         if (st.st_size, st.st_mtime_ns) != (e.size, e.mtime_ns):
             os.close(fd)
             raise _make_change_error(path)
         return fd
-
-    def count_ready_bytes(self, e: Entry) -> int:
-        """Return the bytes of a file that can be read now."""
-        return e.size
 
 
 class Sender:
@@ -120,77 +118,62 @@ class Sender:
     ) -> None:
         self._aside, self._source, self._line = aside, source, line
         self._fail = fail
-        self._queue: deque[Want] = deque()
-        self._fd, self._at = -1, 0
-        self._credit = FIRST_BYTES
+        self._queue: deque[Want] = deque()  # the first one from the byte that comes next
+        self._fd = -1  # of the first one
+        self._credit = WINDOW_BYTES
         self._ready: deque[list[Data]] = deque()
-        self._reading, self._batch_bytes = False, 0
-        self._growths, self._dry_at = 0, -1  # of the source; at the one in `_dry_at` nothing was left to read
+        self._reading = False
+        self._dry = False  # nothing is left to read until the source grows
         self.total_bytes = 0  # of files
         if offer:
             line.send({"type": "dispatch", "digest": source.digest, "bytes": len(source.manifest)})
 
     def obey(self, m: messages.LacksMsg | messages.ReceivedMsg, refuse: Callable[[Exception], None]) -> None:
         """Send what a node lacks, or more; call `refuse` if a request is invalid."""
+        if m["type"] == "lacks":
+            self.read_request(m, self.send, refuse)
+        elif m["type"] == "received":
+            self.grant(m)
 
-        def send() -> None:
+    def read_request(
+        self, m: messages.LacksMsg, then: Callable[[list[Want]], None], refuse: Callable[[Exception], None]
+    ) -> None:
+        """Call `then` with the wanted files, now, or later from the loop if the manifest must be decoded."""
+
+        def read(_entries: object = None) -> None:
             try:
-                if m["type"] == "lacks":
-                    self.send_lacking(m)
-                elif m["type"] == "received":
-                    self.grant(m)
+                then([Want(THE_MANIFEST, 0)] if m["manifest"] else self._list_wants(m))
             except NONSENSE as e:
                 refuse(e)
 
-        self.call_when_read(m, send)
-
-    def call_when_read(self, m: messages.LacksMsg | messages.ReceivedMsg, then: Callable[[], None]) -> None:
-        """Call `then` with the entries decoded if `m` needs them: now, or later from the loop."""
         if self._source.is_read or not m.get("files"):
-            then()
+            read()
         else:
-            self._aside.do(lambda: self._source.entries, lambda _: then(), self._fail)
-
-    def send_lacking(self, m: messages.LacksMsg) -> None:
-        """Queue the requested files in their order. Raises ValueError if a request is invalid."""
-        wants = self._list_wants(m)
-        if wants and len(self._queue) + len(wants) > len(self._source.entries):
-            raise ValueError("files that it has asked for already")
-        if m["manifest"]:
-            self._queue.append(Want(THE_MANIFEST, 0))
-        self._queue.extend(wants)
-        self.total_bytes += self._sum_bytes(wants)
-        self._read()
-
-    def count_bytes(self, m: messages.LacksMsg) -> int:
-        """Return the number of requested bytes. Raises ValueError if a request is invalid."""
-        return self._sum_bytes(self._list_wants(m))
-
-    def _sum_bytes(self, wants: Sequence[Want]) -> int:
-        return sum(self._source.entries[file].size - offset for file, offset in wants) if wants else 0
+            self._aside.do(lambda: self._source.entries, read, self._fail)
 
     def _list_wants(self, m: messages.LacksMsg) -> list[Want]:
         if not m["files"]:
             return []
-        entries = self._source.entries
-        offsets = {int(file): int(offset) for file, offset in m["offsets"].items()}
+        entries, offsets = self._source.entries, m["offsets"]
         wants: list[Want] = []
-        end = named = 0
-        for passed, count in zip(m["files"][::2], m["files"][1::2]):
-            first = end + passed
-            end = first + count
-            # At most all entries, with repetitions counted: a short message may mean millions.
-            named += count
-            if not 0 <= first < end <= len(entries) or named > len(entries):
-                raise ValueError(f"{count} files from number {first} on, of {len(entries)}")
-            for file in range(first, end):
-                size = entries[file].size  # none: a folder, a link, an empty file
-                offset = offsets.get(file, 0)
-                if offset and not 0 <= offset < size:
-                    raise ValueError(f"file {file} from {offset} on")
-                if size:
-                    wants.append(Want(file, offset))
+        for file in decode_numbers(m["files"], len(entries)):
+            offset = int(offsets.get(str(file), 0))
+            if not 0 <= offset < entries[file].size:  # a folder, a link or an empty file has no bytes
+                raise ValueError(f"file {file} from {offset} on")
+            wants.append(Want(file, offset))
         return wants
+
+    def send(self, wants: Sequence[Want]) -> None:
+        """Queue files in this order. Raises ValueError for more than there are."""
+        if len(self._queue) + len(wants) > 1 + (len(self._source.entries) if self._source.is_read else 0):
+            raise ValueError("files that it has asked for already")
+        self._queue.extend(wants)
+        self.total_bytes += self.count_bytes(wants)
+        self._read()
+
+    def count_bytes(self, wants: Sequence[Want]) -> int:
+        """Return the bytes of wanted files."""
+        return sum(self._source.entries[i].size - offset for i, offset in wants if i != THE_MANIFEST)
 
     def grant(self, m: messages.ReceivedMsg) -> None:
         """Send as much more as the node has written."""
@@ -199,26 +182,26 @@ class Sender:
 
     def go_on(self) -> None:
         """Read on: the source has grown."""
-        self._growths += 1
+        self._dry = False
         self._read()
 
     def _read(self) -> None:
         """Let the thread read the next batch, if there is room for it."""
         if self._reading or len(self._ready) > 1 or self._credit < MAX_DATA_BYTES:
             return
-        if not self._queue or self._dry_at == self._growths:
+        if not self._queue or self._dry:
             return
         self._reading = True
-        budget, growths = min(BATCH_BYTES, self._credit), self._growths
+        self._dry = True  # unless it finds something, or the source grows meanwhile
+        budget = min(BATCH_BYTES, self._credit)
 
         def take(pieces: list[Data]) -> None:
             self._reading = False
-            self._credit -= self._batch_bytes
+            self._credit -= sum(len(piece.data) for piece in pieces)
             if pieces:
+                self._dry = False
                 self._ready.append(pieces)
                 self._line.draw(self._draw)
-            else:
-                self._dry_at = growths
             self._read()
 
         self._aside.do(lambda: self._read_batch(budget), take, self._fail)
@@ -232,53 +215,43 @@ class Sender:
 
     def _read_batch(self, budget: int) -> list[Data]:
         pieces: list[Data] = []
-        self._batch_bytes = 0
-        while self._queue and self._batch_bytes + MAX_DATA_BYTES <= budget:
-            piece = self._read_piece()
-            if not piece.data:  # no more for now
-                break
-            self._batch_bytes += len(piece.data)
+        while self._queue and budget >= MAX_DATA_BYTES and (piece := self._read_piece()).data:
             pieces.append(piece)
+            budget -= len(piece.data)
         return pieces
 
     def _read_piece(self) -> Data:
-        """Read as much as a frame holds, of one file or of several in sequence."""
-        file = self._queue[0].file
-        if file == THE_MANIFEST:
-            at, data = self._at, self._source.manifest[self._at : self._at + MAX_DATA_BYTES]
-            self._advance(len(data), len(self._source.manifest))
-            return Data(file, at, data)
-        parts: list[bytes] = []
-        room, start = MAX_DATA_BYTES, -1
-        while room and self._queue and self._queue[0].file != THE_MANIFEST:
+        """Read as much as a frame holds, of one file or of several in sequence; no data for now: none."""
+        first, parts, room = self._queue[0], list[bytes](), MAX_DATA_BYTES
+        while room and self._queue:
             want = self._queue[0]
-            e = self._source.entries[want.file]
-            ready = self._source.count_ready_bytes(e) - (self._at if self._fd >= 0 else want.offset)
-            if ready <= 0:
+            size, ready = self._measure(want.file)
+            if ready <= want.offset:
                 break
-            if self._fd < 0:
-                self._begin(e, want.offset)
-            start = self._at if start < 0 else start
-            data = os.read(self._fd, min(room, ready))
+            data = self._read_bytes(want, min(room, ready - want.offset))
             if not data:
-                raise _make_change_error(self._source.get_path(e))
+                raise _make_change_error(self._source.get_path(self._source.entries[want.file]))
             parts.append(data)
             room -= len(data)
-            self._advance(len(data), e.size)
-        return Data(file, start, b"".join(parts))
+            self._queue[0] = Want(want.file, want.offset + len(data))
+            if want.offset + len(data) == size:
+                self._queue.popleft()
+                self._close_file()
+        return Data(*first, b"".join(parts))
 
-    def _advance(self, count: int, size: int) -> None:
-        self._at += count
-        if self._at == size:
-            self._queue.popleft()
-            self._at = 0
-            self._close_file()
+    def _measure(self, file: int) -> tuple[int, int]:
+        """Return the bytes of a file, and those that can be read now."""
+        if file == THE_MANIFEST:
+            return len(self._source.manifest), len(self._source.manifest)
+        e = self._source.entries[file]
+        return e.size, self._source.count_ready(e)
 
-    def _begin(self, e: Entry, offset: int) -> None:
-        self._fd = self._source.open(e)
-        if offset:
-            os.lseek(self._fd, offset, os.SEEK_SET)
-        self._at = offset
+    def _read_bytes(self, want: Want, count: int) -> bytes:
+        if want.file == THE_MANIFEST:
+            return self._source.manifest[want.offset : want.offset + count]
+        if self._fd < 0:
+            self._fd = self._source.open(self._source.entries[want.file])
+        return os.pread(self._fd, count, want.offset)
 
     def close(self) -> None:
         """Send nothing more and close the open file; called in the thread."""
@@ -289,6 +262,22 @@ class Sender:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def encode_numbers(numbers: Sequence[int]) -> str:
+    """Encode numbers as bits: short enough for a message, with any manifest."""
+    bits = bytearray(max(numbers, default=-1) // 8 + 1)
+    for number in numbers:
+        bits[number // 8] |= 1 << number % 8
+    return base64.b64encode(bits).decode()
+
+
+def decode_numbers(text: str, count: int) -> list[int]:
+    """Return the encoded numbers, in order. Raises ValueError unless all are below `count`."""
+    bits = base64.b64decode(text, validate=True)
+    if int.from_bytes(bits[-1:], "little").bit_length() + 8 * (len(bits) - 1) > count:
+        raise ValueError(f"more files than the {count} of the package")
+    return [8 * i + k for i, byte in enumerate(bits) if byte for k in range(8) if byte >> k & 1]
 
 
 def _make_change_error(path: str) -> OSError:

@@ -6,6 +6,7 @@ send the same package again. They may be lost.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Sequence
@@ -13,47 +14,38 @@ from collections.abc import Sequence
 from .into_place import MANIFEST, Store
 from .manifest import Entry, Hashes, compute_digest, make_key, pause_gc
 
-SEEN = "seen"  # manifest's digest, count of fields below, its fingerprint; then path and fingerprint of each
+SEEN = "seen"  # JSON: the manifest's digest; by paths, the fingerprints of the manifest and of all entries
 
 
 def glance(store: Store) -> str:
     """Return the digest of the manifest if the workspace matches it for sure, else ""."""
-    about, *rest = os.fsdecode(store.read(SEEN)).split("\0")
-    known = about.partition(" ")[0]
     try:
-        if about != _make_header(store, known, len(rest)):
-            return ""
-        for path, fingerprint in zip(rest[::2], rest[1::2]):
-            if _take_fingerprint(f"{store.workspace}/{path}") != fingerprint:
-                return ""
-    except OSError:
+        known, seen = json.loads(store.read(SEEN))
+        unchanged = all(_take_fingerprint(store, path) == seen[path] for path in seen)
+        return str(known) if unchanged else ""
+    except (OSError, TypeError, ValueError):
         return ""
-    return known
 
 
 @pause_gc()
 def note(store: Store, entries: Sequence[Entry], hashes: Hashes) -> None:
     """Keep the fingerprints of all entries if all match. Raises OSError."""
-    fingerprints: list[str] = []
+    own = os.path.relpath(os.path.join(store.path, MANIFEST), store.workspace)
+    seen = {own: _take_fingerprint(store, own)}
     for e in entries:
-        fingerprint = _take_fingerprint(f"{store.workspace}/{e.path}")
+        fingerprint = seen[e.path] = _take_fingerprint(store, e.path)
         if e.kind == "f":
             right = hashes.get_used(fingerprint) == e.content
         else:
             right = fingerprint == (f"d{e.mode:o}" if e.kind == "d" else f"l{e.content}")
         if not right or hashes.stop:
             return
-        fingerprints += e.path, fingerprint
-    about = _make_header(store, compute_digest(store.read(MANIFEST)), len(fingerprints))
-    store.write(SEEN, os.fsencode("\0".join((about, *fingerprints))))
+    store.write(SEEN, json.dumps([compute_digest(store.read(MANIFEST)), seen]).encode())
 
 
-def _make_header(store: Store, known: str, size: int) -> str:
-    return f"{known} {size} {_take_fingerprint(os.path.join(store.path, MANIFEST))}"
-
-
-def _take_fingerprint(path: str) -> str:
+def _take_fingerprint(store: Store, path: str) -> str:
     """Return a text that differs after any change at `path`."""
+    path = f"{store.workspace}/{path}"
     st = os.lstat(path)
     if stat.S_ISREG(st.st_mode):
         return make_key(st)

@@ -7,6 +7,7 @@ oneself. So a door sends a word that identifies its node, under the job's secret
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import socket
@@ -108,28 +109,19 @@ class Door:
 
 def listen(addr: str, port: int) -> socket.socket:
     """Return a non-blocking listener at an address, "" for all, and at this port, or any if it is busy."""
-    at = _listen_at if addr else _listen_everywhere
-    try:
-        return at(addr, port)
-    except OSError:
-        return at(addr, 0)
+    families = [socket.AF_INET6 if ":" in addr else socket.AF_INET]
+    if not addr and socket.has_dualstack_ipv6():
+        families.insert(0, socket.AF_INET6)  # first: it may be switched off in the kernel
+    *ways, last = itertools.product((port, 0), families)
+    for way in ways:
+        with contextlib.suppress(OSError):
+            return _listen(addr, *way)
+    return _listen(addr, *last)
 
 
-def _listen_at(addr: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-    return _listen((addr, port), family, both=False)
-
-
-def _listen_everywhere(_addr: str, port: int) -> socket.socket:
-    """Return a listener of both address families if this machine has both."""
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be switched off in the kernel
-            return _listen(("::", port), socket.AF_INET6, both=True)
-    return _listen(("", port), socket.AF_INET, both=False)
-
-
-def _listen(at: tuple[str, int], family: int, *, both: bool) -> socket.socket:
-    sock = socket.create_server(at, family=family, dualstack_ipv6=both, backlog=1024)
+def _listen(addr: str, port: int, family: int) -> socket.socket:
+    both = not addr and family == socket.AF_INET6
+    sock = socket.create_server((addr, port), family=family, dualstack_ipv6=both, backlog=1024)
     sock.setblocking(False)
     return sock
 

@@ -19,7 +19,7 @@ class Seal:
     def __init__(self, key: bytes) -> None:
         self._keyed, self._number = hmac.new(key, digestmod="sha256"), 0
 
-    def compute_mac(self, frame: bytes | memoryview) -> bytes:
+    def compute_mac(self, frame: bytes | bytearray) -> bytes:
         """Return the MAC of the next frame."""
         self._number += 1
         mac = self._keyed.copy()
@@ -27,6 +27,6 @@ class Seal:
         mac.update(frame)
         return mac.digest()[:MAC_BYTES]
 
-    def fits(self, frame: bytes | memoryview, mac: bytes) -> bool:
+    def fits(self, frame: bytes | bytearray, mac: bytes | bytearray) -> bool:
         """Return True if this is the MAC of the next frame."""
         return hmac.compare_digest(self.compute_mac(frame), mac)

@@ -70,7 +70,7 @@ def asked(*answers: Any) -> Seen:
     read_fd = ours.detach()
     with theirs:
         for message in (wire.make_hello(), *answers, {"type": "finished"}):
-            theirs.sendall(b"".join(encode_control(message)))
+            theirs.sendall(encode_control(message))
         inspection = Inspection(loop)
         node = Node(0, "a", "", "/ws", "/ws/log", "/ws/output", "/ws/.pslaunch")
         inspection.attach([(node, Line(read_fd, read_fd))], 30.0)

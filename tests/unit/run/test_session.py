@@ -252,7 +252,7 @@ class Cutting(Keeping):
         began = {"n": 0, "time": 0.0, "event": "process", "process": "trainer/0", "node": 0,
                  "state": "running", "pid": 1}  # fmt: skip
         for message in (make_hello(), {"type": "events", "events": [began]}):
-            far.sendall(b"".join(encode_control(message)))
+            far.sendall(encode_control(message))
         far.close()
         fd = near.detach()
         return Line(fd, fd)

@@ -13,24 +13,24 @@ import pytest
 
 from pslaunch.node.dispatch import sender as send
 from pslaunch.node.dispatch.dispatch import Dispatch, split_by_node
-from pslaunch.node.dispatch.manifest import Entry, Hashes, add_hashes, decode, walk_folder
+from pslaunch.node.dispatch.manifest import Entry, decode
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
-from pslaunch.node.dispatch.sender import Source
+from pslaunch.node.dispatch.sender import Source, encode_numbers
 from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
-from pslaunch.node.messages import FillingMsg, LacksMsg
+from pslaunch.node.messages import DispatchedMsg, FillingMsg, LacksMsg, ServingMsg
 from support.desk import QuietDesk
-from support.packages import job_on
+from support.lines import open_line
+from support.packages import job_on, list_source
 
-LACKS: LacksMsg = {"type": "lacks", "manifest": False, "files": [0, 1], "offsets": {}, "alone": False}
+FIRST = encode_numbers([0])
+LACKS: LacksMsg = {"type": "lacks", "manifest": False, "files": FIRST, "offsets": {}, "alone": False}
 FILLING: FillingMsg = {
-    "type": "filling",
-    "state": "sending",
-    "files": 1,
-    "bytes": PASS_ON_BYTES,
-    "received": 0,
-}
+    "type": "filling", "state": "sending", "files": 1, "bytes": PASS_ON_BYTES, "received": 0,
+}  # fmt: skip
+SERVING: ServingMsg = {"type": "serving", "port": 4000}
+DISPATCHED: DispatchedMsg = {"type": "dispatched"}
 
 
 class Desk(QuietDesk):
@@ -43,9 +43,7 @@ class Desk(QuietDesk):
         self.links: dict[int, Link] = {}
         self.told: list[list[str]] = [[] for _ in range(nodes)]
         self.come = [0] * nodes  # bytes of files, to each node
-        self.source = Source(
-            str(folder), add_hashes(walk_folder(str(folder)), Hashes(f"{folder}.hashes")).entries
-        )
+        self.source = list_source(folder)
         self._lines: list[MessageLine[Any]] = []
         for node, told in zip(self.placed.nodes, self.told, strict=True):
             head, there = (self._line(s.detach(), told, node.id) for s in socket.socketpair())
@@ -67,7 +65,7 @@ class Desk(QuietDesk):
             self.come[node] += len(piece.data)
             self.dispatch.on_received(self.links[node], {"type": "received", "bytes": len(piece.data)})
 
-        return MessageLine(self.loop, fd, fd, lost_after_s=30, on_message=heard, on_lost=print, on_data=take)
+        return open_line(self.loop, fd, heard, on_data=take)
 
     def until(self, node: int, what: str) -> None:
         self.loop.run(lambda: what in self.told[node])
@@ -108,15 +106,15 @@ def test_shards_on_a_shared_folder_are_reported(desk: Desk, tmp_path: Path) -> N
 def test_late_node_is_served_too(desk: Desk) -> None:
     first, second, third = (desk.links[i] for i in range(3))
     desk.dispatch.on_lacks(first, LACKS)
-    desk.dispatch.on_dispatched(first, {"type": "dispatched"})
+    desk.dispatch.on_dispatched(first, DISPATCHED)
     desk.dispatch.on_lacks(second, LACKS)  # it had long to look
     desk.until(0, "serve")
-    desk.dispatch.on_serving(first, {"type": "serving", "port": 4000})
+    desk.dispatch.on_serving(first, SERVING)
     desk.until(1, "fetch")
-    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_dispatched(second, DISPATCHED)
     desk.dispatch.on_lacks(third, LACKS)
     desk.until(2, "fetch")
-    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
+    desk.dispatch.on_dispatched(third, DISPATCHED)
     assert desk.over and not desk.failed
     assert [told.count("serve") for told in desk.told] == [1, 0, 0]
 
@@ -135,7 +133,7 @@ def test_kept_manifest_is_decoded_in_a_thread(
     monkeypatch.setattr(send, "decode", decoded)
     desk.give(Source(str(tmp_path / "package"), desk.source.manifest))
     for link in desk.links.values():
-        desk.dispatch.on_lacks(link, {**LACKS, "files": []})
+        desk.dispatch.on_lacks(link, {**LACKS, "files": ""})
     assert not readers
     for link in desk.links.values():
         desk.dispatch.on_lacks(link, {**LACKS, "alone": True})
@@ -150,21 +148,19 @@ def test_node_filled_by_the_head_asks_it_again(desk: Desk) -> None:
     for link in (first, second):
         desk.dispatch.on_lacks(link, LACKS)
     desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
-    desk.dispatch.on_dispatched(third, {"type": "dispatched"})
-    desk.dispatch.on_serving(third, {"type": "serving", "port": 4000})
+    desk.dispatch.on_dispatched(third, DISPATCHED)
+    desk.dispatch.on_serving(third, SERVING)
     desk.until(1, "fetch")
-    desk.dispatch.on_dispatched(second, {"type": "dispatched"})
+    desk.dispatch.on_dispatched(second, DISPATCHED)
     desk.dispatch.on_lacks(first, LACKS)
     desk.loop.run(lambda: desk.come[0] == 2 * PASS_ON_BYTES)
     assert "fetch" not in desk.told[0] and not desk.failed
 
 
-def test_node_that_was_not_asked_is_refused(desk: Desk) -> None:
-    with pytest.raises(ValueError, match="not asked to serve"):
-        desk.dispatch.on_serving(desk.links[0], {"type": "serving", "port": 4000})
+def test_node_to_which_nothing_was_dispatched_is_refused(desk: Desk) -> None:
     early = Dispatch(desk.loop, desk, None)
     with pytest.raises(ValueError, match="nothing was dispatched"):
-        early.on_dispatched(desk.links[0], {"type": "dispatched"})
+        early.on_dispatched(desk.links[0], DISPATCHED)
 
 
 @pytest.mark.parametrize("name", ["files", "bytes", "received"])
@@ -176,25 +172,28 @@ def test_progress_beyond_counting_is_refused(desk: Desk, name: str, count: Any) 
     assert not desk.events
 
 
-@pytest.mark.parametrize("files", [[0, 2], [0, 1, -1, 1], [-1, 1], [0, 0], [0, 1] + [-1, 1] * 2])
-def test_request_for_missing_files_ends_the_job(desk: Desk, files: list[int]) -> None:
-    desk.dispatch.on_lacks(desk.links[0], {**LACKS, "files": files, "alone": True})
-    assert desk.failed and "asks for" in desk.failed[0]
-
-
-def test_offsets_of_empty_entries_are_refused(desk: Desk, tmp_path: Path) -> None:
-    folder = tmp_path / "package"
-    (folder / "sub").mkdir()
-    (folder / "sub/empty").write_text("")
-    desk.give(Source(str(folder), add_hashes(walk_folder(str(folder)), Hashes(f"{folder}.hashes")).entries))
-    all_: Any = {**LACKS, "alone": True, "files": [0, 3]}
-    desk.dispatch.on_lacks(desk.links[0], all_)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": encode_numbers([3])},
+        {"files": "not base64"},
+        {"files": "A"},
+        {"files": [0]},
+        {"files": encode_numbers([1]), "offsets": {"1": 1}},  # of an empty entry
+        {"offsets": {"0": -1}},
+        {"offsets": {"0": PASS_ON_BYTES}},
+        {"offsets": [0]},
+        {"files": encode_numbers([0, 1])},
+    ],
+)
+def test_request_for_missing_files_ends_the_job(desk: Desk, tmp_path: Path, wrong: Any) -> None:
+    (tmp_path / "package/sub").mkdir()
+    (tmp_path / "package/sub/empty").write_text("")
+    desk.give(list_source(tmp_path / "package"))
+    desk.dispatch.on_lacks(desk.links[1], {**LACKS, "alone": True})
     assert not desk.failed
-    wrong: list[Any] = [{"offsets": {"1": 1}}, {"offsets": {"2": -1}}, {"files": [1, 2, -2, 2]}]
-    for bad in wrong:
-        desk.dispatch.on_lacks(desk.links[1], all_ | bad)
-    assert len(desk.failed) == 3
-    desk.loop.run(lambda: desk.come[0] == PASS_ON_BYTES)
+    desk.dispatch.on_lacks(desk.links[0], {**LACKS, "alone": True} | wrong)
+    assert "asks for" in desk.failed[0]
 
 
 def test_endless_repeated_requests_are_refused(desk: Desk) -> None:

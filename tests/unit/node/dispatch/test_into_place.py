@@ -14,9 +14,9 @@ import pytest
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import into_place as place
 from pslaunch.node.dispatch.into_place import Store
-from pslaunch.node.dispatch.manifest import Entry, Hashes, add_hashes, encode, walk_folder
 from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
+from support.packages import list_source
 
 Tree = dict[str, Any]
 
@@ -59,17 +59,12 @@ def state(folder: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def package(source: Path) -> list[Entry]:
-    found = add_hashes(walk_folder(str(source)), Hashes(str(source) + ".hashes"))
-    assert not found.problems
-    return found.entries
-
-
 def dispatch(source: Path, workspace: Path) -> list[int]:
     """Do what both ends do, without a line between them; returns the files that were sent."""
-    entries = package(source)
+    package = list_source(source)
+    entries = package.entries
     incoming = Staging(str(workspace))
-    wants = incoming.list_lacking(encode(entries))
+    wants = incoming.list_lacking(package.manifest)
     for want in wants:
         content = (source / entries[want.file].path).read_bytes()
         assert incoming.take([Data(want.file, want.offset, content[want.offset :])]) == []
@@ -112,7 +107,7 @@ def test_only_lacking_files_are_sent(sources: tuple[Path, Path], tmp_path: Path)
     assert dispatch(old, ws)
     assert state(ws) == state(old)
     assert dispatch(old, ws) == []
-    sent = {package(new)[i].path for i in dispatch(new, ws)}
+    sent = {list_source(new).entries[i].path for i in dispatch(new, ws)}
     # One of two equal files is sent, and no moved or copied file; an empty file needs no bytes.
     assert sent == {"train.py", "was_file/now", "was_link", "was_folder", "a/b/c"} or sent == {
         "train.py", "was_file/now", "was_link", "was_folder", "a/b-c",
@@ -247,31 +242,30 @@ def open_journal(new: Path, ws: Path) -> None:
 # --- what programs put in the way ---
 
 
-def test_a_programs_folder_in_the_way_is_refused_before_anything_changes(
-    sources: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("new", "theirs"),
+    [
+        ({"folder": "a file", "file": "ours"}, "folder/result"),
+        ({"folder": {"in": "in"}, "file": Path("folder")}, "file"),
+        ({"folder": {"in": "in"}, "file": {"in": "in"}}, "file"),
+    ],
+)
+def test_file_of_a_program_in_the_way_is_refused_before_anything_changes(
+    tmp_path: Path, new: Tree, theirs: str
 ) -> None:
-    old, new = sources
-    ws = tmp_path / "ws"
-    dispatch(old, ws)
-    (ws / "was_folder/result").write_text("by a program")
-    before = state(ws)
-    with pytest.raises(Refusal, match="was_folder/result"):
-        dispatch(new, ws)
-    assert state(ws) == before and not pending(ws)
-
-
-def test_file_of_a_program_in_the_place_of_a_link_is_refused(tmp_path: Path) -> None:
-    build(tmp_path / "old", {"model": "ours", "data": {}})
-    build(tmp_path / "new", {"model": Path("data"), "data": {}})
+    build(tmp_path / "old", {"folder": {"in": "in"}, "file": "ours"})
+    build(tmp_path / "new", new)
     ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
-    (ws / "model").write_text("weeks of training")
-    with pytest.raises(Refusal, match="programs put model into"):
+    (ws / theirs).write_text("weeks of training")
+    before = state(ws)
+    with pytest.raises(Refusal, match=f"programs put {theirs} into"):
         dispatch(tmp_path / "new", ws)
-    assert (ws / "model").read_text() == "weeks of training"
+    assert state(ws) == before and not pending(ws)
+    (ws / theirs).unlink()
     dispatch(tmp_path / "old", ws)
     dispatch(tmp_path / "new", ws)  # as it was put there, it goes
-    assert (ws / "model").is_symlink()
+    assert state(ws) == state(tmp_path / "new")
 
 
 def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
@@ -280,7 +274,7 @@ def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     incoming = Staging(str(ws))
-    assert incoming.list_lacking(encode(package(tmp_path / "new"))) == []  # it is there already, as a
+    assert incoming.list_lacking(list_source(tmp_path / "new").manifest) == []  # it is there already, as a
     (ws / "a").write_text("EVILxxxx")
     with pytest.raises(Refusal, match="has changed since it was listed"):
         incoming.place()
@@ -290,7 +284,7 @@ def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
 
 def test_staged_file_is_trusted_by_its_content_alone(tmp_path: Path) -> None:
     build(tmp_path / "new", {"b": "GOODxxxx"})
-    entries = package(tmp_path / "new")
+    entries = list_source(tmp_path / "new").entries
     ws = tmp_path / "ws"
     Store(str(ws)).close()
     for content, sent in ((b"EVILxxxx", [0]), (b"GOODxxxx", [])):
@@ -307,7 +301,7 @@ def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
     (ws / "run.sh").unlink()
     incoming = Staging(str(ws))
     for source in ("old", "new"):  # as a receiver does that looks before it knows what is offered
-        assert incoming.list_lacking(encode(package(tmp_path / source))) == []
+        assert incoming.list_lacking(list_source(tmp_path / source).manifest) == []
     incoming.place()
     incoming.close()
     assert state(ws) == state(tmp_path / "new")

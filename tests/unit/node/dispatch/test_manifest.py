@@ -48,12 +48,13 @@ def file(path: str, content: str = EMPTY, size: int = 0) -> Entry:
 
 
 def test_walk_leaves_out_the_nodes_own_files(folder: Path, tmp_path: Path) -> None:
-    found = add_hashes(walk_folder(str(folder)), hashes(tmp_path))
-    assert not found.problems
-    assert [(e.path, e.kind) for e in found.entries] == [
+    walked = walk_folder(str(folder))
+    entries = add_hashes(walked, hashes(tmp_path))
+    assert not walked.problems
+    assert [(e.path, e.kind) for e in entries] == [
         ("data", "d"), ("data/a.txt", "f"), ("data/log", "d"), ("data/log/old", "f"), ("train.py", "f"),
     ]  # fmt: skip
-    program = found.entries[-1]
+    program = entries[-1]
     assert (program.mode, program.size) == (0o755, 1)
     assert program.content == compute_digest(b"1")
 
@@ -79,7 +80,7 @@ def test_large_files_are_hashed_at_once(
     for path in ("data/a.txt", "data/log/old"):
         (folder / path).unlink()
     found = add_hashes(walk_folder(str(folder)), Together(str(tmp_path / "hashes")))
-    assert {e.path: e.content for e in found.entries if e.kind == "f"} == {
+    assert {e.path: e.content for e in found if e.kind == "f"} == {
         name: compute_digest(content) for name, content in large.items()
     }
 
@@ -87,30 +88,26 @@ def test_large_files_are_hashed_at_once(
 def test_a_manifest_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/na\xffme \n")).touch()
     (folder / "near").symlink_to("data/a.txt")
-    entries = add_hashes(walk_folder(str(folder)), hashes(tmp_path)).entries
+    entries = add_hashes(walk_folder(str(folder)), hashes(tmp_path))
     assert decode(encode(entries)) == entries
 
 
-def test_every_unsendable_file_is_named(folder: Path, tmp_path: Path) -> None:
+def test_every_unsendable_file_is_named(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(str(folder / "sock"))
     (folder / "data/far").symlink_to("/etc")
-    problems = "; ".join(add_hashes(walk_folder(str(folder)), hashes(tmp_path)).problems)
+    problems = "; ".join(walk_folder(str(folder)).problems)
     for name in ("pipe is neither", "sock is neither", "data/far is a link that leads out, to /etc"):
         assert name in problems
 
 
-def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Path) -> None:
+def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path) -> None:
     (folder / "near").symlink_to("data/a.txt")
     (folder / "data/whole").symlink_to(folder / "train.py")
     (folder / "data/round").symlink_to(f"../../{folder.name}/train.py")
     (folder / "dangling").symlink_to("data/none")
-    links = {
-        e.path: e.content
-        for e in add_hashes(walk_folder(str(folder)), hashes(tmp_path)).entries
-        if e.kind == "l"
-    }
+    links = {e.path: e.content for e in walk_folder(str(folder)).others if e.kind == "l"}
     assert links == {
         "near": "data/a.txt", "data/whole": "../train.py", "data/round": "../train.py",
         "dangling": "data/none",
@@ -120,9 +117,9 @@ def test_links_inside_are_kept_and_lead_nowhere_else(folder: Path, tmp_path: Pat
 def test_links_out_of_the_folder_stay_if_nodes_see_the_same_files(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "far.txt").write_text("far")
     (folder / "far").symlink_to("../far.txt")
-    found = add_hashes(walk_folder(str(folder), links_out=True), hashes(tmp_path))
-    assert not found.problems
-    assert ("m", str(tmp_path / "far.txt")) in [(e.kind, e.content) for e in found.entries]
+    walked = walk_folder(str(folder), links_out=True)
+    assert not walked.problems
+    assert ("m", str(tmp_path / "far.txt")) in [(e.kind, e.content) for e in walked.others]
 
 
 def test_folders_that_are_left_out_are_not_entered(folder: Path, tmp_path: Path) -> None:
@@ -134,7 +131,7 @@ def test_folders_that_are_left_out_are_not_entered(folder: Path, tmp_path: Path)
         return path == "data/secret"
 
     found = add_hashes(walk_folder(str(folder), ignored=ignored, skip=("data/log",)), hashes(tmp_path))
-    assert [e.path for e in found.entries] == ["data", "data/a.txt", "train.py"]
+    assert [e.path for e in found] == ["data", "data/a.txt", "train.py"]
     assert ("data/secret", True) in seen
 
 

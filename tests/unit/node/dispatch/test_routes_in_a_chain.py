@@ -13,13 +13,12 @@ import pytest
 
 from pslaunch.node.dispatch.dispatch import Dispatch
 from pslaunch.node.dispatch.filling import Filling
-from pslaunch.node.dispatch.manifest import Hashes, add_hashes, walk_folder
-from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.line.wire import Data, MessageLine
 from pslaunch.node.link import Link
 from pslaunch.node.loop import Loop
 from support.desk import QuietDesk
-from support.packages import job_on
+from support.lines import open_line
+from support.packages import job_on, list_source
 from support.process import open_below
 
 SECRET = b"s" * 32
@@ -28,50 +27,39 @@ SIZE = 20 * MB
 
 
 class Node:
-    """A node's part, with a line to the head; can hold back what comes."""
+    """A node's part, with a line to the head; orders to fetch are held back."""
 
-    def __init__(self, loop: Loop, workspace: Path, fd: int) -> None:
-        self.workspace = workspace
+    def __init__(self, loop: Loop, workspace: Path, fd: int, fetches: list[tuple[Node, Any]]) -> None:
+        self.workspace, self.fetches = workspace, fetches
         self.refused: list[Exception] = []
         self.come = 0  # bytes from the head
-        self.held: list[Data] = []
-        self.limit = 2 * SIZE  # of them, until it is let on
-        self.hold_fetch: Callable[[Any], None] | None = None
-        self.line: MessageLine[Any] = MessageLine(
-            loop, fd, fd, lost_after_s=60, on_message=self.obey, on_lost=print, on_data=self.take
-        )
+        self.line = open_line(loop, fd, self.obey, lost_after_s=60, on_data=self.take)
         self.filling = Filling(
             loop, str(workspace), SECRET, say=self.line.send, answer=lambda work: work(),
             refuse=self.refused.append,
         )  # fmt: skip
 
     def obey(self, m: Any) -> None:
-        if m["type"] == "fetch" and self.hold_fetch:
-            self.hold_fetch(m)
+        if m["type"] == "fetch":
+            self.fetches.append((self, m))
         elif m["type"] != "hello":
             getattr(self.filling, f"order_{m['type']}")(m)
 
     def take(self, piece: Data) -> None:
         self.come += len(piece.data)
-        if self.come > self.limit:
-            self.held.append(piece)
-        else:
-            self.filling.take(piece)
-
-    def let_on(self) -> None:
-        self.limit = 2 * SIZE
-        for piece in self.held:
-            self.filling.take(piece)
-        self.held.clear()
+        self.filling.take(piece)
 
     @property
     def received(self) -> int:
         receiver = self.filling._receiver
         return receiver._progress.received if receiver else SIZE
 
-    def find_part(self) -> Path:
-        (part,) = (self.workspace / ".pslaunch/dispatch/staged").glob("*.part")
-        return part
+    def damage(self) -> None:
+        """Change the beginning of the content that is coming."""
+        staged = self.workspace / ".pslaunch/dispatch/staged"
+        (part,) = (path for path in staged.iterdir() if path.stat().st_size > 100)
+        with part.open("r+b") as f:
+            f.write(bytes(100))
 
 
 class Chain(QuietDesk):
@@ -84,14 +72,13 @@ class Chain(QuietDesk):
         self.placed = job_on(self.folder, count)
         self.links: dict[int, Link] = {}
         self.nodes: list[Node] = []
-        self.source = Source(
-            str(self.folder), add_hashes(walk_folder(str(self.folder)), Hashes(os.devnull)).entries
-        )
+        self.fetches: list[tuple[Node, Any]] = []  # in order: each from an earlier one, or the first node
+        self.source = list_source(self.folder)
         for place in self.placed.nodes:
             near, far = (s.detach() for s in socket.socketpair())
             self.links[place.id] = Link(place, self.listen(near, place.id), lambda: "")
             self.links[place.id].addrs = ["127.0.0.1"]
-            self.nodes.append(Node(self.loop, tmp_path / f"ws{place.id}", far))
+            self.nodes.append(Node(self.loop, tmp_path / f"ws{place.id}", far, self.fetches))
         self.dispatch = Dispatch(self.loop, self, self)
 
     def listen(self, fd: int, node: int) -> MessageLine[Any]:
@@ -99,23 +86,11 @@ class Chain(QuietDesk):
             if m["type"] != "hello":
                 getattr(self.dispatch, f"on_{m['type']}")(self.links[node], m)
 
-        return MessageLine(self.loop, fd, fd, lost_after_s=60, on_message=heard, on_lost=print)
-
-    def begin(self) -> None:
-        self.dispatch.begin(lambda: self.over.append(True))
+        return open_line(self.loop, fd, heard, lost_after_s=60)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         self.loop.run(lambda: is_so() or bool(self.failed) or any(n.refused for n in self.nodes))
         assert not self.failed and not any(n.refused for n in self.nodes)
-
-    def hold(self) -> None:
-        """Let no node take more than a half from the head."""
-        for node in self.nodes:
-            node.limit = SIZE // 2
-
-    def let_on(self) -> None:
-        for node in self.nodes:
-            node.let_on()
 
     def close(self) -> None:
         for node in self.nodes:
@@ -129,40 +104,28 @@ class Chain(QuietDesk):
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
+def chain(tmp_path: Path) -> Iterator[Chain]:
     folder = tmp_path / "package"
     folder.mkdir()
     (folder / "a").write_text("small")
     (folder / "b").write_bytes(os.urandom(SIZE - 10))
     (folder / "c").write_text("other")
-    return folder
-
-
-@pytest.fixture
-def chain(package: Path, tmp_path: Path) -> Iterator[Chain]:
     with contextlib.closing(Chain(tmp_path, 4)) as made:
         yield made
 
 
-pytestmark = pytest.mark.timeout(180)
-
-
+@pytest.mark.timeout(180)
 def test_content_damaged_on_a_disk_of_the_chain_never_counts(chain: Chain) -> None:
     """But on that disk itself, where nobody reads it again."""
-    fetches: list[tuple[Node, Any]] = []
-    for node in chain.nodes:
-        node.hold_fetch = lambda m, node=node: fetches.append((node, m))
-    chain.hold()
-    chain.begin()
-    chain.until(lambda: len(fetches) == 3)
-    (second, m), *others = fetches
+    chain.dispatch.begin(lambda: chain.over.append(True))
+    chain.until(lambda: len(chain.fetches) == 3)
+    (second, m), *others = chain.fetches
     second.filling.order_fetch(m)
     chain.until(lambda: second.received > SIZE // 4)
-    with second.find_part().open("r+b") as f:
-        f.write(bytes(100))
+    assert second.received < SIZE
+    second.damage()
     for node, m in others:
         node.filling.order_fetch(m)
-    chain.let_on()
     chain.until(lambda: bool(chain.over))
     assert others[0][0].come > SIZE // 2  # from the head, as its source's content was wrong
     content = (chain.folder / "b").read_bytes()

@@ -111,8 +111,8 @@ OTHERS = "trainer/1 belongs to another node"
 def encode(said: Mapping[str, Any] | str) -> bytes:
     """Return the frame of a message, or of a text in its place."""
     if isinstance(said, str):
-        return wire.HEADER.pack(len(said), wire.CONTROL, 0) + said.encode()
-    return b"".join(encode_control(said))
+        return wire.HEADER.pack(len(said), wire.CONTROL) + said.encode()
+    return encode_control(said)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import Gate, Seals
 from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
 from pslaunch.node.line.seal import Seal
-from pslaunch.node.line.wire import Data, Decoder, MessageLine, WireError, encode_control, encode_data_head
+from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_data_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
+from support.lines import open_line
 from support.process import poll_until
 
 SECRET = b"of the job"
@@ -33,7 +34,7 @@ ASKING = b"the zip, please\n"
 
 def sealed(messages: list[Any], key: bytes = b"k") -> bytes:
     seal = Seal(key)
-    return b"".join(part for m in messages for f in encode_control(m) for part in (f, seal.compute_mac(f)))
+    return b"".join(frame + seal.compute_mac(frame) for frame in map(encode_control, messages))
 
 
 MESSAGES: list[Any] = [{"type": "a"}, {"type": "b", "text": "x" * 70_000}, {"type": "c"}]
@@ -94,15 +95,11 @@ class Guarded:
         self.admitted: list[tuple[bytes, int, Seals]] = []
         self.refused: list[str] = []
         self.gate = Gate(
-            self.loop,
-            "127.0.0.1",
-            SECRET,
+            self.loop, "127.0.0.1", SECRET, port=port,
             check=lambda text: "" if text == b"welcome" else "not you",
-            admit=lambda *found: self.admitted.append(found),
-            note_refusal=self.refused.append,
-            port=port,
+            admit=lambda *found: self.admitted.append(found), note_refusal=self.refused.append,
             handout=Handout(self.loop, ASKING, handout) if handout else None,
-        )
+        )  # fmt: skip
 
     def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
         self.loop.run(lambda: bool(what))
@@ -114,9 +111,8 @@ class Guarded:
 
 @pytest.fixture
 def guarded() -> Iterator[Guarded]:
-    found = Guarded()
-    yield found
-    found.close()
+    with contextlib.closing(Guarded()) as found:
+        yield found
 
 
 def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread, list[object]]:
@@ -148,19 +144,7 @@ def test_caller_with_the_secret_gets_a_sealed_line(guarded: Guarded) -> None:
     text, fd, seals = guarded.admitted[0]
     assert text == b"welcome" and isinstance(result[0], tuple)
     heard: list[Any] = []
-
-    def line(fd: int, seals: Seals) -> MessageLine[Any]:
-        return MessageLine(
-            guarded.loop,
-            fd,
-            fd,
-            lost_after_s=5,
-            on_message=heard.append,
-            on_lost=lambda _why: None,
-            seals=seals,
-        )
-
-    lines = [line(fd, seals), line(*result[0])]
+    lines = [open_line(guarded.loop, fd, heard.append, seals=seals) for fd, seals in ((fd, seals), result[0])]
     lines[0].send({"type": "down"})
     lines[1].send({"type": "up"})
     guarded.loop.run(lambda: {"down", "up"} <= {m["type"] for m in heard})
@@ -189,9 +173,7 @@ def test_noise_is_dropped_and_the_gate_goes_on(guarded: Guarded, noise: bytes) -
     test_caller_with_the_secret_gets_a_sealed_line(guarded)
 
 
-def test_caller_after_a_thousand_silent_ones_is_admitted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_caller_after_a_thousand_silent_ones_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "SUM_UP_S", 1.0)
     monkeypatch.setattr(gate, "GATE_TICK_S", 0.1)
     with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
@@ -285,10 +267,6 @@ def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
 def test_without_an_address_nobody_is_dialled() -> None:
     with pytest.raises(ConnectionError, match="no address"):
         gate.dial([], 1, SECRET, b"", 1.0)
-
-
-def test_frames_of_a_sealed_message_stay_within_the_limit() -> None:
-    assert max(map(len, encode_control(MESSAGES[1]))) <= wire.MAX_FRAME_BYTES
 
 
 def ask(port: int) -> bytes:

@@ -52,19 +52,6 @@ def test_a_door_opens_at_every_address_of_its_node(door: Door) -> None:
     assert sorted(try_all(found, SECRET)) == sorted(there)
 
 
-def test_a_door_at_a_port_that_is_free_or_else_at_any() -> None:
-    loop = Loop()
-    first = Door(loop, b"")
-    second = Door(loop, b"", first.port)
-    assert second.port not in (0, first.port)
-    first.close()
-    third = Door(loop, b"", first.port)
-    assert third.port == first.port
-    for door in (second, third):
-        door.close()
-    loop.close()
-
-
 def test_the_port_of_a_door_is_a_program_s_at_once(door: Door) -> None:
     at = [Target(1, "127.0.0.1", door.port)]
     assert try_all(at, SECRET) == at
@@ -73,15 +60,14 @@ def test_the_port_of_a_door_is_a_program_s_at_once(door: Door) -> None:
         program.bind(("127.0.0.1", door.port))
 
 
-def test_door_of_another_node_or_job_does_not_count(door: Door) -> None:
-    assert try_all([Target(2, "127.0.0.1", door.port)], SECRET) == []
-    assert try_all([Target(1, "127.0.0.1", door.port)], bytes(31) + b"1") == []
-
-
-def test_a_door_that_says_nothing_is_given_up(door: Door) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        targets = [Target(1, "127.0.0.1", silent.getsockname()[1]), Target(1, "127.0.0.1", door.port)]
-        assert try_all(targets, SECRET, limit_s=0.3) == targets[1:]
+def test_only_a_door_that_says_the_right_word_counts(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as closed:
+        ports = [server.getsockname()[1] for server in (closed, silent)]
+        closed.close()
+        others = [Target(1, "127.0.0.1", port) for port in ports]
+        right, wrong = (Target(node, "127.0.0.1", door.port) for node in (1, 2))
+        assert try_all([wrong, *others, right], SECRET, limit_s=0.3) == [right]
+        assert try_all([right], bytes(31) + b"1", limit_s=0.3) == []
 
 
 def test_silent_addresses_are_skipped_once_the_first_opens(door: Door) -> None:
@@ -92,24 +78,19 @@ def test_silent_addresses_are_skipped_once_the_first_opens(door: Door) -> None:
         assert time.monotonic() - begin_s < 30.0
 
 
-def test_closed_port_is_not_reached() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert try_all([Target(1, "127.0.0.1", port)], SECRET) == []
+@pytest.mark.parametrize("says", ["10.9.8.1 50000 10.9.8.7 22", "UNKNOWN 65535 UNKNOWN 65535", ""])
+def test_address_of_the_incoming_connection_comes_first(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", says)
+    called = ["10.9.8.7"] if "10.9.8.7" in says else []
+    assert list_candidates("") == (
+        list(dict.fromkeys([*called, *nics.list_outside_addresses()])) or ["127.0.0.1"]
+    )
 
 
-def test_address_of_the_incoming_connection_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSH_CONNECTION", "10.9.8.1 50000 10.9.8.7 22")
-    assert list_candidates("")[0] == "10.9.8.7"
+def test_address_of_a_named_interface_is_the_only_one() -> None:
     assert list_candidates("lo") == ["127.0.0.1"]
     with pytest.raises(LookupError, match=r"'eth99' does not exist; known: .*lo 127\.0\.0\.1"):
         list_candidates("eth99")
-
-
-@pytest.mark.parametrize("says", ["UNKNOWN 65535 UNKNOWN 65535", ""])
-def test_an_sshd_without_an_address_adds_none(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSH_CONNECTION", says)
-    assert list_candidates("") == (list(dict.fromkeys(nics.list_outside_addresses())) or ["127.0.0.1"])
 
 
 @given(st.integers(1, 200))

@@ -1,0 +1,24 @@
+"""Lines of a test's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pslaunch.node.line.wire import MessageLine
+from pslaunch.node.loop import Loop, ignore
+
+
+def open_line(
+    loop: Loop,
+    fd: int,
+    on_message: Callable[[Any], None] = ignore,
+    *,
+    on_lost: Callable[[str], None] = ignore,
+    lost_after_s: float = 30,
+    **more: Any,
+) -> MessageLine[Any]:
+    """Return a line over a socket."""
+    return MessageLine(
+        loop, fd, fd, lost_after_s=lost_after_s, on_message=on_message, on_lost=on_lost, **more
+    )
