@@ -76,7 +76,7 @@ class K8sFace(Face):
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if line.command == RENDER:
-            from .render import print_manifests
+            from .manifests import print_manifests
 
             return print_manifests(line, spec)
         if not line.given.is_set("validate"):

@@ -105,17 +105,17 @@ def explain_answer(doing: str, status: int, message: str, place: Place) -> Pslau
         return explain_rights([right], place, forbidden["user"])
     if status == 404 and (found := _NO_NAMESPACE.search(said)):
         return SpecError(f"namespace {found[1]} does not exist on {place.server}; give another --namespace")
-    if status in (410, 429) or (status >= 500 and not find_remedy(said)):
+    remedy = find_refusal_remedy(said)
+    if status in (410, 429) or (status >= 500 and not remedy):
         return ClusterError(place.server, f"it can't {doing} now ({status}): {said}", "try again later")
     if status == 404:
         return AbsentError(f"{place.server} can't {doing}: {said}")
     if status == 409:
         return ConflictError(f"{place.server} refuses to {doing}: {said}")
-    remedy = find_remedy(said)
     return PreflightError(f"{place.server} refuses to {doing}: {said}{f'; {remedy}' if remedy else ''}")
 
 
-def find_remedy(message: str) -> str:
+def find_refusal_remedy(message: str) -> str:
     """Return the remedy for a refusal in a cluster's words, in an answer or an event; "" if none is known."""
     return next((remedy for words, remedy in _REFUSALS.items() if re.search(words, message)), "")
 
@@ -133,15 +133,11 @@ def explain_connection(cause: str, place: Place) -> ClusterError:
     """Return the error of a server that is not reached, or of its certificate, from the system's words."""
     cause = _OBJECT.sub("", " ".join(cause.split()))[:MAX_SHOWN]
     if re.search(r"(?i)certificate|\bssl\b|\btls\b", cause):
-        return ClusterError(
-            place.server,
-            f"no safe connection: {cause}",
-            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the cluster, "
-            "or give another --kubeconfig or --context",
+        cause = f"no safe connection: {cause}"
+        remedy = (
+            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the cluster"
         )
-    return ClusterError(
-        place.server,
-        f"it is not reached: {cause}",
-        f"check the server in {place.source} and the network to it (VPN, proxy), or give another "
-        "--kubeconfig or --context",
-    )
+    else:
+        cause = f"it is not reached: {cause}"
+        remedy = f"check the server in {place.source} and the network to it (VPN, proxy)"
+    return ClusterError(place.server, cause, f"{remedy}, or give another --kubeconfig or --context")

@@ -11,18 +11,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import (
-    ClusterError,
-    FileError,
-    HostError,
-    NodeLostError,
-    PslaunchError,
-    RightsError,
-)
+from ...errors import ClusterError, FileError, HostError, NodeLostError, PslaunchError, RightsError
 from ...node import codes
 from ...node.head.events import Event, make_end
 from ...node.job import Node, Plan
@@ -31,7 +24,7 @@ from ..base import Backend
 from ..lines import Line, News, Tell
 from ..node_answers import SILENT_S, Answered, Ending, read_answer
 from . import manifests
-from .api import EXEC, JOB, Cluster, open_cluster
+from .api import AT_ONCE, AWAY, EXEC, JOB, Cluster, begin_apart, open_cluster, try_again
 from .api_errors import AbsentError, ConflictError
 from .job_records import (
     BEGINNING,
@@ -49,9 +42,8 @@ from .job_records import (
 )
 from .pod_exec import PodExec, has_answered
 from .pod_failures import explain_loss, explain_silence
-from .pods import LOOK_S, Pods, PodWait, list_jobs, list_pods
+from .pods import LOOK_S, Pods, PodWait, list_job_objects, list_pods
 from .spec import K8sReach
-from .try_again import AWAY, begin_apart, try_again
 
 if TYPE_CHECKING:
     from ...node.messages import JobRecord
@@ -63,14 +55,13 @@ NO_PODS: Final = (
 NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 CREATION_S: Final = 30.0  # of it, for an API server that is away
-AT_ONCE: Final = 8  # calls at the same time
 HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
 TOLD_S: Final = 5.0  # for the cluster to report the beginning or end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
-KINDS: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
+LABELLED: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
 
 
 class K8sBackend(Backend):
@@ -119,7 +110,9 @@ class K8sBackend(Backend):
         self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(AT_ONCE) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
-            sweeping = meanwhile.submit(list_jobs, self._cluster)  # deletes those that others have abandoned
+            sweeping = meanwhile.submit(
+                list_job_objects, self._cluster
+            )  # deletes abandoned ones
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
@@ -132,27 +125,31 @@ class K8sBackend(Backend):
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
         if not has_exec:
-            wait.wait_for_all(self._cancelled)
+            wait.wait_for(wait.have_all_begun, self._cancelled)  # more is not seen without an exec
             return None
         line = self._find_head(wait)
         threading.Thread(target=wait.go_on, args=[self._confirmed], daemon=True).start()
         return line
 
-    def _create(self, things: Sequence[Object], wait: PodWait) -> None:
+    def _create(self, things: Sequence[dict[str, Any]], wait: PodWait) -> None:
         """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError.
 
         wait: for an API server that is away just then.
         """
-        *others, job = map(self._limit, things)
+        *others, job = things
+        secret = manifests.make_secret(job)
+        for thing in (*others, job):
+            if thing["kind"] == "Job" and self._reach.lease_s:
+                self._limit(thing)
+        job["spec"]["suspend"] = True
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
-        marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
-        owner = self._create_one(wait, {**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
-        owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
-                  "uid": owner["metadata"]["uid"]}]  # fmt: skip
-        belonging = [{**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}}
-                     for thing in (manifests.make_secret(job), *others)]  # fmt: skip
+        job["metadata"].setdefault("annotations", {}).update(marks)
+        made = self._create_one(wait, job)
+        owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name}
+        for thing in (secret, *others):
+            thing["metadata"]["ownerReferences"] = [{**owner, "uid": made["metadata"]["uid"]}]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(functools.partial(self._create_one, wait), belonging))
+            list(pool.map(functools.partial(self._create_one, wait), (secret, *others)))
 
     def _release(self) -> bool:
         """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
@@ -160,15 +157,12 @@ class K8sBackend(Backend):
         self._patch(self._reach.name, released, {BEGINNING: None})
         return True
 
-    def _limit(self, thing: Object) -> Object:
+    def _limit(self, job: dict[str, Any]) -> None:
         """Limit the time of a Job until its launcher holds it."""
-        if thing["kind"] != "Job" or not self._reach.lease_s:
-            return thing
-        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
-        if own_s is not None and own_s <= limit_s:
-            return thing
-        self._own_limits[thing["metadata"]["name"]] = own_s
-        return {**thing, "spec": {**thing["spec"], LIMIT: limit_s}}
+        own_s, limit_s = job["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
+        if own_s is None or own_s > limit_s:
+            self._own_limits[job["metadata"]["name"]] = own_s
+            job["spec"][LIMIT] = limit_s
 
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
@@ -227,7 +221,7 @@ class K8sBackend(Backend):
         return None
 
     def _start(self, pod: Object, words: Sequence[str]) -> PodExec:
-        return PodExec(self._cluster, pod["metadata"]["name"], manifests.make_command(self._reach, words))
+        return PodExec(self._cluster, pod["metadata"]["name"], manifests.make_pod_command(self._reach, words))
 
     # --- the running job ---
 
@@ -277,17 +271,17 @@ class K8sBackend(Backend):
         self._confirmed.set()
         for job, own_s in self._own_limits.items():
             with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
-                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}), over)
+                self._lift_limit(job, own_s, over)
 
-    def _insist(self, work: Callable[[], None], over: threading.Event) -> None:
-        """Repeat a call while the API is away, for at most the time that pods are waited for."""
+    def _lift_limit(self, job: str, own_s: int | None, over: threading.Event) -> None:
         away: PslaunchError | None = None
         for _ in try_again(self._reach.wait_timeout_s, over):
             try:
-                return work()
+                return self._patch(job, {LIMIT: own_s})
             except AWAY as e:
                 away = e
-        raise away or NodeLostError("cancelled")
+        assert away is not None
+        raise away
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
@@ -364,7 +358,7 @@ class K8sBackend(Backend):
         return found
 
     def read_records(self) -> Iterator[bytes]:
-        jobs, end_s = list_jobs(self._cluster, self._reach.name), time.monotonic() + TOLD_S
+        jobs, end_s = list_job_objects(self._cluster, self._reach.name), time.monotonic() + TOLD_S
         for main in select_main(jobs):
             if record := self._make_record(main, jobs, end_s):
                 yield json.dumps(record).encode() + b"\n"
@@ -375,7 +369,7 @@ class K8sBackend(Backend):
         pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
         for number in try_again(end_s - time.monotonic()):
             if number:
-                jobs = list_jobs(self._cluster, name)
+                jobs = list_job_objects(self._cluster, name)
                 if not (found := select_main(jobs)):
                     return None
                 (main,) = found
@@ -404,7 +398,7 @@ class K8sBackend(Backend):
 
     def remove_job(self, job: str) -> list[str]:
         self._turn_to(job)
-        for kind in KINDS:
+        for kind in LABELLED:
             with contextlib.suppress(RightsError):
                 found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
                 self._made += [{"kind": kind, **thing} for thing in found]
@@ -477,9 +471,9 @@ class K8sBackend(Backend):
     def _try_to_delete(self, thing: Object) -> PslaunchError | None:
         try:
             self._cluster.delete(thing)
+            return None
         except PslaunchError as e:
             return e
-        return None
 
 
 def _add_reasons(record: JobRecord, pods: Pods) -> JobRecord:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TextIO
+from functools import partial
+from typing import TextIO, TypeVar
 
 from ...errors import ClusterError, RightsError, SpecError
 from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...views.table import show
 from . import manifests
-from .api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
-from .api_errors import AbsentError, Right
-from .cluster_findings import ClusterSeen, Needs, choose_exit_code, find, make_data, make_lines, make_table
+from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
+from .api_errors import Right
+from .cluster_findings import (
+    ClusterSeen,
+    Needs,
+    choose_exit_code,
+    judge_cluster,
+    make_data,
+    make_lines,
+    make_table,
+)
 from .spec import K8sReach
-from .validate import ask, find_right
+from .validate import ask_verdicts, find_right
 
-AT_ONCE: Final = 8  # questions
+T = TypeVar("T")
 
 
 def check_cluster(
@@ -40,14 +49,13 @@ def check_cluster(
             cluster.close()
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
-    findings = find(seen, needs)
+    findings = judge_cluster(seen, needs)
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
     show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
     return choose_exit_code(findings)
 
 
 def list_rights(needs: Needs) -> list[Right]:
-    """Return the rights to ask for."""
     has_policy = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
     of_policies = (*POLICY, *KUBECTL_POLICY) if has_policy else ()
     return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
@@ -55,48 +63,34 @@ def list_rights(needs: Needs) -> list[Right]:
 
 def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     """Return the observations of this user. Raises ClusterError."""
-    here = cluster.namespace
-    version = json.loads(cluster.request("read its version", "get", "/version").data)["gitVersion"]
+    here, rights = cluster.namespace, list_rights(needs)
+    version = cluster.get("read its version", "/version")["gitVersion"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rights = list_rights(needs)
         has = list(pool.map(cluster.has_right, rights))
     seen = ClusterSeen(
         cluster.place.server,
         here,
         version=str(version),
         missing=tuple(right for right, given in zip(rights, has, strict=True) if not given),
-        quotas=_list(cluster, "ResourceQuota"),
-        policies=_list(cluster, "NetworkPolicy"),
-        secrets={name: _has_secret(cluster, name) for name in needs.name_secrets()},
+        quotas=_look(partial(cluster.list_objects, "ResourceQuota")),
+        policies=_look(partial(cluster.list_objects, "NetworkPolicy")),
+        secrets={name: _look(partial(cluster.has_object, "Secret", name)) for name in needs.name_secrets()},
     )
     try:
-        found = json.loads(cluster.request(f"get namespace {here}", "get", f"/api/v1/namespaces/{here}").data)
-        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
-        seen = seen._replace(there=True, phase=phase, labels=labels)
+        found = _look(partial(cluster.get, f"get namespace {here}", f"/api/v1/namespaces/{here}"))
     except SpecError:  # it does not exist
         return seen._replace(there=False)
-    except RightsError:
-        pass
+    if found:
+        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
+        seen = seen._replace(there=True, phase=phase, labels=labels)
     if seen.phase == "Terminating":
         return seen
     allowed = [thing for thing in needs.objects if find_right(thing) not in seen.missing]
-    return seen._replace(verdicts=[*ask(cluster, allowed)])
+    return seen._replace(verdicts=[*ask_verdicts(cluster, allowed)])
 
 
-def _list(cluster: Cluster, kind: str) -> Sequence[Mapping[str, Any]] | None:
-    """Return the objects of a kind; None without the right."""
-    try:
-        return cluster.list_objects(kind)
-    except RightsError:
-        return None
-
-
-def _has_secret(cluster: Cluster, name: str) -> bool | None:
-    """Return True if a secret exists; None without the right to know."""
-    try:
-        cluster.read_metadata("Secret", name)
-    except RightsError:
-        return None
-    except AbsentError:
-        return False
-    return True
+def _look(ask: Callable[[], T]) -> T | None:
+    """Return an answer; None without the right to it."""
+    with contextlib.suppress(RightsError):
+        return ask()
+    return None

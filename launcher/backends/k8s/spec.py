@@ -32,13 +32,15 @@ from ...options.spec import (
 from ..lines import OF_ANOTHER
 from .options import DEFAULT
 from .values import (
+    IMAGE,
     JOB_NAME,
+    NAMESPACE,
+    OBJECT,
     OWN_FOLDERS,
     ROOT,
     is_inside,
     read_claims,
-    read_label,
-    read_object_name,
+    read_form,
     read_quantity,
     read_selector,
 )
@@ -104,7 +106,11 @@ def make_k8s_spec(
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
-    reach = _hold(_read_reach(given, name, servers, cwd, environ), given, run=bool(run), detach=detach)
+    reach = _read_reach(given, name, servers, cwd, environ)
+    reach = reach._replace(
+        lease_s=0.0 if detach else given.read("lease"),
+        linger_s=_choose_linger_s(given, reach, detach=detach) if run else given.read("linger") or 0.0,
+    )
     fetches = not detach and reach.linger_s > 0
     one = Count("per_node", 1)
     spec = JobSpec(
@@ -123,11 +129,9 @@ def make_k8s_spec(
         program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,
-        **{
-            **{k: v for k, v in options.items() if k not in ("head", "detach")},
-            **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
-            "python": given.read("python"),
-        },
+        python=given.read("python"),
+        **{k: v for k, v in options.items() if k not in ("head", "detach")},
+        **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
     )
     check_spec(spec, given)
     _check_save_dir(spec)
@@ -142,14 +146,13 @@ def refuse_about_launcher(given: Given) -> None:
         refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
 
 
-def _hold(reach: K8sReach, given: Given, *, run: bool, detach: bool) -> K8sReach:
-    """Return the reach with the times for which pods wait for a launcher and for a fetch of their files."""
-    own = ATTACHED_LINGER_S if not detach else 0.0 if reach.claims else DETACHED_LINGER_S
-    linger_s: float | None = given.read("linger")
-    return reach._replace(
-        lease_s=0.0 if detach else given.read("lease"),
-        linger_s=linger_s if linger_s is not None else own if run else 0.0,
-    )
+def _choose_linger_s(given: Given, reach: K8sReach, *, detach: bool) -> float:
+    """Return the time for which pods wait for a fetch of their files."""
+    if "linger" in given:
+        return float(given.read("linger"))
+    if not detach:
+        return ATTACHED_LINGER_S
+    return 0.0 if reach.claims else DETACHED_LINGER_S
 
 
 def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
@@ -172,9 +175,9 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         server_memory=read_quantity(given, "server_memory", "memory") or memory,
         node_selector=read_selector(given),
         claims=read_claims(given),
-        image_pull_secret=read_object_name(given, "image_pull_secret"),
-        service_account=read_object_name(given, "service_account"),
-        queue=read_label(given.get("queue")),
+        image_pull_secret=read_form(given.get("image_pull_secret"), OBJECT),
+        service_account=read_form(given.get("service_account"), OBJECT),
+        queue=read_form(given.get("queue"), NAMESPACE),
         network_policy=given.is_set("network_policy"),
         patch=str(cwd / patch.text) if patch else "",
         ttl_s=given.read("ttl"),
@@ -216,7 +219,7 @@ def read_access(given: Given) -> Access:
     return Access(
         str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
         context.text if context else "",
-        read_label(given.get("namespace")),
+        read_form(given.get("namespace"), NAMESPACE),
     )
 
 
@@ -236,9 +239,7 @@ def _count_pods(given: Given) -> tuple[int, int]:
     servers, trainers = given.read("server_num"), given.read("worker_num")
     if not given.is_set("separate"):
         return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
-    if servers == 0:
-        return trainers or 1, 0
-    return trainers or 1, servers or 1
+    return trainers or 1, 1 if servers is None else servers
 
 
 def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:
@@ -260,7 +261,7 @@ def _choose_object_name(given: Given, workspace: Path, pods: int, servers: int) 
     last = f"{name_servers('')}-{servers}" if servers else f"-{pods - 1}"
     most = MAX_NAME - len(f"{last}{POD_SUFFIX}") - len("-") - RUN_DIGITS
     value = given.get("job_name")
-    name = choose_name(workspace) if value is None else value.text
+    name = value.text if value else choose_name(workspace)
     safe = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     safe = (safe if JOB_NAME.fullmatch(safe) else f"job-{safe}")[:most].strip("-")
     if value is None:
@@ -287,11 +288,7 @@ def _read_image(given: Given, environ: Mapping[str, str]) -> str:
             f"no image: give --image=NAME, [k8s].image in pslaunch.toml, or PSLAUNCH_IMAGE. "
             f"Any with Python 3.9 or later will do; {folder}/Dockerfile makes one for the bundled runtime"
         )
-    if not re.fullmatch(r"[!-~]{1,500}", value.text):
-        raise SpecError(
-            f"{value.shown}: expected the name of an image, such as registry.example/team/image:1"
-        )
-    return value.text
+    return read_form(value, IMAGE)
 
 
 def parse_reach(data: Any) -> K8sReach:

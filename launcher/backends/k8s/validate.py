@@ -18,7 +18,7 @@ from .job_records import Object
 from .spec import K8sReach
 
 
-class Verdict(NamedTuple):
+class ObjectVerdict(NamedTuple):
     """The server's answer for one object."""
 
     shown: str  # kind and name
@@ -28,11 +28,8 @@ class Verdict(NamedTuple):
 
     def make_data(self) -> dict[str, str | None]:
         """Return it as JSON data."""
-        text = str(self.error or self.left_out)
-        return {"object": self.shown, "answer": self.describe(), "text": text or None}
-
-    def describe(self) -> str:
-        return "refused" if self.error else "not asked" if self.left_out else "accepted"
+        answer = "refused" if self.error else "not asked" if self.left_out else "accepted"
+        return {"object": self.shown, "answer": answer, "text": str(self.error or self.left_out) or None}
 
 
 def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
@@ -42,7 +39,7 @@ def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
     try:
         package = manifests.pack_package(plan, os.environ)
         *others, job = manifests.make_objects(plan, reach, package)
-        for verdict in ask(cluster, [*others, manifests.make_secret(job), job]):
+        for verdict in ask_verdicts(cluster, [*others, manifests.make_secret(job), job]):
             print(_format(verdict, out, as_json=as_json), file=out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)
     finally:
@@ -50,7 +47,7 @@ def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
     return code
 
 
-def ask(cluster: Cluster, objects: Sequence[Object]) -> Iterator[Verdict]:
+def ask_verdicts(cluster: Cluster, objects: Sequence[Object]) -> Iterator[ObjectVerdict]:
     """Return the verdict on each object, and on a pod of each Job where the user may ask for it."""
     for thing in objects:
         yield _ask_one(cluster, thing)
@@ -58,27 +55,26 @@ def ask(cluster: Cluster, objects: Sequence[Object]) -> Iterator[Verdict]:
         if cluster.has_right(right := find_right(pod)):
             yield _ask_one(cluster, pod)
         else:
-            yield Verdict(name_object(pod), left_out=f"you have no right to {right}")
+            yield ObjectVerdict(name_object(pod), left_out=f"you have no right to {right}")
 
 
-def _ask_one(cluster: Cluster, thing: Object) -> Verdict:
+def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
     name = name_object(thing)
     try:
-        return Verdict(name, made=cluster.create(thing, dry_run=True))
+        return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
     except ClusterError:
         raise
     except PslaunchError as e:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
-            return Verdict(name, left_out=str(e))
-        return Verdict(name, e)
+            return ObjectVerdict(name, left_out=str(e))
+        return ObjectVerdict(name, e)
 
 
 def make_pod(job: Object) -> dict[str, Any]:
     """Return a pod as the cluster creates it from a Job, for rules that apply to pods alone."""
-    template, name = job["spec"]["template"], f"{job['metadata']['name']}-0"
-    labels = template["metadata"]["labels"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
-            "spec": template["spec"]}  # fmt: skip
+    template = job["spec"]["template"]
+    metadata = {"name": f"{job['metadata']['name']}-0", "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 def find_right(thing: Object) -> Right:
@@ -88,11 +84,10 @@ def find_right(thing: Object) -> Right:
 
 
 def name_object(thing: Object) -> str:
-    """Return kind and name of an object."""
     return f"{thing['kind']} {thing['metadata']['name']}"
 
 
-def _format(verdict: Verdict, out: TextIO, *, as_json: bool) -> str:
+def _format(verdict: ObjectVerdict, out: TextIO, *, as_json: bool) -> str:
     data = verdict.make_data()
     if as_json:
         return json.dumps(data)

@@ -17,7 +17,7 @@ FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
 ROOT: Final = "/workspace"  # of all workspaces in a pod
 HOME: Final = "/home/pslaunch"
 OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
-LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 JOB_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 NUMBER: Final = r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,3})?"
 QUANTITIES: Final = {
@@ -28,11 +28,14 @@ EXPECTED: Final = {
     "cpu": "a number above 0, such as 2, 0.5 or 500m",
     "memory": "a number above 0, such as 4Gi or 500M",
 }
-_DOMAIN: Final = rf"(?=.{{1,253}}(?:[/=:]|$)){LABEL.pattern}(\.{LABEL.pattern})*"
-_OBJECT: Final = re.compile(_DOMAIN)
+_DOMAIN: Final = rf"(?=.{{1,253}}(?:[/=:]|$)){LABEL}(\.{LABEL})*"
 _WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _NAME: Final = rf"({_DOMAIN}/)?{_WORD}"  # of a label
-_SELECTOR: Final = re.compile(rf"{_NAME}=({_WORD})?")
+_SELECTOR: Final = rf"{_NAME}=({_WORD})?"
+# Forms of texts, and their words in messages.
+OBJECT: Final = _DOMAIN, "the name of an object: small letters, digits, dashes, dots"
+NAMESPACE: Final = LABEL, "at most 63 small letters, digits and dashes"
+IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/team/image:1"
 
 
 def read_quantity(given: Given, name: str, kind: str) -> str:
@@ -48,18 +51,11 @@ def read_quantity(given: Given, name: str, kind: str) -> str:
     return value.text
 
 
-def read_object_name(given: Given, name: str) -> str:
-    """Return the name of an object of the cluster; "" if it is not given."""
-    value = given.get(name)
-    if value is not None and not _OBJECT.fullmatch(value.text):
-        raise SpecError(f"{value.shown}: expected the name of an object: small letters, digits, dashes, dots")
-    return value.text if value else ""
-
-
-def read_label(value: Value | None) -> str:
-    """Return the name of a namespace or queue; "" if it is not given."""
-    if value is not None and not LABEL.fullmatch(value.text):
-        raise SpecError(f"{value.shown}: expected at most 63 small letters, digits and dashes")
+def read_form(value: Value | None, form: tuple[str, str]) -> str:
+    """Return a text of a form; "" if it is not given."""
+    pattern, words = form
+    if value is not None and not re.fullmatch(pattern, value.text):
+        raise SpecError(f"{value.shown}: expected {words}")
     return value.text if value else ""
 
 
@@ -68,18 +64,14 @@ def read_claims(given: Given) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     for value in given.get_all("pvc"):
         name, _, path = value.text.partition(":")
-        if not _OBJECT.fullmatch(name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
+        if not re.fullmatch(_DOMAIN, name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
             raise SpecError(f"{value.shown}: expected NAME:PATH with an absolute path")
         path = posixpath.normpath(path)
-        taken = next((t for t in (*OWN_FOLDERS, *(p for _, p in found)) if _overlap(t, path)), None)
-        if taken:
+        used = (*OWN_FOLDERS, *(p for _, p in found))
+        if taken := next((t for t in used if is_inside(t, path) or is_inside(path, t)), None):
             raise SpecError(f"{value.shown}: {taken} in the pods is in use already; choose another path")
         found.append((name, path))
     return tuple(found)
-
-
-def _overlap(one: str, other: str) -> bool:
-    return is_inside(one, other) or is_inside(other, one)
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -92,8 +84,7 @@ def read_selector(given: Given) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in given.get_all("node_selector"):
         name, _, text = value.text.partition("=")
-        if not _SELECTOR.fullmatch(value.text):
-            raise SpecError(f"{value.shown}: expected a label of nodes: NAME=VALUE")
+        read_form(value, (_SELECTOR, "a label of nodes: NAME=VALUE"))
         if name in found:
             raise SpecError(f"{value.shown}: {name} is given twice")
         found[name] = text

@@ -10,7 +10,7 @@ from pslaunch.backends.k8s.api_errors import (
     explain_answer,
     explain_connection,
     explain_rights,
-    find_remedy,
+    find_refusal_remedy,
     make_rule,
 )
 
@@ -67,8 +67,8 @@ def test_refusals_in_events_have_the_same_remedies() -> None:
     event = (
         'Error creating: pods "j-0-x" is forbidden: [maximum cpu usage per Container is 1, but limit is 2]'
     )
-    assert "LimitRange" in find_remedy(event)
-    assert find_remedy("Created pod: j-0-x") == ""
+    assert "LimitRange" in find_refusal_remedy(event)
+    assert find_refusal_remedy("Created pod: j-0-x") == ""
 
 
 def test_connections_fail_in_the_systems_words() -> None:

@@ -24,7 +24,7 @@ from pslaunch.backends.k8s.api_errors import AbsentError, Right
 from pslaunch.backends.k8s.backend import LIMIT, K8sBackend
 from pslaunch.backends.k8s.job_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, Object
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
-from pslaunch.backends.k8s.pod_failures import Cause
+from pslaunch.backends.k8s.pod_failures import PodCause
 from pslaunch.backends.k8s.pods import Pods, PodWait
 from pslaunch.backends.k8s.spec import Access, K8sReach
 from pslaunch.backends.lines import Line
@@ -122,7 +122,7 @@ def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
     (tmp_path / "train.py").write_bytes(random.Random(1).randbytes(package_bytes))
     site = make_local_site(tmp_path)._replace(package=Package(str(tmp_path)))
     plan = make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
-    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
+    monkeypatch.setattr(k8s, "list_job_objects", lambda _cluster: [])
     cluster, backend = Creating(), K8sBackend(K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0))
     backend._cluster = cast(Cluster, cluster)
     with pytest.raises(PreflightError, match="not released"):
@@ -139,7 +139,7 @@ def test_apply_creates_the_printed_objects_and_a_secret_alone(
     plan = make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
     reach = K8sReach("j", "i", network_policy=True)
     printed = manifests.make_objects(plan, reach, manifests.pack_package(plan, {}))
-    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
+    monkeypatch.setattr(k8s, "list_job_objects", lambda _cluster: [])
     cluster, backend = Creating(), K8sBackend(reach)
     backend._cluster = cast(Cluster, cluster)
     with pytest.raises(PreflightError, match="not released"):
@@ -195,7 +195,7 @@ def make_pod(state: Object) -> Object:
 class Failing:
     """Pods of a job, the same in each look; the first looks fail."""
 
-    def __init__(self, fails: int, pod: Object, cause: Cause | None = None) -> None:
+    def __init__(self, fails: int, pod: Object, cause: PodCause | None = None) -> None:
         self._fails, self._pod, self._cause = fails, pod, cause
         self.seen: dict[str, Object] = {}
 
@@ -209,7 +209,7 @@ class Failing:
     def find_first(self) -> Object:
         return self.find_all()["j-0"]
 
-    def explain(self) -> Cause | None:
+    def explain(self) -> PodCause | None:
         return self._cause
 
 
@@ -222,7 +222,7 @@ def make_backend(pods: Failing) -> K8sBackend:
 @pytest.mark.timeout(60)
 def test_reason_of_a_loss_is_found_after_an_error_of_the_api() -> None:
     killed = make_pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
-    cause = Cause("j-0", 137, "pod j-0: its memory is full", waits=False)
+    cause = PodCause("j-0", 137, "pod j-0: its memory is full", waits=False)
     assert make_backend(Failing(1, killed, cause)).explain_end(76) == (cause.text, 137)
 
 
@@ -237,13 +237,15 @@ def test_api_that_is_away_while_pods_are_waited_for_does_not_end_the_job() -> No
 @pytest.mark.timeout(60)
 def test_api_that_is_away_does_not_end_the_wait_for_all_pods() -> None:
     pods = Failing(2, make_pod({"running": {"startedAt": "2026-01-02T03:04:05Z"}}))
-    PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0).wait_for_all(threading.Event())
+    wait = PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0)
+    assert wait.wait_for(wait.have_all_begun, threading.Event())
 
 
 def test_api_that_stays_away_ends_the_wait() -> None:
     pods = Failing(9, make_pod({"running": {}}))
+    wait = PodWait(cast(Pods, pods), 1, lambda _news: None, 0.0)
     with pytest.raises(ClusterError):
-        PodWait(cast(Pods, pods), 1, lambda _news: None, 0.0).wait_for_all(threading.Event())
+        wait.wait_for(wait.have_all_begun, threading.Event())
 
 
 @pytest.mark.timeout(60)

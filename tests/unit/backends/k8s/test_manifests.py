@@ -74,7 +74,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def render(plan: Plan, reach: K8sReach, tmp_path: Path) -> dict[str, str]:
-    return manifests.render(plan, reach, pack_package(plan, tmp_path))
+    return manifests.render_manifests(plan, reach, pack_package(plan, tmp_path))
 
 
 def pack_package(plan: Plan, tmp_path: Path) -> bytes:
@@ -126,7 +126,7 @@ def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_pat
         assert thing["spec"]["completions"] == pods
         names = [f"{thing['metadata']['name']}-{i}" for i in range(pods)]
         assert names == [node.name for node in plan.nodes[first : first + pods]]
-    assert objects[-1] is trainers and manifests.is_main_job(trainers, SEPARATE)
+    assert objects[-1] is trainers and trainers["metadata"]["name"] == SEPARATE.name
 
 
 def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_package_of_just_the_limit_goes_into_a_config_map(package: Path, tmp_pat
     fill_package(package, manifests.MAX_PACKAGE_BYTES)
     packed = pack_package(plan, tmp_path)
     assert len(packed) == manifests.MAX_PACKAGE_BYTES
-    assert "package.yaml" in manifests.render(plan, REACH, packed)
+    assert "package.yaml" in manifests.render_manifests(plan, REACH, packed)
     manifests.refuse_brought(plan, packed)
 
 
@@ -226,7 +226,7 @@ def test_package_of_one_byte_more_is_brought_or_refused_with_the_remedy(
     plan = make_plan(1, str(package))
     fill_package(package, manifests.MAX_PACKAGE_BYTES + 1)
     packed = pack_package(plan, tmp_path)
-    rendered = manifests.render(plan, REACH, packed)
+    rendered = manifests.render_manifests(plan, REACH, packed)
     assert packed == b"" and "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
     with pytest.raises(SpecError, match=r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"):
         manifests.refuse_brought(plan, packed)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pslaunch.backends.k8s.job_records import Object
-from pslaunch.backends.k8s.patch import apply_patches, merge, patch_object, read_patches
+from pslaunch.backends.k8s.patch import apply_patches, merge_patch, patch_object, read_patches
 from pslaunch.errors import FileError, SpecError
 
 MANIFESTS = (Path(__file__).parents[3] / "golden/k8s-default.yaml").read_text()
@@ -56,7 +56,7 @@ def patch_pod(text: str) -> dict[str, Any]:
     ],
 )
 def test_merge_is_strategic(base: Any, change: Any, merged: Any) -> None:
-    assert merge(base, change, "") == merged
+    assert merge_patch(base, change, "") == merged
 
 
 def test_patch_adds_to_the_pod_and_its_container() -> None:
@@ -146,7 +146,7 @@ def test_tolerations_are_added_to_those_of_the_job() -> None:
 
 def test_later_patch_replaces_other_values_than_lists() -> None:
     path = "spec.template.spec"
-    assert merge({"initContainers": "x"}, {"initContainers": [{"name": "a"}]}, path) == {
+    assert merge_patch({"initContainers": "x"}, {"initContainers": [{"name": "a"}]}, path) == {
         "initContainers": [{"name": "a"}]
     }
 
