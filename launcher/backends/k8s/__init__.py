@@ -60,7 +60,7 @@ class K8sFace(Face):
         return OPTIONS
 
     def list_refused(self) -> Mapping[str, str]:
-        from .refused import REFUSED
+        from .options import REFUSED
 
         return REFUSED
 
@@ -82,7 +82,7 @@ class K8sFace(Face):
         if not line.given.is_set("validate"):
             return None
         from ...plan import make_plan
-        from .validate import validate
+        from .cluster_check import validate
 
         plan = make_plan(spec, spec.site.job_id)
         return validate(plan, spec.site.reach, line.out, as_json=line.as_json)

@@ -75,7 +75,6 @@ class K8sBackend(Backend):
         self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
-        self._ending_s = 0  # for a pod
         self._gone_limit_s = 0.0  # for all to be gone
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
@@ -110,17 +109,14 @@ class K8sBackend(Backend):
         self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(AT_ONCE) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
-            sweeping = meanwhile.submit(
-                list_job_objects, self._cluster
-            )  # deletes abandoned ones
+            sweeping = meanwhile.submit(list_job_objects, self._cluster)  # deletes abandoned ones
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
             tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
             sweeping.result()
         self._count = len(plan.nodes)
-        self._ending_s = manifests.compute_ending_s(plan)
-        self._gone_limit_s = self._ending_s + GONE_EXTRA_S
+        self._gone_limit_s = manifests.compute_ending_s(plan) + GONE_EXTRA_S
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
@@ -154,7 +150,8 @@ class K8sBackend(Backend):
     def _release(self) -> bool:
         """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
         released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
-        self._patch(self._reach.name, released, {BEGINNING: None})
+        change = {"spec": released, "metadata": {"annotations": {BEGINNING: None}}}
+        self._cluster.patch("Job", self._reach.name, change)
         return True
 
     def _limit(self, job: dict[str, Any]) -> None:
@@ -180,10 +177,6 @@ class K8sBackend(Backend):
         except ConflictError:
             found = thing["kind"] == "Job"  # others need no uid, and a Secret may not be read
             return self._cluster.read_metadata("Job", thing["metadata"]["name"]) if found else thing
-
-    def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
-        more = {"metadata": {"annotations": annotations}} if annotations else {}
-        self._cluster.patch("Job", job, {"spec": changed, **more})
 
     # --- the line to the head ---
 
@@ -277,7 +270,7 @@ class K8sBackend(Backend):
         away: PslaunchError | None = None
         for _ in try_again(self._reach.wait_timeout_s, over):
             try:
-                return self._patch(job, {LIMIT: own_s})
+                return self._cluster.patch("Job", job, {"spec": {LIMIT: own_s}})
             except AWAY as e:
                 away = e
         assert away is not None
@@ -314,9 +307,8 @@ class K8sBackend(Backend):
         name = pod["metadata"]["name"]
         with contextlib.suppress(*AWAY):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
-            found = list_pods(self._cluster, of_job).values()
-            now = next((p for p in found if p["metadata"]["name"] == name), None)
-            if now is None or not get_state(now, "running"):
+            pods = list_pods(self._cluster, of_job).values()
+            if not any(p["metadata"]["name"] == name and get_state(p, "running") for p in pods):
                 raise FileError(f"{name}: {NO_PODS}")
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:

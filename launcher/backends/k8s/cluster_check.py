@@ -1,15 +1,19 @@
-"""`pslaunch check` of a Kubernetes cluster: checks everything that a job needs there, and creates nothing."""
+"""`pslaunch check` of a Kubernetes cluster, and `--validate`: questions about a job; nothing is created."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TextIO, TypeVar
 
-from ...errors import ClusterError, RightsError, SpecError
+from ...errors import ClusterError, PslaunchError, RightsError, SpecError
+from ...node import codes
+from ...node.job import Plan
+from ...node.logs import clean
 from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...views.table import show
@@ -19,14 +23,18 @@ from .api_errors import Right
 from .cluster_findings import (
     ClusterSeen,
     Needs,
+    ObjectVerdict,
     choose_exit_code,
+    find_right,
     judge_cluster,
     make_data,
     make_lines,
+    make_pod,
     make_table,
+    name_object,
 )
+from .job_records import Object
 from .spec import K8sReach
-from .validate import ask_verdicts, find_right
 
 T = TypeVar("T")
 
@@ -39,8 +47,7 @@ def check_cluster(
     plan = make_plan(spec, spec.draft.name)
     package = manifests.pack_package(plan, environ)
     brings = manifests.find_brought(plan, package) is not None
-    *others, job = manifests.make_objects(plan, reach, package)
-    needs = Needs([*others, manifests.make_secret(job), job], attached=not spec.detach, brings=brings)
+    needs = Needs(_make_all(plan, reach, package), attached=not spec.detach, brings=brings)
     try:
         cluster = open_cluster(reach.access, environ)
         try:
@@ -53,6 +60,11 @@ def check_cluster(
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
     show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
     return choose_exit_code(findings)
+
+
+def _make_all(plan: Plan, reach: K8sReach, package: bytes) -> list[Object]:
+    *others, job = manifests.make_objects(plan, reach, package)
+    return [*others, manifests.make_secret(job), job]
 
 
 def list_rights(needs: Needs) -> list[Right]:
@@ -94,3 +106,48 @@ def _look(ask: Callable[[], T]) -> T | None:
     with contextlib.suppress(RightsError):
         return ask()
     return None
+
+
+def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
+    """Print the verdict on each object; return 0, or the code of the first refusal. Raises ClusterError."""
+    cluster = open_cluster(reach.access)
+    code = codes.OK
+    try:
+        objects = _make_all(plan, reach, manifests.pack_package(plan, os.environ))
+        for verdict in ask_verdicts(cluster, objects):
+            print(_format(verdict, out, as_json=as_json), file=out, flush=True)
+            code = code or (verdict.error.exit_code if verdict.error else codes.OK)
+    finally:
+        cluster.close()
+    return code
+
+
+def ask_verdicts(cluster: Cluster, objects: Sequence[Object]) -> Iterator[ObjectVerdict]:
+    """Return the verdict on each object, and on a pod of each Job where the user may ask for it."""
+    for thing in objects:
+        yield _ask_one(cluster, thing)
+    for pod in (make_pod(thing) for thing in objects if thing["kind"] == "Job"):
+        if cluster.has_right(right := find_right(pod)):
+            yield _ask_one(cluster, pod)
+        else:
+            yield ObjectVerdict(name_object(pod), left_out=f"you have no right to {right}")
+
+
+def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
+    name = name_object(thing)
+    try:
+        return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
+    except ClusterError:
+        raise
+    except PslaunchError as e:
+        if "does not support dry run" in str(e):  # a webhook, which may well accept it
+            return ObjectVerdict(name, left_out=str(e))
+        return ObjectVerdict(name, e)
+
+
+def _format(verdict: ObjectVerdict, out: TextIO, *, as_json: bool) -> str:
+    data = verdict.make_data()
+    if as_json:
+        return json.dumps(data)
+    text = f"{data['object']}: {data['answer']}"
+    return clean(f"{text}: {data['text']}" if data["text"] else text, out.encoding or "utf-8")

@@ -11,12 +11,12 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from ...check.findings import FindingKind
+from ...errors import PslaunchError
 from ...node import codes
 from ...views.table import LEVEL_WORDS, Level, Table
-from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK
+from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK, make_plural
 from .api_errors import Right, find_refusal_remedy, make_rule
 from .job_records import Object
-from .validate import ObjectVerdict, find_right, make_pod, name_object
 
 COLUMNS: Final = (
     *("cluster", "reached", "version", "namespace", "rights", "exec", "objects", "quota", "secrets"),
@@ -80,6 +80,20 @@ class ClusterFinding(NamedTuple):
     @property
     def advice(self) -> str:
         return self.remedy or CLUSTER_FINDING_KINDS[self.kind].advice.replace("RULE", make_rule(self.rights))
+
+
+class ObjectVerdict(NamedTuple):
+    """The server's answer for one object."""
+
+    shown: str  # kind and name
+    error: PslaunchError | None = None
+    left_out: str = ""  # why it was not asked
+    made: Object | None = None  # as the server would have it
+
+    def make_data(self) -> dict[str, str | None]:
+        """Return it as JSON data."""
+        answer = "refused" if self.error else "not asked" if self.left_out else "accepted"
+        return {"object": self.shown, "answer": answer, "text": str(self.error or self.left_out) or None}
 
 
 class Needs(NamedTuple):
@@ -198,6 +212,23 @@ def _parse(amount: object) -> Decimal:
     from kubernetes.utils.quantity import parse_quantity  # 0.2 s
 
     return Decimal(parse_quantity(amount))
+
+
+def make_pod(job: Object) -> dict[str, Any]:
+    """Return a pod as the cluster creates it from a Job, for rules that apply to pods alone."""
+    template = job["spec"]["template"]
+    metadata = {"name": f"{job['metadata']['name']}-0", "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def find_right(thing: Object) -> Right:
+    """Return the right to create an object."""
+    group = thing["apiVersion"].rpartition("/")[0]
+    return Right("create", make_plural(thing["kind"]).lower(), group)
+
+
+def name_object(thing: Object) -> str:
+    return f"{thing['kind']} {thing['metadata']['name']}"
 
 
 def add_up(objects: Sequence[Object], made: Mapping[str, Object]) -> dict[str, Decimal]:

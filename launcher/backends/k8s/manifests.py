@@ -27,8 +27,7 @@ from ...ship.zipapp import make_zipapp
 from ..face import CommandLine
 from .options import DEFAULT
 from .patch import apply_patches, read_patches
-from .spec import K8sReach, name_servers
-from .values import FOLDER, HOME, ROOT
+from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
 
 REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold

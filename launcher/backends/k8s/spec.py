@@ -31,20 +31,29 @@ from ...options.spec import (
 )
 from ..lines import OF_ANOTHER
 from .options import DEFAULT
-from .values import (
-    IMAGE,
-    JOB_NAME,
-    NAMESPACE,
-    OBJECT,
-    OWN_FOLDERS,
-    ROOT,
-    is_inside,
-    read_claims,
-    read_form,
-    read_quantity,
-    read_selector,
-)
 
+FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
+ROOT: Final = "/workspace"  # of all workspaces in a pod
+HOME: Final = "/home/pslaunch"
+OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
+LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+JOB_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+NUMBER: Final = r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,3})?"
+_DOMAIN: Final = rf"(?=.{{1,253}}(?:[/=:]|$)){LABEL}(\.{LABEL})*"
+_WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_NAME: Final = rf"({_DOMAIN}/)?{_WORD}"  # of a label
+_SELECTOR: Final = rf"{_NAME}=({_WORD})?"
+# Forms of texts, and their words in messages.
+QUANTITIES: Final = {
+    "cpu": (rf"{NUMBER}|(?=.*[1-9])[0-9]{{1,15}}m", "a number above 0, such as 2, 0.5 or 500m"),
+    "memory": (
+        rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|(?=.*[1-9])[0-9]{{1,15}}",
+        "a number above 0, such as 4Gi or 500M",
+    ),
+}
+OBJECT: Final = _DOMAIN, "the name of an object: small letters, digits, dashes, dots"
+NAMESPACE: Final = LABEL, "at most 63 small letters, digits and dashes"
+IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/team/image:1"
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
@@ -298,3 +307,53 @@ def parse_reach(data: Any) -> K8sReach:
         return K8sReach(**{**data, "claims": claims, "access": Access(**data["access"])})
     except (AttributeError, KeyError, TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None
+
+
+def read_quantity(given: Given, name: str, kind: str) -> str:
+    """Return an amount of `cpu` or `memory`; "" if it is not given."""
+    value, (pattern, words) = given.get(name), QUANTITIES[kind]
+    if value and not re.fullmatch(pattern, value.text):
+        near = re.sub(r"(?i)[\s,]|b$|bytes$|cores?$|cpus?$", "", value.text)
+        near = re.sub("(?<=[0-9])m$", "Mi", near) if kind == "memory" else near
+        words += f"; did you mean {near}?" if re.fullmatch(pattern, near) else ""
+    return read_form(value, (pattern, words))
+
+
+def read_form(value: Value | None, form: tuple[str, str]) -> str:
+    """Return a text of a form; "" if it is not given."""
+    pattern, words = form
+    if value is not None and not re.fullmatch(pattern, value.text):
+        raise SpecError(f"{value.shown}: expected {words}")
+    return value.text if value else ""
+
+
+def read_claims(given: Given) -> tuple[tuple[str, str], ...]:
+    """Return names of volume claims, and their paths in the pods."""
+    found: list[tuple[str, str]] = []
+    for value in given.get_all("pvc"):
+        name, _, path = value.text.partition(":")
+        if not re.fullmatch(_DOMAIN, name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
+            raise SpecError(f"{value.shown}: expected NAME:PATH with an absolute path")
+        path = posixpath.normpath(path)
+        used = (*OWN_FOLDERS, *(p for _, p in found))
+        if taken := next((t for t in used if is_inside(t, path) or is_inside(path, t)), None):
+            raise SpecError(f"{value.shown}: {taken} in the pods is in use already; choose another path")
+        found.append((name, path))
+    return tuple(found)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return True for a path that is the folder or in it; both are absolute and normal."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def read_selector(given: Given) -> dict[str, str]:
+    """Return the labels that the cluster's nodes must have."""
+    found: dict[str, str] = {}
+    for value in given.get_all("node_selector"):
+        name, _, text = value.text.partition("=")
+        read_form(value, (_SELECTOR, "a label of nodes: NAME=VALUE"))
+        if name in found:
+            raise SpecError(f"{value.shown}: {name} is given twice")
+        found[name] = text
+    return found

@@ -14,17 +14,17 @@ import yaml
 from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from pslaunch.backends.k8s.api_errors import Place, Right, explain_answer
 from pslaunch.backends.k8s.cluster_findings import (
-    COLUMNS,
     CLUSTER_FINDING_KINDS,
+    COLUMNS,
     ClusterSeen,
     Needs,
+    ObjectVerdict,
     choose_exit_code,
     judge_cluster,
     make_data,
     make_lines,
     make_table,
 )
-from pslaunch.backends.k8s.validate import ObjectVerdict
 from pslaunch.node import codes
 from pslaunch.views.table import show
 from support.pages import rows
@@ -47,10 +47,6 @@ def make_needs(amounts: Mapping[str, str] = {}, *, attached: bool = True, secret
     return Needs([config, job], attached=attached)
 
 
-def find_kinds(seen: ClusterSeen, needs: Needs | None = None) -> list[str]:
-    return [f.kind for f in judge_cluster(seen, needs or make_needs())]
-
-
 def make_quota(hard: Mapping[str, str], used: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}, "status": {"used": used or {}}}
 
@@ -59,14 +55,10 @@ def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[
     return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
 
 
-def test_good_cluster_has_no_finding() -> None:
-    assert find_kinds(GOOD) == []
-    assert choose_exit_code([]) == codes.OK
-
-
 @pytest.mark.parametrize(
     ("change", "kinds", "code"),
     [
+        ({}, [], codes.OK),
         ({"failed": "it is not reached: Connection refused"}, ["not reached"], codes.HOST),
         ({"version": "v1.27.3"}, ["old server"], codes.OK),
         ({"version": "v1.28.0-eks-1"}, [], codes.OK),
@@ -93,17 +85,21 @@ def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}' in jobs.advice
 
 
-def test_exec_is_a_warning_for_a_detached_job() -> None:
-    (finding,) = judge_cluster(GOOD._replace(missing=EXEC), make_needs(attached=False))
-    assert (finding.kind, finding.level) == ("no line", "warning")
-
-
-@pytest.mark.parametrize("attached", [True, False])
-def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -> None:
-    needs = make_needs(attached=attached)._replace(brings=True)
-    findings = judge_cluster(GOOD._replace(missing=EXEC), needs)
-    assert [f.kind for f in findings] == ["no transfer"] and choose_exit_code(findings) == codes.RIGHTS
-    assert ".pslaunchignore" in findings[0].advice
+@pytest.mark.parametrize(
+    ("attached", "brings", "kind", "level"),
+    [
+        (False, False, "no line", "warning"),
+        (False, True, "no transfer", "problem"),
+        (True, True, "no transfer", "problem"),
+    ],
+)
+def test_exec_is_needed_to_hold_a_job_and_to_bring_its_package(
+    attached: bool, brings: bool, kind: str, level: str
+) -> None:
+    needs = make_needs(attached=attached)._replace(brings=brings)
+    (finding,) = judge_cluster(GOOD._replace(missing=EXEC), needs)
+    assert (finding.kind, finding.level) == (kind, level)
+    assert choose_exit_code([finding]) == (codes.RIGHTS if level == "problem" else codes.OK)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +122,8 @@ def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -
 def test_quotas_are_compared_with_the_job(
     quota: dict[str, Any], amounts: dict[str, str], kinds: list[str]
 ) -> None:
-    assert find_kinds(GOOD._replace(quotas=[quota]), make_needs(amounts)) == kinds
+    findings = judge_cluster(GOOD._replace(quotas=[quota]), make_needs(amounts))
+    assert [f.kind for f in findings] == kinds
 
 
 def test_amounts_of_the_namespace_count_in_a_quota() -> None:
@@ -178,21 +175,19 @@ def test_report_has_a_row_and_a_line_for_each_finding() -> None:
     head, row, problem, warning, last = out.getvalue().splitlines()
     assert head.split() == list(COLUMNS)
     assert row.split() == [
-        *(
-            "https://k:6443",
-            "yes",
-            "v1.34.4",
-            "team",
-            "!31",
-            "of",
-            "33",
-            "ok",
-            "ok",
-            "?",
-            "?",
-            "none",
-            "none",
-        ),
+        "https://k:6443",
+        "yes",
+        "v1.34.4",
+        "team",
+        "!31",
+        "of",
+        "33",
+        "ok",
+        "ok",
+        "?",
+        "?",
+        "none",
+        "none",
     ]
     assert problem.startswith("PROBLEM no right: no right to create jobs; what to do: let the namespace's")
     assert warning.startswith("warning no look: no right to get namespaces; what to do: ")
@@ -205,9 +200,8 @@ def test_unreached_cluster_is_one_problem() -> None:
     findings = judge_cluster(seen, make_needs())
     (row,) = make_table(seen, findings, 33).rows
     assert row[1] == ("no", "problem") and {text for text, _ in row[2:]} == {"?"}
-    assert make_lines(findings)[0].startswith(
-        "PROBLEM not reached: no kubeconfig: /k does not exist; what to do"
-    )
+    (problem, _last) = make_lines(findings)
+    assert problem.startswith("PROBLEM not reached: no kubeconfig: /k does not exist; what to do")
 
 
 def test_the_role_gives_exactly_the_rights() -> None:
@@ -218,9 +212,6 @@ def test_the_role_gives_exactly_the_rights() -> None:
 
 
 def test_the_page_has_the_advice_for_every_finding() -> None:
-    told = {
-        name: (column, level, advice)
-        for name, column, level, advice in rows("kubernetes.md", "Findings and remedies")
-    }
-    assert told == {name: (k.column, k.level, k.advice) for name, k in CLUSTER_FINDING_KINDS.items()}
+    told = [tuple(row) for row in rows("kubernetes.md", "Findings and remedies")]
+    assert told == [(name, *kind) for name, kind in CLUSTER_FINDING_KINDS.items()]
     assert {k.column for k in CLUSTER_FINDING_KINDS.values()} <= set(COLUMNS)
