@@ -16,14 +16,14 @@ from typing import Any, Final
 from ...errors import FileError, SpecError
 from .job_records import Object
 
-# By the last names of a path: the keys by which Kubernetes merges lists in Jobs, Services and their metadata.
+# Keys by which Kubernetes merges lists in Jobs, Services and their metadata: by a path, or its last name.
 MERGE_KEYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("containers", "initContainers", "ephemeralContainers", "volumes", "env"), "name"),
     **dict.fromkeys(("imagePullSecrets", "schedulingGates", "resourceClaims"), "name"),
     "volumeMounts": "mountPath", "volumeDevices": "devicePath", "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey", "ownerReferences": "uid",
+    "spec.ports": "port", "ports": "containerPort",  # of Services, and of containers
 }  # fmt: skip
-SERVICE_PORTS: Final = "spec.ports"  # by `port`; those of containers by `containerPort`
 _POD: Final = "spec.template.spec"
 TOLERATIONS: Final = f"{_POD}.tolerations"
 CONTAINER: Final = "node"
@@ -44,8 +44,7 @@ ABSENT: Final[Mapping[str, str]] = {
     "spec.manualSelector": "the cluster makes the selector",
     "spec.podFailurePolicy": "the head decides on failures",
     "spec.successPolicy": "the head decides on the end",
-    "spec.backoffLimitPerIndex": "pods are never restarted",
-    "spec.maxFailedIndexes": "pods are never restarted",
+    **dict.fromkeys(("spec.backoffLimitPerIndex", "spec.maxFailedIndexes"), "pods are never restarted"),
     f"{_POD}.hostname": "each pod has its own",
     f"{_POD}.shareProcessNamespace": "the keeper is the first process of its pod",
     f"{_POD}.hostPID": "the keeper is the first process of its pod",
@@ -135,10 +134,7 @@ def _read_directive(patch: Object, path: str) -> str:
 
 
 def _find_merge_key(path: str) -> str | None:
-    name = path.rpartition(".")[2]
-    if name == "ports":
-        return "port" if path == SERVICE_PORTS else "containerPort"
-    return MERGE_KEYS.get(name)
+    return MERGE_KEYS.get(path) or MERGE_KEYS.get(path.rpartition(".")[2])
 
 
 def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:

@@ -120,19 +120,14 @@ def create(plan: Plan, reach: K8sReach, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize(
-    ("package_bytes", "lease_s", "limit_s", "is_held"),
+    ("size", "lease_s", "limit_s", "is_held"),
     [(10, 0.0, None, False), (10, 30.0, 70, True), (MAX_PACKAGE_BYTES, 0.0, 70, False)],
 )
 def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
-    plan: Plan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    package_bytes: int,
-    lease_s: float,
-    limit_s: int | None,
-    is_held: bool,
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, size: int, lease_s: float, limit_s: int, is_held: bool
 ) -> None:
-    (tmp_path / "train.py").write_bytes(random.Random(1).randbytes(package_bytes))
+    assert plan.package
+    Path(plan.package.folder, "train.py").write_bytes(random.Random(1).randbytes(size))
     made = create(plan, K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0), monkeypatch)
     (job,) = (thing for thing in made if thing["kind"] == "Job")
     assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)

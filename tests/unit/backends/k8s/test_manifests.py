@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pslaunch.backends.k8s import manifests
 from pslaunch.backends.k8s.spec import K8sReach, make_nodes
 from pslaunch.errors import FileError, SpecError
-from pslaunch.node import beginning, job
+from pslaunch.node import beginning
 from pslaunch.node.job import Count, Package, Plan, Role
 from support.packages import fill_package
 
@@ -49,16 +49,10 @@ STABLE = {
 
 
 def make_plan(nodes: int, folder: str = "/ws", servers: int = 0) -> Plan:
-    limits = job.Limits(5.0, 30.0, 60.0, None, 60.0)
-    named = make_nodes("word2vec", nodes - servers, servers, "")
-    one = Count("per_node", 1)
-    return Plan(
-        job_id="word2vec", name="word2vec", epoch=0, backend="k8s", server="bundled", why="asked",
-        roles=(Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py"))),
-        port=7164, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
-        flags={},
-        limits=limits, nodes=tuple(named), package=Package(folder),
-    )  # fmt: skip
+    one, named = Count("per_node", 1), make_nodes("word2vec", nodes - servers, servers, "")
+    roles = (Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py")))
+    plan = Plan("word2vec", "word2vec", backend="k8s", server="bundled", roles=roles, port=7164)
+    return plan._replace(nodes=tuple(named), package=Package(folder))
 
 
 @pytest.fixture
@@ -140,13 +134,6 @@ def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
         assert thing["spec"]["suspend"] is True
 
 
-def test_workspace_of_the_image_has_no_package(tmp_path: Path) -> None:
-    plan = make_plan(1)._replace(package=None)
-    rendered = render(plan, REACH, tmp_path)
-    assert "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
-    assert not read_begun(rendered, tmp_path).packed
-
-
 def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
     plan, reach = make_plan(1, str(package)), REACH._replace(claims=(("home", "/home"), ("data", "/data")))
     packed = pack_package(plan, tmp_path)
@@ -178,10 +165,15 @@ def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path:
     assert len(set(names)) == len(names)
 
 
-def test_plan_survives_the_way_to_the_pods(package: Path, tmp_path: Path) -> None:
-    plan = make_plan(3, str(package))
-    begun = read_begun(render(plan, REACH, tmp_path), tmp_path)
-    assert begun.plan == plan
+@pytest.mark.parametrize("sent", [True, False])
+def test_plan_survives_the_way_to_the_pods_with_or_without_a_package(
+    package: Path, tmp_path: Path, sent: bool
+) -> None:
+    plan = make_plan(3)._replace(package=Package(str(package)) if sent else None)
+    rendered = render(plan, REACH, tmp_path)
+    begun = read_begun(rendered, tmp_path)
+    assert (begun.plan, begun.packed) == (plan, sent)
+    assert ("package.yaml" in rendered) == ("package" in rendered["job.yaml"]) == sent
     assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 610.0)
 
 
