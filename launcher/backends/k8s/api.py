@@ -189,13 +189,10 @@ class Cluster:
 
 
 def make_client(api: Any) -> Any:
-    """Return the library's client of any kind of object; those of known kinds take half a second to import.
-
-    It asks no server for its kinds: paths are known here.
-    """
+    """Return the library's client of any kind of object; those of known kinds take half a second to import."""
     from kubernetes.dynamic import DynamicClient
 
-    return DynamicClient(api, discoverer=lambda _client, _cache: None)
+    return DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known: it asks nothing
 
 
 def make_plural(kind: str) -> str:

@@ -12,9 +12,8 @@ from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, 
 ANONYMOUS: Final = "system:anonymous"
 MAX_SHOWN: Final = 1000  # characters of a cluster's message
 _FORBIDDEN: Final = re.compile(
-    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group '
-    r'"(?P<group>[^"]*)"'
-    r'( in the namespace "(?P<namespace>[^"]*)")?'
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" '
+    r'in API group "(?P<group>[^"]*)"'
 )
 # The library's objects, which begin its messages.
 _OBJECT: Final = re.compile(r"^<?urllib3\.\S+ object at \S+: |^\S+\(host=[^)]*\): ")
@@ -92,10 +91,7 @@ def explain_rights(missing: Iterable[Right], place: Place, user: str = "") -> Ri
 
 
 def explain_answer(doing: str, status: int, message: str, place: Place) -> PslaunchError:
-    """Return the error for an answer of the API that is not the wanted one.
-
-    doing: in the infinitive, such as "create Job word2vec".
-    """
+    """Return the error for an unwanted answer. doing: in the infinitive, such as "create Job word2vec"."""
     said = " ".join(message.split())[:MAX_SHOWN]
     forbidden = _FORBIDDEN.search(said) if status == 403 else None
     if status == 401 or (forbidden and forbidden["user"] == ANONYMOUS):

@@ -219,10 +219,7 @@ class K8sBackend(Backend):
     # --- the running job ---
 
     def reopen(self) -> Line | Event:
-        """Return a new line in place of a lost one, or the event `end` of an ended job.
-
-        Raises PslaunchError.
-        """
+        """Return a new line for a lost one, or the event `end` of an ended job. Raises PslaunchError."""
         over = threading.Event()
         found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
         while not wait([found], LOOK_S).done:
@@ -267,14 +264,13 @@ class K8sBackend(Backend):
                 self._lift_limit(job, own_s, over)
 
     def _lift_limit(self, job: str, own_s: int | None, over: threading.Event) -> None:
-        away: PslaunchError | None = None
+        why: PslaunchError = NodeLostError("cancelled")
         for _ in try_again(self._reach.wait_timeout_s, over):
             try:
                 return self._cluster.patch("Job", job, {"spec": {LIMIT: own_s}})
             except AWAY as e:
-                away = e
-        assert away is not None
-        raise away
+                why = e
+        raise why
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
@@ -312,15 +308,15 @@ class K8sBackend(Backend):
                 raise FileError(f"{name}: {NO_PODS}")
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
-        name = pod["metadata"]["name"]
-        opened = self._start(pod, words)
+        name, opened = pod["metadata"]["name"], self._start(pod, words)
+
+        def find_ending(_cut: EOFError) -> Ending:
+            return Ending(opened.find_code(), opened.describe_end())
+
         with socket.socket(fileno=opened.fd) as there:
             self._answering.add(there)
-            answer_fd = os.dup(there.fileno())
             try:
-                yield from read_answer(
-                    answer_fd, name, words[0], lambda _cut: Ending(opened.find_code(), opened.describe_end())
-                )
+                yield from read_answer(os.dup(there.fileno()), name, words[0], find_ending)
             finally:
                 self._answering.discard(there)
 

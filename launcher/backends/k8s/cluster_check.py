@@ -49,11 +49,8 @@ def check_cluster(
     brings = manifests.find_brought(plan, package) is not None
     needs = Needs(_make_all(plan, reach, package), attached=not spec.detach, brings=brings)
     try:
-        cluster = open_cluster(reach.access, environ)
-        try:
+        with contextlib.closing(open_cluster(reach.access, environ)) as cluster:
             seen = examine(cluster, needs)
-        finally:
-            cluster.close()
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
     findings = judge_cluster(seen, needs)
@@ -110,15 +107,12 @@ def _look(ask: Callable[[], T]) -> T | None:
 
 def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
     """Print the verdict on each object; return 0, or the code of the first refusal. Raises ClusterError."""
-    cluster = open_cluster(reach.access)
     code = codes.OK
-    try:
+    with contextlib.closing(open_cluster(reach.access)) as cluster:
         objects = _make_all(plan, reach, manifests.pack_package(plan, os.environ))
         for verdict in ask_verdicts(cluster, objects):
             print(_format(verdict, out, as_json=as_json), file=out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)
-    finally:
-        cluster.close()
     return code
 
 

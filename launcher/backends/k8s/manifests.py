@@ -109,10 +109,7 @@ def make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(rendered: Mapping[str, str], folder: Path) -> None:
-    """Write the manifests into a folder, which is made if it is missing; those of other options go.
-
-    Raises FileError.
-    """
+    """Write the manifests into a folder, made if missing; those of other options go. Raises FileError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in {f"{name}.yaml" for name in TEMPLATES} - rendered.keys():

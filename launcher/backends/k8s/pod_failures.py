@@ -139,12 +139,10 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
 
 
 def explain_silence(node: str, pods: Mapping[str, Object]) -> str:
-    """Return why a pod that does not answer never will; "" while it may.
+    """Return why a pod that does not answer never will; "" while it may. pods: by the names of their nodes.
 
     Its machine is silent to the cluster too, and may still come back, but not for a pod that is to be deleted
     or whose job has lost another pod.
-
-    node: its name in the plan. pods: of the job, by the names of their nodes.
     """
     pod = pods.get(node)
     # A kubelet that speaks sets both conditions; the cluster itself sets only the first.

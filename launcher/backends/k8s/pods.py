@@ -108,10 +108,7 @@ class PodWait:
         self._told: set[str] = set()
 
     def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
-        """Return the first true result; the API may be away while the pods may be late.
-
-        Raises PslaunchError.
-        """
+        """Return the first true result; the API may be away until pods are late. Raises PslaunchError."""
         for _ in try_again(math.inf, cancelled):
             try:
                 if found := look():

@@ -193,7 +193,7 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         deadline_s=given.read("deadline"),
         wait_timeout_s=given.read("wait_timeout"),
         agent_python=given.read("agent_python"),
-        access=read_access(given),
+        access=_read_access(given),
     )
 
 
@@ -222,7 +222,7 @@ def _check_save_dir(spec: JobSpec) -> None:
         )
 
 
-def read_access(given: Given) -> Access:
+def _read_access(given: Given) -> Access:
     """Return the cluster to ask. Raises SpecError for names that no cluster can have."""
     context, kubeconfig = given.get("context"), given.get("kubeconfig")
     return Access(
@@ -233,12 +233,9 @@ def read_access(given: Given) -> Access:
 
 
 def find_cluster(given: Mapping[str, str]) -> Elsewhere:
-    """Return the cluster and namespace to ask for jobs. Raises SpecError.
-
-    given: values of the options that choose it, by name.
-    """
+    """Return the cluster to ask for jobs, by values of options that choose it. Raises SpecError."""
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
-    access = read_access(Given({}, values, {}))
+    access = _read_access(Given({}, values, {}))
     shown = " of ".join(f"{name} {text}" for name, text in given.items())
     return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 

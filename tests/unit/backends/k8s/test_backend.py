@@ -262,9 +262,8 @@ def test_pod_is_asked_once_it_runs_and_has_no_files_after_its_end(
     backend = make_backend(Failing(0, make_pod({})))
     backend._cluster = cast(Cluster, None)
     monkeypatch.setattr(backend, "_answer", answer)
-    with (
-        contextlib.nullcontext() if answers else pytest.raises(FileError, match="no pod of it runs any more")
-    ):
+    refused = pytest.raises(FileError, match="no pod of it runs any more")
+    with contextlib.nullcontext() if answers else refused:
         assert [*backend.ask(Node(1, "j-1", ""), ["read"])] == [json.dumps(RUNNING).encode()]
     assert not left
 

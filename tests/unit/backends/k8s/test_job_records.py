@@ -101,11 +101,11 @@ def test_job_whose_pods_are_being_removed_goes_on_with_its_pod_0() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "later_s", "abandoned"),
-    [("60", 61, True), ("60", 59, False), (None, 1e9, False), ("soon", 1e9, False)],
+    [("60", 61, True), ("60", 59, False), ("", 1e9, False), ("soon", 1e9, False)],
 )
 def test_job_is_abandoned_once_its_launcher_is_late(limit: str, later_s: float, abandoned: bool) -> None:
     job = make_job()
-    job["metadata"]["annotations"] = {} if limit is None else {BEGINNING: limit}
+    job["metadata"]["annotations"] = {BEGINNING: limit} if limit else {}
     assert is_abandoned(job, MADE_S + later_s) == abandoned
 
 

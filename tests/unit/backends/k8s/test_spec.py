@@ -32,9 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def make(
-    folder: Path, *words: str, image: str = "i:1", run: str = "", cwd: Path | None = None, **environ: str
-) -> JobSpec:
+def make(folder: Path, *words: str, image: str = "i:1", run: str = "", **environ: str) -> JobSpec:
     rows = get_options("k8s")
     split = split_command_line(
         [*words, *([f"--image={image}"] if image else [])],
@@ -43,8 +41,7 @@ def make(
         aliases={alias: name for name, row in rows.items() for alias in row.aliases},
         refused=REFUSED,
     )
-    cwd = cwd or folder
-    return make_k8s_spec(gather("k8s", split, cwd), split, cwd=cwd, environ=environ, run=run)
+    return make_k8s_spec(gather("k8s", split, folder), split, cwd=folder, environ=environ, run=run)
 
 
 def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) -> K8sReach:
@@ -245,7 +242,7 @@ def test_run_has_names_of_its_own_and_results_in_the_workspace_or_the_current_fo
 ) -> None:
     cwd = folder.parent / here
     cwd.mkdir(exist_ok=True)
-    spec = make(folder, *words, run="0a1b2c", cwd=cwd)
+    spec = make(cwd, *words, run="0a1b2c")
     name = "code-0a1b2c" if words else "my-job-0a1b2c"
     assert (spec.draft.name, spec.site.nodes[0].name) == (name, f"{name}-0")
     assert (spec.fetch_output, spec.fetch_logs) == (cwd / "output", cwd / "log")
