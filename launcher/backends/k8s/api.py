@@ -189,10 +189,10 @@ class Cluster:
 
 
 def make_client(api: Any) -> Any:
-    """Return the library's client of any kind of object; those of known kinds take half a second to import."""
+    """Return the library's client of any kind of object; those of known kinds import for half a second."""
     from kubernetes.dynamic import DynamicClient
 
-    return DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known: it asks nothing
+    return DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known
 
 
 def make_plural(kind: str) -> str:

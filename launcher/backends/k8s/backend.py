@@ -365,18 +365,13 @@ class K8sBackend(Backend):
             record = make_record(main, jobs, first, explain_loss(pods.seen))
             try:
                 if first and record["state"] == "running":
-                    record.update(self._read_told(first, name))
+                    with contextlib.suppress(RightsError):  # to ask pod 0
+                        told: JobRecord = self._find_record(first, name) or {"state": WAITING}
+                        record.update(told)
                 break
             except PslaunchError as e:  # perhaps it ends just now
                 record.update({"state": STATE_UNKNOWN, "reason": str(e)})
         return record and _add_reasons(record, pods)
-
-    def _read_told(self, first: Object, job: str) -> JobRecord:
-        """Return pod 0's records of a job; none without the right to ask. Raises PslaunchError."""
-        try:
-            return self._find_record(first, job) or {"state": WAITING}
-        except RightsError:
-            return {}
 
     def explain_forgotten(self) -> PslaunchError:
         return FileError(
@@ -390,10 +385,8 @@ class K8sBackend(Backend):
             with contextlib.suppress(RightsError):
                 found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
                 self._made += [{"kind": kind, **thing} for thing in found]
-        for thing in self._made:
-            if thing["kind"] == "Job":
-                spec = thing["spec"]["template"]["spec"]
-                self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
+        for spec in (thing["spec"]["template"]["spec"] for thing in self._made if thing["kind"] == "Job"):
+            self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
         self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
         return self.remove()
 
@@ -414,7 +407,6 @@ class K8sBackend(Backend):
 
     def close(self) -> None:
         self._cancelled.set()
-        self._confirmed.set()
         with contextlib.suppress(PslaunchError):
             self.remove()
 

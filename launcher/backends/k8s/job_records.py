@@ -68,8 +68,7 @@ def make_record(
 
 
 def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None) -> dict[str, Any]:
-    terminated = get_state(first, "terminated") if first else None
-    if terminated:
+    if terminated := first and get_state(first, "terminated"):
         if end := read_end(terminated):
             return {"state": "ended", **{key: end[key] for key in OF_END}}
         code = terminated.get("exitCode", codes.FAILED)

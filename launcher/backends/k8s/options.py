@@ -28,7 +28,6 @@ MANY: Final = Text(repeatable=True)
 _SEPARATE: Final = (Need("separate", False),)
 _GPU: Final = (Need("gpu", 0, "in pods without a GPU; --gpu=1 asks for one"),)
 
-
 OPTIONS: Final = join_rows(
     (
         SERVER_NUM._replace(says="one in each pod"),

@@ -109,7 +109,7 @@ FAILURES: Final = (
 )  # fmt: skip
 
 
-def explain(pods: Sequence[Object], events: Sequence[Object]) -> PodCause | None:
+def explain_pods(pods: Sequence[Object], events: Sequence[Object]) -> PodCause | None:
     """Return why pods of a job do not start, or have ended; None while nothing is wrong.
 
     events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
@@ -126,10 +126,9 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
 
     pods: those that are left, by the names of their nodes.
     """
-    failed = _find_failed(pods)
-    if not failed:
+    if not (failed := _find_failed(pods)):
         return None
-    if cause := explain([pods[name] for name in failed], ()):
+    if cause := explain_pods([pods[name] for name in failed], ()):
         return cause.code, cause.text
     name = min(failed, key=lambda name: str(failed[name].get("finishedAt", "")))
     code, machine = failed[name]["exitCode"], pods[name]["spec"].get("nodeName")
@@ -168,8 +167,7 @@ def _fits(failure: PodFailure, sign: _Sign) -> bool:
 
 
 def _describe(failure: PodFailure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> PodCause:
-    first = signs[0]
-    node = _cut_suffix(first.name)
+    first, node = signs[0], _cut_suffix(signs[0].name)
     machine = first.name in pods and pods[first.name]["spec"].get("nodeName")
     others = len({_cut_suffix(sign.name) for sign in signs}) - 1
     place = f" on {machine}" if machine else ""

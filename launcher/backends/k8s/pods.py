@@ -17,7 +17,7 @@ from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
 from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, Object, get_state, has_begun, is_abandoned
-from .pod_failures import UNUSUAL, PodCause, explain
+from .pod_failures import UNUSUAL, PodCause, explain_pods
 
 SHOWN_PODS: Final = 3
 LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
@@ -47,7 +47,7 @@ class Pods:
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
         pods = self.find_all()
-        cause = explain([*pods.values()], ours)
+        cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
         if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.k8s.job_records import (
-    BEGINNING,
-    find_record,
-    is_abandoned,
-    make_record,
-    select_main,
-)
+from pslaunch.backends.k8s.job_records import BEGINNING, find_record, is_abandoned, make_record, select_main
 from pslaunch.node.later import record
 
 MADE = "2026-01-02T03:04:05Z"

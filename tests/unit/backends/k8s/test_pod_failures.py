@@ -14,8 +14,8 @@ from pslaunch.backends.k8s.pod_failures import (
     FAILURES,
     MAX_WORDS,
     UNUSUAL,
-    explain,
     explain_loss,
+    explain_pods,
     explain_silence,
 )
 
@@ -69,7 +69,7 @@ UNRECORDED = {
 def test_failure_has_its_code_and_names_pod_words_and_remedy(
     name: str, code: int, text: str, waits: bool
 ) -> None:
-    cause = explain(**RECORDED[name])
+    cause = explain_pods(**RECORDED[name])
     assert cause is not None and (cause.code, cause.waits) == (code, waits)
     assert re.search(text, cause.text)
 
@@ -132,12 +132,12 @@ def test_silent_pod_is_given_up_with_its_machine_alone(
 
 def test_every_record_is_of_a_known_failure() -> None:
     assert {name for name, *_ in (*CAUSES, *WAITS)} | {"healthy"} == set(RECORDED)
-    assert explain(**RECORDED["healthy"]) is None
-    assert explain([], [{"involvedObject": {}}]) is None
+    assert explain_pods(**RECORDED["healthy"]) is None
+    assert explain_pods([], [{"involvedObject": {}}]) is None
 
 
 def test_every_failure_is_recorded() -> None:
-    texts = [cause.text for recorded in RECORDED.values() if (cause := explain(**recorded))]
+    texts = [cause.text for recorded in RECORDED.values() if (cause := explain_pods(**recorded))]
     missing = [
         f for f in FAILURES
         if not any(f": {f.text}" in text and text.endswith(f.remedy) for text in texts)
@@ -154,40 +154,42 @@ def test_events_that_have_passed_are_no_cause(name: str) -> None:
     for event in events:
         if event["involvedObject"]["kind"] == "Pod":
             event["involvedObject"]["name"] = running[0]["metadata"]["name"]
-    assert explain(running, events) is None
+    assert explain_pods(running, events) is None
 
 
 def test_node_that_is_back_is_no_cause() -> None:
     recorded = copy.deepcopy(RECORDED["node-not-ready"])
     for condition in recorded["pods"][0]["status"]["conditions"]:
         condition["status"] = "True"
-    assert explain(**recorded) is None
+    assert explain_pods(**recorded) is None
 
 
 def test_cause_that_ends_the_job_goes_before_an_obstacle() -> None:
     both = [RECORDED[name] for name in ("unschedulable-cpu", "no-python", "deleted")]
-    cause = explain([pod for r in both for pod in r["pods"]], [event for r in both for event in r["events"]])
+    cause = explain_pods(
+        [pod for r in both for pod in r["pods"]], [event for r in both for event in r["events"]]
+    )
     assert cause is not None and cause.node == "no-python-0"
 
 
 def test_equal_failures_of_several_pods_are_one_cause() -> None:
     recorded = json.dumps(RECORDED["image-never"]["pods"][0])
     pods = [json.loads(recorded.replace("image-never-0", f"image-never-{i}")) for i in range(4)]
-    cause = explain(pods, [])
+    cause = explain_pods(pods, [])
     assert cause is not None and "pod image-never-0 on node1 (and 3 more): " in cause.text
 
 
 def test_pod_that_was_deleted_first_is_named() -> None:
     last, first = (copy.deepcopy(RECORDED["deleted"]["pods"][0]) for _ in range(2))
     last["metadata"] |= {"name": "deleted-1-abcde", "deletionTimestamp": "2026-11-23T02:25:24+00:00"}
-    cause = explain([last, first], [])
+    cause = explain_pods([last, first], [])
     assert cause is not None and "pod deleted-0 on node2 (and 1 more): it was deleted" in cause.text
 
 
 def test_long_words_are_cut() -> None:
     pods = copy.deepcopy(RECORDED["image-never"]["pods"])
     pods[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = "long\n" * MAX_WORDS
-    cause = explain(pods, [])
+    cause = explain_pods(pods, [])
     assert cause is not None and len(cause.text) < MAX_WORDS + 300 and "\n" not in cause.text
 
 

@@ -106,10 +106,7 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
         ("--node_selector=disk", "--node_selector='disk': expected a label of nodes: NAME=VALUE"),
         ("--node_selector=a b=c", "expected a label of nodes"),
         (f"--node_selector={'a' * 64}=c", "expected a label of nodes"),
-        (
-            "--job_name=My_Job",
-            "small letters, digits and dashes, first a letter; did you mean my-job?",
-        ),
+        ("--job_name=My_Job", "small letters, digits and dashes, first a letter; did you mean my-job?"),
         ("--job_name=1st", "did you mean job-1st?"),
         (f"--job_name={'x' * 49}", "Kubernetes adds the number of each pod, so at most 48 fit"),
         ("--image=two words", "--image='two words': expected the name of an image"),
@@ -120,10 +117,7 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
         ("--pvc=data", "--pvc='data': expected NAME:PATH"),
         ("--pvc=data:relative", "expected NAME:PATH"),
         ("--pvc=data:/workspace/x", "/workspace in the pods is in use already"),
-        (
-            "--save_dir=/models",
-            "is read-only in the pods, or lost with them; give --pvc=NAME:/models",
-        ),
+        ("--save_dir=/models", "is read-only in the pods, or lost with them; give --pvc=NAME:/models"),
         ("--save_dir=/tmp/x", "/tmp/x is read-only in the pods, or lost with them"),
         ("--job_workspace=code", "expected the absolute path of a folder in the image"),
         ("--job_workspace=/tmp/code", "/tmp in the pods is not the image's; choose another folder of it"),
