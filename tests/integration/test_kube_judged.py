@@ -15,7 +15,7 @@ from kubernetes import client, config
 
 from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.manifests import make_objects, pack_package
-from pslaunch.backends.k8s.patch import merge
+from pslaunch.backends.k8s.patch import merge_patch
 from pslaunch.backends.k8s.spec import Access, make_k8s_spec
 from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.errors import SpecError
@@ -317,7 +317,7 @@ def test_patch_is_merged_as_the_server_merges_it(
     theirs = ask_for(
         lambda: admin.patch_namespaced_pod_template(*place, change, dry_run="All", _content_type=kind)
     )
-    merged = merge(template, change, "")
+    merged = merge_patch(template, change, "")
     ours = ask_for(lambda: admin.replace_namespaced_pod_template(*place, merged, dry_run="All"))
     assert sort_items(ours) == sort_items(theirs)
 

@@ -20,7 +20,7 @@ from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.job_records import BEGINNING
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.pod_exec import PodExec
-from pslaunch.backends.k8s.pods import list_jobs
+from pslaunch.backends.k8s.pods import list_job_objects
 from pslaunch.backends.k8s.spec import Access
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH, running
@@ -68,9 +68,9 @@ def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) 
     make_suspended(cluster, "begun", {BEGINNING: "600"})
     make_suspended(cluster, "paused")
     try:
-        poll_until(lambda: len(list_jobs(opened)) == 2, describe="swept is there")
+        poll_until(lambda: len(list_job_objects(opened)) == 2, describe="swept is there")
         cluster.wait_until_gone(kept)
-        assert [job["metadata"]["name"] for job in list_jobs(opened, "begun")] == ["begun"]
+        assert [job["metadata"]["name"] for job in list_job_objects(opened, "begun")] == ["begun"]
     finally:
         for name in ("begun", "paused"):
             cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from pslaunch.backends.k8s.values import ROOT
+from pslaunch.backends.k8s.spec import ROOT
 from support import kube_shells, leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until

@@ -60,7 +60,7 @@ class K8sFace(Face):
         return OPTIONS
 
     def list_refused(self) -> Mapping[str, str]:
-        from .refused import REFUSED
+        from .options import REFUSED
 
         return REFUSED
 
@@ -76,13 +76,13 @@ class K8sFace(Face):
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if line.command == RENDER:
-            from .render import print_manifests
+            from .manifests import print_manifests
 
             return print_manifests(line, spec)
         if not line.given.is_set("validate"):
             return None
         from ...plan import make_plan
-        from .validate import validate
+        from .cluster_check import validate
 
         plan = make_plan(spec, spec.site.job_id)
         return validate(plan, spec.site.reach, line.out, as_json=line.as_json)

@@ -1,16 +1,20 @@
-"""A cluster's Kubernetes API: its configuration, and calls with time limits and errors in words."""
+"""A cluster's Kubernetes API: its configuration, calls with time limits, errors in words, further tries."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from ...errors import ClusterError, SpecError
+from ...errors import ClusterError, RightsError, SpecError
 from ...options.args import find_nearest
 from .api_errors import (
     AbsentError,
@@ -29,10 +33,16 @@ FIRST_S: Final = 6.0  # for the first answer, before anything is made
 ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
 VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
 RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+POLL_S: Final = 0.2
+AT_ONCE: Final = 8  # calls at the same time
+AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
+INVALID: Final = (ValueError, TypeError, LookupError, AttributeError)  # in a kubeconfig
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
 
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE: Final = "application/strategic-merge-patch+json"
+
+T = TypeVar("T")
 
 
 def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ...]:
@@ -120,10 +130,13 @@ class Cluster:
             _ = answer.data  # reads it, and frees the connection for others
             return answer
 
+    def get(self, doing: str, path: str, **params: Any) -> Any:
+        """Return what is at a path. Raises PslaunchError."""
+        return json.loads(self.request(doing, "get", path, **params).data)
+
     def list_objects(self, kind: str, **selectors: str) -> list[Object]:
         """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
-        answer = self.request(f"list {make_plural(kind)}", "get", self.locate(kind), **selectors)
-        found: list[Object] = json.loads(answer.data)["items"]
+        found: list[Object] = self.get(f"list {make_plural(kind)}", self.locate(kind), **selectors)["items"]
         return found
 
     def create(self, thing: Object, *, dry_run: bool = False) -> Object:
@@ -150,16 +163,20 @@ class Cluster:
 
     def read_metadata(self, kind: str, name: str) -> Any:
         """Return an object without its contents. Raises PslaunchError."""
-        headers = {"header_params": {"Accept": METADATA}}
-        return json.loads(self.request(f"get {kind} {name}", "get", self.locate(kind, name), **headers).data)
+        return self.get(f"get {kind} {name}", self.locate(kind, name), header_params={"Accept": METADATA})
+
+    def has_object(self, kind: str, name: str) -> bool:
+        """Return True if an object exists. Raises PslaunchError."""
+        with contextlib.suppress(AbsentError):
+            return bool(self.read_metadata(kind, name))
+        return False
 
     def has_right(self, right: Right) -> bool:
         """Ask for a right of this user in the namespace. Raises PslaunchError."""
         resource, _, part = right.resource.partition("/")
-        asked = {"namespace": self.namespace, "verb": right.verb, "group": right.group, "resource": resource}
-        spec = {"resourceAttributes": {**asked, "subresource": part}}
-        limit = (CONNECT_S, FIRST_S)
-        answer = self.request("review rights", "post", RIGHTS, {"spec": spec}, _request_timeout=limit)
+        asked = {**right._asdict(), "namespace": self.namespace, "resource": resource, "subresource": part}
+        review, limit = {"spec": {"resourceAttributes": asked}}, (CONNECT_S, FIRST_S)
+        answer = self.request("review rights", "post", RIGHTS, review, _request_timeout=limit)
         return bool(json.loads(answer.data)["status"]["allowed"])
 
     def demand_rights(self, rights: Iterable[Right]) -> None:
@@ -172,13 +189,10 @@ class Cluster:
 
 
 def make_client(api: Any) -> Any:
-    """Return the library's client of any kind of object; those of known kinds take half a second to import.
-
-    It asks no server for its kinds: paths are known here.
-    """
+    """Return the library's client of any kind of object; those of known kinds import for half a second."""
     from kubernetes.dynamic import DynamicClient
 
-    return DynamicClient(api, discoverer=lambda _client, _cache: None)
+    return DynamicClient(api, discoverer=lambda _client, _cache: None)  # paths are known
 
 
 def make_plural(kind: str) -> str:
@@ -214,21 +228,16 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             read = KubeConfigMerger(path).config
             known = {str(one["name"]): one["context"] for one in read["contexts"].value}
             name = access.context or read["current-context"]
-            _check_context(name, known, path)
+            if name not in known:
+                near = find_nearest(name, known, cutoff=0.5)
+                hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
+                raise SpecError(f"no context {name!r} in {path}; {hint}")
             settings = client.Configuration()
             config.load_kube_config(path, name, settings)
             settings.retries = False
             api = client.ApiClient(settings)
             own = known[name].safe_get("namespace")
-        except (
-            config.ConfigException,
-            YAMLError,
-            OSError,
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-        ) as e:
+        except (config.ConfigException, YAMLError, OSError, *INVALID) as e:
             raise ClusterError(
                 "",
                 f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}",
@@ -236,13 +245,6 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             ) from e
     place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
     return Cluster(api, place, Access(path, name, place.namespace), "; ".join(logged))
-
-
-def _check_context(name: str, known: Iterable[str], path: str) -> None:
-    if name not in known:
-        near = find_nearest(name, known, cutoff=0.5)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-        raise SpecError(f"no context {name!r} in {path}; {hint}")
 
 
 def _open_in_pod(access: Access) -> Cluster:
@@ -282,3 +284,26 @@ def _read_message(e: Any) -> str:
         return str(json.loads(e.body)["message"])
     except (ValueError, TypeError, KeyError):
         return str(e.body or e.reason or e.status)
+
+
+def try_again(limit_s: float, stop: threading.Event | None = None, every_s: float = POLL_S) -> Iterator[int]:
+    """Yield the number of each try from 0 on, until the time is over or `stop` is set; the first at once."""
+    end_s, stop = time.monotonic() + limit_s, stop or threading.Event()
+    for number in itertools.count():
+        yield number
+        if time.monotonic() > end_s or stop.wait(every_s):
+            return
+
+
+def begin_apart(work: Callable[[], T]) -> Future[T]:
+    """Begin work in a thread for which the end of this process does not wait; return its later result."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as e:
+            result.set_exception(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result

@@ -12,9 +12,8 @@ from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, 
 ANONYMOUS: Final = "system:anonymous"
 MAX_SHOWN: Final = 1000  # characters of a cluster's message
 _FORBIDDEN: Final = re.compile(
-    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group '
-    r'"(?P<group>[^"]*)"'
-    r'( in the namespace "(?P<namespace>[^"]*)")?'
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" '
+    r'in API group "(?P<group>[^"]*)"'
 )
 # The library's objects, which begin its messages.
 _OBJECT: Final = re.compile(r"^<?urllib3\.\S+ object at \S+: |^\S+\(host=[^)]*\): ")
@@ -92,10 +91,7 @@ def explain_rights(missing: Iterable[Right], place: Place, user: str = "") -> Ri
 
 
 def explain_answer(doing: str, status: int, message: str, place: Place) -> PslaunchError:
-    """Return the error for an answer of the API that is not the wanted one.
-
-    doing: in the infinitive, such as "create Job word2vec".
-    """
+    """Return the error for an unwanted answer. doing: in the infinitive, such as "create Job word2vec"."""
     said = " ".join(message.split())[:MAX_SHOWN]
     forbidden = _FORBIDDEN.search(said) if status == 403 else None
     if status == 401 or (forbidden and forbidden["user"] == ANONYMOUS):
@@ -105,17 +101,17 @@ def explain_answer(doing: str, status: int, message: str, place: Place) -> Pslau
         return explain_rights([right], place, forbidden["user"])
     if status == 404 and (found := _NO_NAMESPACE.search(said)):
         return SpecError(f"namespace {found[1]} does not exist on {place.server}; give another --namespace")
-    if status in (410, 429) or (status >= 500 and not find_remedy(said)):
+    remedy = find_refusal_remedy(said)
+    if status in (410, 429) or (status >= 500 and not remedy):
         return ClusterError(place.server, f"it can't {doing} now ({status}): {said}", "try again later")
     if status == 404:
         return AbsentError(f"{place.server} can't {doing}: {said}")
     if status == 409:
         return ConflictError(f"{place.server} refuses to {doing}: {said}")
-    remedy = find_remedy(said)
     return PreflightError(f"{place.server} refuses to {doing}: {said}{f'; {remedy}' if remedy else ''}")
 
 
-def find_remedy(message: str) -> str:
+def find_refusal_remedy(message: str) -> str:
     """Return the remedy for a refusal in a cluster's words, in an answer or an event; "" if none is known."""
     return next((remedy for words, remedy in _REFUSALS.items() if re.search(words, message)), "")
 
@@ -133,15 +129,11 @@ def explain_connection(cause: str, place: Place) -> ClusterError:
     """Return the error of a server that is not reached, or of its certificate, from the system's words."""
     cause = _OBJECT.sub("", " ".join(cause.split()))[:MAX_SHOWN]
     if re.search(r"(?i)certificate|\bssl\b|\btls\b", cause):
-        return ClusterError(
-            place.server,
-            f"no safe connection: {cause}",
-            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the cluster, "
-            "or give another --kubeconfig or --context",
+        cause = f"no safe connection: {cause}"
+        remedy = (
+            f"{place.source} may be of an earlier or another cluster: get a new kubeconfig from the cluster"
         )
-    return ClusterError(
-        place.server,
-        f"it is not reached: {cause}",
-        f"check the server in {place.source} and the network to it (VPN, proxy), or give another "
-        "--kubeconfig or --context",
-    )
+    else:
+        cause = f"it is not reached: {cause}"
+        remedy = f"check the server in {place.source} and the network to it (VPN, proxy)"
+    return ClusterError(place.server, cause, f"{remedy}, or give another --kubeconfig or --context")

@@ -11,18 +11,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import (
-    ClusterError,
-    FileError,
-    HostError,
-    NodeLostError,
-    PslaunchError,
-    RightsError,
-)
+from ...errors import ClusterError, FileError, HostError, NodeLostError, PslaunchError, RightsError
 from ...node import codes
 from ...node.head.events import Event, make_end
 from ...node.job import Node, Plan
@@ -31,7 +24,7 @@ from ..base import Backend
 from ..lines import Line, News, Tell
 from ..node_answers import SILENT_S, Answered, Ending, read_answer
 from . import manifests
-from .api import EXEC, JOB, Cluster, open_cluster
+from .api import AT_ONCE, AWAY, EXEC, JOB, Cluster, begin_apart, open_cluster, try_again
 from .api_errors import AbsentError, ConflictError
 from .job_records import (
     BEGINNING,
@@ -49,9 +42,8 @@ from .job_records import (
 )
 from .pod_exec import PodExec, has_answered
 from .pod_failures import explain_loss, explain_silence
-from .pods import LOOK_S, Pods, PodWait, list_jobs, list_pods
+from .pods import LOOK_S, Pods, PodWait, list_job_objects, list_pods
 from .spec import K8sReach
-from .try_again import AWAY, begin_apart, try_again
 
 if TYPE_CHECKING:
     from ...node.messages import JobRecord
@@ -63,14 +55,13 @@ NO_PODS: Final = (
 NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 CREATION_S: Final = 30.0  # of it, for an API server that is away
-AT_ONCE: Final = 8  # calls at the same time
 HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
 SHORTEST_GRACE_S: Final = 1
 TOLD_S: Final = 5.0  # for the cluster to report the beginning or end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
-KINDS: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
+LABELLED: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
 
 
 class K8sBackend(Backend):
@@ -84,7 +75,6 @@ class K8sBackend(Backend):
         self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
-        self._ending_s = 0  # for a pod
         self._gone_limit_s = 0.0  # for all to be gone
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
@@ -119,56 +109,57 @@ class K8sBackend(Backend):
         self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(AT_ONCE) as meanwhile:
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
-            sweeping = meanwhile.submit(list_jobs, self._cluster)  # deletes those that others have abandoned
+            sweeping = meanwhile.submit(list_job_objects, self._cluster)  # deletes abandoned ones
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
             tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
             sweeping.result()
         self._count = len(plan.nodes)
-        self._ending_s = manifests.compute_ending_s(plan)
-        self._gone_limit_s = self._ending_s + GONE_EXTRA_S
+        self._gone_limit_s = manifests.compute_ending_s(plan) + GONE_EXTRA_S
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
         if not has_exec:
-            wait.wait_for_all(self._cancelled)
+            wait.wait_for(wait.have_all_begun, self._cancelled)  # more is not seen without an exec
             return None
         line = self._find_head(wait)
         threading.Thread(target=wait.go_on, args=[self._confirmed], daemon=True).start()
         return line
 
-    def _create(self, things: Sequence[Object], wait: PodWait) -> None:
+    def _create(self, things: Sequence[dict[str, Any]], wait: PodWait) -> None:
         """Create all, owned by the Job of node 0, which is suspended. Raises PslaunchError.
 
         wait: for an API server that is away just then.
         """
-        *others, job = map(self._limit, things)
+        *others, job = things
+        secret = manifests.make_secret(job)
+        for thing in (*others, job):
+            if thing["kind"] == "Job" and self._reach.lease_s:
+                self._limit(thing)
+        job["spec"]["suspend"] = True
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
-        marked = {**job["metadata"], "annotations": {**job["metadata"].get("annotations", {}), **marks}}
-        owner = self._create_one(wait, {**job, "metadata": marked, "spec": {**job["spec"], "suspend": True}})
-        owned = [{"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name,
-                  "uid": owner["metadata"]["uid"]}]  # fmt: skip
-        belonging = [{**thing, "metadata": {**thing["metadata"], "ownerReferences": owned}}
-                     for thing in (manifests.make_secret(job), *others)]  # fmt: skip
+        job["metadata"].setdefault("annotations", {}).update(marks)
+        made = self._create_one(wait, job)
+        owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name}
+        for thing in (secret, *others):
+            thing["metadata"]["ownerReferences"] = [{**owner, "uid": made["metadata"]["uid"]}]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(functools.partial(self._create_one, wait), belonging))
+            list(pool.map(functools.partial(self._create_one, wait), (secret, *others)))
 
     def _release(self) -> bool:
         """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
         released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
-        self._patch(self._reach.name, released, {BEGINNING: None})
+        change = {"spec": released, "metadata": {"annotations": {BEGINNING: None}}}
+        self._cluster.patch("Job", self._reach.name, change)
         return True
 
-    def _limit(self, thing: Object) -> Object:
+    def _limit(self, job: dict[str, Any]) -> None:
         """Limit the time of a Job until its launcher holds it."""
-        if thing["kind"] != "Job" or not self._reach.lease_s:
-            return thing
-        own_s, limit_s = thing["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
-        if own_s is not None and own_s <= limit_s:
-            return thing
-        self._own_limits[thing["metadata"]["name"]] = own_s
-        return {**thing, "spec": {**thing["spec"], LIMIT: limit_s}}
+        own_s, limit_s = job["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
+        if own_s is None or own_s > limit_s:
+            self._own_limits[job["metadata"]["name"]] = own_s
+            job["spec"][LIMIT] = limit_s
 
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
@@ -186,10 +177,6 @@ class K8sBackend(Backend):
         except ConflictError:
             found = thing["kind"] == "Job"  # others need no uid, and a Secret may not be read
             return self._cluster.read_metadata("Job", thing["metadata"]["name"]) if found else thing
-
-    def _patch(self, job: str, changed: Mapping[str, Any], annotations: Mapping[str, None] = {}) -> None:
-        more = {"metadata": {"annotations": annotations}} if annotations else {}
-        self._cluster.patch("Job", job, {"spec": changed, **more})
 
     # --- the line to the head ---
 
@@ -227,15 +214,12 @@ class K8sBackend(Backend):
         return None
 
     def _start(self, pod: Object, words: Sequence[str]) -> PodExec:
-        return PodExec(self._cluster, pod["metadata"]["name"], manifests.make_command(self._reach, words))
+        return PodExec(self._cluster, pod["metadata"]["name"], manifests.make_pod_command(self._reach, words))
 
     # --- the running job ---
 
     def reopen(self) -> Line | Event:
-        """Return a new line in place of a lost one, or the event `end` of an ended job.
-
-        Raises PslaunchError.
-        """
+        """Return a new line for a lost one, or the event `end` of an ended job. Raises PslaunchError."""
         over = threading.Event()
         found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
         while not wait([found], LOOK_S).done:
@@ -277,17 +261,16 @@ class K8sBackend(Backend):
         self._confirmed.set()
         for job, own_s in self._own_limits.items():
             with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
-                self._insist(functools.partial(self._patch, job, {LIMIT: own_s}), over)
+                self._lift_limit(job, own_s, over)
 
-    def _insist(self, work: Callable[[], None], over: threading.Event) -> None:
-        """Repeat a call while the API is away, for at most the time that pods are waited for."""
-        away: PslaunchError | None = None
+    def _lift_limit(self, job: str, own_s: int | None, over: threading.Event) -> None:
+        why: PslaunchError = NodeLostError("cancelled")
         for _ in try_again(self._reach.wait_timeout_s, over):
             try:
-                return work()
+                return self._cluster.patch("Job", job, {"spec": {LIMIT: own_s}})
             except AWAY as e:
-                away = e
-        raise away or NodeLostError("cancelled")
+                why = e
+        raise why
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
@@ -320,21 +303,20 @@ class K8sBackend(Backend):
         name = pod["metadata"]["name"]
         with contextlib.suppress(*AWAY):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
-            found = list_pods(self._cluster, of_job).values()
-            now = next((p for p in found if p["metadata"]["name"] == name), None)
-            if now is None or not get_state(now, "running"):
+            pods = list_pods(self._cluster, of_job).values()
+            if not any(p["metadata"]["name"] == name and get_state(p, "running") for p in pods):
                 raise FileError(f"{name}: {NO_PODS}")
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
-        name = pod["metadata"]["name"]
-        opened = self._start(pod, words)
+        name, opened = pod["metadata"]["name"], self._start(pod, words)
+
+        def find_ending(_cut: EOFError) -> Ending:
+            return Ending(opened.find_code(), opened.describe_end())
+
         with socket.socket(fileno=opened.fd) as there:
             self._answering.add(there)
-            answer_fd = os.dup(there.fileno())
             try:
-                yield from read_answer(
-                    answer_fd, name, words[0], lambda _cut: Ending(opened.find_code(), opened.describe_end())
-                )
+                yield from read_answer(os.dup(there.fileno()), name, words[0], find_ending)
             finally:
                 self._answering.discard(there)
 
@@ -364,7 +346,7 @@ class K8sBackend(Backend):
         return found
 
     def read_records(self) -> Iterator[bytes]:
-        jobs, end_s = list_jobs(self._cluster, self._reach.name), time.monotonic() + TOLD_S
+        jobs, end_s = list_job_objects(self._cluster, self._reach.name), time.monotonic() + TOLD_S
         for main in select_main(jobs):
             if record := self._make_record(main, jobs, end_s):
                 yield json.dumps(record).encode() + b"\n"
@@ -375,7 +357,7 @@ class K8sBackend(Backend):
         pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
         for number in try_again(end_s - time.monotonic()):
             if number:
-                jobs = list_jobs(self._cluster, name)
+                jobs = list_job_objects(self._cluster, name)
                 if not (found := select_main(jobs)):
                     return None
                 (main,) = found
@@ -383,18 +365,13 @@ class K8sBackend(Backend):
             record = make_record(main, jobs, first, explain_loss(pods.seen))
             try:
                 if first and record["state"] == "running":
-                    record.update(self._read_told(first, name))
+                    with contextlib.suppress(RightsError):  # to ask pod 0
+                        told: JobRecord = self._find_record(first, name) or {"state": WAITING}
+                        record.update(told)
                 break
             except PslaunchError as e:  # perhaps it ends just now
                 record.update({"state": STATE_UNKNOWN, "reason": str(e)})
         return record and _add_reasons(record, pods)
-
-    def _read_told(self, first: Object, job: str) -> JobRecord:
-        """Return pod 0's records of a job; none without the right to ask. Raises PslaunchError."""
-        try:
-            return self._find_record(first, job) or {"state": WAITING}
-        except RightsError:
-            return {}
 
     def explain_forgotten(self) -> PslaunchError:
         return FileError(
@@ -404,14 +381,12 @@ class K8sBackend(Backend):
 
     def remove_job(self, job: str) -> list[str]:
         self._turn_to(job)
-        for kind in KINDS:
+        for kind in LABELLED:
             with contextlib.suppress(RightsError):
                 found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
                 self._made += [{"kind": kind, **thing} for thing in found]
-        for thing in self._made:
-            if thing["kind"] == "Job":
-                spec = thing["spec"]["template"]["spec"]
-                self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
+        for spec in (thing["spec"]["template"]["spec"] for thing in self._made if thing["kind"] == "Job"):
+            self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
         self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
         return self.remove()
 
@@ -432,7 +407,6 @@ class K8sBackend(Backend):
 
     def close(self) -> None:
         self._cancelled.set()
-        self._confirmed.set()
         with contextlib.suppress(PslaunchError):
             self.remove()
 
@@ -477,9 +451,9 @@ class K8sBackend(Backend):
     def _try_to_delete(self, thing: Object) -> PslaunchError | None:
         try:
             self._cluster.delete(thing)
+            return None
         except PslaunchError as e:
             return e
-        return None
 
 
 def _add_reasons(record: JobRecord, pods: Pods) -> JobRecord:

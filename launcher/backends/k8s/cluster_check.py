@@ -1,25 +1,42 @@
-"""`pslaunch check` of a Kubernetes cluster: checks everything that a job needs there, and creates nothing."""
+"""`pslaunch check` of a Kubernetes cluster, and `--validate`: questions about a job; nothing is created."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TextIO
+from functools import partial
+from typing import TextIO, TypeVar
 
-from ...errors import ClusterError, RightsError, SpecError
+from ...errors import ClusterError, PslaunchError, RightsError, SpecError
+from ...node import codes
+from ...node.job import Plan
+from ...node.logs import clean
 from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...views.table import show
 from . import manifests
-from .api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
-from .api_errors import AbsentError, Right
-from .cluster_findings import ClusterSeen, Needs, choose_exit_code, find, make_data, make_lines, make_table
+from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
+from .api_errors import Right
+from .cluster_findings import (
+    ClusterSeen,
+    Needs,
+    ObjectVerdict,
+    choose_exit_code,
+    find_right,
+    judge_cluster,
+    make_data,
+    make_lines,
+    make_pod,
+    make_table,
+    name_object,
+)
+from .job_records import Object
 from .spec import K8sReach
-from .validate import ask, find_right
 
-AT_ONCE: Final = 8  # questions
+T = TypeVar("T")
 
 
 def check_cluster(
@@ -30,24 +47,24 @@ def check_cluster(
     plan = make_plan(spec, spec.draft.name)
     package = manifests.pack_package(plan, environ)
     brings = manifests.find_brought(plan, package) is not None
-    *others, job = manifests.make_objects(plan, reach, package)
-    needs = Needs([*others, manifests.make_secret(job), job], attached=not spec.detach, brings=brings)
+    needs = Needs(_make_all(plan, reach, package), attached=not spec.detach, brings=brings)
     try:
-        cluster = open_cluster(reach.access, environ)
-        try:
+        with contextlib.closing(open_cluster(reach.access, environ)) as cluster:
             seen = examine(cluster, needs)
-        finally:
-            cluster.close()
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
-    findings = find(seen, needs)
+    findings = judge_cluster(seen, needs)
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
     show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
     return choose_exit_code(findings)
 
 
+def _make_all(plan: Plan, reach: K8sReach, package: bytes) -> list[Object]:
+    *others, job = manifests.make_objects(plan, reach, package)
+    return [*others, manifests.make_secret(job), job]
+
+
 def list_rights(needs: Needs) -> list[Right]:
-    """Return the rights to ask for."""
     has_policy = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
     of_policies = (*POLICY, *KUBECTL_POLICY) if has_policy else ()
     return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
@@ -55,48 +72,76 @@ def list_rights(needs: Needs) -> list[Right]:
 
 def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     """Return the observations of this user. Raises ClusterError."""
-    here = cluster.namespace
-    version = json.loads(cluster.request("read its version", "get", "/version").data)["gitVersion"]
+    here, rights = cluster.namespace, list_rights(needs)
+    version = cluster.get("read its version", "/version")["gitVersion"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rights = list_rights(needs)
         has = list(pool.map(cluster.has_right, rights))
     seen = ClusterSeen(
         cluster.place.server,
         here,
         version=str(version),
         missing=tuple(right for right, given in zip(rights, has, strict=True) if not given),
-        quotas=_list(cluster, "ResourceQuota"),
-        policies=_list(cluster, "NetworkPolicy"),
-        secrets={name: _has_secret(cluster, name) for name in needs.name_secrets()},
+        quotas=_look(partial(cluster.list_objects, "ResourceQuota")),
+        policies=_look(partial(cluster.list_objects, "NetworkPolicy")),
+        secrets={name: _look(partial(cluster.has_object, "Secret", name)) for name in needs.name_secrets()},
     )
     try:
-        found = json.loads(cluster.request(f"get namespace {here}", "get", f"/api/v1/namespaces/{here}").data)
-        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
-        seen = seen._replace(there=True, phase=phase, labels=labels)
+        found = _look(partial(cluster.get, f"get namespace {here}", f"/api/v1/namespaces/{here}"))
     except SpecError:  # it does not exist
         return seen._replace(there=False)
-    except RightsError:
-        pass
+    if found:
+        phase, labels = found["status"]["phase"], found["metadata"].get("labels", {})
+        seen = seen._replace(there=True, phase=phase, labels=labels)
     if seen.phase == "Terminating":
         return seen
     allowed = [thing for thing in needs.objects if find_right(thing) not in seen.missing]
-    return seen._replace(verdicts=[*ask(cluster, allowed)])
+    return seen._replace(verdicts=[*ask_verdicts(cluster, allowed)])
 
 
-def _list(cluster: Cluster, kind: str) -> Sequence[Mapping[str, Any]] | None:
-    """Return the objects of a kind; None without the right."""
+def _look(ask: Callable[[], T]) -> T | None:
+    """Return an answer; None without the right to it."""
+    with contextlib.suppress(RightsError):
+        return ask()
+    return None
+
+
+def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
+    """Print the verdict on each object; return 0, or the code of the first refusal. Raises ClusterError."""
+    code = codes.OK
+    with contextlib.closing(open_cluster(reach.access)) as cluster:
+        objects = _make_all(plan, reach, manifests.pack_package(plan, os.environ))
+        for verdict in ask_verdicts(cluster, objects):
+            print(_format(verdict, out, as_json=as_json), file=out, flush=True)
+            code = code or (verdict.error.exit_code if verdict.error else codes.OK)
+    return code
+
+
+def ask_verdicts(cluster: Cluster, objects: Sequence[Object]) -> Iterator[ObjectVerdict]:
+    """Return the verdict on each object, and on a pod of each Job where the user may ask for it."""
+    for thing in objects:
+        yield _ask_one(cluster, thing)
+    for pod in (make_pod(thing) for thing in objects if thing["kind"] == "Job"):
+        if cluster.has_right(right := find_right(pod)):
+            yield _ask_one(cluster, pod)
+        else:
+            yield ObjectVerdict(name_object(pod), left_out=f"you have no right to {right}")
+
+
+def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
+    name = name_object(thing)
     try:
-        return cluster.list_objects(kind)
-    except RightsError:
-        return None
+        return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
+    except ClusterError:
+        raise
+    except PslaunchError as e:
+        if "does not support dry run" in str(e):  # a webhook, which may well accept it
+            return ObjectVerdict(name, left_out=str(e))
+        return ObjectVerdict(name, e)
 
 
-def _has_secret(cluster: Cluster, name: str) -> bool | None:
-    """Return True if a secret exists; None without the right to know."""
-    try:
-        cluster.read_metadata("Secret", name)
-    except RightsError:
-        return None
-    except AbsentError:
-        return False
-    return True
+def _format(verdict: ObjectVerdict, out: TextIO, *, as_json: bool) -> str:
+    data = verdict.make_data()
+    if as_json:
+        return json.dumps(data)
+    text = f"{data['object']}: {data['answer']}"
+    return clean(f"{text}: {data['text']}" if data["text"] else text, out.encoding or "utf-8")

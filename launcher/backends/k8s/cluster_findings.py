@@ -11,12 +11,12 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from ...check.findings import FindingKind
+from ...errors import PslaunchError
 from ...node import codes
 from ...views.table import LEVEL_WORDS, Level, Table
-from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK
-from .api_errors import Right, find_remedy, make_rule
+from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK, make_plural
+from .api_errors import Right, find_refusal_remedy, make_rule
 from .job_records import Object
-from .validate import Verdict, find_right, make_pod, name_object
 
 COLUMNS: Final = (
     *("cluster", "reached", "version", "namespace", "rights", "exec", "objects", "quota", "secrets"),
@@ -27,69 +27,40 @@ UNKNOWN: Final = "?"
 OLDEST: Final = (1, 28)
 LEVEL_LABEL: Final = "pod-security.kubernetes.io/enforce"
 
-KINDS: Final[Mapping[str, FindingKind]] = {
-    "not reached": FindingKind(
-        "reached", "problem",
+CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
+    "not reached": FindingKind("reached", "problem",
         "get a kubeconfig from the cluster's administrator or provider (--kubeconfig, KUBECONFIG), or check "
-        "its server, your login, and the network to it (VPN, proxy), or give another --context",
-    ),
-    "old server": FindingKind(
-        "version", "warning",
-        "the manifests use fields of Kubernetes 1.28: --validate shows if this server knows them",
-    ),
-    "no namespace": FindingKind(
-        "namespace", "problem",
-        "give a --namespace that is there, or let an administrator make it",
-    ),
-    "ending namespace": FindingKind(
-        "namespace", "problem",
-        "give another --namespace: this one is being deleted with all in it",
-    ),
-    "no right": FindingKind(
-        "rights", "problem",
-        "let the namespace's administrator add to your Role: RULE; templates/k8s/role.yaml has all",
-    ),
-    "no exec": FindingKind(
-        "exec", "problem",
-        "let the namespace's administrator add to your Role: RULE; --detach runs a job without it",
-    ),
-    "no transfer": FindingKind(
-        "exec", "problem",
+        "its server, your login, and the network to it (VPN, proxy), or give another --context"),
+    "old server": FindingKind("version", "warning",
+        "the manifests use fields of Kubernetes 1.28: --validate shows if this server knows them"),
+    "no namespace": FindingKind("namespace", "problem",
+        "give a --namespace that is there, or let an administrator make it"),
+    "ending namespace": FindingKind("namespace", "problem",
+        "give another --namespace: this one is being deleted with all in it"),
+    "no right": FindingKind("rights", "problem",
+        "let the namespace's administrator add to your Role: RULE; templates/k8s/role.yaml has all"),
+    "no exec": FindingKind("exec", "problem",
+        "let the namespace's administrator add to your Role: RULE; --detach runs a job without it"),
+    "no transfer": FindingKind("exec", "problem",
         "let the namespace's administrator add to your Role: RULE; without it, --detach runs a job whose "
-        "package is smaller (.pslaunchignore), or is in the image or a claim (--job_workspace, --pvc)",
-    ),
-    "no line": FindingKind(
-        "exec", "warning",
+        "package is smaller (.pslaunchignore), or is in the image or a claim (--job_workspace, --pvc)"),
+    "no line": FindingKind("exec", "warning",
         "let the namespace's administrator add to your Role: RULE; without it, status, logs and fetch "
-        "don't reach "
-        "the job",
-    ),
-    "no look": FindingKind(
-        "rights", "warning",
-        "nothing for the job, since only this check and --validate need it; RULE",
-    ),
-    "no kubectl": FindingKind(
-        "rights", "warning",
-        "nothing for pslaunch, but kubectl needs it: apply --server-side, get, logs, describe; RULE",
-    ),
-    "refused": FindingKind(
-        "objects", "problem",
-        "correct the option or the --patch that gives this, or ask the cluster's administrator",
-    ),
-    "quota": FindingKind(
-        "quota", "problem",
+        "don't reach the job"),
+    "no look": FindingKind("rights", "warning",
+        "nothing for the job, since only this check and --validate need it; RULE"),
+    "no kubectl": FindingKind("rights", "warning",
+        "nothing for pslaunch, but kubectl needs it: apply --server-side, get, logs, describe; RULE"),
+    "refused": FindingKind("objects", "problem",
+        "correct the option or the --patch that gives this, or ask the cluster's administrator"),
+    "quota": FindingKind("quota", "problem",
         "ask for less (--nodes, --cpu, --memory), wait until other jobs have ended, or ask the namespace's "
-        "administrator for more",
-    ),
-    "no secret": FindingKind(
-        "secrets", "problem",
-        "make it in this namespace, or correct its name",
-    ),
-    "policies": FindingKind(
-        "network", "warning",
+        "administrator for more"),
+    "no secret": FindingKind("secrets", "problem",
+        "make it in this namespace, or correct its name"),
+    "policies": FindingKind("network", "warning",
         "let them allow connections between the job's pods, which --network_policy does for incoming ones, "
-        "and to the cluster's name servers, port 53",
-    ),
+        "and to the cluster's name servers, port 53"),
 }  # fmt: skip
 OF_RIGHTS: Final = frozenset({"no right", "no exec", "no transfer"})
 
@@ -104,11 +75,25 @@ class ClusterFinding(NamedTuple):
 
     @property
     def level(self) -> Level:
-        return KINDS[self.kind].level
+        return CLUSTER_FINDING_KINDS[self.kind].level
 
     @property
     def advice(self) -> str:
-        return self.remedy or KINDS[self.kind].advice.replace("RULE", make_rule(self.rights))
+        return self.remedy or CLUSTER_FINDING_KINDS[self.kind].advice.replace("RULE", make_rule(self.rights))
+
+
+class ObjectVerdict(NamedTuple):
+    """The server's answer for one object."""
+
+    shown: str  # kind and name
+    error: PslaunchError | None = None
+    left_out: str = ""  # why it was not asked
+    made: Object | None = None  # as the server would have it
+
+    def make_data(self) -> dict[str, str | None]:
+        """Return it as JSON data."""
+        answer = "refused" if self.error else "not asked" if self.left_out else "accepted"
+        return {"object": self.shown, "answer": answer, "text": str(self.error or self.left_out) or None}
 
 
 class Needs(NamedTuple):
@@ -119,7 +104,6 @@ class Needs(NamedTuple):
     brings: bool = False  # the package over the line to pod 0
 
     def list_templates(self) -> list[Object]:
-        """Return the templates of the job's pods."""
         return [thing["spec"]["template"] for thing in self.objects if thing["kind"] == "Job"]
 
     def name_secrets(self) -> list[str]:
@@ -147,17 +131,16 @@ class ClusterSeen(NamedTuple):
     quotas: Sequence[Object] | None = None
     policies: Sequence[Object] | None = None
     secrets: Mapping[str, bool | None] = {}
-    verdicts: Sequence[Verdict] = ()  # on the job's objects, and on a pod of each Job
+    verdicts: Sequence[ObjectVerdict] = ()  # on the job's objects, and on a pod of each Job
 
 
-def find(seen: ClusterSeen, needs: Needs) -> list[ClusterFinding]:
-    """Return all findings."""
+def judge_cluster(seen: ClusterSeen, needs: Needs) -> list[ClusterFinding]:
     if seen.failed:
         return [ClusterFinding("not reached", seen.failed)]
     return [
         *_judge_server(seen),
         *_judge_rights(seen.missing, needs),
-        *_judge_objects(seen.verdicts),
+        *(_judge_refusal(str(verdict.error)) for verdict in seen.verdicts if verdict.error),
         *_judge_quotas(seen, needs),
         *(
             ClusterFinding("no secret", f"secret {name} does not exist in {seen.namespace}")
@@ -204,15 +187,9 @@ def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[ClusterFin
         yield ClusterFinding(kind, f"no right to {verbs} {resource}", tuple(rights))
 
 
-# --- Objects and quotas. ---
-
-
-def _judge_objects(verdicts: Sequence[Verdict]) -> Iterator[ClusterFinding]:
-    for verdict in verdicts:
-        if verdict.error:
-            text = str(verdict.error)
-            remedy = find_remedy(text)
-            yield ClusterFinding("refused", text.removesuffix(f"; {remedy}"), remedy=remedy)
+def _judge_refusal(text: str) -> ClusterFinding:
+    remedy = find_refusal_remedy(text)
+    return ClusterFinding("refused", text.removesuffix(f"; {remedy}"), remedy=remedy)
 
 
 def _judge_quotas(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
@@ -235,6 +212,23 @@ def _parse(amount: object) -> Decimal:
     from kubernetes.utils.quantity import parse_quantity  # 0.2 s
 
     return Decimal(parse_quantity(amount))
+
+
+def make_pod(job: Object) -> dict[str, Any]:
+    """Return a pod as the cluster creates it from a Job, for rules that apply to pods alone."""
+    template = job["spec"]["template"]
+    metadata = {"name": f"{job['metadata']['name']}-0", "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def find_right(thing: Object) -> Right:
+    """Return the right to create an object."""
+    group = thing["apiVersion"].rpartition("/")[0]
+    return Right("create", make_plural(thing["kind"]).lower(), group)
+
+
+def name_object(thing: Object) -> str:
+    return f"{thing['kind']} {thing['metadata']['name']}"
 
 
 def add_up(objects: Sequence[Object], made: Mapping[str, Object]) -> dict[str, Decimal]:
@@ -260,9 +254,6 @@ def add_up(objects: Sequence[Object], made: Mapping[str, Object]) -> dict[str, D
             for name, amount in named.items():
                 total[name] += pods * _parse(amount)
     return total
-
-
-# --- Network policies. ---
 
 
 def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
@@ -293,15 +284,11 @@ def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return True
 
 
-# --- The report. ---
-
-
 def make_table(seen: ClusterSeen, findings: Sequence[ClusterFinding], asked: int) -> Table:
     """Return the table, of one row. asked: the number of rights."""
     worst: dict[str, Level] = {}
-    for f in findings:
-        if worst.get(KINDS[f.kind].column) != "problem":
-            worst[KINDS[f.kind].column] = f.level
+    for level in ("warning", "problem"):
+        worst |= {CLUSTER_FINDING_KINDS[f.kind].column: f.level for f in findings if f.level == level}
     cells = {"cluster": seen.server, "namespace": seen.namespace, "reached": "no" if seen.failed else "yes"}
     if not seen.failed:
         cells |= {
@@ -330,7 +317,7 @@ def _show_names(found: Sequence[Object] | None) -> str:
     return ", ".join(one["metadata"]["name"] for one in found) or "none"
 
 
-def _show_verdicts(found: Sequence[Verdict]) -> str:
+def _show_verdicts(found: Sequence[ObjectVerdict]) -> str:
     if not found or any(v.left_out for v in found):
         return UNKNOWN
     return "refused" if any(v.error for v in found) else "ok"
@@ -338,12 +325,8 @@ def _show_verdicts(found: Sequence[Verdict]) -> str:
 
 def make_lines(findings: Sequence[ClusterFinding]) -> list[str]:
     """Return a line for each finding with its advice, problems first; then the result."""
-    lines = [
-        f"{LEVEL_WORDS[level]} {f.kind}: {f.text}; what to do: {f.advice}"
-        for level in ("problem", "warning")
-        for f in findings
-        if f.level == level
-    ]
+    ordered = sorted(findings, key=lambda f: f.level != "problem")
+    lines = [f"{LEVEL_WORDS[f.level]} {f.kind}: {f.text}; what to do: {f.advice}" for f in ordered]
     bad = any(f.level == "problem" for f in findings)
     return [*lines, "the cluster can't be used" if bad else "the cluster can be used"]
 
@@ -352,11 +335,12 @@ def make_data(seen: ClusterSeen, findings: Sequence[ClusterFinding]) -> dict[str
     """Return the report as JSON data."""
     facts = {**seen._asdict(), "missing": [right._asdict() for right in seen.missing]}
     facts["verdicts"] = [v.make_data() for v in seen.verdicts]
+    del facts["failed"]  # a finding says it
     return {
-        "cluster": seen.server,
-        "namespace": seen.namespace,
+        "cluster": facts.pop("server"),
+        "namespace": facts.pop("namespace"),
         "ok": all(f.level != "problem" for f in findings),
-        "facts": {k: v for k, v in facts.items() if k not in ("server", "namespace", "failed")},
+        "facts": facts,
         "findings": [
             {"what": f.kind, "level": f.level, "text": f.text, "advice": f.advice} for f in findings
         ],

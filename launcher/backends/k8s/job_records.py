@@ -68,22 +68,20 @@ def make_record(
 
 
 def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None) -> dict[str, Any]:
-    terminated = get_state(first, "terminated") if first else None
-    if terminated:
+    if terminated := first and get_state(first, "terminated"):
         if end := read_end(terminated):
             return {"state": "ended", **{key: end[key] for key in OF_END}}
         code = terminated.get("exitCode", codes.FAILED)
         return {"state": "ended", "code": code, "reason": describe_end(terminated)}
+    # FailureTarget: its pods are being removed, and with pod 0 the head is gone.
+    over = ("Complete", "Failed", *(() if first else ("FailureTarget",)))
     for condition in main["status"].get("conditions", ()):
-        # FailureTarget: its pods are being removed, and with pod 0 the head is gone.
-        over = ("Complete", "Failed", *(() if first else ("FailureTarget",)))
-        if condition["status"] == "True" and condition["type"] in over:
+        kind = condition["type"]
+        if condition["status"] == "True" and kind in over:
             said = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-            if condition["type"] == "Complete":
-                code, reason = codes.OK, said
-            else:
-                code, reason = loss or (codes.NODE_LOST, said)
-            return {"state": "ended", "code": code, "reason": reason or condition["type"]}
+            failed = loss or (codes.NODE_LOST, said)
+            code, reason = (codes.OK, said) if kind == "Complete" else failed
+            return {"state": "ended", "code": code, "reason": reason or kind}
     return {"state": "running" if first and get_state(first, "running") else WAITING}
 
 

@@ -6,10 +6,9 @@ import base64
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ... import __version__
 from ...errors import FileError, SpecError
@@ -18,36 +17,26 @@ from ...node.codes import Refusal
 from ...node.dispatch.archive import pack_archive
 from ...node.job import Plan
 from ...node.loop import ignore
+from ...options.locate import check_folder_to_make
+from ...options.spec import JobSpec
+from ...plan import make_plan
 from ...ship.find_python import make_search
 from ...ship.package import IGNORE, list_package
 from ...ship.wheel import RUNTIME_FILES, make_wheel, make_wheel_name
 from ...ship.zipapp import make_zipapp
+from ..face import CommandLine
 from .options import DEFAULT
 from .patch import apply_patches, read_patches
-from .spec import K8sReach, name_servers
-from .values import FOLDER, HOME, ROOT
+from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
 
 REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
 TO_CONFIG_MAP: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
 LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is there says the reason first
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
-USER: Final = 65532  # with no rights in any image
-# One template each, in the order in which they are applied.
-KINDS: Final = ("services", "policy", "programs", "plan", "package", "job")
+# One each, in the order in which they are applied.
+TEMPLATES: Final = ("services", "policy", "programs", "plan", "package", "job")
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-LOST_NODE_S: Final = 30  # until a lost node's pods are removed; the head notices it itself
-LOST_NODE: Final = tuple(
-    {
-        "key": f"node.kubernetes.io/{state}",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": LOST_NODE_S,
-    }
-    for state in ("not-ready", "unreachable")
-)
-# JSON's two escapes of one character.
-_PAIR: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 _PROGRAM: Final = """
 import os, sys
 sys.path.insert(0, {app!r})
@@ -56,18 +45,22 @@ sys.exit(main([{words}]))
 """
 
 
-class _Group(NamedTuple):
-    """The pods of one Job, and their nodes: `pods` from `first` on."""
+def print_manifests(line: CommandLine, spec: JobSpec) -> int:
+    """Print the manifests of a job, or write them with `--output_dir`; return 0. Raises PslaunchError."""
+    folder, reach = check_folder_to_make(line.given.get("output_dir"), line.cwd), spec.site.reach
+    plan = make_plan(spec, spec.draft.name)
+    package = pack_package(plan, line.environ, line.tell)
+    refuse_brought(plan, package)
+    rendered = render_manifests(plan, reach, package)
+    if folder is None:
+        line.out.write("---\n".join(rendered.values()))
+    else:
+        write(rendered, folder)
+    line.tell(f"before it is applied: {make_secret_command(reach)}")
+    return 0
 
-    name: str
-    component: str
-    first: int
-    pods: int
-    command: list[str]
-    limits: Mapping[str, str]
 
-
-def render(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, str]:
+def render_manifests(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, str]:
     """Return the manifests by file name, in the order in which they are applied.
 
     package: of `pack_package`. Raises SpecError if a patch is invalid.
@@ -83,20 +76,25 @@ def render(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, str]:
     )
     templates.filters["yaml"] = _quote
     values = make_values(plan, reach, package)
+    is_needed = {"policy": reach.network_policy, "package": bool(package)}
     rendered = {
-        f"{kind}.yaml": templates.get_template(f"k8s/{kind}.yaml.j2").render(values)
-        for kind in _list_kinds(reach, package)
+        f"{name}.yaml": templates.get_template(f"k8s/{name}.yaml.j2").render(values)
+        for name in TEMPLATES
+        if is_needed.get(name, True)
     }
     return apply_patches(rendered, read_patches(reach.patch)) if reach.patch else rendered
 
 
 def make_objects(plan: Plan, reach: K8sReach, package: bytes) -> list[dict[str, Any]]:
-    """Return the objects that `render` prints, the trainers' Job last. Raises SpecError."""
+    """Return the objects of the manifests, that of node 0 last, which owns all others. Raises SpecError."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster
-    objects = [o for text in render(plan, reach, package).values() for o in yaml.load_all(text, loader)]
-    return sorted(objects, key=lambda thing: is_main_job(thing, reach))
+    rendered = render_manifests(plan, reach, package)
+    objects = [thing for text in rendered.values() for thing in yaml.load_all(text, loader)]
+    return sorted(
+        objects, key=lambda thing: (thing["kind"], thing["metadata"]["name"]) == ("Job", reach.name)
+    )
 
 
 def make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,25 +108,11 @@ def make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def is_main_job(thing: Mapping[str, Any], reach: K8sReach) -> bool:
-    """Return True for the Job of node 0, which owns all other objects."""
-    return bool(thing["kind"] == "Job" and thing["metadata"]["name"] == reach.name)
-
-
-def _list_kinds(reach: K8sReach, package: bytes) -> list[str]:
-    """Return the names of the job's templates."""
-    without = {"policy": not reach.network_policy, "package": not package}
-    return [kind for kind in KINDS if not without.get(kind)]
-
-
 def write(rendered: Mapping[str, str], folder: Path) -> None:
-    """Write the manifests into a folder, which is made if it is missing; those of other options go.
-
-    Raises FileError.
-    """
+    """Write the manifests into a folder, made if missing; those of other options go. Raises FileError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in {f"{kind}.yaml" for kind in KINDS} - rendered.keys():
+        for name in {f"{name}.yaml" for name in TEMPLATES} - rendered.keys():
             (folder / name).unlink(missing_ok=True)
         for name, text in rendered.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -147,10 +131,9 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
     """Return the values of the templates."""
     head = f"{reach.name}-head"
     port = job.choose_head_port(job.place(plan, plan.nodes))
-    packed = bool(package)
     begun = beginning.Beginning(
         plan, head, port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT,
-        packed=packed, lease_s=reach.lease_s, linger_s=reach.linger_s,
+        packed=bool(package), lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
     return {
         "name": reach.name,
@@ -165,11 +148,9 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
             "app.kubernetes.io/managed-by": "pslaunch",
         },
         "queue_label": QUEUE_LABEL,
-        "tolerations": LOST_NODE,
         "ending_s": compute_ending_s(plan),
         "ttl_s": math.ceil(reach.ttl_s),
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
-        "user": USER,
         "folder": FOLDER,
         "name_file": PurePosixPath(beginning.NAME_FILE).name,
         "root": ROOT,
@@ -178,39 +159,35 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "app": _encode(make_zipapp()),
         "wheel": {make_wheel_name(): _encode(make_wheel(RUNTIME_FILES))},
         "plan": _encode(begun.encode()),
-        "packed": packed,
+        "packed": bool(package),
         "package": _encode(package),
     }
 
 
-def _make_groups(plan: Plan, reach: K8sReach) -> list[_Group]:
-    """Return the Jobs: of all nodes, or of trainers and pservers."""
+def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
+    """Return the Jobs: of all nodes, or of pservers and of trainers, whose nodes are the first."""
     trainers = len(plan.nodes) - reach.server_pods
     limits = _make_limits(reach.cpu, reach.memory, reach.gpu)
-    main = _Group(
-        reach.name,
-        "trainers" if reach.server_pods else "nodes",
-        0,
-        trainers,
-        _make_command(plan, reach, reach.name, 0),
-        limits,
-    )
     if not reach.server_pods:
-        return [main]
-    limits = _make_limits(reach.server_cpu, reach.server_memory, 0)
-    name = name_servers(reach.name)
-    command = _make_command(plan, reach, name, trainers)
-    return [_Group(name, "pservers", trainers, reach.server_pods, command, limits), main]
+        return [_make_group(plan, reach, reach.name, "nodes", range(trainers), limits)]
+    of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
+    servers = range(trainers, len(plan.nodes))
+    return [
+        _make_group(plan, reach, name_servers(reach.name), "pservers", servers, of_servers),
+        _make_group(plan, reach, reach.name, "trainers", range(trainers), limits),
+    ]
 
 
-def _make_command(plan: Plan, reach: K8sReach, name: str, first: int) -> list[str]:
-    """Return the command of the pods of the Job `name`, whose nodes count from `first`."""
-    limits = plan.limits
-    words = ["keeper", f"{limits.lost_after_s:g}", f"{limits.grace_s:g}", "begin", FOLDER, name]
-    return make_command(reach, words, f'str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))')
+def _make_group(
+    plan: Plan, reach: K8sReach, name: str, component: str, nodes: range, limits: Mapping[str, str]
+) -> dict[str, Any]:
+    times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
+    number = f'str({nodes.start} + int(os.environ["JOB_COMPLETION_INDEX"]))'
+    command = make_pod_command(reach, ["keeper", *times, "begin", FOLDER, name], number)
+    return {"name": name, "component": component, "pods": len(nodes), "command": command, "limits": limits}
 
 
-def make_command(reach: K8sReach, words: Sequence[str], *computed: str) -> list[str]:
+def make_pod_command(reach: K8sReach, words: Sequence[str], *computed: str) -> list[str]:
     """Return the command of a program of ours in a pod; `computed`: further words, as expressions there."""
     listed = ", ".join([*map(repr, words), *computed])
     program = _PROGRAM.format(app=f"{FOLDER}/{beginning.PROGRAM}", words=listed)
@@ -244,11 +221,8 @@ def find_brought(plan: Plan, package: bytes) -> job.Package | None:
 
 def add_lease(reach: K8sReach, plan: Plan, package: bytes) -> K8sReach:
     """Return the reach with a lease for a detached job, too, while a launcher has to bring its package."""
-    return (
-        reach._replace(lease_s=DEFAULT["lease"])
-        if find_brought(plan, package) and not reach.lease_s
-        else reach
-    )
+    needs_lease = find_brought(plan, package) and not reach.lease_s
+    return reach._replace(lease_s=DEFAULT["lease"]) if needs_lease else reach
 
 
 def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:
@@ -284,9 +258,5 @@ def _encode(data: bytes) -> str:
 
 def _quote(value: object) -> str:
     """Return a value as YAML on one line: JSON in ASCII, but each character has one escape."""
-
-    def join(pair: re.Match[str]) -> str:
-        return f"{pair[1]}\\U{0x10000 + ((int(pair[2], 16) & 0x3FF) << 10) + (int(pair[3], 16) & 0x3FF):08x}"
-
-    text = json.dumps(value)
-    return _PAIR.sub(join, text) if "\\ud" in text else text  # packages are long, and have none
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\x7f")
+    return text.encode("ascii", "backslashreplace").decode()

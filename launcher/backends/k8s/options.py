@@ -1,7 +1,8 @@
-"""Options of `pslaunch k8s`."""
+"""Options of `pslaunch k8s`, and words that it can't take."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ...options.kinds import Number, Seconds, Text
@@ -23,6 +24,8 @@ from ...options.options import (
 )
 
 FOLLOWED: Final = (*ATTACHED, Need("linger", 0.0, "with --linger=0"))
+MANY: Final = Text(repeatable=True)
+_SEPARATE: Final = (Need("separate", False),)
 _GPU: Final = (Need("gpu", 0, "in pods without a GPU; --gpu=1 asks for one"),)
 
 OPTIONS: Final = join_rows(
@@ -30,127 +33,97 @@ OPTIONS: Final = join_rows(
         SERVER_NUM._replace(says="one in each pod"),
         WORKER_NUM._replace(says="one in each pod"),
         Option(
-            name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES),
-            says="the larger of --server_num and --worker_num, else 1", help="Number of pods.",
+            "nodes", Number(1, MAX_PROCESSES), "Number of pods.", "N",
+            says="the larger of --server_num and --worker_num, else 1",
             needs=(Need("separate", True, "with --separate, where each process has a pod of its own"),),
         ),
         Option(
-            name="kubeconfig", metavar="FILE", kind=Text(),
+            "kubeconfig", Text(), "The cluster's address and your credentials.", "FILE",
             says="KUBECONFIG, else ~/.kube/config, else the account of this pod",
-            help="The cluster's address and your credentials.",
+        ),
+        Option("context", Text(), "Context of the kubeconfig.", "NAME", says="the current one"),
+        Option("namespace", Text(), "Namespace of the job.", "NAME", says="the context's", aliases=("-n",)),
+        Option(
+            "image", Text(), "Image of the pods, with Python 3.9 or later.", "NAME", says="PSLAUNCH_IMAGE",
         ),
         Option(
-            name="context", metavar="NAME", kind=Text(), says="the current one",
-            help="Context of the kubeconfig.",
+            "cpu", Text(), "Processors of each pod, such as 2 or 500m.", "QUANTITY", says="none asked for",
         ),
-        Option(
-            name="namespace", metavar="NAME", kind=Text(), says="the context's", aliases=("-n",),
-            help="Namespace of the job.",
-        ),
-        Option(
-            name="image", metavar="NAME", kind=Text(), says="PSLAUNCH_IMAGE",
-            help="Image of the pods, with Python 3.9 or later.",
-        ),
-        Option(
-            name="cpu", metavar="QUANTITY", kind=Text(), says="none asked for",
-            help="Processors of each pod, such as 2 or 500m.",
-        ),
-        Option(
-            name="memory", metavar="QUANTITY", kind=Text(), says="none asked for",
-            help="Memory of each pod, such as 4Gi.",
-        ),
+        Option("memory", Text(), "Memory of each pod, such as 4Gi.", "QUANTITY", says="none asked for"),
         make_flag(
             "separate", "Give each process a pod of its own; pservers get a Job of their own.", needs=SERVED
         ),
         Option(
-            name="server_cpu", metavar="QUANTITY", kind=Text(), says="as --cpu",
-            help="With --separate: processors of each pserver's pod.",
-            needs=(Need("separate", False),),
+            "server_cpu", Text(), "With --separate: processors of each pserver's pod.", "QUANTITY",
+            says="as --cpu", needs=_SEPARATE,
         ),
         Option(
-            name="server_memory", metavar="QUANTITY", kind=Text(), says="as --memory",
-            help="With --separate: memory of each pserver's pod.",
-            needs=(Need("separate", False),),
+            "server_memory", Text(), "With --separate: memory of each pserver's pod.", "QUANTITY",
+            says="as --memory", needs=_SEPARATE,
+        ),
+        Option("gpu", Number(0, MAX_THREADS), "GPUs of each trainer's pod (nvidia.com/gpu).", "N", default=0),
+        Option(
+            "node_selector", MANY, "Label of the cluster's nodes for the pods; may be repeated.",
+            "NAME=VALUE", says="any nodes",
         ),
         Option(
-            name="gpu", metavar="N", kind=Number(0, MAX_THREADS), default=0,
-            help="GPUs of each trainer's pod (nvidia.com/gpu).",
+            "pvc", MANY, "Volume claim, and the path at which each pod has it; may be repeated.", "NAME:PATH",
+            says="none",
+        ),
+        Option("image_pull_secret", Text(), "Secret for pulling the image.", "NAME", says="none"),
+        Option(
+            "service_account", Text(), "Service account of the pods, which get none of its tokens.", "NAME",
+            says="the namespace's",
         ),
         Option(
-            name="node_selector", metavar="NAME=VALUE", kind=Text(repeatable=True), says="any nodes",
-            help="Label of the cluster's nodes for the pods; may be repeated.",
+            "queue", Text(), "Queue of Kueue that releases the job, which is created suspended.", "NAME",
+            says="none",
         ),
         Option(
-            name="pvc", metavar="NAME:PATH", kind=Text(repeatable=True), says="none",
-            help="Volume claim, and the path at which each pod has it; may be repeated.",
-        ),
-        Option(
-            name="image_pull_secret", metavar="NAME", kind=Text(), says="none",
-            help="Secret for pulling the image.",
-        ),
-        Option(
-            name="service_account", metavar="NAME", kind=Text(), says="the namespace's",
-            help="Service account of the pods, which get none of its tokens.",
-        ),
-        Option(
-            name="queue", metavar="NAME", kind=Text(), says="none",
-            help="Queue of Kueue that releases the job, which is created suspended.",
-        ),
-        Option(
-            name="deadline", metavar="SECONDS", kind=Seconds(1.0), says="none",
-            help="Seconds that the job may take; the cluster then ends it.",
+            "deadline", Seconds(1.0), "Seconds that the job may take; the cluster then ends it.", "SECONDS",
+            says="none",
         ),
         make_flag("network_policy", "Let only the job's own pods reach its ports."),
         Option(
-            name="patch", metavar="FILE", kind=Text(), says="none",
-            help="Strategic merge patches in YAML, one a kind, for what has no option.",
+            "patch", Text(), "Strategic merge patches in YAML, one a kind, for what has no option.", "FILE",
+            says="none",
+        ),
+        Option("ttl", Seconds(1.0), "Seconds until a finished job is removed.", "SECONDS", default=3600.0),
+        Option("wait_timeout", Seconds(1.0), "Seconds for all pods to be running.", "SECONDS", default=600.0),
+        Option(
+            "job_dispatch_package", Text(),
+            "Folder to send to the pods, where the programs run in it; rendered, at most 900 KiB packed.",
+            "DIR", says="the program's folder",
         ),
         Option(
-            name="ttl", metavar="SECONDS", kind=Seconds(1.0), default=3600.0,
-            help="Seconds until a finished job is removed.",
+            "job_workspace", Text(),
+            "Working folder of the programs in the image or a volume claim; nothing is sent.", "DIR",
         ),
         Option(
-            name="wait_timeout", metavar="SECONDS", kind=Seconds(1.0), default=600.0,
-            help="Seconds for all pods to be running.",
+            "link", MANY, "Link in the workspace to a path in the image or a volume claim; may be repeated.",
+            "NAME=PATH", needs=SENT,
         ),
         Option(
-            name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
-            help="Folder to send to the pods, where the programs run in it; rendered, at most 900 KiB "
-            "packed.",
+            "fetch_output", Text(), "Local folder for output/ of node 0, fetched at the end.", "DIR",
+            says="output/ of the folder", needs=FOLLOWED,
         ),
         Option(
-            name="job_workspace", metavar="DIR", kind=Text(),
-            help="Working folder of the programs in the image or a volume claim; nothing is sent.",
+            "fetch_logs", Text(), "Local folder for the logs of all pods, fetched at the end.", "DIR",
+            says="log/ of the folder", needs=FOLLOWED,
         ),
         Option(
-            name="link", metavar="NAME=PATH", kind=Text(repeatable=True),
-            help="Link in the workspace to a path in the image or a volume claim; may be repeated.",
-            needs=SENT,
+            "lease", Seconds(3.0), "Seconds after which a job whose launcher is gone ends.", "SECONDS",
+            default=120.0, needs=ATTACHED,
         ),
         Option(
-            name="fetch_output", metavar="DIR", kind=Text(), says="output/ of the folder",
-            help="Local folder for output/ of node 0, fetched at the end.",
-            needs=FOLLOWED,
-        ),
-        Option(
-            name="fetch_logs", metavar="DIR", kind=Text(), says="log/ of the folder",
-            help="Local folder for the logs of all pods, fetched at the end.",
-            needs=FOLLOWED,
-        ),
-        Option(
-            name="lease", metavar="SECONDS", kind=Seconds(3.0), default=120.0,
-            help="Seconds after which a job whose launcher is gone ends.",
-            needs=ATTACHED,
-        ),
-        Option(
-            name="linger", metavar="SECONDS", kind=Seconds(0.0),
+            "linger", Seconds(0.0),
+            "Seconds for which a job's files can be fetched after its end; 0: nothing is fetched.", "SECONDS",
             says="120; 600 with --detach, or 0 with --pvc too",
-            help="Seconds for which a job's files can be fetched after its end; 0: nothing is fetched.",
         ),
         make_flag("validate", "Let the cluster judge every object of the job, and create nothing."),
         Option(
-            name="output_dir", metavar="DIR", kind=Text(), says="standard output", aliases=("-o",),
-            help="Folder for the manifests, in several files.",
+            "output_dir", Text(), "Folder for the manifests, in several files.", "DIR",
+            says="standard output", aliases=("-o",),
         ),
     ),
     [row._replace(needs=_GPU) for row in pick_rows(COMMON, "use_gpu")],
@@ -159,3 +132,34 @@ OPTIONS: Final = join_rows(
 )  # fmt: skip
 
 DEFAULT: Final = {option.name: option.default for option in OPTIONS}
+
+
+def _write_patch(of_pod: str) -> str:
+    """Return the remedy for a former option, which --patch replaces."""
+    text = f"write into a file for --patch: {{kind: Job, spec: {{template: {{spec: {{{of_pod}}}}}}}}}"
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+# Words of kubectl and former options, with reason and remedy for each; {}: as it was written.
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("f", "filename"), "the manifests come from the options; kubectl apply takes what render prints"
+    ),
+    "replicas": "--nodes is the number of pods",
+    **dict.fromkeys(("requests", "limits"), "--cpu and --memory are requests and limits"),
+    "restart": "pods are never restarted, since the head of the job decides on failures",
+    **dict.fromkeys(("overrides", "labels", "l", "annotations", "image_pull_policy"), "--patch FILE adds it"),
+    **dict.fromkeys(
+        ("volume", "v"), "--pvc=NAME:PATH mounts a volume claim, and --patch FILE adds other volumes"
+    ),
+    **dict.fromkeys(("stdin", "i", "it", "tty"), "programs have an empty standard input"),
+    "toleration": _write_patch("tolerations: [{key: KEY, value: VALUE, effect: EFFECT}]"),
+    "priority_class": _write_patch("priorityClassName: NAME"),
+    "shm": _write_patch(
+        "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: QUANTITY}}], "
+        "containers: [{name: node, volumeMounts: [{name: shm, mountPath: /dev/shm}]}]"
+    ),
+    "env_secret": _write_patch(
+        "containers: [{name: node, env: [{name: NAME, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}]}]"
+    ),
+}

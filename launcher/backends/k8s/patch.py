@@ -16,32 +16,26 @@ from typing import Any, Final
 from ...errors import FileError, SpecError
 from .job_records import Object
 
-# By the last names of a path: the keys by which Kubernetes merges lists in Jobs, Services and their metadata.
+# Keys by which Kubernetes merges lists in Jobs, Services and their metadata: by a path, or its last name.
 MERGE_KEYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("containers", "initContainers", "ephemeralContainers", "volumes", "env"), "name"),
     **dict.fromkeys(("imagePullSecrets", "schedulingGates", "resourceClaims"), "name"),
     "volumeMounts": "mountPath", "volumeDevices": "devicePath", "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey", "ownerReferences": "uid",
+    "spec.ports": "port", "ports": "containerPort",  # of Services, and of containers
 }  # fmt: skip
-SERVICE_PORTS: Final = "spec.ports"  # by `port`; those of containers by `containerPort`
-TOLERATIONS: Final = "spec.template.spec.tolerations"
+_POD: Final = "spec.template.spec"
+TOLERATIONS: Final = f"{_POD}.tolerations"
 CONTAINER: Final = "node"
+_NODE: Final = f"{_POD}.containers.{CONTAINER}"
 DIRECTIVE: Final = "$patch"
 # Fields of a Job that a patch may change or take away; all others are needed as they are.
 FREE: Final = (
-    "spec.ttlSecondsAfterFinished",
-    "spec.activeDeadlineSeconds",
-    "spec.suspend",
-    "spec.template.spec.serviceAccountName",
-    "spec.template.spec.imagePullSecrets",
-    "spec.template.spec.nodeSelector",
-    "spec.template.spec.priorityClassName",
-    "spec.template.spec.enableServiceLinks",
-    "spec.template.spec.securityContext",
-    "spec.template.spec.containers.node.image",
-    "spec.template.spec.containers.node.resources",
-    "spec.template.spec.containers.node.securityContext",
-    "spec.template.spec.containers.node.terminationMessagePolicy",
+    *("spec.ttlSecondsAfterFinished", "spec.activeDeadlineSeconds", "spec.suspend"),
+    *(f"{_POD}.serviceAccountName", f"{_POD}.imagePullSecrets", f"{_POD}.nodeSelector"),
+    *(f"{_POD}.priorityClassName", f"{_POD}.enableServiceLinks", f"{_POD}.securityContext"),
+    *(f"{_NODE}.image", f"{_NODE}.resources", f"{_NODE}.securityContext"),
+    f"{_NODE}.terminationMessagePolicy",
 )
 # Fields with which a job could not do its work, and the reason.
 ABSENT: Final[Mapping[str, str]] = {
@@ -50,17 +44,16 @@ ABSENT: Final[Mapping[str, str]] = {
     "spec.manualSelector": "the cluster makes the selector",
     "spec.podFailurePolicy": "the head decides on failures",
     "spec.successPolicy": "the head decides on the end",
-    "spec.backoffLimitPerIndex": "pods are never restarted",
-    "spec.maxFailedIndexes": "pods are never restarted",
-    "spec.template.spec.hostname": "each pod has its own",
-    "spec.template.spec.shareProcessNamespace": "the keeper is the first process of its pod",
-    "spec.template.spec.hostPID": "the keeper is the first process of its pod",
-    "spec.template.spec.activeDeadlineSeconds": "--deadline ends the whole job in order",
-    "spec.template.spec.ephemeralContainers": "the cluster takes them for running pods alone",
-    "spec.template.spec.containers.node.args": "the command is pslaunch's own",
-    "spec.template.spec.containers.node.lifecycle": "the keeper ends the programs in order",
-    "spec.template.spec.containers.node.restartPolicy": "pods are never restarted",
-    "spec.template.spec.containers.node.terminationMessagePath": "the end of the job is written to the usual",
+    **dict.fromkeys(("spec.backoffLimitPerIndex", "spec.maxFailedIndexes"), "pods are never restarted"),
+    f"{_POD}.hostname": "each pod has its own",
+    f"{_POD}.shareProcessNamespace": "the keeper is the first process of its pod",
+    f"{_POD}.hostPID": "the keeper is the first process of its pod",
+    f"{_POD}.activeDeadlineSeconds": "--deadline ends the whole job in order",
+    f"{_POD}.ephemeralContainers": "the cluster takes them for running pods alone",
+    f"{_NODE}.args": "the command is pslaunch's own",
+    f"{_NODE}.lifecycle": "the keeper ends the programs in order",
+    f"{_NODE}.restartPolicy": "pods are never restarted",
+    f"{_NODE}.terminationMessagePath": "the end of the job is written to the usual",
 }
 
 
@@ -87,18 +80,15 @@ def apply_patches(rendered: Mapping[str, str], patches: Sequence[Object]) -> dic
     import yaml
 
     parsed = {name: list(yaml.safe_load_all(text)) for name, text in rendered.items()}
-    kinds = sorted({thing["kind"] for things in parsed.values() for thing in things})
-    for patch in patches:
-        if patch["kind"] not in kinds:
-            raise SpecError(f"--patch: the job has no {patch['kind']}; it has {', '.join(kinds)}")
-    changed = {patch["kind"] for patch in patches}
-    result = {}
+    kinds, changed = {t["kind"] for things in parsed.values() for t in things}, {p["kind"] for p in patches}
+    for kind in changed - kinds:
+        raise SpecError(f"--patch: the job has no {kind}; it has {', '.join(sorted(kinds))}")
+    result = dict(rendered)
     for name, things in parsed.items():
-        if changed.isdisjoint(thing["kind"] for thing in things):
-            result[name] = rendered[name]
-            continue
-        patched = [patch_object(thing, patches) for thing in things]
-        result[name] = "# Changed by --patch.\n" + yaml.safe_dump_all(patched, sort_keys=False, width=1 << 20)
+        if not changed.isdisjoint(thing["kind"] for thing in things):
+            patched = [patch_object(thing, patches) for thing in things]
+            text = yaml.safe_dump_all(patched, sort_keys=False, width=1 << 20)
+            result[name] = f"# Changed by --patch.\n{text}"
     return result
 
 
@@ -107,12 +97,12 @@ def patch_object(thing: Object, patches: Sequence[Object]) -> Object:
     patched = thing
     for patch in patches:
         if patch["kind"] == thing["kind"]:
-            patched = merge(patched, patch, "")
+            patched = merge_patch(patched, patch, "")
     _check(thing, patched)
     return patched
 
 
-def merge(base: Any, patch: Any, path: str) -> Any:
+def merge_patch(base: Any, patch: Any, path: str) -> Any:
     """Return `base` after a strategic merge patch. Raises SpecError."""
     if not isinstance(patch, dict):
         return patch
@@ -127,7 +117,7 @@ def merge(base: Any, patch: Any, path: str) -> Any:
         elif isinstance(value, list):
             merged[key] = _merge_list(merged.get(key), value, place)
         else:
-            merged[key] = merge(merged.get(key), value, place)
+            merged[key] = merge_patch(merged.get(key), value, place)
     return merged
 
 
@@ -144,10 +134,7 @@ def _read_directive(patch: Object, path: str) -> str:
 
 
 def _find_merge_key(path: str) -> str | None:
-    name = path.rpartition(".")[2]
-    if name == "ports":
-        return "port" if path == SERVICE_PORTS else "containerPort"
-    return MERGE_KEYS.get(name)
+    return MERGE_KEYS.get(path) or MERGE_KEYS.get(path.rpartition(".")[2])
 
 
 def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
@@ -164,11 +151,11 @@ def _merge_list(base: Any, patch: list[Any], path: str) -> list[Any]:
     deleted = [item[key] for item in patch if _read_directive(item, f"{path}.{item[key]}") == "delete"]
     added = [item for item in patch if item.get(DIRECTIVE) != "delete"]
     if not isinstance(base, list):  # it may have a key twice: a port of TCP and UDP
-        return [merge(None, item, f"{path}.{item[key]}") for item in added]
+        return [merge_patch(None, item, f"{path}.{item[key]}") for item in added]
     merged = [item for item in base if item[key] not in deleted]
     for item in added:
         at = next((i for i, one in enumerate(merged) if one[key] == item[key]), len(merged))
-        merged[at : at + 1] = [merge(next(iter(merged[at:]), None), item, f"{path}.{item[key]}")]
+        merged[at : at + 1] = [merge_patch(next(iter(merged[at:]), None), item, f"{path}.{item[key]}")]
     return merged
 
 

@@ -6,19 +6,18 @@ import contextlib
 import json
 import os
 import re
-import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from select import POLLIN, POLLOUT, poll
 from typing import Any, Final
 
 from ...errors import PslaunchError
-from .api import ANSWER_S, CONNECT_S, Cluster, make_client
+from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart, make_client
 from .api_errors import explain_answer, explain_connection
-from .try_again import begin_apart
+from .patch import CONTAINER
 
-CONTAINER: Final = "node"
 IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
 PIECE_BYTES: Final = 128 * 1024
 SAID_BYTES: Final = 2000
@@ -68,7 +67,9 @@ class PodExec:
 
     def _run(self) -> None:
         """Copy between the websocket and our socket, until either ends."""
-        with contextlib.suppress(OSError, _import_websocket().WebSocketException):
+        from websocket import WebSocketException
+
+        with contextlib.suppress(OSError, WebSocketException):
             while True:
                 self._wait()
                 if not self._outgoing:
@@ -87,10 +88,10 @@ class PodExec:
         remote = self._websocket.sock
         if not self._incoming and isinstance(remote, ssl.SSLSocket) and remote.pending():
             return
-        poll = select.poll()
-        poll.register(self._ours, (select.POLLIN if not self._outgoing else 0) | _out(self._incoming))
-        poll.register(remote, (select.POLLIN if not self._incoming else 0) | _out(self._outgoing))
-        poll.poll()
+        waiting = poll()
+        waiting.register(self._ours, (0 if self._outgoing else POLLIN) | (POLLOUT if self._incoming else 0))
+        waiting.register(remote, (0 if self._incoming else POLLIN) | (POLLOUT if self._outgoing else 0))
+        waiting.poll()
 
     def _take(self) -> None:
         with contextlib.suppress(*AGAIN):
@@ -111,18 +112,19 @@ class PodExec:
 
     def _receive(self) -> bool:
         """Take a frame; return False at the end."""
-        abnf = _import_websocket().ABNF
+        from websocket import ABNF
+
         try:
             frame = self._websocket.recv_frame()
         except AGAIN:
             return True
         data = frame.data
-        if frame.opcode == abnf.OPCODE_CLOSE:
+        if frame.opcode == ABNF.OPCODE_CLOSE:
             return False
-        if frame.opcode == abnf.OPCODE_PING:
-            self._outgoing += _make_frame(data, abnf.OPCODE_PONG)
-        elif frame.opcode in (abnf.OPCODE_BINARY, abnf.OPCODE_TEXT, abnf.OPCODE_CONT) and data:
-            if frame.opcode != abnf.OPCODE_CONT:
+        if frame.opcode == ABNF.OPCODE_PING:
+            self._outgoing += _make_frame(data, ABNF.OPCODE_PONG)
+        elif data and frame.opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT, ABNF.OPCODE_CONT):
+            if frame.opcode != ABNF.OPCODE_CONT:
                 self._channel, data = data[0], data[1:]
             if self._channel == OUT:
                 self._incoming = data
@@ -135,27 +137,18 @@ class PodExec:
 
 def has_answered(fd: int, limit_s: float) -> bool:
     """Wait for the first byte of a program's output, which stays there; return False without any."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    if not poll.poll(limit_s * 1000):
+    waiting = poll()
+    waiting.register(fd, POLLIN)
+    if not waiting.poll(limit_s * 1000):
         return False
     with socket.socket(fileno=os.dup(fd)) as there:
         return bool(there.recv(1, socket.MSG_PEEK))
 
 
-def _out(data: bytes) -> int:
-    return select.POLLOUT if data else 0
-
-
 def _make_frame(data: bytes, kind: int | None = None) -> bytes:
-    abnf = _import_websocket().ABNF
-    return bytes(abnf.create_frame(data, abnf.OPCODE_BINARY if kind is None else kind).format())
+    from websocket import ABNF
 
-
-def _import_websocket() -> Any:
-    import websocket
-
-    return websocket
+    return bytes(ABNF.create_frame(data, ABNF.OPCODE_BINARY if kind is None else kind).format())
 
 
 def _connect(cluster: Cluster, pod: str, argv: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ...node import codes
-from .api_errors import find_remedy
+from .api_errors import find_refusal_remedy
 from .job_records import Object, get_state
 
 KILLED: Final = codes.SIGNAL_BASE + signal.SIGKILL
@@ -23,7 +23,7 @@ UNUSUAL: Final = ",".join(
 )
 
 
-class Cause(NamedTuple):
+class PodCause(NamedTuple):
     """Reason why a job's pods do not start, or have ended."""
 
     node: str  # its name in the plan
@@ -32,7 +32,7 @@ class Cause(NamedTuple):
     waits: bool  # it may pass: said at once, and a failure once --wait_timeout is over
 
 
-class Failure(NamedTuple):
+class PodFailure(NamedTuple):
     """A failure as a cluster reports it."""
 
     reasons: str  # expressions for the cluster's reason and message
@@ -53,99 +53,70 @@ class _Sign(NamedTuple):
 
 
 _PULL: Final = "ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|ImageInspectError"
+_EVICTED: Final = "EvictionByEvictionAPI|DeletionByTaintManager|TerminationByKubelet|DeletionByPodGC|Evicted"
 _MOUNT: Final = "FailedMount|FailedAttachVolume"
+_BAD_CONDITIONS: Final = (("PodScheduled", "False"), ("DisruptionTarget", "True"))
 
 # The first that fits a sign of any pod is the cause.
 FAILURES: Final = (
-    Failure(
-        _PULL, "no match for platform", codes.PREFLIGHT, "its image is for another processor",
-        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME",
-    ),
-    Failure(
-        _PULL, "", codes.PREFLIGHT, "its image can't be pulled",
-        "check --image, and --image_pull_secret where the registry asks for one",
-    ),
-    Failure(
-        "Error|StartError", "exec format error", codes.PREFLIGHT, "its image is for another processor",
-        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME",
-    ),
-    Failure(
-        "StartError", "", codes.PREFLIGHT, "its image can't run /bin/sh",
-        "choose an --image with a shell and Python 3.9 or later",
-    ),
-    Failure(
-        "Error", "no Python 3.9 or later", codes.PREFLIGHT, "its image has no suitable Python",
-        "choose another --image, or name its Python by --agent_python",
-    ),
-    Failure(  # api_errors knows better remedies for most
-        "FailedCreate", "forbidden|denied|is invalid", codes.PREFLIGHT, "the cluster refuses the pod",
-        "ask the cluster's administrator",
-    ),
-    Failure(
-        "OOMKilled", "", KILLED, "its memory was not enough", "raise --memory",
-    ),
-    Failure(
-        "DeadlineExceeded", "", codes.NODE_LOST, "the job's time is over", "raise --deadline",
-    ),
-    Failure(
-        "NodeNotReady", "", codes.NODE_LOST, "its machine does not answer", "ask the cluster's administrator",
-    ),
-    Failure(
-        "PreemptionByScheduler", "", codes.NODE_LOST, "a pod of higher priority took its place",
-        "give it a higher priorityClassName by --patch, or start the job again later",
-    ),
-    Failure(
-        "EvictionByEvictionAPI|DeletionByTaintManager|TerminationByKubelet|DeletionByPodGC|Evicted", "",
-        codes.NODE_LOST, "it was evicted from its machine", "start the job again; other machines take it",
-    ),
-    Failure(
-        "Deleted|Killing", "", codes.NODE_LOST, "it was deleted or evicted",
-        "pslaunch does not start it again",
-    ),
-    Failure(
-        "Unschedulable", r"Insufficient \S+", codes.PREFLIGHT, "no machine has enough left for it",
-        "ask for less (--cpu, --memory, --gpu), or wait for other jobs", waits=True,
-    ),
-    Failure(
-        "Unschedulable", "(?i)persistentvolumeclaim", codes.PREFLIGHT, "its volume claim is not bound",
-        "check --pvc: the claim, its storage class and its volume", waits=True,
-    ),
-    Failure(
-        "Unschedulable", "untolerated taint", codes.PREFLIGHT, "machines keep it away by taints",
-        "give tolerations for those that it may use by --patch", waits=True,
-    ),
-    Failure(
-        "Unschedulable", "", codes.PREFLIGHT, "no machine suits it", "check --node_selector", waits=True,
-    ),
-    Failure(
-        _MOUNT, r"secret \"\S+-secret\" not found", codes.PREFLIGHT, "the job's secret is missing",
-        "make it by the command that render prints", waits=True,
-    ),
-    Failure(
-        _MOUNT, "", codes.PREFLIGHT, "a volume can't be mounted", "check --pvc: the claim and its volume",
-        waits=True,
-    ),
-    Failure(
-        "CreateContainer(Config)?Error", "(?i)secret", codes.PREFLIGHT,
+    PodFailure(_PULL, "no match for platform", codes.PREFLIGHT,
+        "its image is for another processor",
+        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
+    PodFailure(_PULL, "", codes.PREFLIGHT,
+        "its image can't be pulled",
+        "check --image, and --image_pull_secret where the registry asks for one"),
+    PodFailure("Error|StartError", "exec format error", codes.PREFLIGHT,
+        "its image is for another processor",
+        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
+    PodFailure("StartError", "", codes.PREFLIGHT,
+        "its image can't run /bin/sh", "choose an --image with a shell and Python 3.9 or later"),
+    PodFailure("Error", "no Python 3.9 or later", codes.PREFLIGHT,
+        "its image has no suitable Python", "choose another --image, or name its Python by --agent_python"),
+    # api_errors knows better remedies for most
+    PodFailure("FailedCreate", "forbidden|denied|is invalid", codes.PREFLIGHT,
+        "the cluster refuses the pod", "ask the cluster's administrator"),
+    PodFailure("OOMKilled", "", KILLED, "its memory was not enough", "raise --memory"),
+    PodFailure("DeadlineExceeded", "", codes.NODE_LOST, "the job's time is over", "raise --deadline"),
+    PodFailure("NodeNotReady", "", codes.NODE_LOST,
+        "its machine does not answer", "ask the cluster's administrator"),
+    PodFailure("PreemptionByScheduler", "", codes.NODE_LOST,
+        "a pod of higher priority took its place",
+        "give it a higher priorityClassName by --patch, or start the job again later"),
+    PodFailure(_EVICTED, "", codes.NODE_LOST,
+        "it was evicted from its machine", "start the job again; other machines take it"),
+    PodFailure("Deleted|Killing", "", codes.NODE_LOST,
+        "it was deleted or evicted", "pslaunch does not start it again"),
+    PodFailure("Unschedulable", r"Insufficient \S+", codes.PREFLIGHT,
+        "no machine has enough left for it",
+        "ask for less (--cpu, --memory, --gpu), or wait for other jobs", waits=True),
+    PodFailure("Unschedulable", "(?i)persistentvolumeclaim", codes.PREFLIGHT,
+        "its volume claim is not bound",
+        "check --pvc: the claim, its storage class and its volume", waits=True),
+    PodFailure("Unschedulable", "untolerated taint", codes.PREFLIGHT,
+        "machines keep it away by taints",
+        "give tolerations for those that it may use by --patch", waits=True),
+    PodFailure("Unschedulable", "", codes.PREFLIGHT,
+        "no machine suits it", "check --node_selector", waits=True),
+    PodFailure(_MOUNT, r"secret \"\S+-secret\" not found", codes.PREFLIGHT,
+        "the job's secret is missing", "make it by the command that render prints", waits=True),
+    PodFailure(_MOUNT, "", codes.PREFLIGHT,
+        "a volume can't be mounted", "check --pvc: the claim and its volume", waits=True),
+    PodFailure("CreateContainer(Config)?Error", "(?i)secret", codes.PREFLIGHT,
         "a secret for its environment is missing",
-        "check secretKeyRef in --patch, or make the secret", waits=True,
-    ),
-    Failure(
-        "CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox", "", codes.PREFLIGHT,
-        "its container can't be made", "ask the cluster's administrator", waits=True,
-    ),
+        "check secretKeyRef in --patch, or make the secret", waits=True),
+    PodFailure("CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox", "", codes.PREFLIGHT,
+        "its container can't be made", "ask the cluster's administrator", waits=True),
 )  # fmt: skip
 
 
-def explain(pods: Sequence[Object], events: Sequence[Object]) -> Cause | None:
+def explain_pods(pods: Sequence[Object], events: Sequence[Object]) -> PodCause | None:
     """Return why pods of a job do not start, or have ended; None while nothing is wrong.
 
     events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
     """
     signs = [*_list_pod_signs(pods), *_list_event_signs(pods, events)]
     for failure in FAILURES:
-        found = [sign for sign in signs if _fits(failure, sign)]
-        if found:
+        if found := [sign for sign in signs if _fits(failure, sign)]:
             return _describe(failure, found, {_get_name(pod): pod for pod in pods})
     return None
 
@@ -155,10 +126,9 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
 
     pods: those that are left, by the names of their nodes.
     """
-    failed = _find_failed(pods)
-    if not failed:
+    if not (failed := _find_failed(pods)):
         return None
-    if cause := explain([pods[name] for name in failed], ()):
+    if cause := explain_pods([pods[name] for name in failed], ()):
         return cause.code, cause.text
     name = min(failed, key=lambda name: str(failed[name].get("finishedAt", "")))
     code, machine = failed[name]["exitCode"], pods[name]["spec"].get("nodeName")
@@ -168,12 +138,10 @@ def explain_loss(pods: Mapping[str, Object]) -> tuple[int, str] | None:
 
 
 def explain_silence(node: str, pods: Mapping[str, Object]) -> str:
-    """Return why a pod that does not answer never will; "" while it may.
+    """Return why a pod that does not answer never will; "" while it may. pods: by the names of their nodes.
 
     Its machine is silent to the cluster too, and may still come back, but not for a pod that is to be deleted
     or whose job has lost another pod.
-
-    node: its name in the plan. pods: of the job, by the names of their nodes.
     """
     pod = pods.get(node)
     # A kubelet that speaks sets both conditions; the cluster itself sets only the first.
@@ -194,28 +162,26 @@ def _find_failed(pods: Mapping[str, Object]) -> Mapping[str, Object]:
     return {name: state for name, state in states.items() if state and state["exitCode"]}
 
 
-def _fits(failure: Failure, sign: _Sign) -> bool:
+def _fits(failure: PodFailure, sign: _Sign) -> bool:
     return bool(re.fullmatch(failure.reasons, sign.reason) and re.search(failure.message, sign.message))
 
 
-def _describe(failure: Failure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> Cause:
-    first = signs[0]
-    node = _cut_suffix(first.name)
-    machine = pods[first.name]["spec"].get("nodeName") if first.name in pods else None
+def _describe(failure: PodFailure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> PodCause:
+    first, node = signs[0], _cut_suffix(signs[0].name)
+    machine = first.name in pods and pods[first.name]["spec"].get("nodeName")
     others = len({_cut_suffix(sign.name) for sign in signs}) - 1
     place = f" on {machine}" if machine else ""
     more = f" (and {others} more)" if others else ""
     words = f": {said}" if (said := _shorten(first.message)) else ""
-    remedy = find_remedy(first.message) if first.reason == "FailedCreate" else ""
+    remedy = find_refusal_remedy(first.message) if first.reason == "FailedCreate" else ""
     text = f"{first.kind.lower()} {node}{place}{more}: {failure.text}{words}; {remedy or failure.remedy}"
-    return Cause(node, failure.code, text, failure.waits)
+    return PodCause(node, failure.code, text, failure.waits)
 
 
 def _shorten(message: str) -> str:
     """Return the cluster's words on one line, without the scheduler's about preemption."""
-    words = re.sub(
-        r"\. (no new claims to deallocate|preemption:|not found$).*", "", " ".join(message.split())
-    )
+    words = " ".join(message.split())
+    words = re.sub(r"\. (no new claims to deallocate|preemption:|not found$).*", "", words)
     words = re.sub(
         r"^(Error creating: pods \S+ is forbidden|failed to pull and unpack image \S+): ", "", words
     )
@@ -227,15 +193,8 @@ def _list_pod_signs(pods: Sequence[Object]) -> Iterator[_Sign]:
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("deletionTimestamp", ""))):
         status = pod["status"]
         containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-        states = [
-            container["state"].get(key) for container in containers for key in ("waiting", "terminated")
-        ]
-        conditions = [
-            condition
-            for condition in status.get("conditions", ())
-            if (condition["type"], condition["status"])
-            in (("PodScheduled", "False"), ("DisruptionTarget", "True"))
-        ]
+        states = [c["state"].get(key) for c in containers for key in ("waiting", "terminated")]
+        conditions = [c for c in status.get("conditions", ()) if (c["type"], c["status"]) in _BAD_CONDITIONS]
         deleted = {"reason": "Deleted"} if "deletionTimestamp" in pod["metadata"] else None
         for said in filter(None, (*states, *conditions, status, deleted)):
             if "reason" in said:

@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
 from ..lines import News, Tell
-from .api import Cluster
+from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
 from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, Object, get_state, has_begun, is_abandoned
-from .pod_failures import UNUSUAL, Cause, explain
-from .try_again import AWAY, try_again
+from .pod_failures import UNUSUAL, PodCause, explain_pods
 
 SHOWN_PODS: Final = 3
 LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
@@ -43,43 +42,40 @@ class Pods:
         """Return pod 0 of the job, without a look at the others. Raises PslaunchError."""
         return list_pods(self._cluster, f"{INSTANCE}={self._job},{INDEX}=0").get(f"{self._job}-0")
 
-    def explain(self) -> Cause | None:
+    def explain(self) -> PodCause | None:
         """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
         pods = self.find_all()
-        cause = explain([*pods.values()], ours)
+        cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
         if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):
             text = f"job {self._job} was deleted; pslaunch does not start it again"
-            return Cause("", codes.NODE_LOST, text, waits=False)
+            return PodCause("", codes.NODE_LOST, text, waits=False)
         if self._queue:
             text = f"job {self._job}: the queue {self._queue} has not released it; "
             remedy = "look at it with kubectl describe localqueues,workloads"
-            return Cause("", codes.PREFLIGHT, text + remedy, waits=True)
+            return PodCause("", codes.PREFLIGHT, text + remedy, waits=True)
         return None
 
     def describe_obstacle(self) -> str:
         """Return the reason why pods do not start, "" if there is none, or no right to see it."""
         with contextlib.suppress(PslaunchError):
-            cause = self.explain()
-            return cause.text if cause else ""
+            if cause := self.explain():
+                return cause.text
         return ""
 
     def describe_cut(self, limit_s: float) -> str:
         """Return the failure of pods that run, but not all of their programs."""
-        first, *others = [
+        first, *others = (
             f"{name} on {pod['spec'].get('nodeName')}" for name, pod in sorted(self.seen.items())
-        ]
-        shown = ", ".join(others[:SHOWN_PODS]) + (", …" if len(others) > SHOWN_PODS else "")
-        cut = (
-            f"not all of {shown} reach pod {first}; look for a NetworkPolicy between them, or give "
-            "--network_policy; "
         )
+        shown = ", ".join(others[:SHOWN_PODS]) + (", …" if len(others) > SHOWN_PODS else "")
+        cut = f"not all of {shown} reach pod {first}; look for a NetworkPolicy between them, or give "
         return (
             f"the job's pods run, but not its programs, within {limit_s:g} s (--wait_timeout): "
-            f"{cut if others else ''}a large package needs a longer --wait_timeout"
+            f"{f'{cut}--network_policy; ' if others else ''}a large package needs a longer --wait_timeout"
         )
 
 
@@ -89,7 +85,7 @@ def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
     return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
 
 
-def list_jobs(cluster: Cluster, name: str = "") -> list[Object]:
+def list_job_objects(cluster: Cluster, name: str = "") -> list[Object]:
     """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
     label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
     answer = cluster.request("list Jobs", "get", cluster.locate("Job"), label_selector=label)
@@ -111,15 +107,8 @@ class PodWait:
         self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
         self._told: set[str] = set()
 
-    def wait_for_all(self, cancelled: threading.Event) -> None:
-        """Wait until all pods have begun: more is not seen without an exec. Raises PslaunchError."""
-        self.wait_for(self._have_all_begun, cancelled)
-
     def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
-        """Return the first true result; the API may be away while the pods may be late.
-
-        Raises PslaunchError.
-        """
+        """Return the first true result; the API may be away until pods are late. Raises PslaunchError."""
         for _ in try_again(math.inf, cancelled):
             try:
                 if found := look():
@@ -134,12 +123,12 @@ class PodWait:
                 self._tell_once(str(e))
         raise NodeLostError("cancelled")
 
-    def _have_all_begun(self) -> bool:
-        pods = self._pods.find_all().values()
-        begun = [pod for pod in pods if has_begun(pod)]
-        if len(begun) < self._count:
+    def have_all_begun(self) -> bool:
+        """Return True if all pods have begun, else search in turn. Raises PslaunchError."""
+        begun = sum(map(has_begun, self._pods.find_all().values()))
+        if begun < self._count:
             self.search_in_turn()
-        return len(begun) == self._count
+        return begun == self._count
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._began_s + self._limit_s

@@ -30,18 +30,29 @@ from ...options.spec import (
     refuse_without_effect,
 )
 from .options import DEFAULT
-from .values import (
-    JOB_NAME,
-    OWN_FOLDERS,
-    ROOT,
-    is_inside,
-    read_claims,
-    read_label,
-    read_object_name,
-    read_quantity,
-    read_selector,
-)
 
+FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
+ROOT: Final = "/workspace"  # of all workspaces in a pod
+HOME: Final = "/home/pslaunch"
+OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
+LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+JOB_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+NUMBER: Final = r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,3})?"
+_DOMAIN: Final = rf"(?=.{{1,253}}(?:[/=:]|$)){LABEL}(\.{LABEL})*"
+_WORD: Final = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_NAME: Final = rf"({_DOMAIN}/)?{_WORD}"  # of a label
+_SELECTOR: Final = rf"{_NAME}=({_WORD})?"
+# Forms of texts, and their words in messages.
+QUANTITIES: Final = {
+    "cpu": (rf"{NUMBER}|(?=.*[1-9])[0-9]{{1,15}}m", "a number above 0, such as 2, 0.5 or 500m"),
+    "memory": (
+        rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|(?=.*[1-9])[0-9]{{1,15}}",
+        "a number above 0, such as 4Gi or 500M",
+    ),
+}
+OBJECT: Final = _DOMAIN, "the name of an object: small letters, digits, dashes, dots"
+NAMESPACE: Final = LABEL, "at most 63 small letters, digits and dashes"
+IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/team/image:1"
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
@@ -103,7 +114,11 @@ def make_k8s_spec(
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
-    reach = _hold(_read_reach(given, name, servers, cwd, environ), given, run=bool(run), detach=detach)
+    reach = _read_reach(given, name, servers, cwd, environ)
+    reach = reach._replace(
+        lease_s=0.0 if detach else given.read("lease"),
+        linger_s=_choose_linger_s(given, reach, detach=detach) if run else given.read("linger") or 0.0,
+    )
     fetches = not detach and reach.linger_s > 0
     one = Count("per_node", 1)
     spec = JobSpec(
@@ -122,11 +137,9 @@ def make_k8s_spec(
         program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,
-        **{
-            **{k: v for k, v in options.items() if k not in ("head", "detach")},
-            **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
-            "python": given.read("python"),
-        },
+        python=given.read("python"),
+        **{k: v for k, v in options.items() if k not in ("head", "detach")},
+        **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
     )
     check_spec(spec, given)
     _check_save_dir(spec)
@@ -141,14 +154,13 @@ def refuse_about_launcher(given: Given) -> None:
         refuse_without_effect(given, name, "on manifests; no cluster is asked for them")
 
 
-def _hold(reach: K8sReach, given: Given, *, run: bool, detach: bool) -> K8sReach:
-    """Return the reach with the times for which pods wait for a launcher and for a fetch of their files."""
-    own = ATTACHED_LINGER_S if not detach else 0.0 if reach.claims else DETACHED_LINGER_S
-    linger_s: float | None = given.read("linger")
-    return reach._replace(
-        lease_s=0.0 if detach else given.read("lease"),
-        linger_s=linger_s if linger_s is not None else own if run else 0.0,
-    )
+def _choose_linger_s(given: Given, reach: K8sReach, *, detach: bool) -> float:
+    """Return the time for which pods wait for a fetch of their files."""
+    if "linger" in given:
+        return float(given.read("linger"))
+    if not detach:
+        return ATTACHED_LINGER_S
+    return 0.0 if reach.claims else DETACHED_LINGER_S
 
 
 def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
@@ -171,16 +183,16 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         server_memory=read_quantity(given, "server_memory", "memory") or memory,
         node_selector=read_selector(given),
         claims=read_claims(given),
-        image_pull_secret=read_object_name(given, "image_pull_secret"),
-        service_account=read_object_name(given, "service_account"),
-        queue=read_label(given.get("queue")),
+        image_pull_secret=read_form(given.get("image_pull_secret"), OBJECT),
+        service_account=read_form(given.get("service_account"), OBJECT),
+        queue=read_form(given.get("queue"), NAMESPACE),
         network_policy=given.is_set("network_policy"),
         patch=str(cwd / patch.text) if patch else "",
         ttl_s=given.read("ttl"),
         deadline_s=given.read("deadline"),
         wait_timeout_s=given.read("wait_timeout"),
         agent_python=given.read("agent_python"),
-        access=read_access(given),
+        access=_read_access(given),
     )
 
 
@@ -209,23 +221,20 @@ def _check_save_dir(spec: JobSpec) -> None:
         )
 
 
-def read_access(given: Given) -> Access:
+def _read_access(given: Given) -> Access:
     """Return the cluster to ask. Raises SpecError for names that no cluster can have."""
     context, kubeconfig = given.get("context"), given.get("kubeconfig")
     return Access(
         str(Path(kubeconfig.text).expanduser()) if kubeconfig else "",
         context.text if context else "",
-        read_label(given.get("namespace")),
+        read_form(given.get("namespace"), NAMESPACE),
     )
 
 
 def find_cluster(given: Mapping[str, str]) -> Elsewhere:
-    """Return the cluster and namespace to ask for jobs. Raises SpecError.
-
-    given: values of the options that choose it, by name.
-    """
+    """Return the cluster to ask for jobs, by values of options that choose it. Raises SpecError."""
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
-    access = read_access(Given({}, values, {}))
+    access = _read_access(Given({}, values, {}))
     shown = " of ".join(f"{name} {text}" for name, text in given.items())
     return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 
@@ -235,9 +244,7 @@ def _count_pods(given: Given) -> tuple[int, int]:
     servers, trainers = given.read("server_num"), given.read("worker_num")
     if not given.is_set("separate"):
         return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
-    if servers == 0:
-        return trainers or 1, 0
-    return trainers or 1, servers or 1
+    return trainers or 1, 1 if servers is None else servers
 
 
 def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:
@@ -259,7 +266,7 @@ def _choose_object_name(given: Given, workspace: Path, pods: int, servers: int) 
     last = f"{name_servers('')}-{servers}" if servers else f"-{pods - 1}"
     most = MAX_NAME - len(f"{last}{POD_SUFFIX}") - len("-") - RUN_DIGITS
     value = given.get("job_name")
-    name = choose_name(workspace) if value is None else value.text
+    name = value.text if value else choose_name(workspace)
     safe = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     safe = (safe if JOB_NAME.fullmatch(safe) else f"job-{safe}")[:most].strip("-")
     if value is None:
@@ -286,8 +293,54 @@ def _read_image(given: Given, environ: Mapping[str, str]) -> str:
             f"no image: give --image=NAME, [k8s].image in pslaunch.toml, or PSLAUNCH_IMAGE. "
             f"Any with Python 3.9 or later will do; {folder}/Dockerfile makes one for the bundled runtime"
         )
-    if not re.fullmatch(r"[!-~]{1,500}", value.text):
-        raise SpecError(
-            f"{value.shown}: expected the name of an image, such as registry.example/team/image:1"
-        )
-    return value.text
+    return read_form(value, IMAGE)
+
+
+def read_quantity(given: Given, name: str, kind: str) -> str:
+    """Return an amount of `cpu` or `memory`; "" if it is not given."""
+    value, (pattern, words) = given.get(name), QUANTITIES[kind]
+    if value and not re.fullmatch(pattern, value.text):
+        near = re.sub(r"(?i)[\s,]|b$|bytes$|cores?$|cpus?$", "", value.text)
+        near = re.sub("(?<=[0-9])m$", "Mi", near) if kind == "memory" else near
+        words += f"; did you mean {near}?" if re.fullmatch(pattern, near) else ""
+    return read_form(value, (pattern, words))
+
+
+def read_form(value: Value | None, form: tuple[str, str]) -> str:
+    """Return a text of a form; "" if it is not given."""
+    pattern, words = form
+    if value is not None and not re.fullmatch(pattern, value.text):
+        raise SpecError(f"{value.shown}: expected {words}")
+    return value.text if value else ""
+
+
+def read_claims(given: Given) -> tuple[tuple[str, str], ...]:
+    """Return names of volume claims, and their paths in the pods."""
+    found: list[tuple[str, str]] = []
+    for value in given.get_all("pvc"):
+        name, _, path = value.text.partition(":")
+        if not re.fullmatch(_DOMAIN, name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
+            raise SpecError(f"{value.shown}: expected NAME:PATH with an absolute path")
+        path = posixpath.normpath(path)
+        used = (*OWN_FOLDERS, *(p for _, p in found))
+        if taken := next((t for t in used if is_inside(t, path) or is_inside(path, t)), None):
+            raise SpecError(f"{value.shown}: {taken} in the pods is in use already; choose another path")
+        found.append((name, path))
+    return tuple(found)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return True for a path that is the folder or in it; both are absolute and normal."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def read_selector(given: Given) -> dict[str, str]:
+    """Return the labels that the cluster's nodes must have."""
+    found: dict[str, str] = {}
+    for value in given.get_all("node_selector"):
+        name, _, text = value.text.partition("=")
+        read_form(value, (_SELECTOR, "a label of nodes: NAME=VALUE"))
+        if name in found:
+            raise SpecError(f"{value.shown}: {name} is given twice")
+        found[name] = text
+    return found

@@ -7,7 +7,7 @@ import re
 import yaml
 
 from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, LOOK, make_plural
-from pslaunch.backends.k8s.backend import KINDS
+from pslaunch.backends.k8s.backend import LABELLED
 from pslaunch.backends.k8s.job_records import INSTANCE
 from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
 from pslaunch.backends.k8s.patch import patch_object
@@ -47,7 +47,7 @@ def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
 
 def test_command_of_the_page_deletes_all_kinds_of_objects_by_their_label() -> None:
     (kinds,) = re.findall(rf"kubectl delete (\S+) -l {INSTANCE}=", PAGE)
-    assert kinds.split(",") == [make_plural(kind).lower() for kind in KINDS]
+    assert kinds.split(",") == [make_plural(kind).lower() for kind in LABELLED]
 
 
 def test_log_of_the_page_is_that_of_pod_0() -> None:

@@ -24,7 +24,7 @@ from pslaunch.backends.k8s.api_errors import AbsentError, Right
 from pslaunch.backends.k8s.backend import LIMIT, K8sBackend
 from pslaunch.backends.k8s.job_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, Object
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
-from pslaunch.backends.k8s.pod_failures import Cause
+from pslaunch.backends.k8s.pod_failures import PodCause
 from pslaunch.backends.k8s.pods import Pods, PodWait
 from pslaunch.backends.k8s.spec import Access, K8sReach
 from pslaunch.backends.lines import Line
@@ -69,12 +69,7 @@ def test_another_answer_is_refused(other: list[bytes]) -> None:
 
 
 def test_reach_survives_its_record() -> None:
-    reach = K8sReach(
-        "word2vec-1a2b3c",
-        "image",
-        claims=(("data", "/data"),),
-        access=Access("", "here", "team"),
-    )
+    reach = K8sReach("j", "image", claims=(("data", "/data"),), access=Access("", "here", "team"))
     assert FACE.from_data(FACE.to_data(reach)) == reach
 
 
@@ -107,54 +102,52 @@ class Creating:
         raise PreflightError("not released")
 
 
-@pytest.mark.parametrize(
-    ("package_bytes", "lease_s", "limit_s", "is_held"),
-    [(10, 0.0, None, False), (10, 30.0, 70, True), (MAX_PACKAGE_BYTES, 0.0, 70, False)],
-)
-def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    package_bytes: int,
-    lease_s: float,
-    limit_s: int | None,
-    is_held: bool,
-) -> None:
-    (tmp_path / "train.py").write_bytes(random.Random(1).randbytes(package_bytes))
-    site = make_local_site(tmp_path)._replace(package=Package(str(tmp_path)))
-    plan = make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
-    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
-    cluster, backend = Creating(), K8sBackend(K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0))
-    backend._cluster = cast(Cluster, cluster)
-    with pytest.raises(PreflightError, match="not released"):
-        backend.begin(plan, lambda _news: None)
-    (job,) = (thing for thing in cluster.made if thing["kind"] == "Job")
-    assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)
-
-
-def test_apply_creates_the_printed_objects_and_a_secret_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
     (tmp_path / "train.py").touch()
     site = make_local_site(tmp_path)._replace(package=Package(str(tmp_path)))
-    plan = make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
-    reach = K8sReach("j", "i", network_policy=True)
-    printed = manifests.make_objects(plan, reach, manifests.pack_package(plan, {}))
-    monkeypatch.setattr(k8s, "list_jobs", lambda _cluster: [])
+    return make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
+
+
+def create(plan: Plan, reach: K8sReach, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the objects of a job that is not released."""
+    monkeypatch.setattr(k8s, "list_job_objects", lambda _cluster: [])
     cluster, backend = Creating(), K8sBackend(reach)
     backend._cluster = cast(Cluster, cluster)
     with pytest.raises(PreflightError, match="not released"):
         backend.begin(plan, lambda _news: None)
-    job, *others = cluster.made
+    return cluster.made
+
+
+@pytest.mark.parametrize(
+    ("size", "lease_s", "limit_s", "is_held"),
+    [(10, 0.0, None, False), (10, 30.0, 70, True), (MAX_PACKAGE_BYTES, 0.0, 70, False)],
+)
+def test_job_that_needs_its_launcher_at_first_is_limited_until_it_runs(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, size: int, lease_s: float, limit_s: int, is_held: bool
+) -> None:
+    assert plan.package
+    Path(plan.package.folder, "train.py").write_bytes(random.Random(1).randbytes(size))
+    made = create(plan, K8sReach("j", "i", lease_s=lease_s, wait_timeout_s=60.0), monkeypatch)
+    (job,) = (thing for thing in made if thing["kind"] == "Job")
+    assert (job["spec"].get(LIMIT), HELD in job["metadata"]["annotations"]) == (limit_s, is_held)
+
+
+def test_apply_creates_the_printed_objects_and_a_secret_alone(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach = K8sReach("j", "i", network_policy=True)
+    printed = manifests.make_objects(plan, reach, manifests.pack_package(plan, {}))
+    job, *others = made = create(plan, reach, monkeypatch)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1"}
     assert all(thing["metadata"].pop("ownerReferences") == [owner] for thing in others)
     assert job["spec"].pop("suspend") and list(job["metadata"].pop("annotations")) == [BEGINNING]
     (secret,) = (thing for thing in others if thing["kind"] == "Secret")
-    found = [thing for thing in cluster.made if thing is not secret]
+    found = [thing for thing in made if thing is not secret]
     assert sorted(found, key=json.dumps) == sorted(printed, key=json.dumps)
     assert secret["stringData"]["secret"] not in json.dumps(found)
-    assert {tuple(thing["metadata"]["labels"].items())[:4] for thing in cluster.made} == {
-        tuple(job["metadata"]["labels"].items())[:4]
-    }
+    labels = {tuple(thing["metadata"]["labels"].items())[:4] for thing in made}
+    assert labels == {tuple(job["metadata"]["labels"].items())[:4]}
 
 
 class Deleting(Cluster):
@@ -187,7 +180,7 @@ def test_each_deletion_says_that_owned_objects_go_too_and_a_hurried_one_has_the_
 
 def make_pod(state: Object) -> Object:
     return {
-        "metadata": {"name": "j-1-pod"},
+        "metadata": {"name": "j-1-pod", "labels": {OF_JOB: "j"}},
         "status": {"containerStatuses": [{"name": "node", "state": state}]},
     }
 
@@ -195,7 +188,7 @@ def make_pod(state: Object) -> Object:
 class Failing:
     """Pods of a job, the same in each look; the first looks fail."""
 
-    def __init__(self, fails: int, pod: Object, cause: Cause | None = None) -> None:
+    def __init__(self, fails: int, pod: Object, cause: PodCause | None = None) -> None:
         self._fails, self._pod, self._cause = fails, pod, cause
         self.seen: dict[str, Object] = {}
 
@@ -209,7 +202,7 @@ class Failing:
     def find_first(self) -> Object:
         return self.find_all()["j-0"]
 
-    def explain(self) -> Cause | None:
+    def explain(self) -> PodCause | None:
         return self._cause
 
 
@@ -222,8 +215,13 @@ def make_backend(pods: Failing) -> K8sBackend:
 @pytest.mark.timeout(60)
 def test_reason_of_a_loss_is_found_after_an_error_of_the_api() -> None:
     killed = make_pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
-    cause = Cause("j-0", 137, "pod j-0: its memory is full", waits=False)
+    cause = PodCause("j-0", 137, "pod j-0: its memory is full", waits=False)
     assert make_backend(Failing(1, killed, cause)).explain_end(76) == (cause.text, 137)
+
+
+def wait_for_all(pods: Failing, limit_s: float) -> bool:
+    wait = PodWait(cast(Pods, pods), 1, lambda _news: None, limit_s)
+    return wait.wait_for(wait.have_all_begun, threading.Event())
 
 
 @pytest.mark.timeout(60)
@@ -232,53 +230,42 @@ def test_api_that_is_away_while_pods_are_waited_for_does_not_end_the_job() -> No
     pods = Failing(2, make_pod({"terminated": {"exitCode": 0, "message": json.dumps(end)}}))
     wait = PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0)
     assert make_backend(pods)._find_head(wait) == end
-
-
-@pytest.mark.timeout(60)
-def test_api_that_is_away_does_not_end_the_wait_for_all_pods() -> None:
-    pods = Failing(2, make_pod({"running": {"startedAt": "2026-01-02T03:04:05Z"}}))
-    PodWait(cast(Pods, pods), 1, lambda _news: None, 60.0).wait_for_all(threading.Event())
-
-
-def test_api_that_stays_away_ends_the_wait() -> None:
-    pods = Failing(9, make_pod({"running": {}}))
+    running = make_pod({"running": {"startedAt": "2026-01-02T03:04:05Z"}})
+    assert wait_for_all(Failing(2, running), 60.0)
     with pytest.raises(ClusterError):
-        PodWait(cast(Pods, pods), 1, lambda _news: None, 0.0).wait_for_all(threading.Event())
+        wait_for_all(Failing(9, running), 0.0)
+
+
+RUNNING, ENDED = make_pod({"running": {"startedAt": "x"}}), make_pod({"terminated": {"exitCode": 0}})
+WAITING = make_pod({"waiting": {"reason": "x"}})
 
 
 @pytest.mark.timeout(60)
-def test_pod_that_is_not_shown_as_running_yet_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting, running = make_pod({"waiting": {"reason": "x"}}), make_pod({"running": {"startedAt": "x"}})
-    looks = [waiting, waiting, running]
-    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {"j-1": looks.pop(0)})
+@pytest.mark.parametrize(
+    ("looks", "answers"),
+    [
+        ([WAITING, WAITING, RUNNING], True),  # it is not shown as running yet
+        ([ENDED], False),
+        ([RUNNING, ENDED], False),  # it goes before it is asked
+    ],
+)
+def test_pod_is_asked_once_it_runs_and_has_no_files_after_its_end(
+    monkeypatch: pytest.MonkeyPatch, looks: list[Object], answers: bool
+) -> None:
+    def answer(pod: Object, _words: Sequence[str]) -> Iterator[bytes]:
+        if not answers:
+            raise AbsentError('pods "j-1-pod" not found')
+        yield json.dumps(pod).encode()
+
+    left = list(looks)
+    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {"j-1": left.pop(0)})
     backend = make_backend(Failing(0, make_pod({})))
     backend._cluster = cast(Cluster, None)
-    monkeypatch.setattr(backend, "_answer_whole", lambda pod, _words: iter([json.dumps(pod).encode()]))
-    (answered,) = backend.ask(Node(1, "j-1", ""), ["read"])
-    assert b"running" in answered and not looks
-
-
-def test_pod_that_goes_before_it_is_asked_has_no_files_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: object) -> Iterator[bytes]:
-        raise AbsentError('the server can\'t run a program in pod j-1-pod: pods "j-1-pod" not found')
-
-    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {})
-    backend = make_backend(Failing(0, make_pod({})))
-    backend._cluster = cast(Cluster, None)
-    monkeypatch.setattr(backend, "_answer", fail)
-    pod = make_pod({"running": {"startedAt": "x"}})
-    pod["metadata"]["labels"] = {OF_JOB: "j"}
-    with pytest.raises(FileError, match="no pod of it runs any more"):
-        list(backend._answer_whole(pod, ["read"]))
-
-
-def test_pod_that_has_ended_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = make_pod({"terminated": {"exitCode": 0}})
-    monkeypatch.setattr(k8s, "list_pods", lambda _cluster, _label: {"j-1": ended})
-    backend = make_backend(Failing(0, ended))
-    backend._cluster = cast(Cluster, None)
-    with pytest.raises(FileError, match="no pod of it runs any more"):
-        backend.ask(Node(1, "j-1", ""), ["read"])
+    monkeypatch.setattr(backend, "_answer", answer)
+    refused = pytest.raises(FileError, match="no pod of it runs any more")
+    with contextlib.nullcontext() if answers else refused:
+        assert [*backend.ask(Node(1, "j-1", ""), ["read"])] == [json.dumps(RUNNING).encode()]
+    assert not left
 
 
 class Listing:

@@ -14,17 +14,17 @@ import yaml
 from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY
 from pslaunch.backends.k8s.api_errors import Place, Right, explain_answer
 from pslaunch.backends.k8s.cluster_findings import (
+    CLUSTER_FINDING_KINDS,
     COLUMNS,
-    KINDS,
     ClusterSeen,
     Needs,
+    ObjectVerdict,
     choose_exit_code,
-    find,
+    judge_cluster,
     make_data,
     make_lines,
     make_table,
 )
-from pslaunch.backends.k8s.validate import Verdict
 from pslaunch.node import codes
 from pslaunch.views.table import show
 from support.pages import rows
@@ -33,7 +33,7 @@ ROLE = Path(__file__).parents[4] / "templates/k8s/role.yaml"
 LABELS = {"app.kubernetes.io/name": "pslaunch", "app.kubernetes.io/instance": "j"}
 GOOD = ClusterSeen(
     "https://k:6443", "team", version="v1.34.4", there=True, phase="Active", labels={}, quotas=[],
-    policies=[], verdicts=[Verdict("Job j")],
+    policies=[], verdicts=[ObjectVerdict("Job j")],
 )  # fmt: skip
 
 
@@ -47,10 +47,6 @@ def make_needs(amounts: Mapping[str, str] = {}, *, attached: bool = True, secret
     return Needs([config, job], attached=attached)
 
 
-def find_kinds(seen: ClusterSeen, needs: Needs | None = None) -> list[str]:
-    return [f.kind for f in find(seen, needs or make_needs())]
-
-
 def make_quota(hard: Mapping[str, str], used: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}, "status": {"used": used or {}}}
 
@@ -59,14 +55,10 @@ def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[
     return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
 
 
-def test_good_cluster_has_no_finding() -> None:
-    assert find_kinds(GOOD) == []
-    assert choose_exit_code([]) == codes.OK
-
-
 @pytest.mark.parametrize(
     ("change", "kinds", "code"),
     [
+        ({}, [], codes.OK),
         ({"failed": "it is not reached: Connection refused"}, ["not reached"], codes.HOST),
         ({"version": "v1.27.3"}, ["old server"], codes.OK),
         ({"version": "v1.28.0-eks-1"}, [], codes.OK),
@@ -82,28 +74,32 @@ def test_good_cluster_has_no_finding() -> None:
     ],
 )  # fmt: skip
 def test_findings_have_codes(change: dict[str, Any], kinds: list[str], code: int) -> None:
-    findings = find(GOOD._replace(**change), make_needs())
+    findings = judge_cluster(GOOD._replace(**change), make_needs())
     assert ([f.kind for f in findings], choose_exit_code(findings)) == (kinds, code)
 
 
 def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
     missing = (Right("create", "jobs", "batch"), Right("delete", "jobs", "batch"), Right("list", "pods"))
-    jobs, pods = find(GOOD._replace(missing=missing), make_needs())
+    jobs, pods = judge_cluster(GOOD._replace(missing=missing), make_needs())
     assert (jobs.text, pods.text) == ("no right to create, delete jobs", "no right to list pods")
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}' in jobs.advice
 
 
-def test_exec_is_a_warning_for_a_detached_job() -> None:
-    (finding,) = find(GOOD._replace(missing=EXEC), make_needs(attached=False))
-    assert (finding.kind, finding.level) == ("no line", "warning")
-
-
-@pytest.mark.parametrize("attached", [True, False])
-def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -> None:
-    needs = make_needs(attached=attached)._replace(brings=True)
-    findings = find(GOOD._replace(missing=EXEC), needs)
-    assert [f.kind for f in findings] == ["no transfer"] and choose_exit_code(findings) == codes.RIGHTS
-    assert ".pslaunchignore" in findings[0].advice
+@pytest.mark.parametrize(
+    ("attached", "brings", "kind", "level"),
+    [
+        (False, False, "no line", "warning"),
+        (False, True, "no transfer", "problem"),
+        (True, True, "no transfer", "problem"),
+    ],
+)
+def test_exec_is_needed_to_hold_a_job_and_to_bring_its_package(
+    attached: bool, brings: bool, kind: str, level: str
+) -> None:
+    needs = make_needs(attached=attached)._replace(brings=brings)
+    (finding,) = judge_cluster(GOOD._replace(missing=EXEC), needs)
+    assert (finding.kind, finding.level) == (kind, level)
+    assert choose_exit_code([finding]) == (codes.RIGHTS if level == "problem" else codes.OK)
 
 
 @pytest.mark.parametrize(
@@ -126,15 +122,16 @@ def test_exec_is_a_problem_of_each_job_with_a_package_to_bring(attached: bool) -
 def test_quotas_are_compared_with_the_job(
     quota: dict[str, Any], amounts: dict[str, str], kinds: list[str]
 ) -> None:
-    assert find_kinds(GOOD._replace(quotas=[quota]), make_needs(amounts)) == kinds
+    findings = judge_cluster(GOOD._replace(quotas=[quota]), make_needs(amounts))
+    assert [f.kind for f in findings] == kinds
 
 
 def test_amounts_of_the_namespace_count_in_a_quota() -> None:
     amounts = {"limits": {"cpu": "1"}, "requests": {"cpu": "500m"}}
     pod = {"spec": {"containers": [{"name": "node", "resources": amounts}]}}
     quota = make_quota({"limits.cpu": "3", "requests.cpu": "1"})
-    seen = GOOD._replace(quotas=[quota], verdicts=[Verdict("Pod j-0", made=pod)])
-    (finding,) = find(seen, make_needs())
+    seen = GOOD._replace(quotas=[quota], verdicts=[ObjectVerdict("Pod j-0", made=pod)])
+    (finding,) = judge_cluster(seen, make_needs())
     assert finding.text == "q: requests.cpu: 0 of 1 in use, and the job needs 1.5"
 
 
@@ -142,10 +139,10 @@ def test_refusals_are_problems_with_the_servers_words_and_the_remedy() -> None:
     place = Place("https://k:6443", "a kubeconfig", "team")
     said = ("pods is forbidden: exceeded quota: small", "a rule of nobody")
     errors = [explain_answer("create Pod j-0", 403, words, place) for words in said]
-    verdicts = [Verdict("Pod j-0", e) for e in errors]
-    quota, other = find(GOOD._replace(verdicts=verdicts), make_needs())
+    verdicts = [ObjectVerdict("Pod j-0", e) for e in errors]
+    quota, other = judge_cluster(GOOD._replace(verdicts=verdicts), make_needs())
     assert quota.text == f"https://k:6443 refuses to create Pod j-0: {said[0]}"
-    assert quota.advice.startswith("ask for less") and other.advice == KINDS["refused"].advice
+    assert quota.advice.startswith("ask for less") and other.advice == CLUSTER_FINDING_KINDS["refused"].advice
     assert choose_exit_code([quota, other]) == codes.PREFLIGHT
 
 
@@ -160,7 +157,7 @@ def test_refusals_are_problems_with_the_servers_words_and_the_remedy() -> None:
     ],
 )
 def test_policies_of_the_pods_are_named(policy: dict[str, Any], kinds: list[str]) -> None:
-    findings = find(GOOD._replace(policies=[policy]), make_needs())
+    findings = judge_cluster(GOOD._replace(policies=[policy]), make_needs())
     assert [f.kind for f in findings] == kinds and choose_exit_code(findings) == codes.OK
     assert all(f.text == "NetworkPolicy p: applies to the job's pods" for f in findings)
 
@@ -171,28 +168,26 @@ def test_needed_secrets_are_those_of_the_pods() -> None:
 
 def test_report_has_a_row_and_a_line_for_each_finding() -> None:
     seen = GOOD._replace(missing=(*LOOK[:1], *JOB[:1]), quotas=None, secrets={"pull": None})
-    findings = find(seen, make_needs())
+    findings = judge_cluster(seen, make_needs())
     out = io.StringIO()
     table, data = make_table(seen, findings, 33), make_data(seen, findings)
     show(table, make_lines(findings), [data], out, as_json=False)
     head, row, problem, warning, last = out.getvalue().splitlines()
     assert head.split() == list(COLUMNS)
     assert row.split() == [
-        *(
-            "https://k:6443",
-            "yes",
-            "v1.34.4",
-            "team",
-            "!31",
-            "of",
-            "33",
-            "ok",
-            "ok",
-            "?",
-            "?",
-            "none",
-            "none",
-        ),
+        "https://k:6443",
+        "yes",
+        "v1.34.4",
+        "team",
+        "!31",
+        "of",
+        "33",
+        "ok",
+        "ok",
+        "?",
+        "?",
+        "none",
+        "none",
     ]
     assert problem.startswith("PROBLEM no right: no right to create jobs; what to do: let the namespace's")
     assert warning.startswith("warning no look: no right to get namespaces; what to do: ")
@@ -202,12 +197,11 @@ def test_report_has_a_row_and_a_line_for_each_finding() -> None:
 
 def test_unreached_cluster_is_one_problem() -> None:
     seen = ClusterSeen("", "?", failed="no kubeconfig: /k does not exist")
-    findings = find(seen, make_needs())
+    findings = judge_cluster(seen, make_needs())
     (row,) = make_table(seen, findings, 33).rows
     assert row[1] == ("no", "problem") and {text for text, _ in row[2:]} == {"?"}
-    assert make_lines(findings)[0].startswith(
-        "PROBLEM not reached: no kubeconfig: /k does not exist; what to do"
-    )
+    (problem, _last) = make_lines(findings)
+    assert problem.startswith("PROBLEM not reached: no kubeconfig: /k does not exist; what to do")
 
 
 def test_the_role_gives_exactly_the_rights() -> None:
@@ -218,9 +212,6 @@ def test_the_role_gives_exactly_the_rights() -> None:
 
 
 def test_the_page_has_the_advice_for_every_finding() -> None:
-    told = {
-        name: (column, level, advice)
-        for name, column, level, advice in rows("kubernetes.md", "Findings and remedies")
-    }
-    assert told == {name: (k.column, k.level, k.advice) for name, k in KINDS.items()}
-    assert {k.column for k in KINDS.values()} <= set(COLUMNS)
+    told = [tuple(row) for row in rows("kubernetes.md", "Findings and remedies")]
+    assert told == [(name, *kind) for name, kind in CLUSTER_FINDING_KINDS.items()]
+    assert {k.column for k in CLUSTER_FINDING_KINDS.values()} <= set(COLUMNS)

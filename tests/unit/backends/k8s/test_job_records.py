@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.k8s.job_records import (
-    BEGINNING,
-    find_record,
-    is_abandoned,
-    make_record,
-    read_end,
-    select_main,
-)
+from pslaunch.backends.k8s.job_records import BEGINNING, find_record, is_abandoned, make_record, select_main
 from pslaunch.node.later import record
 
 MADE = "2026-01-02T03:04:05Z"
@@ -33,16 +26,13 @@ def make_pod(**state: Any) -> dict[str, Any]:
     return {"status": {"containerStatuses": [{"state": state}]}}
 
 
-def test_record_has_size_and_start_of_a_job() -> None:
-    jobs = [make_job(), make_job("j-server", pods=3), make_job("other", "other")]
-    found = make_record(jobs[0], jobs, None)
+def test_job_of_node_0_has_a_record_with_size_and_start() -> None:
+    jobs = [make_job("j-server", pods=3), make_job(), make_job("other", "other")]
+    main, other = select_main(jobs)
+    assert other["metadata"]["name"] == "other"
+    found = make_record(main, jobs, None)
     assert (found["job"], found["nodes"], found["started"], found["state"]) == ("j", 5, MADE_S, "waiting")
     assert record.parse_record(json.dumps(found)) == found
-
-
-def test_only_the_job_of_node_0_is_a_job() -> None:
-    jobs = [make_job("j-server"), make_job(), make_job("i", "i")]
-    assert [job["metadata"]["name"] for job in select_main(jobs)] == ["j", "i"]
 
 
 def test_last_message_of_pod_0_is_the_end() -> None:
@@ -53,8 +43,11 @@ def test_last_message_of_pod_0_is_the_end() -> None:
     )
 
 
+NOTE = json.dumps({"n": 7, "time": 1.0, "event": "note", "level": "info", "text": "here"})
+
+
 @pytest.mark.parametrize(
-    "message", ["", "no Python\n", "{}", "[]", '{"event": "end", "code": 999}', "[" * 3000]
+    "message", ["", "no Python\n", "{}", "[]", '{"event": "end", "code": 999}', "[" * 3000, NOTE]
 )
 def test_other_messages_of_pod_0_are_shown(message: str) -> None:
     ended = make_pod(terminated={"exitCode": 78, "reason": "Error", "message": message})
@@ -64,20 +57,22 @@ def test_other_messages_of_pod_0_are_shown(message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "state", "code"),
+    ("kind", "status", "state", "told"),
     [
-        ({"type": "Complete", "status": "True"}, "ended", 0),
-        ({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "late"}, "ended", 76),
-        ({"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded"}, "ended", 76),
-        ({"type": "Suspended", "status": "True"}, "waiting", None),
-        ({"type": "Failed", "status": "False"}, "waiting", None),
+        ("Complete", "True", "ended", (0, "Over", 0)),
+        ("Failed", "True", "ended", (76, "Over", 137)),
+        ("FailureTarget", "True", "ended", (76, "Over", 137)),
+        ("Suspended", "True", "waiting", (None, None, None)),
+        ("Failed", "False", "waiting", (None, None, None)),
     ],
 )
-def test_conditions_tell_the_state_without_pod_0(
-    condition: dict[str, str], state: str, code: int | None
+def test_conditions_tell_the_state_without_pod_0_and_a_known_loss_the_reason(
+    kind: str, status: str, state: str, told: tuple[int | None, str | None, int | None]
 ) -> None:
-    found = make_record(make_job(conditions=[condition]), [], None)
-    assert (found["state"], found.get("code")) == (state, code)
+    job = make_job(conditions=[{"type": kind, "status": status, "reason": "Over"}])
+    found, lost = make_record(job, [], None), make_record(job, [], None, (137, "memory"))
+    assert found["state"] == lost["state"] == state
+    assert (found.get("code"), found.get("reason"), lost.get("code")) == told
 
 
 @pytest.mark.parametrize(
@@ -98,24 +93,13 @@ def test_job_whose_pods_are_being_removed_goes_on_with_its_pod_0() -> None:
     assert make_record(job, [job], make_pod(running={"startedAt": MADE}))["state"] == "running"
 
 
-def test_known_loss_is_the_reason_of_a_failure_without_pod_0() -> None:
-    job = make_job(conditions=[{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}])
-    for loss, told in ((None, (76, "BackoffLimitExceeded")), ((137, "memory"), (137, "memory"))):
-        found = make_record(job, [job], None, loss)
-        assert (found["code"], found["reason"]) == told
-    complete = make_job(conditions=[{"type": "Complete", "status": "True"}])
-    assert make_record(complete, [complete], None, (137, "memory"))["code"] == 0
-
-
 @pytest.mark.parametrize(
     ("limit", "later_s", "abandoned"),
-    [("60", 61, True), ("60", 59, False), (None, 1e9, False), ("soon", 1e9, False)],
+    [("60", 61, True), ("60", 59, False), ("", 1e9, False), ("soon", 1e9, False)],
 )
-def test_job_is_abandoned_once_its_launcher_is_late(
-    limit: str | None, later_s: float, abandoned: bool
-) -> None:
+def test_job_is_abandoned_once_its_launcher_is_late(limit: str, later_s: float, abandoned: bool) -> None:
     job = make_job()
-    job["metadata"]["annotations"] = {} if limit is None else {BEGINNING: limit}
+    job["metadata"]["annotations"] = {BEGINNING: limit} if limit else {}
     assert is_abandoned(job, MADE_S + later_s) == abandoned
 
 
@@ -124,8 +108,3 @@ def test_lines_that_are_no_records_are_left_out(told: bytes) -> None:
     assert find_record(told, "j") is None
     valid = json.dumps(make_record(make_job(), [make_job()], None)).encode()
     assert find_record(told + b"\n" + valid, "j") == json.loads(valid)
-
-
-def test_another_event_than_the_end_is_no_end() -> None:
-    note = {"n": 7, "time": 1.0, "event": "note", "level": "info", "text": "here"}
-    assert read_end({"exitCode": 0, "message": json.dumps(note)}) is None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from pslaunch.backends.k8s import manifests
 from pslaunch.backends.k8s.spec import K8sReach, make_nodes
 from pslaunch.errors import FileError, SpecError
-from pslaunch.node import beginning, job
+from pslaunch.node import beginning
 from pslaunch.node.job import Count, Package, Plan, Role
 from support.packages import fill_package
 
@@ -35,16 +34,13 @@ SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory=
 # Fields that are stable in Kubernetes 1.28, as far as we use them: look a new one up before it is added.
 POD = ("Job", "spec", "template", "spec")
 STABLE = {
-    (
-        "Job",
-        "spec",
-    ): """activeDeadlineSeconds backoffLimit completionMode completions parallelism suspend
-        template ttlSecondsAfterFinished""",
-    POD: """automountServiceAccountToken containers enableServiceLinks imagePullSecrets nodeSelector
-        restartPolicy securityContext serviceAccountName subdomain
-        terminationGracePeriodSeconds tolerations volumes""",
-    (*POD, "containers"): """command env image name resources securityContext terminationMessagePolicy
-        volumeMounts workingDir""",
+    ("Job", "spec"): "activeDeadlineSeconds backoffLimit completionMode completions parallelism suspend "
+    "template ttlSecondsAfterFinished",
+    POD: "automountServiceAccountToken containers enableServiceLinks imagePullSecrets nodeSelector "
+    "restartPolicy securityContext serviceAccountName subdomain terminationGracePeriodSeconds tolerations "
+    "volumes",
+    (*POD, "containers"): "command env image name resources securityContext terminationMessagePolicy "
+    "volumeMounts workingDir",
     (*POD, "securityContext"): "fsGroup runAsGroup runAsNonRoot runAsUser seccompProfile",
     (*POD, "volumes"): "configMap emptyDir name persistentVolumeClaim projected secret",
     ("Service", "spec"): "clusterIP ports publishNotReadyAddresses selector",
@@ -53,16 +49,10 @@ STABLE = {
 
 
 def make_plan(nodes: int, folder: str = "/ws", servers: int = 0) -> Plan:
-    limits = job.Limits(5.0, 30.0, 60.0, None, 60.0)
-    named = make_nodes("word2vec", nodes - servers, servers, "")
-    one = Count("per_node", 1)
-    return Plan(
-        job_id="word2vec", name="word2vec", epoch=0, backend="k8s", server="bundled", why="asked",
-        roles=(Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py"))),
-        port=7164, ports_num=1, ports_num_for_sparse=0, trainer_count=1, use_gpu=False, added_env={},
-        flags={},
-        limits=limits, nodes=tuple(named), package=Package(folder),
-    )  # fmt: skip
+    one, named = Count("per_node", 1), make_nodes("word2vec", nodes - servers, servers, "")
+    roles = (Role("pserver", one, ("{python}", "-m", "x")), Role("trainer", one, ("{python}", "train.py")))
+    plan = Plan("word2vec", "word2vec", backend="k8s", server="bundled", roles=roles, port=7164)
+    return plan._replace(nodes=tuple(named), package=Package(folder))
 
 
 @pytest.fixture
@@ -74,7 +64,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def render(plan: Plan, reach: K8sReach, tmp_path: Path) -> dict[str, str]:
-    return manifests.render(plan, reach, pack_package(plan, tmp_path))
+    return manifests.render_manifests(plan, reach, pack_package(plan, tmp_path))
 
 
 def pack_package(plan: Plan, tmp_path: Path) -> bytes:
@@ -94,6 +84,14 @@ def test_job_services_and_policy_equal_their_golden_files(
     if os.environ.get("WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def read_begun(rendered: dict[str, str], tmp_path: Path) -> beginning.Beginning:
+    """Return the plan as a pod reads it."""
+    data = yaml.safe_load(rendered["plan.yaml"])["binaryData"]["job.json.gz"]
+    (tmp_path / "job").mkdir()
+    (tmp_path / beginning.JOB_FILE).write_bytes(base64.b64decode(data))
+    return beginning.read_beginning(str(tmp_path))
 
 
 def list_fields(thing: Any, path: tuple[str, ...]) -> set[str]:
@@ -126,26 +124,14 @@ def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_pat
         assert thing["spec"]["completions"] == pods
         names = [f"{thing['metadata']['name']}-{i}" for i in range(pods)]
         assert names == [node.name for node in plan.nodes[first : first + pods]]
-    assert objects[-1] is trainers and manifests.is_main_job(trainers, SEPARATE)
+    assert objects[-1] is trainers and trainers["metadata"]["name"] == SEPARATE.name
 
 
 def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
-    jobs = yaml.safe_load_all(
-        render(make_plan(2, str(package), 1), SEPARATE._replace(queue="q"), tmp_path)["job.yaml"]
-    )
-    for thing in jobs:
+    rendered = render(make_plan(2, str(package), 1), SEPARATE._replace(queue="q"), tmp_path)
+    for thing in yaml.safe_load_all(rendered["job.yaml"]):
         assert thing["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
         assert thing["spec"]["suspend"] is True
-
-
-def test_workspace_of_the_image_has_no_package(tmp_path: Path) -> None:
-    plan = make_plan(1)._replace(package=None)
-    rendered = render(plan, REACH, tmp_path)
-    assert "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
-    data = yaml.safe_load(rendered["plan.yaml"])["binaryData"]["job.json.gz"]
-    (tmp_path / "job").mkdir()
-    (tmp_path / beginning.JOB_FILE).write_bytes(base64.b64decode(data))
-    assert not beginning.read_beginning(str(tmp_path)).packed
 
 
 def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
@@ -165,14 +151,7 @@ def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> N
     plan = make_plan(2, str(package))
     one, two = (render(plan, FULL, tmp_path) for _ in range(2))
     assert one == two
-    assert [*one] == [
-        "services.yaml",
-        "policy.yaml",
-        "programs.yaml",
-        "plan.yaml",
-        "package.yaml",
-        "job.yaml",
-    ]
+    assert [*one] == [f"{name}.yaml" for name in manifests.TEMPLATES]
 
 
 def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path: Path) -> None:
@@ -186,13 +165,15 @@ def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path:
     assert len(set(names)) == len(names)
 
 
-def test_plan_survives_the_way_to_the_pods(package: Path, tmp_path: Path) -> None:
-    plan = make_plan(3, str(package))
-    (thing,) = yaml.safe_load_all(render(plan, REACH, tmp_path)["plan.yaml"])
-    (tmp_path / "job").mkdir()
-    (tmp_path / beginning.JOB_FILE).write_bytes(base64.b64decode(thing["binaryData"]["job.json.gz"]))
-    begun = beginning.read_beginning(str(tmp_path))
-    assert begun.plan == plan
+@pytest.mark.parametrize("sent", [True, False])
+def test_plan_survives_the_way_to_the_pods_with_or_without_a_package(
+    package: Path, tmp_path: Path, sent: bool
+) -> None:
+    plan = make_plan(3)._replace(package=Package(str(package)) if sent else None)
+    rendered = render(plan, REACH, tmp_path)
+    begun = read_begun(rendered, tmp_path)
+    assert (begun.plan, begun.packed) == (plan, sent)
+    assert ("package.yaml" in rendered) == ("package" in rendered["job.yaml"]) == sent
     assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 610.0)
 
 
@@ -211,24 +192,18 @@ def test_secret_may_end_with_a_newline(tmp_path: Path) -> None:
     assert beginning.read_secret(str(tmp_path)) == b"\xab" * 32
 
 
-def test_package_of_just_the_limit_goes_into_a_config_map(package: Path, tmp_path: Path) -> None:
-    plan = make_plan(1, str(package))
-    fill_package(package, manifests.MAX_PACKAGE_BYTES)
-    packed = pack_package(plan, tmp_path)
-    assert len(packed) == manifests.MAX_PACKAGE_BYTES
-    assert "package.yaml" in manifests.render(plan, REACH, packed)
-    manifests.refuse_brought(plan, packed)
-
-
-def test_package_of_one_byte_more_is_brought_or_refused_with_the_remedy(
-    package: Path, tmp_path: Path
+@pytest.mark.parametrize("more", [0, 1])
+def test_package_over_the_limit_is_brought_or_refused_with_the_remedy(
+    package: Path, tmp_path: Path, more: int
 ) -> None:
     plan = make_plan(1, str(package))
-    fill_package(package, manifests.MAX_PACKAGE_BYTES + 1)
+    fill_package(package, manifests.MAX_PACKAGE_BYTES + more)
     packed = pack_package(plan, tmp_path)
-    rendered = manifests.render(plan, REACH, packed)
-    assert packed == b"" and "package.yaml" not in rendered and "package" not in rendered["job.yaml"]
-    with pytest.raises(SpecError, match=r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"):
+    rendered = manifests.render_manifests(plan, REACH, packed)
+    assert len(packed) == (0 if more else manifests.MAX_PACKAGE_BYTES)
+    assert ("package.yaml" in rendered) == ("package" in rendered["job.yaml"]) == (not more)
+    words = r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"
+    with pytest.raises(SpecError, match=words) if more else contextlib.nullcontext():
         manifests.refuse_brought(plan, packed)
 
 
@@ -247,19 +222,16 @@ def test_package_that_cannot_be_sent_is_a_mistake_of_its_folder(package: Path, t
         pack_package(make_plan(1, str(package)), tmp_path)
 
 
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_folder_for_manifests_is_made_and_loses_those_of_earlier_options(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="--output_dir"):
         manifests.write({"job.yaml": ""}, tmp_path / "file")
-    manifests.write({"job.yaml": "x"}, tmp_path / "new/folder")
-    assert (tmp_path / "new/folder/job.yaml").read_text() == "x"
-
-
-def test_manifests_of_earlier_options_go(tmp_path: Path) -> None:
-    manifests.write({"job.yaml": "x", "policy.yaml": "x"}, tmp_path)
-    (tmp_path / "kustomization.yaml").touch()
-    manifests.write({"job.yaml": "y"}, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"job.yaml", "kustomization.yaml"}
+    folder = tmp_path / "new/folder"
+    manifests.write({"job.yaml": "x", "policy.yaml": "x"}, folder)
+    (folder / "kustomization.yaml").touch()
+    manifests.write({"job.yaml": "y"}, folder)
+    assert {path.name for path in folder.iterdir()} == {"job.yaml", "kustomization.yaml"}
+    assert (folder / "job.yaml").read_text() == "y"
 
 
 @settings(max_examples=200)
@@ -267,16 +239,3 @@ def test_manifests_of_earlier_options_go(tmp_path: Path) -> None:
 @given(st.text(min_size=1), st.text())
 def test_any_text_is_one_value_of_the_manifest(image: str, path: str) -> None:
     assert yaml.safe_load(f"value: {manifests._quote([image, path])}") == {"value": [image, path]}
-
-
-def test_help_loads_no_templates() -> None:
-    code = "import pslaunch.cli, sys; print('jinja2' in sys.modules, 'kubernetes' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
-
-
-def test_command_keeps_its_words() -> None:
-    values: dict[str, Any] = manifests.make_values(make_plan(1), REACH, b"")
-    shell, flag, search = values["groups"][0].command
-    assert (shell, flag) == ("/bin/sh", "-c") and "JOB_COMPLETION_INDEX" in search
-    assert json.loads(manifests._quote([shell, flag, search])) == [shell, flag, search]
