@@ -28,8 +28,8 @@ from .options.typer_glue import (
     PassCommand,
     PlainCommand,
     UsageError,
-    make_command,
     make_flag_option,
+    make_typer_command,
     report_usage_errors,
 )
 from .place import ask_place
@@ -88,7 +88,6 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     from pathlib import Path
 
     from .options.detect import check_syntax
-    from .options.locate import DEFAULT_PROGRAM
     from .options.spec import list_notes
 
     def tell(text: str) -> None:
@@ -102,7 +101,7 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         tell(text)
     if command == CHECK:
         with report_usage_errors(ctx):
-            check_syntax(spec.workspace / (spec.program or DEFAULT_PROGRAM))
+            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)
@@ -236,7 +235,7 @@ def _make_later(function: Callable[..., None], words: Sequence[str], **settings:
     """Return a command with the options of all places; of other packages too if a word is none of ours."""
 
     def make(names: Sequence[str]) -> Any:
-        return make_command(ask_place(function, [*map(find_face, names)]), PlainCommand, **settings)
+        return make_typer_command(ask_place(function, [*map(find_face, names)]), PlainCommand, **settings)
 
     command = make(OWN)
     known = {name for option in command.params for name in option.opts}
@@ -252,11 +251,11 @@ def _find(name: str) -> Listed:
         text = settings.get("help") or function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, words, **settings))
     if name == "version":
-        return Listed(version.__doc__ or "", lambda _words: make_command(version, PlainCommand))
+        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version, PlainCommand))
     if name == "pserver":
         return Listed(
             pserver.__doc__ or "",
-            lambda _words: make_command(
+            lambda _words: make_typer_command(
                 pserver, PassCommand, add_help_option=False, options_metavar="[OPTIONS]"
             ),
         )

@@ -11,7 +11,7 @@ from ..node.listing import show_few
 from ..options.hosts import parse_hosts
 from ..views.dispatch_progress import show_bytes
 from ..views.table import LEVEL_WORDS, Level, Table, show
-from .findings import FINDING_KINDS, OF_REACHING, Finding, Seen
+from .findings import FINDING_KINDS, OF_REACHING, HostFinding, Seen
 
 HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
@@ -26,7 +26,7 @@ UNKNOWN_CELL: Final = "?"
 
 def tell(
     seen: Sequence[Seen],
-    findings: Sequence[Finding],
+    findings: Sequence[HostFinding],
     out: TextIO,
     *,
     as_json: bool,
@@ -37,7 +37,7 @@ def tell(
     show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json, environ=environ)
 
 
-def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+def make_hosts_data(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Iterator[dict[str, Any]]:
     """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
@@ -55,17 +55,17 @@ def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterat
         }
 
 
-def make_advice(finding: Finding, host: str) -> str:
+def make_advice(finding: HostFinding, host: str) -> str:
     """Return the advice with commands for this host, ready to paste."""
     (named,) = parse_hosts([host], host)
     return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
-def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> list[str]:
     """Return a line for each finding with its hosts and advice, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
-        same: dict[Finding, list[str]] = {}
+        same: dict[HostFinding, list[str]] = {}
         for f in findings:
             if f.level == level:
                 same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
@@ -81,7 +81,7 @@ def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[
     return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
 
 
-def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
+def make_hosts_table(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     started = any(one.facts and one.facts["starter"] for one in seen)

@@ -18,6 +18,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 from ..errors import SpecError
 from .kinds import parse_argument
 
+DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
 
@@ -43,6 +44,10 @@ class Split(NamedTuple):
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
     written: Mapping[str, str] = {}  # other spellings of options that were used, by the option's name
+
+    @property
+    def chosen_program(self) -> str:
+        return DEFAULT_PROGRAM if self.program is None else self.program
 
 
 def split_command_line(

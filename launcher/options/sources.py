@@ -56,7 +56,7 @@ class Given:
         ]  # fmt: skip
 
 
-def gather(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
+def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
@@ -70,13 +70,13 @@ def gather(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
         flags = {**more, **flags}
         files.append(SETTINGS)
     for option in [option for option in known.values() if option.name in tables.readers]:
-        named, unnamed = merge(layers).get(option.name), str(option.default or "")
+        named, unnamed = merge_layers(layers).get(option.name), str(option.default or "")
         if named or (unnamed and (cwd / unnamed).exists()):
             name = named[0].text if named else unnamed
             found = tables.readers[option.name](cwd / name, name, left_out.append)
             layers.append({k: v for k, v in found.items() if k in known})
             files.append(name)
-    return Given(known, _drop_overruled(merge(layers), flags), flags, tuple(files), tuple(left_out))
+    return Given(known, _drop_overruled(merge_layers(layers), flags), flags, tuple(files), tuple(left_out))
 
 
 def _read_line(split: Split) -> SourceValues:
@@ -89,7 +89,7 @@ def _read_line(split: Split) -> SourceValues:
     return layer
 
 
-def merge(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
+def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:

@@ -169,7 +169,7 @@ def make_flag_option(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
 
 
-def make_command(
+def make_typer_command(
     function: Callable[..., None], cls: type[TyperCommand] = TyperCommand, **settings: Any
 ) -> Any:
     """Return the command that typer makes of a function."""
@@ -185,7 +185,7 @@ def make_options(options: Iterable[Option]) -> list[Any]:
         pass
 
     vars(command)["__signature__"] = inspect.Signature([_make_parameter(option) for option in options])
-    return list(make_command(command).params)
+    return list(make_typer_command(command).params)
 
 
 def _make_parameter(option: Option) -> inspect.Parameter:

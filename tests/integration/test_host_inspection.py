@@ -16,7 +16,8 @@ import pytest
 
 from pslaunch.backends.local.backend import LocalBackend
 from pslaunch.check.findings import Seen
-from pslaunch.check.inspection import Inspection, StoppedError
+from pslaunch.check.inspection import Inspection
+from pslaunch.errors import EndedEarlyError
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
 from pslaunch.node.line.wire import HEADER, HEARTBEAT
@@ -140,5 +141,5 @@ def locks() -> str:
 
 def test_a_signal_ends_it(inspection: Inspection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(StoppedError, match=str(int(signal.SIGTERM))):
+    with pytest.raises(EndedEarlyError, match="SIGTERM"):
         inspection.ask_facts(question)

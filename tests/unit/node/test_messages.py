@@ -108,6 +108,6 @@ def test_misspelt_key_is_an_error_of_its_sender_and_its_receiver(tmp_path: Path)
 def test_nothing_imports_the_page_when_it_runs() -> None:
     wanted = "agent.run_agent agent.inspect head.leader dispatch.peers dispatch.from_launcher later.relay"
     names = ", ".join(f"pslaunch.node.{name}" for name in wanted.split())
-    code = f"import sys, pslaunch.run.session, pslaunch.check.check, {names}; print(*sys.modules)"
+    code = f"import sys, pslaunch.run.session, pslaunch.check.check_hosts, {names}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pslaunch.node.messages" not in done.stdout.split()

@@ -1,18 +1,22 @@
-"""Choice of the pservers from the program's text."""
+"""What a program's text says: its pservers, its syntax, its third-party imports."""
 
 from pathlib import Path
 
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, detect_server
+from pslaunch.options.detect import check_syntax, choose_server, detect_server, find_imports
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def detect_in(ws: Path, **files: str) -> tuple[str, str]:
-    for name, text in files.items():
-        path = ws / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(ws, **files)
     return detect_server(ws / "train.py", ws)
 
 
@@ -98,16 +102,11 @@ def test_program_without_a_syntax_error_passes(tmp_path: Path, name: str) -> Non
     check_syntax(tmp_path / name)
 
 
-def test_an_unreadable_module_is_named(tmp_path: Path) -> None:
+def test_what_was_not_read_is_named(tmp_path: Path) -> None:
     kind, why = detect_in(tmp_path, train="import lib", lib="print 1")
-    assert kind == "bundled"
-    assert "lib.py" in why
-
-
-def test_another_executable_is_bundled_and_says_so(tmp_path: Path) -> None:
+    assert (kind, "lib.py" in why) == ("bundled", True)
     kind, why = detect_server(tmp_path / "train.sh", tmp_path)
-    assert kind == "bundled"
-    assert "not read" in why
+    assert (kind, "not read" in why) == ("bundled", True)
 
 
 def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
@@ -120,3 +119,35 @@ def test_choice_of_the_user_wins(tmp_path: Path) -> None:
     assert choose_server("bundled", 1, tmp_path, "train.py")[0] == "bundled"
     assert choose_server("script", None, tmp_path, "train.py")[0] == "script"
     assert choose_server("auto", 0, tmp_path, "train.py")[0] == "none"
+
+
+def test_names_and_places_without_pythons_own_and_the_workspaces(tmp_path: Path) -> None:
+    text = "import os, numpy.linalg as la\nimport mine\nfrom pkg.sub import x\nfrom . import other\n"
+    write(tmp_path, train=text, mine="import scipy\nimport numpy\n", pkg__sub="from yaml import load\n")
+    found = find_imports(tmp_path / "train.py", tmp_path)
+    assert found.needed == {"numpy": "train.py:1", "scipy": "mine.py:1", "yaml": "pkg/sub.py:1"}
+    assert found.later == {}
+
+
+def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) -> None:
+    text = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import only_types\n"
+        "try:\n    import fast\nexcept ImportError:\n    import slow\nelse:\n    import with_fast\n"
+        "try:\n    import tried\nexcept (OSError, ImportError): pass\n"
+        "try:\n    import needed\nexcept OSError: pass\n"
+        "def f():\n    import late\n    import needed\n"
+        "class A:\n    import at_once\n    def g(self): import late\n"
+        "with open('x') as f:\n    import within\n"
+    )
+    write(tmp_path, train=text)
+    found = find_imports(tmp_path / "train.py", tmp_path)
+    assert set(found.needed) == {"needed", "at_once", "within"}
+    assert found.later == {"late": "train.py:17"}
+
+
+def test_programs_that_can_not_be_read_need_nothing(tmp_path: Path) -> None:
+    write(tmp_path, train="import (\n")
+    (tmp_path / "run.sh").write_text("import numpy\n")
+    for name in ("train.py", "run.sh", "gone.py"):
+        assert find_imports(tmp_path / name, tmp_path).needed == {}

@@ -15,7 +15,7 @@ from pslaunch.errors import SpecError
 from pslaunch.options.args import Split
 from pslaunch.options.kinds import Number, Text
 from pslaunch.options.options import COMMON, GIVEN, Need, Option, Tables, join_rows, make_flag
-from pslaunch.options.sources import gather
+from pslaunch.options.sources import read_sources
 from pslaunch.options.spec import refuse_unmet
 from pslaunch.options.typer_glue import JobCommand, UsageError
 
@@ -37,7 +37,7 @@ def seen(tmp_path: Path) -> Callable[..., Seen]:
     found: Seen = {}
 
     def take(_ctx: object, split: Split) -> None:
-        given = gather("made", split, tmp_path, Tables(lambda _name: rows, ["made"], tuple, {}))
+        given = read_sources("made", split, tmp_path, Tables(lambda _name: rows, ["made"], tuple, {}))
         refuse_unmet(given)
         names = ("worker_num", "hostfile", "mca")
         found.update({n: [rows[n].kind.read(v.text, v.label) for v in given.get_all(n)] for n in names})

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from pslaunch.node.job import Limits, Plan
 from pslaunch.options.args import Split
 from pslaunch.options.kinds import Value
 from pslaunch.options.sources import Given
-from pslaunch.options.spec import JobSpec, check_values
+from pslaunch.options.spec import JobSpec
 from pslaunch.runtime.shared import env
 
 
@@ -43,18 +42,6 @@ def make(
     return make_local_spec(
         Given(get_options("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
     )
-
-
-def spec(*, workspace: str = "/ws", **fields: Any) -> JobSpec:
-    site = make_local_site(Path(workspace))
-    mine = {name: fields.pop(name) for name in [*fields] if name in Plan._fields and name != "server"}
-    limits = Limits(**{name: fields.pop(name) for name in [*fields] if name in Limits._fields})
-    draft = Plan(**{"backend": "local", "name": "w", "limits": limits, **mine})
-    return JobSpec(draft=draft, workspace=Path(workspace), site=site, **fields)
-
-
-def check(**fields: Any) -> None:
-    check_values(spec(**fields), get_options("local").values())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +133,7 @@ def test_an_executable_is_run_as_it_is(ws: Path) -> None:
     (ws / "run.sh").chmod(0o755)
     found = make(ws, Split(program="run.sh", program_args=("x",)))
     assert found.command == ("./run.sh", "x")
-    assert spec(program="/bin/echo").command == ("/bin/echo",)
+    assert make(ws, Split(program="/bin/echo"), job_workspace=".").command == ("/bin/echo",)
 
 
 def test_python_is_found_as_a_shell_would(ws: Path) -> None:
@@ -214,9 +201,9 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.TORCH_NAMES))
-def test_no_variable_of_the_contract_can_be_set(name: str) -> None:
+def test_no_variable_of_the_contract_can_be_set(ws: Path, name: str) -> None:
     with pytest.raises(SpecError, match=name):
-        check(added_env={name: "x"})
+        make(ws, None, [f"{name}=x"])
 
 
 def test_a_variable_given_twice_is_an_error(ws: Path) -> None:
@@ -288,15 +275,7 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, given: dict
         assert make(ws, trainer_timeout="9").draft.limits.trainer_timeout_s == 9.0
 
 
-def test_one_way_to_say_a_trainer_flag() -> None:
+def test_one_way_to_say_a_trainer_flag(ws: Path) -> None:
+    split = Split(trainer_flags={"num_passes": "1"})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
-        check(flags={"num_passes": "1"}, added_env={"PADDLE_INIT_NUM_PASSES": "2"})
-    with pytest.raises(SpecError, match="--passes"):
-        check(flags={"passes": "1"})
-
-
-def test_paths_are_absolute() -> None:
-    with pytest.raises(SpecError, match="workspace=ws"):
-        check(workspace="ws")
-    with pytest.raises(SpecError, match="log_dir=log"):
-        check(log_dir=Path("log"))
+        make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])

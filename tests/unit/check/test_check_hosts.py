@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.backends.lines import Line
-from pslaunch.check.check import reject_nonsense
+from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.job import Node
