@@ -77,8 +77,7 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
     if sys.stderr is None:  # it is closed
         return False
     try:
-        code = check_hosts(spec, backend, sys.stderr, failed=failed)
-        if code == codes.OK:
+        if check_hosts(spec, backend, sys.stderr, failed=failed) == codes.OK:
             print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False

@@ -18,8 +18,8 @@ HOST_COLUMNS: Final = (
     *("ports", "imports", "memory", "clock", "network", "starter"),
 )
 HOST_COLUMNS_DROPPED: Final = (
-    *("starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network"),
-)
+    "starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network",
+)  # fmt: skip
 NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
@@ -87,14 +87,12 @@ def make_hosts_table(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> T
     started = any(one.facts and one.facts["starter"] for one in seen)
     columns = HOST_COLUMNS if started else [name for name in HOST_COLUMNS if name != "starter"]
     for i, one in enumerate(seen):
-        worst: dict[str, Level] = {}
-        for f in findings:
-            if f.node == i and worst.get(FINDING_KINDS[f.kind].column) != "problem":
-                worst[FINDING_KINDS[f.kind].column] = f.level
-        unreached = {f.kind for f in findings if f.node == i} & OF_REACHING
-        cells = {"host": one.host, **_show_reached(unreached), **(_make_cells(one, others=others))}
-        if "no Python" in {f.kind for f in findings if f.node == i}:
-            cells |= {"python": "none"}
+        mine = sorted((f for f in findings if f.node == i), key=lambda f: f.level == "problem")
+        worst: dict[str, Level] = {FINDING_KINDS[f.kind].column: f.level for f in mine}
+        kinds = {f.kind for f in mine}
+        cells = {"host": one.host, **_show_reached(kinds & OF_REACHING), **_make_cells(one, others=others)}
+        if "no Python" in kinds:
+            cells["python"] = "none"
         rows.append([(cells.get(name, UNKNOWN_CELL), worst.get(name, "ok")) for name in columns])
     return Table(columns, [name for name in HOST_COLUMNS_DROPPED if name in columns], rows)
 

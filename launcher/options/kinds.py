@@ -143,20 +143,8 @@ class Truth:
         return to_plain_text(value) if not isinstance(value, float) else None
 
 
-class Flag:
-    """An option without a value, true if given."""
-
-    meant = "true or false"
-
-    def read(self, text: str, label: str) -> bool:
-        return text == "True"
-
-    def to_text(self, value: object) -> str | None:
-        text = to_plain_text(value)
-        try:
-            return None if text is None else str(parse_bool(text, ""))
-        except EnvError:
-            return None
+class Flag(Truth):
+    """An option without a value on a command line, true if given."""
 
 
 class Text(NamedTuple):
@@ -186,4 +174,4 @@ class Text(NamedTuple):
         return value if isinstance(value, str) else None
 
 
-OptionKind = Number | Seconds | Choice | Truth | Flag | Text
+OptionKind = Number | Seconds | Choice | Truth | Text

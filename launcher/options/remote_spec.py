@@ -1,7 +1,4 @@
-"""Parts of jobs on other machines, for each backend that has them: package, paths there, preparation.
-
-Rejected values raise SpecError with option, place and value. No host is contacted.
-"""
+"""Parts of jobs on other machines, for all backends: package, paths there, preparation. Contacts no host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JobSpec, its checks, and its construction from options.
-
-Rejected values raise SpecError with option, place and value. Nothing is started.
-"""
+"""JobSpec, its checks, and its construction from options. Starts nothing."""
 
 from __future__ import annotations
 
@@ -212,14 +209,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         )
         if kind == "bundled":
             raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
-        if spec.server != "script" and (place := _find_runtime_import(spec)):
+        place = find_imports(spec.workspace / spec.program, spec.workspace).needed.get("pslaunch")
+        if place and spec.server != "script":
             raise SpecError(f"{only}, and {place} imports it")
-
-
-def _find_runtime_import(spec: JobSpec) -> str:
-    """Return the place of the program's certain import of our runtime, `train.py:3`, or ""."""
-    program = spec.workspace / spec.program
-    return find_imports(program, spec.workspace).needed.get("pslaunch", "")
 
 
 def refuse_unmet(given: Given) -> None:
@@ -233,7 +225,7 @@ def refuse_without_effect(given: Given, name: str, why: str) -> None:
     """Raise SpecError if the option is on the command line: in a file it may be for other jobs."""
     for value in given.get_all(name):
         kind = given.options[name].kind
-        flag, is_off = isinstance(kind, Flag), isinstance(kind, Flag | Truth) and not given.is_set(name)
+        flag, is_off = isinstance(kind, Flag), isinstance(kind, Truth) and not given.is_set(name)
         if value.on_line and not is_off:
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 

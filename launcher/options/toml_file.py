@@ -1,7 +1,4 @@
-"""pslaunch.toml: options in a file, for all commands or in a section for one backend.
-
-Rejected keys and values raise SpecError with file, section, key, and the nearest name.
-"""
+"""pslaunch.toml: options in a file, for all commands or in a section for one backend."""
 
 from __future__ import annotations
 

@@ -184,11 +184,12 @@ def make_options(options: Iterable[Option]) -> list[Any]:
     def command() -> None:
         pass
 
-    vars(command)["__signature__"] = inspect.Signature([_make_parameter(option) for option in options])
+    vars(command)["__signature__"] = inspect.Signature([make_parameter(option) for option in options])
     return list(make_typer_command(command).params)
 
 
-def _make_parameter(option: Option) -> inspect.Parameter:
+def make_parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a function's signature has it."""
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
     said = typer.Option(
         f"--{option.name}",

@@ -50,10 +50,7 @@ def run(*words: str) -> int:
         ("fabric --hosts a", ["--job_dispatch_package=DIR", "--job_workspace=DIR"]),
         ("fabric --np 2", ["--np", "--worker_num"]),
         ("fabric -i a", ["-i", "--include"]),
-        (
-            "fabric --nodes 2",
-            ["this command has no option --nodes; commands that have it: local, slurm, k8s"],
-        ),
+        ("fabric --nodes 2", ["has no option --nodes; commands that have it: local, slurm, k8s"]),
         ("local --hosts a train.py", ["this command has no option --hosts; commands that have it: fabric"]),
         ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
         ("k8s apply", ["no image", "--image=NAME"]),
@@ -62,21 +59,9 @@ def run(*words: str) -> int:
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
         ("local nope.py", ["nope.py", "no program"]),
-        ("local .", ["'.'", "not a file"]),
         ("local data.txt", ["data.txt", "nor executable"]),
-        ("local --job_workspace data.txt", ["--job_workspace='data.txt'", "not a folder"]),
         ("local --job_workspace nowhere", ["--job_workspace='nowhere'", "no such folder"]),
-        ("local --server_num -1", ["--server_num=-1"]),
-        ("local --server-num two", ["--server_num='two'"]),
-        ("local --port", ["--port needs a value"]),
-        ("local --grace -3", ["--grace=-3"]),
-        ("local --server both", ["--server='both'"]),
-        ("local --env NO_SUCH_NAME", ["NO_SUCH_NAME"]),
-        ("local --python nothing-such", ["--python='nothing-such'"]),
         ("local --sever_num 2", ["--sever_num", "--server_num"]),
-        ("local --json=maybe", ["--json='maybe'"]),
-        ("local --lr 0.1 train.py", ["'0.1'", "--lr=0.1"]),
-        ("local --dry_run --dry-run", ["--dry_run", "twice"]),
         ("local a\x1b[31m\nb.py", ["b.py"]),
     ],
 )
@@ -94,16 +79,11 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     assert sorted(ws.iterdir()) == before
 
 
-def test_the_command_alone_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run() == 0
-    assert "local" in capsys.readouterr().out
-
-
 def test_the_list_of_commands_has_whole_sentences(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run("--help") == 0
+    assert run() == 0
     listed = capsys.readouterr().out.split("Commands:\n")[1].splitlines()
     assert listed
     assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
@@ -209,26 +189,15 @@ def test_nothing_is_imported_that_is_not_needed_yet(ws: Path, code: str, absent:
     assert done.stdout.splitlines()[-1] == "there:"
 
 
-def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--version") == 0
-    assert capsys.readouterr().out == f"pslaunch {__version__}\n"
-
-
 def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> None:
     from pslaunch.runtime import _core
 
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"pslaunch {__version__}\n"
     assert run("version") == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"pslaunch {__version__}, compiled with"
     said = dict(line.split() for line in rest)
-    assert list(said) == [
-        "with_avx:",
-        "with_gpu:",
-        "with_double:",
-        "with_python:",
-        "with_rdma:",
-        "with_timer:",
-    ]
     assert said["with_avx:"] == ("ON" if _core.get_features()["avx2"] else "OFF")
     assert (said["with_gpu:"], said["with_python:"]) == ("OFF", "ON")
     assert run("version", "--json") == 0

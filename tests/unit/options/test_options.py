@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,7 @@ def test_help_has_every_name(seen: Callable[..., Seen], capsys: pytest.CaptureFi
 def test_several_values_are_a_list_in_a_file(seen: Callable[..., Seen], tmp_path: Path) -> None:
     file = tmp_path / "pslaunch.toml"
     file.write_text('[made]\nmca = [["btl", "tcp,self"], ["a", "b c"]]\n')
-    assert tomllib.loads(file.read_text())["made"] and seen()["mca"] == ["btl tcp,self", "a b c"]
+    assert seen()["mca"] == ["btl tcp,self", "a b c"]
     file.write_text('[made]\nmca = [["btl"]]\n')
     with pytest.raises(SpecError, match="expected a list of 2 texts, or a list of such lists"):
         seen()

@@ -100,14 +100,21 @@ def test_every_option_arrives_in_the_spec(ws: Path) -> None:
     )  # fmt: skip
 
 
-def test_workspace_is_the_folder_of_the_program(ws: Path) -> None:
-    found = make(ws.parent, Split(program="ws/train.py"))
+@pytest.mark.parametrize(
+    ("program", "given"),
+    [
+        ("ws/train.py", {}),
+        (None, {"job_dispatch_package": "ws"}),
+        ("link/train.py", {"job_workspace": "link"}),
+    ],
+)
+def test_workspace_is_that_of_the_program_in_place(
+    ws: Path, program: str | None, given: dict[str, str]
+) -> None:
+    (ws.parent / "link").symlink_to(ws)
+    found = make(ws.parent, Split(program=program), **given)
     assert (found.workspace, found.program, found.draft.name) == (ws.resolve(), "train.py", "ws")
-
-
-def test_dispatch_package_is_used_in_place(ws: Path) -> None:
-    found = make(ws.parent, job_dispatch_package="ws")
-    assert (found.workspace, found.site.package, found.program) == (ws.resolve(), None, "train.py")
+    assert found.site.package is None
 
 
 def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:
@@ -119,13 +126,6 @@ def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:
     assert make(ws.parent, Split(program="ws/sub/t.py"), **options).program == "sub/t.py"
     assert make(ws.parent, Split(program=str(ws / "train.py")), **options).program == "train.py"
     assert make(ws.parent, Split(program="outside.py"), **options).program == str(ws.parent / "outside.py")
-
-
-def test_links_to_the_workspace_are_followed(ws: Path) -> None:
-    link = ws.parent / "link"
-    link.symlink_to(ws)
-    found = make(ws.parent, Split(program="link/train.py"), job_workspace="link")
-    assert (found.workspace, found.program) == (ws.resolve(), "train.py")
 
 
 def test_an_executable_is_run_as_it_is(ws: Path) -> None:
@@ -198,17 +198,14 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
     with pytest.raises(SpecError, match=says) as caught:
         make(ws, None, [word])
     assert word.partition("=")[0] in str(caught.value)
+    with pytest.raises(SpecError, match="--env A is given twice"):
+        make(ws, None, ["A=1", "A=2"])
 
 
 @pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.TORCH_NAMES))
 def test_no_variable_of_the_contract_can_be_set(ws: Path, name: str) -> None:
     with pytest.raises(SpecError, match=name):
         make(ws, None, [f"{name}=x"])
-
-
-def test_a_variable_given_twice_is_an_error(ws: Path) -> None:
-    with pytest.raises(SpecError, match="--env A is given twice"):
-        make(ws, None, ["A=1", "A=2"])
 
 
 @pytest.mark.parametrize(
@@ -246,16 +243,6 @@ def test_the_folder_of_a_command_is_no_workspace(ws: Path, monkeypatch: pytest.M
     assert make(ws, Split(program=str(command)), job_workspace=str(ws)).workspace == ws.resolve()
 
 
-def test_a_value_taken_for_the_program_is_explained(ws: Path) -> None:
-    with pytest.raises(SpecError, match=r"--lr=0\.1"):
-        make(ws, Split(forwarded=("--lr",), program="0.1", program_args=("train.py",)))
-
-
-def test_both_job_options_are_an_error(ws: Path) -> None:
-    with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
-        make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
-
-
 @pytest.mark.parametrize(
     ("option", "given"),
     [
@@ -275,7 +262,11 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, given: dict
         assert make(ws, trainer_timeout="9").draft.limits.trainer_timeout_s == 9.0
 
 
-def test_one_way_to_say_a_trainer_flag(ws: Path) -> None:
+def test_one_way_to_say_the_same(ws: Path) -> None:
+    with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
+        make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
+    with pytest.raises(SpecError, match=r"--lr=0\.1"):
+        make(ws, Split(forwarded=("--lr",), program="0.1", program_args=("train.py",)))
     split = Split(trainer_flags={"num_passes": "1"})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
         make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])

