@@ -150,12 +150,7 @@ def logs(
             show_default=False,
         ),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Continue until the job ends. [default: off]", show_default=False
-        ),
-    ] = False,
+    follow: Annotated[bool, make_flag_option("follow", "Continue until the job ends.", "-f")] = False,
     json: Json = False,
     elsewhere: Any = None,
 ) -> None:

@@ -96,7 +96,7 @@ def examine_hosts(
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = inspection.run_aside(lambda: backend.try_start(tried, plan.limits))
-        opened: dict[int, Line | HostError] = {**failed, **{node.id: x for node, x in started}}
+        errors = {**failed, **{node.id: x for node, x in started if isinstance(x, HostError)}}
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)
         placed = place_found(plan, [node for node, _ in started])
@@ -108,7 +108,6 @@ def examine_hosts(
         backend.close()
         loop.close()
     sent = count_sent_bytes(placed, entries)
-    errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
     seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     return placed.nodes, seen, judge_hosts(seen, wanted, sent)

@@ -164,9 +164,9 @@ class PassCommand(TyperCommand):
         return args
 
 
-def make_flag_option(name: str, text: str) -> Any:
+def make_flag_option(name: str, text: str, *aliases: str) -> Any:
     """Return an option without a value, off unless given."""
-    return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
+    return typer.Option(f"--{name}", *aliases, help=f"{text} [default: off]", show_default=False)
 
 
 def make_typer_command(

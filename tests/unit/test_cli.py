@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from pslaunch import __version__
-from pslaunch.backends.registry import get_options
 from pslaunch.cli import main
 from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
-from pslaunch.options.typer_glue import make_options
 from pslaunch.run import session
 
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
@@ -79,45 +77,21 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     assert sorted(ws.iterdir()) == before
 
 
-def test_the_list_of_commands_has_whole_sentences(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert run() == 0
-    listed = capsys.readouterr().out.split("Commands:\n")[1].splitlines()
-    assert listed
-    assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
-
-
-def test_every_option_has_help_and_a_default_or_explains_its_absence() -> None:
-    absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
-    rows = {**get_options("local"), **get_options("fabric")}
-    for param in make_options(rows.values()):
-        words = param.help
-        assert words and words[0].isupper(), param.name
-        assert "[default: " in words or param.name in absent, param.name
-        seconds = param.metavar == "SECONDS"
-        assert not seconds or "econds" in words, param.name
-
-
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])
 def test_help_has_a_short_name_too(capsys: pytest.CaptureFixture[str], words: str) -> None:
     assert run(*words.split(), "-h") == 0
     short = capsys.readouterr().out
+    assert words or (run(), capsys.readouterr().out) == (0, short)
     assert run(*words.split(), "--help") == 0
     assert short == capsys.readouterr().out and "Usage: pslaunch" in short
     assert "{" not in short.splitlines()[0] and "[[" not in short.splitlines()[0]
 
 
-def test_help_belongs_to_the_program_after_its_name(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _spec_of(monkeypatch, "local", "train.py", "--help").program_args == ("--help",)
-
-
 def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "local --server-num 2 --num_passes 3 --lr=1 --env A=b train.py --port 9"
+    line = "local --server-num 2 --num_passes 3 --lr=1 --env A=b train.py --port 9 --help"
     spec = _spec_of(monkeypatch, *line.split())
     assert (spec.server_num, spec.draft.port, spec.draft.added_env) == (2, None, {"A": "b"})
-    assert (spec.draft.flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
+    assert (spec.draft.flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9", "--help"))
 
 
 @pytest.mark.parametrize("place", ["fabric --hosts=a --job_dispatch_package=.", "k8s --image=a"])

@@ -35,13 +35,6 @@ def test_a_program_that_asks_for_its_role_is_a_script(tmp_path: Path, text: str)
     assert "train.py:" in why
 
 
-def test_any_other_is_bundled(tmp_path: Path) -> None:
-    text = '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n'
-    kind, why = detect_in(tmp_path, train=text)
-    assert kind == "bundled"
-    assert "train.py" in why
-
-
 @pytest.mark.parametrize(
     ("train", "module"),
     [
@@ -71,19 +64,27 @@ def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
     assert (kind, why) == ("script", "pkg/c.py:1 asks for its role (run_server)")
 
 
-def test_modules_outside_the_workspace_are_not(tmp_path: Path) -> None:
-    ws = tmp_path / "ws"
-    ws.mkdir()
-    (tmp_path / "lib.py").write_text("is_server()")
-    assert detect_in(ws, train="import lib")[0] == "bundled"
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n',
+        "import lib",  # outside
+        "x = '\\d' is 'y'",  # with warnings
+    ],
+)
+def test_any_other_is_bundled(tmp_path: Path, text: str) -> None:
+    write(tmp_path, lib="is_server()")
+    kind, why = detect_in(tmp_path / "ws", train=text)
+    assert (kind, "train.py" in why) == ("bundled", True)
 
 
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
 def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "train.py").write_bytes(text)
     kind, why = detect_server(tmp_path / "train.py", tmp_path)
-    assert kind == "bundled"
-    assert "can't be read" in why and "--server" in why
+    assert kind == "bundled" and "can't be read" in why and "--server" in why
+    for name in ("train.py", "gone.py", "run.sh"):
+        assert find_imports(tmp_path / name, tmp_path) == ({}, {})
 
 
 def test_syntax_error_is_found_by_its_line(tmp_path: Path) -> None:
@@ -107,10 +108,6 @@ def test_what_was_not_read_is_named(tmp_path: Path) -> None:
     assert (kind, "lib.py" in why) == ("bundled", True)
     kind, why = detect_server(tmp_path / "train.sh", tmp_path)
     assert (kind, "not read" in why) == ("bundled", True)
-
-
-def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
-    assert detect_in(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
 
 
 def test_choice_of_the_user_wins(tmp_path: Path) -> None:
@@ -144,10 +141,3 @@ def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) ->
     found = find_imports(tmp_path / "train.py", tmp_path)
     assert set(found.needed) == {"needed", "at_once", "within"}
     assert found.later == {"late": "train.py:17"}
-
-
-def test_programs_that_can_not_be_read_need_nothing(tmp_path: Path) -> None:
-    write(tmp_path, train="import (\n")
-    (tmp_path / "run.sh").write_text("import numpy\n")
-    for name in ("train.py", "run.sh", "gone.py"):
-        assert find_imports(tmp_path / name, tmp_path).needed == {}

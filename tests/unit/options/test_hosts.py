@@ -95,11 +95,8 @@ HOSTS = st.tuples(
 @given(st.lists(HOSTS, min_size=1, max_size=5, unique_by=lambda host: host.address), st.data())
 def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(hosts))
-    assert (
-        find_host(hosts, one.text, "it", "")
-        is find_host(hosts, one._replace(user="another").text, "it", "")
-        is one
-    )
+    for user in (one.user, "another"):
+        assert find_host(hosts, one._replace(user=user).text, "it", "") is one
 
 
 def test_unknown_host_is_reported_with_the_known_ones() -> None:

@@ -146,12 +146,6 @@ def test_python_is_found_as_a_shell_would(ws: Path) -> None:
     )
 
 
-def test_use_gpu_is_passed_on_to_other_programs(ws: Path) -> None:
-    assert make(ws, use_gpu="1", server="script").draft.use_gpu is True
-    (ws / "train.py").write_text("fleet.is_server()")
-    assert make(ws, use_gpu="1").draft.use_gpu is True
-
-
 @pytest.mark.parametrize(("how", "text"), [({"server_num": "0"}, ""), ({}, "fleet.is_server()")])
 def test_use_gpu_with_a_program_of_the_bundled_runtime_names_its_place(
     ws: Path, how: dict[str, str], text: str
@@ -160,6 +154,8 @@ def test_use_gpu_with_a_program_of_the_bundled_runtime_names_its_place(
     with pytest.raises(SpecError, match=r"--use_gpu=1: .*with_gpu OFF.*train.py:2 imports it"):
         make(ws, use_gpu="1", **how)
     assert make(ws, use_gpu="1", server="script").draft.use_gpu, "whoever says so has another one for it"
+    (ws / "train.py").write_text("fleet.is_server()")
+    assert make(ws, use_gpu="1", **how).draft.use_gpu is True
     (ws / "train.py").write_text(
         f"try:\n    import pslaunch.runtime\nexcept ImportError:\n    pass\n{text}\n"
     )
