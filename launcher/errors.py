@@ -47,15 +47,9 @@ class HostsError(PslaunchError):
         """`failed`: by node."""
         lines = "".join(f"\n  {e}" for e in failed.values())
         super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
-        self.failed, self.asked = dict(failed), asked
+        self.failed = dict(failed)
         if all(isinstance(e, RightsError) for e in failed.values()):
             self.exit_code = codes.RIGHTS
-
-    def shorten(self) -> HostsError:
-        """Return the same error without details, for hosts already reported."""
-        short = HostsError(self.failed, self.asked)
-        short.args = ("no program was started",)
-        return short
 
 
 class ClusterError(PslaunchError):

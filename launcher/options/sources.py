@@ -44,6 +44,10 @@ class Given:
         option, value = self.options[name], self.get(name)
         return option.default if value is None else option.kind.read(value.text, value.label)
 
+    def read_all(self, name: str) -> list[Any]:
+        """Return the values of a repeatable option, checked; none if this backend has no such option."""
+        return [self.options[name].kind.read(value.text, value.label) for value in self.get_all(name)]
+
     def is_set(self, name: str) -> bool:
         return bool(self.read(name))
 

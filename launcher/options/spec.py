@@ -134,13 +134,12 @@ def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
 def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
     found = {option.field: given.read(name) for name, option in given.options.items() if name in PLANNED}
-    setup = given.options["setup"].kind if "setup" in given.options else None
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
         flags=given.trainer_flags,
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
-        setup=tuple(setup.read(v.text, v.label) for v in given.get_all("setup")) if setup else (),
+        setup=tuple(given.read_all("setup")),
         **found,
     )
 

@@ -80,7 +80,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
             code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
-            raise e.shorten() from e
+            raise PreflightError("no program was started", e.exit_code) from e
         raise
     except PreflightError:  # from the node that should lead
         _inspect_hosts(spec, {})
