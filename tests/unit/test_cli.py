@@ -152,6 +152,7 @@ HEAVY = "numpy rich fabric paramiko kubernetes asyncio pydantic pslaunch.run.ses
     [
         ("from pslaunch.cli import _run; _run(['local', '--dry_run'])", OTHERS),
         ("import pslaunch.run.session, pslaunch.backends.local.backend", LATER),
+        ("import pslaunch.runtime", HEAVY),
         *((f"from pslaunch.cli import main; main({words})", HEAVY)
           for words in (["--help"], ["local", "--help"], ["fabric", "--help"], [])),
     ],
@@ -253,18 +254,12 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_signal_before_any_import_of_ours_gives_the_code_of_the_page(number: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STRUCK, "version", str(int(number))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-c", STRUCK, "version", str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
-    done = subprocess.run(
-        ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.startswith(f"pslaunch {__version__}")) == (0, True), done.stderr

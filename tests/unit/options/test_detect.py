@@ -90,9 +90,7 @@ def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes)
 def test_syntax_error_is_found_by_its_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import os\ndef f(:\n")
-    with pytest.raises(
-        SpecError, match=r"train\.py is not a program of Python 3\.\d+: line 2: invalid syntax"
-    ):
+    with pytest.raises(SpecError, match=r"train\.py is not a program of Python 3\.\d+: line 2: invalid"):
         check_syntax(program)
 
 
