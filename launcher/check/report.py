@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
@@ -24,17 +23,10 @@ NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
 
-def tell(
-    seen: Sequence[Seen],
-    findings: Sequence[HostFinding],
-    out: TextIO,
-    *,
-    as_json: bool,
-    environ: Mapping[str, str] = os.environ,
-) -> None:
+def tell(seen: Sequence[Seen], findings: Sequence[HostFinding], out: TextIO, *, as_json: bool) -> None:
     """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
     table, lines = make_hosts_table(seen, findings), make_hosts_lines(seen, findings)
-    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json, environ=environ)
+    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json)
 
 
 def make_hosts_data(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Iterator[dict[str, Any]]:

@@ -161,11 +161,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def draw(seen: list[Seen]) -> str:
+def draw(seen: list[Seen], columns: int, patch: pytest.MonkeyPatch) -> str:
     """Return the report on a terminal, without its colours."""
+    for name, text in (("COLUMNS", str(columns)), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        patch.setenv(name, text)
     out = Terminal()
-    environ = {"TERM": "xterm", "NO_COLOR": "1"}
-    tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=False, environ=environ)
+    tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=False)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
 
 
@@ -173,9 +174,8 @@ def draw(seen: list[Seen]) -> str:
 def test_a_terminal_shows_fitting_columns_and_all_findings(
     columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
     busy = Seen(host="b", facts=change_facts(ports__7164="x: busy", programs__missing=list("pqrs")))
-    text = draw([GOOD, busy])
+    text = draw([GOOD, busy], columns, monkeypatch)
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert set(HOST_COLUMNS) - set(lines[0]) >= set(gone)
     assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(HOST_COLUMNS))
@@ -187,13 +187,12 @@ def test_a_terminal_shows_fitting_columns_and_all_findings(
 
 
 def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     wrong = change_facts(
         memory__available=1, proxies=["http_proxy"], interface_error="none", ports__7164="x: busy",
         programs__missing=["some_long_name", "another"], folders__workspace__error="/r: denied",
     )  # fmt: skip
     host = "somebody@node17.cluster.example.org:2222"
-    text = draw([Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")])
+    text = draw([Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], 80, monkeypatch)
     lines = [line.strip() for line in text.splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith("host "))
     assert lines[at + 2].startswith(f"{host} ") and not lines[at + 3], "one line for one host"
