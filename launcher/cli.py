@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -28,15 +30,15 @@ from .options.typer_glue import (
     PassCommand,
     PlainCommand,
     UsageError,
-    make_command,
     make_flag_option,
+    make_parameter,
+    make_typer_command,
     report_usage_errors,
 )
-from .place import ask_place
 
 if TYPE_CHECKING:
     from .options.args import Split
-    from .options.spec import JobSpec
+    from .options.spec import Elsewhere, JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
 CANT_WRITE: Final = "can't write to standard output"
@@ -44,7 +46,6 @@ CANT_WRITE: Final = "can't write to standard output"
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-OptionalText = str | None
 Json = Annotated[bool, make_flag_option("json", "Print JSON: one object a line.")]
 
 
@@ -85,10 +86,7 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from pathlib import Path
-
     from .options.detect import check_syntax
-    from .options.locate import DEFAULT_PROGRAM
     from .options.spec import list_notes
 
     def tell(text: str) -> None:
@@ -102,7 +100,7 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         tell(text)
     if command == CHECK:
         with report_usage_errors(ctx):
-            check_syntax(spec.workspace / (spec.program or DEFAULT_PROGRAM))
+            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)
@@ -145,19 +143,14 @@ def logs(
     ctx: typer.Context,
     job: JobArgument,
     process: Annotated[
-        OptionalText,
+        str | None,
         typer.Argument(
             metavar="[PROCESS]",
             help="One process, such as trainer/1 or setup/0; else all.",
             show_default=False,
         ),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Continue until the job ends. [default: off]", show_default=False
-        ),
-    ] = False,
+    follow: Annotated[bool, make_flag_option("follow", "Continue until the job ends.", "-f")] = False,
     json: Json = False,
     elsewhere: Any = None,
 ) -> None:
@@ -190,8 +183,6 @@ def fetch(
     elsewhere: Any = None,
 ) -> None:
     """Fetch a job's output and all logs from its nodes."""
-    from pathlib import Path
-
     from .run.jobs import fetch_job
 
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
@@ -228,15 +219,47 @@ def version(json: Json = False) -> None:
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
-LATER: Final = {f.__name__: f for f in (jobs, status, logs, stop, fetch)}
+LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
-def _make_later(function: Callable[..., None], words: Sequence[str], **settings: Any) -> Any:
+def _ask_place(command: Callable[..., None], faces: Sequence[Face]) -> Callable[..., None]:
+    """Add the options that choose the place to ask; the command gets it as `elsewhere`, None if not given."""
+    from .options.kinds import Text
+    from .options.options import Option
+
+    options = {name: said for face in faces for name, said in face.place.items()}
+
+    @functools.wraps(command)
+    def run(ctx: typer.Context, **values: Any) -> None:
+        given = {name: text for name in options if (text := values.pop(name)) is not None}
+        with report_usage_errors(ctx):
+            elsewhere = _find_elsewhere(given, faces)
+        command(ctx, elsewhere=elsewhere, **values)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "elsewhere"]
+    added = [make_parameter(Option(name, Text(), text, metavar)) for name, (metavar, text) in options.items()]
+    vars(run)["__signature__"] = signature.replace(parameters=[*own, *added])
+    return run
+
+
+def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere | None:
+    """Return the place to ask for jobs; None if none is given."""
+    asked = [face for face in faces if given.keys() & face.place.keys()]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        one, other = (next(name for name in face.place if name in given) for face in asked[:2])
+        raise SpecError(f"--{one} and --{other} are both given: only one place is asked")
+    return asked[0].find_place(given, Path.cwd())
+
+
+def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) -> Any:
     """Return a command with the options of all places; of other packages too if a word is none of ours."""
 
     def make(names: Sequence[str]) -> Any:
-        return make_command(ask_place(function, [*map(find_face, names)]), PlainCommand, **settings)
+        return make_typer_command(_ask_place(function, [*map(find_face, names)]), PlainCommand, help=text)
 
     command = make(OWN)
     known = {name for option in command.params for name in option.opts}
@@ -246,19 +269,15 @@ def _make_later(function: Callable[..., None], words: Sequence[str], **settings:
 
 def _find(name: str) -> Listed:
     """Return a command of ours."""
-    function = LATER.get("stop" if name == "delete" else name)
-    if function:
-        settings = {"help": DELETE_HELP} if name == "delete" else {}
-        text = settings.get("help") or function.__doc__ or ""
-        return Listed(text, lambda words: _make_later(function, words, **settings))
+    if function := LATER.get(name):
+        text = DELETE_HELP if name == "delete" else function.__doc__ or ""
+        return Listed(text, lambda words: _make_later(function, text, words))
     if name == "version":
-        return Listed(version.__doc__ or "", lambda _words: make_command(version, PlainCommand))
+        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version, PlainCommand))
     if name == "pserver":
+        settings = {"add_help_option": False, "options_metavar": "[OPTIONS]"}
         return Listed(
-            pserver.__doc__ or "",
-            lambda _words: make_command(
-                pserver, PassCommand, add_help_option=False, options_metavar="[OPTIONS]"
-            ),
+            pserver.__doc__ or "", lambda _words: make_typer_command(pserver, PassCommand, **settings)
         )
     if name == CHECK:
         text = "Check the hosts or the cluster of a job without starting it."

@@ -1,18 +1,4 @@
-"""All errors that a user can cause or act on, with exit codes; `cli.main` prints them.
-
-PslaunchError            1   base; all other failures
-├── SpecError            2   an invalid command line, configuration file or hostfile
-├── HostError           68   an unreachable or unusable host
-│   └── HostRightsError 77   a host that refuses our keys; a RightsError as well
-├── HostsError          68   several such hosts; 77 if all refused our keys
-├── ClusterError        68   a cluster's API is not reached, or does not accept the credentials
-├── ServiceError        69   a port or service is not available
-├── FileError           74   reading or writing failed, disk full
-├── NodeLostError       76   a node's connection closed or its heartbeat stopped
-├── RightsError         77   rights or keys are missing
-├── PreflightError      78   a node lacks something that the job needs; 68 or 77 as `check` gives them
-└── EndedEarlyError    130   a signal ended the launcher before there was a job; 128 plus its number
-"""
+"""All errors that a user can cause or act on, with exit codes; `cli.main` prints them."""
 
 from __future__ import annotations
 
@@ -61,15 +47,9 @@ class HostsError(PslaunchError):
         """`failed`: by node."""
         lines = "".join(f"\n  {e}" for e in failed.values())
         super().__init__(f"{len(failed)} of {asked} hosts can't be used:{lines}")
-        self.failed, self.asked = dict(failed), asked
+        self.failed = dict(failed)
         if all(isinstance(e, RightsError) for e in failed.values()):
             self.exit_code = codes.RIGHTS
-
-    def shorten(self) -> HostsError:
-        """Return the same error without details, for hosts already reported."""
-        short = HostsError(self.failed, self.asked)
-        short.args = ("no program was started",)
-        return short
 
 
 class ClusterError(PslaunchError):

@@ -14,7 +14,6 @@ from .errors import PreflightError
 from .node import job
 from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
 from .options.detect import choose_server
-from .options.locate import DEFAULT_PROGRAM
 from .options.spec import JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
@@ -23,7 +22,7 @@ BUNDLED_PSERVER = ("-P", "-m", "pslaunch.runtime.pserver")
 
 def make_plan(spec: JobSpec, job_id: str) -> Plan:
     """Return the plan of a job; with `--server auto` it reads the program's syntax tree."""
-    server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
+    server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
     argv, site = spec.command, spec.site
     roles = [Role(TRAINER, _choose_count(spec.worker_num, site.trainers), argv)]
     if server != "none":
@@ -85,7 +84,7 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def render(data: dict[str, Any]) -> str:
+def render_plan(data: dict[str, Any]) -> str:
     """Render a dry run as text: a block for each node and process, commands in shell syntax."""
     lines = [f"job {data['job']} ({data['backend']}); pservers: {data['server']}, {data['why']}"]
     for node in data["nodes"]:

@@ -85,7 +85,7 @@ class Face:
 
     def check(self, line: CommandLine, spec: JobSpec) -> int:
         """Report everything that would prevent the job from running; return the exit code."""
-        from ..check.check import begin_trace, check_hosts
+        from ..check.check_hosts import begin_trace, check_hosts
 
         trace = begin_trace(spec.trace, CHECK) if spec.trace else None
         backend = self.make_backend(spec.site.reach)

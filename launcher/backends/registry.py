@@ -88,9 +88,9 @@ def find_owners(option: str) -> list[str]:
 
 def gather_given(name: str, split: Split, cwd: Path) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
-    from ..options import sources
     from ..options.options import Tables
+    from ..options.sources import read_sources
 
     faces = [find_face(each) for each in dict.fromkeys((*OWN, name))]
     readers = {face.file: face.read_file for face in faces if face.file}
-    return sources.gather(name, split, cwd, Tables(get_options, OWN, find_added, readers))
+    return read_sources(name, split, cwd, Tables(get_options, OWN, find_added, readers))

@@ -117,7 +117,7 @@ RIGHTS_KINDS: Final = frozenset({"key"})
 OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | RIGHTS_KINDS
 
 
-class Finding(NamedTuple):
+class HostFinding(NamedTuple):
     """One finding about a host, with the system's own message."""
 
     node: int
@@ -158,16 +158,16 @@ class Wanted(NamedTuple):
     version: str = ""  # of pslaunch here, if the nodes need it
 
 
-def judge_hosts(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
+def judge_hosts(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[HostFinding]:
     """Return all findings in the order of hosts; `sent_bytes`: size of the package for each."""
     found = []
     for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
-        found += [Finding(i, kind, text) for kind, text in _judge_host(one, wanted, size)]
+        found += [HostFinding(i, kind, text) for kind, text in _judge_host(one, wanted, size)]
     found += _find_differences(seen)
     return sorted(found, key=lambda f: f.node)
 
 
-def choose_check_code(findings: Sequence[Finding]) -> int:
+def choose_check_code(findings: Sequence[HostFinding]) -> int:
     """Return the exit code; 0 without problems."""
     kinds = {f.kind for f in findings if f.level == "problem"}
     if not kinds:
@@ -273,11 +273,11 @@ _SAME: Final = (
 )
 
 
-def _find_differences(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _find_differences(seen: Sequence[Seen]) -> Iterator[HostFinding]:
     """Return the differences to the first host that has the fact."""
     for kind, tell in _SAME:
         told = [(i, value) for i, one in enumerate(seen) if one.facts and (value := tell(one.facts))]
         for i, value in told:
             first, usual = told[0]
             if value != usual:
-                yield Finding(i, kind, f"{value} there, {usual} on {seen[first].host}")
+                yield HostFinding(i, kind, f"{value} there, {usual} on {seen[first].host}")

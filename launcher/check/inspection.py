@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..backends.lines import Line
-from ..errors import STOP_SIGNALS
+from ..errors import STOP_SIGNALS, EndedEarlyError
 from ..node.job import Node
 from ..node.line import reach
 from ..node.line.trace import Trace
@@ -28,10 +28,6 @@ STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 TOP_PORT: Final = 65535
 
 T = TypeVar("T")
-
-
-class StoppedError(Exception):
-    """End by a signal; the argument is its number."""
 
 
 class ReachedHost:
@@ -122,7 +118,7 @@ class Inspection:
         self._stopped_by = number
 
     def run_aside(self, work: Callable[[], list[T]]) -> list[T]:
-        """Return the result of `work`, run in a thread, which signals interrupt. Raises StoppedError."""
+        """Return the result of `work`, run in a thread, which signals interrupt. Raises EndedEarlyError."""
         found: list[list[T]] = []
         failed: list[Exception] = []
         self._loop.do_aside(work, found.append, failed.append)
@@ -212,7 +208,7 @@ class Inspection:
     def _run(self, until: Callable[[], bool]) -> None:
         def is_over() -> bool:
             if self._stopped_by:
-                raise StoppedError(self._stopped_by)
+                raise EndedEarlyError(self._stopped_by, STOP_SIGNALS[self._stopped_by])
             return until()
 
         self._loop.run(is_over)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from rich.filesize import decimal as show_bytes
@@ -12,33 +11,26 @@ from rich.filesize import decimal as show_bytes
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
 from ..views.table import LEVEL_WORDS, Level, Table, show
-from .findings import FINDING_KINDS, OF_REACHING, Finding, Seen
+from .findings import FINDING_KINDS, OF_REACHING, HostFinding, Seen
 
 HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
     *("ports", "imports", "memory", "clock", "network", "starter"),
 )
 HOST_COLUMNS_DROPPED: Final = (
-    *("starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network"),
-)
+    "starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network",
+)  # fmt: skip
 NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
 
-def tell(
-    seen: Sequence[Seen],
-    findings: Sequence[Finding],
-    out: TextIO,
-    *,
-    as_json: bool,
-    environ: Mapping[str, str] = os.environ,
-) -> None:
+def tell(seen: Sequence[Seen], findings: Sequence[HostFinding], out: TextIO, *, as_json: bool) -> None:
     """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
     table, lines = make_hosts_table(seen, findings), make_hosts_lines(seen, findings)
-    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json, environ=environ)
+    show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json)
 
 
-def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+def make_hosts_data(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Iterator[dict[str, Any]]:
     """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
@@ -56,17 +48,17 @@ def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterat
         }
 
 
-def make_advice(finding: Finding, host: str) -> str:
+def make_advice(finding: HostFinding, host: str) -> str:
     """Return the advice with commands for this host, ready to paste."""
     (named,) = parse_hosts([host], host)
     return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
 
 
-def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[str]:
+def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> list[str]:
     """Return a line for each finding with its hosts and advice, problems first; then a count."""
     lines = []
     for level in ("problem", "warning"):
-        same: dict[Finding, list[str]] = {}
+        same: dict[HostFinding, list[str]] = {}
         for f in findings:
             if f.level == level:
                 same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
@@ -82,20 +74,18 @@ def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[Finding]) -> list[
     return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
 
 
-def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
+def make_hosts_table(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     started = any(one.facts and one.facts["starter"] for one in seen)
     columns = HOST_COLUMNS if started else [name for name in HOST_COLUMNS if name != "starter"]
     for i, one in enumerate(seen):
-        worst: dict[str, Level] = {}
-        for f in findings:
-            if f.node == i and worst.get(FINDING_KINDS[f.kind].column) != "problem":
-                worst[FINDING_KINDS[f.kind].column] = f.level
-        unreached = {f.kind for f in findings if f.node == i} & OF_REACHING
-        cells = {"host": one.host, **_show_reached(unreached), **(_make_cells(one, others=others))}
-        if "no Python" in {f.kind for f in findings if f.node == i}:
-            cells |= {"python": "none"}
+        mine = sorted((f for f in findings if f.node == i), key=lambda f: f.level == "problem")
+        worst: dict[str, Level] = {FINDING_KINDS[f.kind].column: f.level for f in mine}
+        kinds = {f.kind for f in mine}
+        cells = {"host": one.host, **_show_reached(kinds & OF_REACHING), **_make_cells(one, others=others)}
+        if "no Python" in kinds:
+            cells["python"] = "none"
         rows.append([(cells.get(name, UNKNOWN_CELL), worst.get(name, "ok")) for name in columns])
     return Table(columns, [name for name in HOST_COLUMNS_DROPPED if name in columns], rows)
 

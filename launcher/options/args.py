@@ -18,6 +18,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 from ..errors import SpecError
 from .kinds import parse_argument
 
+DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
 
@@ -44,6 +45,10 @@ class Split(NamedTuple):
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
     written: Mapping[str, str] = {}  # other spellings of options that were used, by the option's name
 
+    @property
+    def chosen_program(self) -> str:
+        return DEFAULT_PROGRAM if self.program is None else self.program
+
 
 def split_command_line(
     words: Sequence[str],
@@ -62,8 +67,7 @@ def split_command_line(
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    ours = {name.replace("-", "_"): (name, values) for name, values in options.items()}
-    return _Splitter(words, ours, repeatable, find_others, aliases, refused).split()
+    return _Splitter(words, options, repeatable, find_others, aliases, refused).split()
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -77,7 +81,7 @@ class _Splitter:
     """One walk over the words; its later fields collect the results."""
 
     words: Sequence[str]
-    options: Mapping[str, tuple[str, int]]  # with underscores: the name as declared, and its values
+    options: Mapping[str, int]
     repeatable: Set[str]
     find_others: Callable[[str], Sequence[str]]
     aliases: Mapping[str, str]
@@ -136,31 +140,29 @@ class _Splitter:
         """Return an option as it was written last."""
         return self.written.get(name, f"--{name}")
 
-    def _take_ours(self, key: str, value: str | None) -> None:
-        name, values = self.options[key]
-        self._refuse_repeated(key, name)
-        if values:
+    def _take_ours(self, name: str, value: str | None) -> None:
+        self._refuse_repeated(name)
+        if values := self.options[name]:
             value = self._take_values(name, values, [] if value is None else [value])
         elif value is not None:
             value = None if parse_argument(parse_bool, value, self._show(name)) else "False"
         self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
 
-    def _take_flag(self, key: str, value: str | None) -> None:
-        self._refuse_repeated(key, key)
-        if value is None and INIT_ARGS[key].parse is parse_bool:
-            value = "True"
-        elif value is None:
-            value = self._take_value(key)
-        parse_argument(INIT_ARGS[key].parse, value, f"--{key}")
-        self.flags[key] = value
+    def _take_flag(self, name: str, value: str | None) -> None:
+        self._refuse_repeated(name)
+        parse = INIT_ARGS[name].parse
+        if value is None:
+            value = "True" if parse is parse_bool else self._take_value(name)
+        parse_argument(parse, value, f"--{name}")
+        self.flags[name] = value
 
-    def _refuse_repeated(self, key: str, name: str) -> None:
-        if key in self.seen and key not in self.repeatable:
+    def _refuse_repeated(self, name: str) -> None:
+        if name in self.seen and name not in self.repeatable:
             shown = self._show(name)
             spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
             others = ", ".join(one for one in spellings if one != shown)
             raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
-        self.seen.add(key)
+        self.seen.add(name)
 
     def _take_values(self, name: str, count: int, found: list[str]) -> str:
         while len(found) < count:
@@ -187,7 +189,7 @@ class _Splitter:
         ours = ELSEWHERE.get(key.replace("-", "_"), "")
         if ours in self.options:
             raise SpecError(
-                f"{shown} belongs to other launchers; use --{self.options[ours][0]}. "
+                f"{shown} belongs to other launchers; use --{ours}. "
                 f"To pass {shown} to the program, put it after the program's name"
             )
 
@@ -197,16 +199,15 @@ class _Splitter:
         short, rest = written[:2], written[2:]
         if short in self.aliases and rest.isdigit():
             raise SpecError(f"{written}: write {short} {rest}")
-        near = find_nearest(written, [*self.aliases, *(f"--{name}" for name, _ in self.options.values())])
+        near = find_nearest(written, [*self.aliases, *(f"--{name}" for name in self.options)])
         if near:
             raise SpecError(f"unknown option {written}; did you mean {near}?")
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = None if key in NEVER_NEAR else find_nearest(key, [*self.options, *TRAINER_FLAGS])
         if near:
-            known, valued = self.options.get(near, (near, True))
-            known += "=false" if not valued and key == f"no_{near}" else ""
+            off = "=false" if self.options.get(near) == 0 and key == f"no_{near}" else ""
             raise SpecError(
-                f"unknown option --{name}; did you mean --{known}? "
+                f"unknown option --{name}; did you mean --{near}{off}? "
                 f"To pass --{name} to the program, put it after the program's name"
             )

@@ -1,4 +1,4 @@
-"""Choice of a job's pservers: the bundled program or the user's. Reads files, runs nothing.
+"""What a program's text says: its pservers, its syntax, its imports. Reads files, runs nothing.
 
 A program that reads its role (`is_server`, `run_server`, `TRAINING_ROLE`) is started in both roles, as
 with Fleet: "script". All others are trainers only, as in v2: "bundled".
@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from ..errors import SpecError
 
@@ -22,6 +22,8 @@ ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
+UNREADABLE: Final = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+GUARDS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
 def choose_server(
@@ -43,11 +45,11 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     if program.suffix != ".py":
         return "bundled", f"{program.name} is not a Python program, so it was not read; --server changes this"
     try:
-        tree = parse(program)
+        tree = _parse(program)
     except UNREADABLE as e:
         return "bundled", f"{program.name} can't be read ({_describe(e)}); --server changes this"
     unread: list[str] = []
-    for path, module in walk(program, tree, workspace, unread):
+    for path, module in _walk(program, tree, workspace, unread):
         asked = _find_role_word(module)
         if asked:
             name, line = asked
@@ -59,10 +61,7 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     )
 
 
-UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
-
-
-def parse(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)
     if len(source) > MAX_BYTES:
@@ -77,7 +76,7 @@ def check_syntax(program: Path) -> None:
     if program.suffix != ".py":
         return
     try:
-        parse(program)
+        _parse(program)
     except SyntaxError as e:
         version = ".".join(map(str, sys.version_info[:2]))
         raise SpecError(f"{program.name} is not a program of Python {version}: {_describe(e)}") from None
@@ -109,7 +108,7 @@ def _find_role_word(tree: ast.Module) -> tuple[str, int] | None:
     return None
 
 
-def walk(
+def _walk(
     program: Path, tree: ast.Module, workspace: Path, unread: list[str]
 ) -> Iterator[tuple[Path, ast.Module]]:
     """Yield the program, then the workspace's modules that it imports, breadth first."""
@@ -123,7 +122,7 @@ def walk(
                 continue
             seen.add(found)
             try:
-                queue.append((found, parse(found)))
+                queue.append((found, _parse(found)))
             except UNREADABLE as e:
                 unread.append(f"{_shorten(found, workspace)} ({_describe(e)})")
 
@@ -134,13 +133,7 @@ def _find_imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[
             for alias in node.names:
                 yield from _find_files(roots, alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
-            bases = (
-                roots
-                if node.level == 0
-                else [path.parents[node.level - 1]]
-                if node.level <= len(path.parents)
-                else []
-            )
+            bases = [*path.parents][node.level - 1 : node.level] if node.level else roots
             parts = node.module.split(".") if node.module else []
             for alias in node.names:
                 yield from _find_files(bases, [*parts, alias.name])
@@ -154,3 +147,65 @@ def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
             for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
                 if candidate.is_file():
                     yield candidate
+
+
+# --- Imports. ---
+
+
+class Imported(NamedTuple):
+    """Modules by name with the place of the first import, as "train.py:3"."""
+
+    needed: dict[str, str]  # at the start
+    later: dict[str, str]  # in a function, perhaps never called
+
+
+def find_imports(program: Path, workspace: Path) -> Imported:
+    """Return the third-party modules of `program` and of the modules of `workspace` that it imports.
+
+    Packages by their first name; imports guarded by `except ImportError` are left out. An unreadable
+    program, or one not in Python, gives nothing.
+    """
+    found = Imported({}, {})
+    if program.suffix != ".py":
+        return found
+    try:
+        tree = _parse(program)
+    except UNREADABLE:
+        return found
+    for path, module in _walk(program, tree, workspace, []):
+        for name, line, now in _walk_imports(module.body, now=True):
+            if name not in sys.stdlib_module_names and not _is_here(name, program.parent, workspace):
+                place = f"{_shorten(path, workspace)}:{line}"
+                (found.needed if now else found.later).setdefault(name, place)
+    for name in found.needed:
+        found.later.pop(name, None)
+    return found
+
+
+def _is_here(name: str, *folders: Path) -> bool:
+    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for folder in folders)
+
+
+def _walk_imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
+    """Yield first name, line, and True if the module's own import runs it."""
+    for node in body:
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name.partition(".")[0], node.lineno, now) for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0], node.lineno, now
+            case ast.Try(handlers=handlers) if any(map(_is_guard, handlers)):
+                yield from _walk_imports(node.finalbody, now=now)
+            case ast.If(test=test) if ast.unparse(test).endswith("TYPE_CHECKING"):
+                yield from _walk_imports(node.orelse, now=now)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from _walk_imports(ast.iter_child_nodes(node), now=False)
+            case _:
+                yield from _walk_imports(ast.iter_child_nodes(node), now=now)
+
+
+def _is_guard(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(t, ast.Name) and t.id in GUARDS for t in types)

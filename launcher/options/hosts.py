@@ -1,7 +1,4 @@
-"""Parsing of host lists: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure.
-
-Rejected words raise SpecError with their place.
-"""
+"""Parsing of host lists: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pslaunch.runtime.shared.env import EnvError, parse_bool
 
@@ -52,28 +52,15 @@ def to_plain_text(value: object) -> str | None:
         return None
 
 
-# --- Kinds of options; `label`: as in Value. ---
+def parse_argument(parse: Callable[[str, str], T], text: str, label: str) -> T:
+    """Return the value that `parse`, of an argument of init(), reads. Raises SpecError."""
+    try:
+        return parse(text, label)
+    except EnvError as e:
+        raise SpecError(str(e)) from e
 
 
-class OptionKind(Protocol):
-    """Conversion and check of an option's values, from text or from a typed file."""
-
-    @property
-    def meant(self) -> str:
-        """Return the expected value in words."""
-        ...
-
-    def read(self, text: str, label: str) -> Any:
-        """Return the value, checked. Raises SpecError."""
-        ...
-
-    def check(self, value: Any, label: str) -> None:
-        """Raise SpecError if the value is not allowed."""
-        ...
-
-    def to_text(self, value: object) -> str | None:
-        """Return the text of a file's value; None if its type is wrong."""
-        ...
+# --- Kinds of options: each reads and checks text, and makes text of a typed file's values. ---
 
 
 class Number(NamedTuple):
@@ -84,19 +71,20 @@ class Number(NamedTuple):
 
     @property
     def meant(self) -> str:
+        """Return the expected value in words."""
         return "a whole number"
 
     def read(self, text: str, label: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise SpecError(f"{label}={text!r}: expected a whole number from {self.low} to {self.high}")
-        self.check(int(text), label)
-        return int(text)
-
-    def check(self, value: int, label: str) -> None:
-        if not self.low <= value <= self.high:
-            raise SpecError(f"{label}={value}: expected a whole number from {self.low} to {self.high}")
+        """Return the value, checked. label: as in Value. Raises SpecError."""
+        shown = repr(text)
+        if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            if self.low <= int(text) <= self.high:
+                return int(text)
+            shown = str(int(text))
+        raise SpecError(f"{label}={shown}: expected a whole number from {self.low} to {self.high}")
 
     def to_text(self, value: object) -> str | None:
+        """Return the text of a file's value; None if its type is wrong."""
         if not isinstance(value, int) or isinstance(value, bool):
             return None
         return str(value) if abs(value) < 10**18 else None
@@ -116,12 +104,9 @@ class Seconds(NamedTuple):
             value_s = float(text)
         except ValueError:
             raise SpecError(f"{label}={text!r}: expected a number of seconds") from None
-        self.check(value_s, label)
+        if not self.low_s <= value_s < float("inf"):
+            raise SpecError(f"{label}={value_s:g}: expected at least {self.low_s:g} seconds")
         return value_s
-
-    def check(self, value: float, label: str) -> None:
-        if not self.low_s <= value < float("inf"):
-            raise SpecError(f"{label}={value:g}: expected at least {self.low_s:g} seconds")
 
     def to_text(self, value: object) -> str | None:
         return to_plain_text(value) if not isinstance(value, (bool, str)) else None
@@ -137,23 +122,13 @@ class Choice(NamedTuple):
         return f"one of {', '.join(self.words)}"
 
     def read(self, text: str, label: str) -> str:
-        self.check(text.replace("-", "_"), label)
-        return text.replace("-", "_")
-
-    def check(self, value: str, label: str) -> None:
-        if value not in self.words:
-            raise SpecError(f"{label}={value!r}: expected {self.meant}")
+        word = text.replace("-", "_")
+        if word not in self.words:
+            raise SpecError(f"{label}={word!r}: expected {self.meant}")
+        return word
 
     def to_text(self, value: object) -> str | None:
         return value if isinstance(value, str) else None
-
-
-def parse_argument(parse: Callable[[str, str], T], text: str, label: str) -> T:
-    """Return the value that `parse`, of an argument of init(), reads. Raises SpecError."""
-    try:
-        return parse(text, label)
-    except EnvError as e:
-        raise SpecError(str(e)) from e
 
 
 class Truth:
@@ -164,30 +139,12 @@ class Truth:
     def read(self, text: str, label: str) -> bool:
         return parse_argument(parse_bool, text, label)
 
-    def check(self, value: bool, label: str) -> None:
-        pass
-
     def to_text(self, value: object) -> str | None:
         return to_plain_text(value) if not isinstance(value, float) else None
 
 
-class Flag:
-    """An option without a value, true if given."""
-
-    meant = "true or false"
-
-    def read(self, text: str, label: str) -> bool:
-        return text == "True"
-
-    def check(self, value: bool, label: str) -> None:
-        pass
-
-    def to_text(self, value: object) -> str | None:
-        text = to_plain_text(value)
-        try:
-            return None if text is None else str(parse_bool(text, ""))
-        except EnvError:
-            return None
+class Flag(Truth):
+    """An option without a value on a command line, true if given."""
 
 
 class Text(NamedTuple):
@@ -204,17 +161,17 @@ class Text(NamedTuple):
         return f"{one}, or a list of {many}" if self.repeatable else one
 
     def read(self, text: str, label: str) -> str:
-        self.check(text, label)
+        if not text or "\0" in text:
+            raise SpecError(f"{label}={text!r} is {'empty' if not text else 'no text'}")
+        if len(text.split(" ", self.values - 1)) < self.values:
+            raise SpecError(f"{label}={text!r}: expected {self.values} values")
         return text
-
-    def check(self, value: str, label: str) -> None:
-        if not value or "\0" in value:
-            raise SpecError(f"{label}={value!r} is {'empty' if not value else 'no text'}")
-        if len(value.split(" ", self.values - 1)) < self.values:
-            raise SpecError(f"{label}={value!r}: expected {self.values} values")
 
     def to_text(self, value: object) -> str | None:
         if self.values > 1 and isinstance(value, list):
             whole = len(value) == self.values and all(isinstance(part, str) for part in value)
             return " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None
         return value if isinstance(value, str) else None
+
+
+OptionKind = Number | Seconds | Choice | Truth | Text

@@ -12,7 +12,6 @@ from .args import Split, find_nearest
 from .kinds import Value
 from .sources import Given
 
-DEFAULT_PROGRAM: Final = "train.py"
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
@@ -26,7 +25,7 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         )
     folder = workspace or package
     if not folder:
-        path = _make_absolute(split.program if split.program is not None else DEFAULT_PROGRAM, cwd)
+        path = _make_absolute(split.chosen_program, cwd)
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
@@ -49,7 +48,7 @@ def _find_own_folder(program: Path) -> Path:
 
 def find_program(workspace: Path, split: Split, cwd: Path) -> str:
     """Return the program, relative to the workspace if inside. Raises SpecError."""
-    path = workspace / (split.program if split.program is not None else DEFAULT_PROGRAM)
+    path = workspace / split.chosen_program
     if split.program is not None and not _exists(path) and _exists(cwd / split.program):
         path = cwd / split.program
     _check_program(path, split, f" in the workspace {workspace}")
@@ -87,7 +86,7 @@ def find_folder(value: Value, cwd: Path) -> Path:
 
 
 def _check_program(path: Path, split: Split, place: str) -> None:
-    shown = repr(split.program if split.program is not None else DEFAULT_PROGRAM)
+    shown = repr(split.chosen_program)
     if split.program == "" or not _exists(path):
         near = _find_near(path, split)
         raise SpecError(f"no program {shown}{place}{near}{_make_forward_hint(split)}")
@@ -101,7 +100,7 @@ def _check_program(path: Path, split: Split, place: str) -> None:
 
 def _find_near(path: Path, split: Split) -> str:
     """Return a hint at the file beside a missing program with nearly its name, "" if there is none."""
-    named, beside = Path(DEFAULT_PROGRAM if split.program is None else split.program), list[str]()
+    named, beside = Path(split.chosen_program), list[str]()
     with contextlib.suppress(OSError, ValueError):
         beside = [item.name for item in path.parent.iterdir() if item.is_file()]
     near = find_nearest(named.name, beside)

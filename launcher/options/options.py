@@ -64,12 +64,10 @@ class Option(NamedTuple):
 
     @property
     def valued(self) -> bool:
-        """Return True if it takes a value on a command line."""
         return self.values > 0
 
     @property
     def repeatable(self) -> bool:
-        """Return True if a command line may repeat it."""
         return isinstance(self.kind, Text) and self.kind.repeatable
 
     @property
@@ -92,10 +90,6 @@ class Tables(NamedTuple):
     list_added: Callable[[], Iterable[str]]  # names of further backends; slow
     # By the option that names a file: its reader, of path, name, and a function for lines to the user.
     readers: Mapping[str, Callable[[Path, str, Callable[[str], None]], SourceValues]]
-
-
-SERVERS: Final = ("auto", "bundled", "script")
-HEADS: Final = ("launcher", "node")
 
 
 def make_flag(name: str, text: str, aliases: tuple[str, ...] = (), needs: tuple[Need, ...] = ()) -> Option:
@@ -141,7 +135,7 @@ ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=Tru
 # Of every job.
 COMMON: Final[Sequence[Option]] = (
     ENV,
-    Option(name="server", metavar="HOW", kind=Choice(SERVERS), default="auto",
+    Option(name="server", metavar="HOW", kind=Choice(("auto", "bundled", "script")), default="auto",
         help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
         "program in both roles, auto chooses by the program's text.", needs=SERVED),
     Option(name="job_name", metavar="NAME", kind=Text(), says="the workspace's name",
@@ -212,7 +206,7 @@ ON_HOSTS: Final[Sequence[Option]] = (
         help="Local folder for the logs of all hosts, fetched at the end.", needs=ATTACHED),
     Option(name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
         help="Folder of the logs; output/ is beside it."),
-    Option(name="head", metavar="WHERE", kind=Choice(HEADS), default="launcher",
+    Option(name="head", metavar="WHERE", kind=Choice(("launcher", "node")), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip
 

@@ -1,7 +1,4 @@
-"""Parts of jobs on other machines, for each backend that has them: package, paths there, preparation.
-
-Rejected values raise SpecError with option, place and value. No host is contacted.
-"""
+"""Parts of jobs on other machines, for all backends: package, paths there, preparation. Contacts no host."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from ..node.dispatch.manifest import KEPT
 from ..node.job import Package
 from .args import Split
 from .kinds import Value
-from .locate import DEFAULT_PROGRAM, check_folder_to_make, find_folder
+from .locate import check_folder_to_make, find_folder
 from .sources import Given
 from .spec import JobSpec, choose_job_name
 
@@ -78,7 +75,7 @@ def read_package(
 
 def _find_program(workspace: Path, split: Split) -> str:
     """Return the program, relative to a workspace on the hosts."""
-    named = split.program if split.program is not None else DEFAULT_PROGRAM
+    named = split.chosen_program
     path = posixpath.normpath(workspace / named)
     if not named or "\0" in named or not Path(path).is_relative_to(workspace) or path == str(workspace):
         raise SpecError(f"the program {named!r} is not in the workspace {workspace} of the hosts")

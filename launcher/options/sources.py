@@ -44,6 +44,10 @@ class Given:
         option, value = self.options[name], self.get(name)
         return option.default if value is None else option.kind.read(value.text, value.label)
 
+    def read_all(self, name: str) -> list[Any]:
+        """Return the values of a repeatable option, checked; none if this backend has no such option."""
+        return [self.options[name].kind.read(value.text, value.label) for value in self.get_all(name)]
+
     def is_set(self, name: str) -> bool:
         return bool(self.read(name))
 
@@ -56,7 +60,7 @@ class Given:
         ]  # fmt: skip
 
 
-def gather(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
+def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
     layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
@@ -70,13 +74,13 @@ def gather(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
         flags = {**more, **flags}
         files.append(SETTINGS)
     for option in [option for option in known.values() if option.name in tables.readers]:
-        named, unnamed = merge(layers).get(option.name), str(option.default or "")
+        named, unnamed = merge_layers(layers).get(option.name), str(option.default or "")
         if named or (unnamed and (cwd / unnamed).exists()):
             name = named[0].text if named else unnamed
             found = tables.readers[option.name](cwd / name, name, left_out.append)
             layers.append({k: v for k, v in found.items() if k in known})
             files.append(name)
-    return Given(known, _drop_overruled(merge(layers), flags), flags, tuple(files), tuple(left_out))
+    return Given(known, _drop_overruled(merge_layers(layers), flags), flags, tuple(files), tuple(left_out))
 
 
 def _read_line(split: Split) -> SourceValues:
@@ -89,7 +93,7 @@ def _read_line(split: Split) -> SourceValues:
     return layer
 
 
-def merge(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
+def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:

@@ -1,7 +1,4 @@
-"""JobSpec, its checks, and its construction from options.
-
-Rejected values raise SpecError with option, place and value. Nothing is started.
-"""
+"""JobSpec, its checks, and its construction from options. Starts nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -17,12 +14,11 @@ from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
 from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
-from .args import Split
-from .detect import ServerMode, choose_server
-from .imports import find_imports
+from .args import DEFAULT_PROGRAM, Split
+from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
-from .locate import DEFAULT_PROGRAM, MAX_NAME_BYTES, choose_name
-from .options import DEFAULT, Option
+from .locate import MAX_NAME_BYTES, choose_name
+from .options import DEFAULT
 from .sources import Given
 
 # Options with their value in the plan, apart from those that are read in a way of their own.
@@ -56,7 +52,7 @@ class Elsewhere(NamedTuple):
 
 
 class JobSpec(NamedTuple):
-    """One job as the user wants it, checked by `check_values`. A count of None is the backend's default.
+    """One job as the user wants it, checked by `check_spec`. A count of None is the backend's default.
 
     Paths here are absolute; paths on other machines may begin with ~.
     """
@@ -64,7 +60,7 @@ class JobSpec(NamedTuple):
     draft: Plan  # as far as the user decides; make_plan adds the rest
     workspace: Path  # the folder to send; else the folder on the nodes
     site: Site
-    program: str | None = None  # a path inside the workspace, or absolute; None: DEFAULT_PROGRAM
+    program: str = DEFAULT_PROGRAM  # a path inside the workspace, or absolute
     program_args: tuple[str, ...] = ()
     server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
@@ -83,37 +79,10 @@ class JobSpec(NamedTuple):
     @property
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH."""
-        program = self.program or DEFAULT_PROGRAM
-        if program.endswith(".py"):
-            return (self.python or PYTHON, program, *self.program_args)
-        runnable = program if "/" in program else f"./{program}"
+        if self.program.endswith(".py"):
+            return (self.python or PYTHON, self.program, *self.program_args)
+        runnable = self.program if "/" in self.program else f"./{self.program}"
         return (runnable, *self.program_args)
-
-
-def check_values(spec: JobSpec, options: Iterable[Option], port_label: str = "--port") -> None:
-    """Raise SpecError if a value is not allowed. options: of its backend. port_label: in messages."""
-    draft = spec.draft
-    _check_name(draft.name, "--job_name")
-    values = {**draft._asdict(), **draft.limits._asdict(), **spec._asdict()}
-    for option in options:
-        value = values.get(option.field)
-        if value is not None and not isinstance(value, (Path, Mapping, tuple)):
-            option.kind.check(value, f"--{option.name}")
-    for name in ("workspace", "log_dir"):
-        path = getattr(spec, name)
-        if path is not None and not path.is_absolute() and not (spec.site.remote and str(path)[:1] == "~"):
-            raise SpecError(f"{name}={path} is not absolute")
-    _check_flags(draft.flags, draft.added_env)
-    for name in draft.added_env:
-        check_env_name(name, "--env")
-    _check_ports(spec, port_label)
-
-
-def _check_name(name: str, label: str) -> None:
-    if not name or name in (".", "..") or "/" in name or not name.isprintable():
-        raise SpecError(f"{label}={name!r} is not a valid folder name; give --job_name=NAME")
-    if len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise SpecError(f"{label}={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
 
 
 def check_env_name(name: str, label: str) -> None:
@@ -128,12 +97,8 @@ def check_env_name(name: str, label: str) -> None:
 
 def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
     for name in flags:
-        if name not in contract.TRAINER_FLAGS:
-            raise SpecError(f"--{name} is not a flag of the trainer")
-        if contract.get_init_var(name) in env:
-            raise SpecError(
-                f"--{name} and --env {contract.get_init_var(name)} have the same meaning; give one of them"
-            )
+        if (variable := contract.get_init_var(name)) in env:
+            raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
 
 
 def _check_ports(spec: JobSpec, label: str) -> None:
@@ -155,34 +120,26 @@ def _check_ports(spec: JobSpec, label: str) -> None:
 
 def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
     """Return notes about effects of command line and files that are easy to miss."""
-    program = spec.program or DEFAULT_PROGRAM
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
-    said += [f"{', '.join(split.forwarded)} goes to {program}"] if split.forwarded else []
-    return [*said, *given.left_out, *_list_unfetched(spec, given)]
-
-
-def _list_unfetched(spec: JobSpec, given: Given) -> list[str]:
-    """Return notes about fetch options without effect, since no launcher waits for the end."""
-    if not spec.detach:
-        return []
-    values = [value for name in ("fetch_output", "fetch_logs") for value in given.get_all(name)]
-    return [
+    said += [f"{', '.join(split.forwarded)} goes to {spec.program}"] if split.forwarded else []
+    unfetched = [v for name in ("fetch_output", "fetch_logs") for v in given.get_all(name) if spec.detach]
+    said_later = [
         f"{value.label}={value.text} has no effect with --detach; after the job's end, "
         f"pslaunch fetch JOB {value.text} brings its output and logs"
-        for value in values
+        for value in unfetched
     ]
+    return [*said, *given.left_out, *said_later]
 
 
 def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
     found = {option.field: given.read(name) for name, option in given.options.items() if name in PLANNED}
-    setup = given.options["setup"].kind if "setup" in given.options else None
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
         flags=given.trainer_flags,
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
-        setup=tuple(setup.read(v.text, v.label) for v in given.get_all("setup")) if setup else (),
+        setup=tuple(given.read_all("setup")),
         **found,
     )
 
@@ -205,8 +162,12 @@ def choose_job_name(given: Given, workspace: Path) -> str:
     value = given.get("job_name")
     if value is None:
         return choose_name(workspace)
-    _check_name(value.text, value.label)
-    return value.text
+    name = value.text
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise SpecError(f"{value.shown} is not a valid folder name; give --job_name=NAME")
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise SpecError(f"{value.label}={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
@@ -229,10 +190,11 @@ def _choose_head(given: Given) -> Literal["launcher", "node"]:
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raise SpecError if a value is not allowed, or an option of the command line has no effect."""
     port = given.get("port")
-    check_values(spec, given.options.values(), port.label if port else "--port")
+    _check_flags(spec.draft.flags, spec.draft.added_env)
+    _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
-    kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program or DEFAULT_PROGRAM)
-    if not (spec.program or DEFAULT_PROGRAM).endswith(".py") and not (spec.site.remote and kind == "bundled"):
+    kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
+    if not spec.program.endswith(".py") and not (spec.site.remote and kind == "bundled"):
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
@@ -246,20 +208,15 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         )
         if kind == "bundled":
             raise SpecError(f"{only}, and pservers are bundled: {why}. Another runtime: --server script")
-        if spec.server != "script" and (place := _find_runtime_import(spec)):
+        place = find_imports(spec.workspace / spec.program, spec.workspace).needed.get("pslaunch")
+        if place and spec.server != "script":
             raise SpecError(f"{only}, and {place} imports it")
-
-
-def _find_runtime_import(spec: JobSpec) -> str:
-    """Return the place of the program's certain import of our runtime, `train.py:3`, or ""."""
-    program = spec.workspace / (spec.program or DEFAULT_PROGRAM)
-    return find_imports(program, spec.workspace).needed.get("pslaunch", "")
 
 
 def refuse_unmet(given: Given) -> None:
     """Raise SpecError if an option of the command line has no effect beside others."""
-    for name in given.options:
-        for need in given.list_unmet(name) if name in given else ():
+    for name in filter(given.__contains__, given.options):
+        for need in given.list_unmet(name):
             refuse_without_effect(given, name, need.words)
 
 
@@ -267,7 +224,7 @@ def refuse_without_effect(given: Given, name: str, why: str) -> None:
     """Raise SpecError if the option is on the command line: in a file it may be for other jobs."""
     for value in given.get_all(name):
         kind = given.options[name].kind
-        flag, is_off = isinstance(kind, Flag), isinstance(kind, Flag | Truth) and not given.is_set(name)
+        flag, is_off = isinstance(kind, Flag), isinstance(kind, Truth) and not given.is_set(name)
         if value.on_line and not is_off:
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 

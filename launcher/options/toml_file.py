@@ -1,7 +1,4 @@
-"""pslaunch.toml: options in a file, for all commands or in a section for one backend.
-
-Rejected keys and values raise SpecError with file, section, key, and the nearest name.
-"""
+"""pslaunch.toml: options in a file, for all commands or in a section for one backend."""
 
 from __future__ import annotations
 
@@ -87,7 +84,7 @@ def _read_table(
 
 def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:
     if option.name == "env" and isinstance(value, dict):
-        words = [f"{name}={_read_variable(name, text, label)}" for name, text in value.items()]
+        words = [_read_variable(name, text, label) for name, text in value.items()]
     elif option.repeatable and isinstance(value, list):
         words = value
     else:
@@ -110,5 +107,5 @@ def read_trainer_flag(name: str, value: object, label: str) -> str:
 
 def _read_variable(name: str, value: object, label: str) -> str:
     if (text := to_plain_text(value)) is not None:
-        return text
+        return f"{name}={text}"
     raise SpecError(f"{label} {name}={format_value(value)}: expected text or a number")

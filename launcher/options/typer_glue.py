@@ -164,12 +164,12 @@ class PassCommand(TyperCommand):
         return args
 
 
-def make_flag_option(name: str, text: str) -> Any:
+def make_flag_option(name: str, text: str, *aliases: str) -> Any:
     """Return an option without a value, off unless given."""
-    return typer.Option(f"--{name}", help=f"{text} [default: off]", show_default=False)
+    return typer.Option(f"--{name}", *aliases, help=f"{text} [default: off]", show_default=False)
 
 
-def make_command(
+def make_typer_command(
     function: Callable[..., None], cls: type[TyperCommand] = TyperCommand, **settings: Any
 ) -> Any:
     """Return the command that typer makes of a function."""
@@ -184,11 +184,12 @@ def make_options(options: Iterable[Option]) -> list[Any]:
     def command() -> None:
         pass
 
-    vars(command)["__signature__"] = inspect.Signature([_make_parameter(option) for option in options])
-    return list(make_command(command).params)
+    vars(command)["__signature__"] = inspect.Signature([make_parameter(option) for option in options])
+    return list(make_typer_command(command).params)
 
 
-def _make_parameter(option: Option) -> inspect.Parameter:
+def make_parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a function's signature has it."""
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
     said = typer.Option(
         f"--{option.name}",

@@ -23,7 +23,7 @@ from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
 from ..plan import make_dry_run as plan_as_data
-from ..plan import make_plan, render
+from ..plan import make_plan, render_plan
 from ..views.outlet import Outlet
 from .ways import choose_way
 
@@ -49,7 +49,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
     """
     plan = make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name))
     if connect:
-        from ..check.check import find_facts
+        from ..check.check_hosts import find_facts
 
         placed, facts = find_facts(spec, plan, find_face(spec.draft.backend).make_backend(spec.site.reach))
     else:
@@ -62,7 +62,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
     data = plan_as_data(placed, facts)
     if start := find_face(spec.draft.backend).describe_start(spec.site.reach, plan):
         data["start"] = start
-    return json.dumps(data) if as_json else render(data)
+    return json.dumps(data) if as_json else render_plan(data)
 
 
 def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
@@ -72,7 +72,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     """
     trace = None
     if spec.trace:
-        from ..check.check import begin_trace
+        from ..check.check_hosts import begin_trace
 
         trace = begin_trace(spec.trace, "launcher")
     plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name)), spec)
@@ -83,7 +83,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
             code, began = _run(spec, plan, trace, as_json=as_json, out=out)
     except HostsError as e:
         if _inspect_hosts(spec, e.failed):
-            raise e.shorten() from e
+            raise PreflightError("no program was started", e.exit_code) from e
         raise
     except PreflightError:  # from the node that should lead
         _inspect_hosts(spec, {})
@@ -124,7 +124,7 @@ def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
     """Report all problems of the hosts after a failed start; return True if `failed` was included."""
     if not (spec.site.remote and spec.site.nodes):
         return False
-    from ..check.check import check_after_failed_start
+    from ..check.check_hosts import check_after_failed_start
 
     backend = find_face(spec.draft.backend).make_backend(spec.site.reach)
     return check_after_failed_start(spec, backend, failed)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.lines import Line
-from pslaunch.check.check import reject_nonsense
+from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from pslaunch import __version__
-from pslaunch.backends.registry import get_options
 from pslaunch.cli import main
 from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
-from pslaunch.options.typer_glue import make_options
 from pslaunch.run import session
 
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
@@ -50,10 +48,7 @@ def run(*words: str) -> int:
         ("fabric --hosts a", ["--job_dispatch_package=DIR", "--job_workspace=DIR"]),
         ("fabric --np 2", ["--np", "--worker_num"]),
         ("fabric -i a", ["-i", "--include"]),
-        (
-            "fabric --nodes 2",
-            ["this command has no option --nodes; commands that have it: local, slurm, k8s"],
-        ),
+        ("fabric --nodes 2", ["has no option --nodes; commands that have it: local, slurm, k8s"]),
         ("local --hosts a train.py", ["this command has no option --hosts; commands that have it: fabric"]),
         ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
         ("k8s apply", ["no image", "--image=NAME"]),
@@ -62,21 +57,9 @@ def run(*words: str) -> int:
         ("version now", ["now"]),
         ("version --jsn", ["--jsn", "--json"]),
         ("local nope.py", ["nope.py", "no program"]),
-        ("local .", ["'.'", "not a file"]),
         ("local data.txt", ["data.txt", "nor executable"]),
-        ("local --job_workspace data.txt", ["--job_workspace='data.txt'", "not a folder"]),
         ("local --job_workspace nowhere", ["--job_workspace='nowhere'", "no such folder"]),
-        ("local --server_num -1", ["--server_num=-1"]),
-        ("local --server-num two", ["--server_num='two'"]),
-        ("local --port", ["--port needs a value"]),
-        ("local --grace -3", ["--grace=-3"]),
-        ("local --server both", ["--server='both'"]),
-        ("local --env NO_SUCH_NAME", ["NO_SUCH_NAME"]),
-        ("local --python nothing-such", ["--python='nothing-such'"]),
         ("local --sever_num 2", ["--sever_num", "--server_num"]),
-        ("local --json=maybe", ["--json='maybe'"]),
-        ("local --lr 0.1 train.py", ["'0.1'", "--lr=0.1"]),
-        ("local --dry_run --dry-run", ["--dry_run", "twice"]),
         ("local a\x1b[31m\nb.py", ["b.py"]),
     ],
 )
@@ -94,50 +77,21 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     assert sorted(ws.iterdir()) == before
 
 
-def test_the_command_alone_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run() == 0
-    assert "local" in capsys.readouterr().out
-
-
-def test_the_list_of_commands_has_whole_sentences(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert run("--help") == 0
-    listed = capsys.readouterr().out.split("Commands:\n")[1].splitlines()
-    assert listed
-    assert not [line for line in listed if not line.endswith(".") or line.endswith("...")]
-
-
-def test_every_option_has_help_and_a_default_or_explains_its_absence() -> None:
-    absent = ("env", "job_dispatch_package", "job_workspace", "conf", "shard", "link", "setup")
-    rows = {**get_options("local"), **get_options("fabric")}
-    for param in make_options(rows.values()):
-        words = param.help
-        assert words and words[0].isupper(), param.name
-        assert "[default: " in words or param.name in absent, param.name
-        seconds = param.metavar == "SECONDS"
-        assert not seconds or "econds" in words, param.name
-
-
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])
 def test_help_has_a_short_name_too(capsys: pytest.CaptureFixture[str], words: str) -> None:
     assert run(*words.split(), "-h") == 0
     short = capsys.readouterr().out
+    assert words or (run(), capsys.readouterr().out) == (0, short)
     assert run(*words.split(), "--help") == 0
     assert short == capsys.readouterr().out and "Usage: pslaunch" in short
     assert "{" not in short.splitlines()[0] and "[[" not in short.splitlines()[0]
 
 
-def test_help_belongs_to_the_program_after_its_name(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _spec_of(monkeypatch, "local", "train.py", "--help").program_args == ("--help",)
-
-
 def test_words_reach_the_session(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "local --server-num 2 --num_passes 3 --lr=1 --env A=b train.py --port 9"
+    line = "local --server-num 2 --num_passes 3 --lr=1 --env A=b train.py --port 9 --help"
     spec = _spec_of(monkeypatch, *line.split())
     assert (spec.server_num, spec.draft.port, spec.draft.added_env) == (2, None, {"A": "b"})
-    assert (spec.draft.flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9"))
+    assert (spec.draft.flags, spec.program_args) == ({"num_passes": "3"}, ("--lr=1", "--port", "9", "--help"))
 
 
 @pytest.mark.parametrize("place", ["fabric --hosts=a --job_dispatch_package=.", "k8s --image=a"])
@@ -198,6 +152,7 @@ HEAVY = "numpy rich fabric paramiko kubernetes asyncio pydantic pslaunch.run.ses
     [
         ("from pslaunch.cli import _run; _run(['local', '--dry_run'])", OTHERS),
         ("import pslaunch.run.session, pslaunch.backends.local.backend", LATER),
+        ("import pslaunch.runtime", HEAVY),
         *((f"from pslaunch.cli import main; main({words})", HEAVY)
           for words in (["--help"], ["local", "--help"], ["fabric", "--help"], [])),
     ],
@@ -209,26 +164,15 @@ def test_nothing_is_imported_that_is_not_needed_yet(ws: Path, code: str, absent:
     assert done.stdout.splitlines()[-1] == "there:"
 
 
-def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--version") == 0
-    assert capsys.readouterr().out == f"pslaunch {__version__}\n"
-
-
 def test_version_is_true_of_the_build(capsys: pytest.CaptureFixture[str]) -> None:
     from pslaunch.runtime import _core
 
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"pslaunch {__version__}\n"
     assert run("version") == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == f"pslaunch {__version__}, compiled with"
     said = dict(line.split() for line in rest)
-    assert list(said) == [
-        "with_avx:",
-        "with_gpu:",
-        "with_double:",
-        "with_python:",
-        "with_rdma:",
-        "with_timer:",
-    ]
     assert said["with_avx:"] == ("ON" if _core.get_features()["avx2"] else "OFF")
     assert (said["with_gpu:"], said["with_python:"]) == ("OFF", "ON")
     assert run("version", "--json") == 0
@@ -310,18 +254,12 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_signal_before_any_import_of_ours_gives_the_code_of_the_page(number: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STRUCK, "version", str(int(number))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-c", STRUCK, "version", str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
-    done = subprocess.run(
-        ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.startswith(f"pslaunch {__version__}")) == (0, True), done.stderr

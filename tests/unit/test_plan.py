@@ -17,7 +17,7 @@ from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.node.job import Facts, place
 from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
-from pslaunch.plan import make_dry_run, make_plan, render
+from pslaunch.plan import make_dry_run, make_plan, render_plan
 from support.golden import check_golden
 
 PROGRAMS = {
@@ -119,7 +119,7 @@ def test_dry_run_under_mpirun_equals_its_golden_file(
 
 def test_a_dry_run_for_people_names_every_process_and_symbol(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    text = render(planned("local-two-by-two", tmp_path / "ws"))
+    text = render_plan(planned("local-two-by-two", tmp_path / "ws"))
     for words in ("pserver/1 on node 0", "trainer/1 on node 0", "{pserver:1.port}", "log/train.1.log"):
         assert words in text
 

@@ -163,8 +163,7 @@ def _read_args(given: Given) -> tuple[str, ...]:
     """Return the words that mpirun gets as they are."""
     args = []
     for name in ("mca", "prtemca"):
-        for value in given.get_all(name):
-            text = given.options[name].kind.read(value.text, value.label)
+        for text in given.read_all(name):
             args += [f"--{name}", *text.split(" ", 1)]
     for name in ("map_by", "rank_by", "bind_to", "prefix"):
         args += [f"--{name.replace('_', '-')}", given.read(name)] if name in given else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import re
@@ -10,65 +9,26 @@ from typing import Any
 
 import pytest
 
-from pslaunch.check.findings import FINDING_KINDS, STEPS, Seen, Wanted, choose_check_code, judge_hosts
+from pslaunch.check.findings import FINDING_KINDS, Seen, Wanted, choose_check_code, judge_hosts
 from pslaunch.check.report import HOST_COLUMNS, tell
 from pslaunch.errors import HostError
 from pslaunch.node import codes
+from support.node_facts import FACTS, GB, change_facts
 from support.pages import rows
 
-GB = 10**9
-FACTS: Any = {
-    "host": "a",
-    "machine": "x86_64",
-    "processor": "A CPU",
-    "libc": "glibc 2.36",
-    "cores": 4,
-    "memory": {"total": 8 * GB, "available": 4 * GB},
-    "folders": {
-        "workspace": {
-            "path": "/r/ws",
-            "there": False,
-            "parent": "/r",
-            "error": "",
-            "owner": "me",
-            "free_bytes": 10 * GB,
-        }
-    },
-    "used_by": "",
-    "files": {},
-    "links": {},
-    "interface_error": "",
-    "addrs": ["10.0.0.1"],
-    "ports": {"7164": "", "7165": ""},
-    "programs": {
-        "executable": "/usr/bin/python3",
-        "version": "3.11.2",
-        "missing": [],
-        "error": "",
-        "versions": {"numpy": "2.0.0", "pslaunch": "1.0"},
-        "unavailable": "",
-    },
-    "proxies": [],
-    "starter": "Open MPI 4.1.4, /usr/bin",
-}
 WANTED = Wanted(
     port_given=True, modules={"numpy": "train.py:1"}, later={"pandas": "train.py:9"}, version="1.0"
 )
 
 
-def facts(**changes: Any) -> Any:
-    """Return good facts with these changes; `programs__missing` is a key of `programs`."""
-    made = copy.deepcopy(FACTS)
-    for path, value in changes.items():
-        place, *names = made, *path.split("__")
-        for name in names[:-1]:
-            place = place[name]
-        place[names[-1]] = value
-    return made
-
-
 def kinds(*seen: Seen, wanted: Wanted = WANTED, size: int = GB) -> list[tuple[int, str]]:
     return [(f.node, f.kind) for f in judge_hosts(seen, wanted, [size] * len(seen))]
+
+
+def write(seen: list[Seen], *, as_json: bool = False) -> str:
+    out = io.StringIO()
+    tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=as_json)
+    return out.getvalue()
 
 
 GOOD = Seen(host="a", facts=FACTS, addr="10.0.0.1")
@@ -92,11 +52,11 @@ GOOD = Seen(host="a", facts=FACTS, addr="10.0.0.1")
     ],
 )
 def test_each_problem_has_its_kind(changes: dict[str, Any], kind: str) -> None:
-    assert kinds(Seen(host="a", facts=facts(**changes))) == [(0, kind)]
+    assert kinds(Seen(host="a", facts=change_facts(**changes))) == [(0, kind)]
 
 
 def test_a_link_needs_its_target() -> None:
-    lacking = facts(links={"/data": True, "/mnt": False})
+    lacking = change_facts(links={"/data": True, "/mnt": False})
     found = judge_hosts([Seen(host="a", facts=lacking)], WANTED, [0])
     assert [(f.kind, f.text) for f in found] == [("no link", "/mnt is not there")]
     assert choose_check_code(found) == codes.OK, "the job runs: a program may do without"
@@ -104,7 +64,7 @@ def test_a_link_needs_its_target() -> None:
 
 def test_install_needs_the_modules_for_virtual_environments() -> None:
     wanted = Wanted(install=True, modules={"venv": "--install", "ensurepip": "--install"})
-    old = facts(programs__missing=["ensurepip"], programs__version="3.9.2")
+    old = change_facts(programs__missing=["ensurepip"], programs__version="3.9.2")
     assert kinds(Seen(host="a", facts=old), wanted=wanted) == [(0, "no venv"), (0, "old Python")]
     assert kinds(GOOD, wanted=wanted) == []
 
@@ -135,7 +95,7 @@ def test_clocks_and_networks_are_compared_between_hosts() -> None:
 
 
 def test_differences_to_the_first_host_are_warnings() -> None:
-    other = facts(
+    other = change_facts(
         programs__version="3.12.1", programs__versions={"numpy": "1.0"}, processor="", machine="arm64"
     )
     failed = Seen(host="x", failed=HostError("x", "connect", "refused"))
@@ -143,17 +103,12 @@ def test_differences_to_the_first_host_are_warnings() -> None:
     assert found == [(0, "connect"), (2, "other Python"), (2, "other numpy"), (2, "other processor")]
 
 
-def test_every_step_of_reaching_has_a_kind() -> None:
-    for step, kind in STEPS.items():
-        assert kinds(Seen(host="a", failed=HostError("a", step, "why"))) == [(0, kind)]
-
-
 @pytest.mark.parametrize(
     ("steps", "code"),
     [
         (["authenticate", "authenticate"], codes.RIGHTS),
         (["authenticate", "connect"], codes.HOST),
-        (["host key"], codes.HOST),
+        (["host key", "resolve", "start"], codes.HOST),
         (["connect", "python"], codes.PREFLIGHT),
         ([], codes.OK),
     ],
@@ -164,16 +119,14 @@ def test_exit_code_follows_the_failed_steps(steps: list[str], code: int) -> None
 
 
 def test_the_table_and_the_lines_below_it() -> None:
-    seen = [GOOD, Seen(host="b", lost="the line was\x1b closed")]
-    out = io.StringIO()
-    tell(seen, judge_hosts(seen, WANTED, [0, 0]), out, as_json=False)
-    head, a, b, said, last = out.getvalue().splitlines()
+    text = write([GOOD, Seen(host="b", lost="the line was\x1b closed")])
+    head, a, b, said, last = text.splitlines()
     assert head.split() == list(HOST_COLUMNS)
     assert a.split()[:4] == ["a", "yes", "ok", "3.11.2"]
     assert "!no" in b and "?" in b
     assert said.endswith(f": silent: the line was closed; what to do: {FINDING_KINDS['silent'].advice}")
     assert last == "1 of 2 hosts can't be used"
-    assert "\x1b" not in out.getvalue()
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(
@@ -188,16 +141,12 @@ def test_the_table_and_the_lines_below_it() -> None:
 def test_advice_has_a_command_for_the_host(host: str, told: str) -> None:
     seen = [Seen(host=host, failed=HostError(host, "authenticate", "denied"))]
     for as_json in (False, True):
-        out = io.StringIO()
-        tell(seen, judge_hosts(seen, WANTED, [0]), out, as_json=as_json)
-        assert told in out.getvalue().replace("\\\\", "\\")
+        assert told in write(seen, as_json=as_json).replace("\\\\", "\\")
 
 
 def test_a_problem_of_several_hosts_is_shown_once() -> None:
     seen = [Seen(host=name, lost="gone") for name in ("a", "b")] + [Seen(host="c", lost="other")]
-    out = io.StringIO()
-    tell(seen, judge_hosts(seen, WANTED, [0] * 3), out, as_json=False)
-    lines = out.getvalue().splitlines()[4:]
+    lines = write(seen).splitlines()[4:]
     assert [line.split("; ")[0] for line in lines] == [
         "PROBLEM a, b: silent: gone",
         "PROBLEM c: silent: other",
@@ -212,21 +161,21 @@ class Terminal(io.StringIO):
         return True
 
 
+def draw(seen: list[Seen], columns: int, patch: pytest.MonkeyPatch) -> str:
+    """Return the report on a terminal, without its colours."""
+    for name, text in (("COLUMNS", str(columns)), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        patch.setenv(name, text)
+    out = Terminal()
+    tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=False)
+    return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+
+
 @pytest.mark.parametrize(("columns", "gone"), [(200, []), (80, ["clock", "memory", "system"])])
 def test_a_terminal_shows_fitting_columns_and_all_findings(
     columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    busy = Seen(host="b", facts=facts(ports__7164="x: busy", programs__missing=list("pqrs")))
-    out, seen = Terminal(), [GOOD, busy]
-    tell(
-        seen,
-        judge_hosts(seen, WANTED, [0, 0]),
-        out,
-        as_json=False,
-        environ={"TERM": "xterm", "NO_COLOR": "1"},
-    )
-    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    busy = Seen(host="b", facts=change_facts(ports__7164="x: busy", programs__missing=list("pqrs")))
+    text = draw([GOOD, busy], columns, monkeypatch)
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert set(HOST_COLUMNS) - set(lines[0]) >= set(gone)
     assert {"host", "reached", "key", "ports"} <= set(lines[0]) and (gone or lines[0] == list(HOST_COLUMNS))
@@ -238,15 +187,12 @@ def test_a_terminal_shows_fitting_columns_and_all_findings(
 
 
 def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    wrong = facts(
+    wrong = change_facts(
         memory__available=1, proxies=["http_proxy"], interface_error="none", ports__7164="x: busy",
         programs__missing=["some_long_name", "another"], folders__workspace__error="/r: denied",
     )  # fmt: skip
     host = "somebody@node17.cluster.example.org:2222"
-    seen, out = [Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], Terminal()
-    tell(seen, judge_hosts(seen, WANTED, [0]), out, as_json=False, environ={"TERM": "xterm", "NO_COLOR": "1"})
-    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    text = draw([Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], 80, monkeypatch)
     lines = [line.strip() for line in text.splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith("host "))
     assert lines[at + 2].startswith(f"{host} ") and not lines[at + 3], "one line for one host"
@@ -255,10 +201,7 @@ def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_object_a_host() -> None:
-    out = io.StringIO()
-    seen = [GOOD, Seen(host="b", lost="gone")]
-    tell(seen, judge_hosts(seen, WANTED, [0, 0]), out, as_json=True)
-    a, b = map(json.loads, out.getvalue().splitlines())
+    a, b = map(json.loads, write([GOOD, Seen(host="b", lost="gone")], as_json=True).splitlines())
     assert a["ok"] and a["facts"] == FACTS and a["addr"] == "10.0.0.1"
     assert not b["ok"] and b["facts"] is None and b["findings"][0]["what"] == "silent"
 

@@ -32,8 +32,7 @@ ORDER = (
     *("node.ending", "node.job", "node.beginning", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "backends.lines", "backends.base", "follow", "check"),
-    *("backends", "run", "place"),
-    *("cli", "__main__"),
+    *("backends", "run", "cli", "__main__"),
 )
 
 

@@ -19,7 +19,7 @@ from pslaunch.run import jobs
 from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared.env import INIT_ARGS
-from support.pages import rows, section, words
+from support.pages import rows, section
 
 PAGE = "endings.md"
 NAMED = re.compile(r"^[A-Z]\w* = (\d+)  # (.+)$", re.MULTILINE)
@@ -58,13 +58,6 @@ def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
             handshake.TIMEOUT_S,
         )
     ]
-
-
-def test_the_options_are_there() -> None:
-    fields = inspect.signature(pserver_options.Options).parameters
-    for cell in (option for _, _, option in rows(PAGE, "Times") if option):
-        name = words(cell)[0].removeprefix("--").lower().removeprefix("paddle_init_")
-        assert name in INIT_ARGS or f"{name}_s" in fields or name in ("lost_after", "grace")
 
 
 def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:

@@ -47,7 +47,3 @@ def test_documented_progress_fields_are_those_of_the_code() -> None:
     }
     assert f"at most {reports.MAX_PROGRESS_BYTES} bytes" in PAGE
     assert f"at most {reports.MAX_WHY_BYTES} bytes" in PAGE
-
-
-def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:
-    assert ", ".join(f"`{name}`" for name in env.TRAINER_FLAGS) in " ".join(PAGE.split())

@@ -50,12 +50,6 @@ def test_command_of_the_page_deletes_all_kinds_of_objects_by_their_label() -> No
     assert kinds.split(",") == [make_plural(kind).lower() for kind in LABELLED]
 
 
-def test_log_of_the_page_is_that_of_pod_0() -> None:
-    head = next(yaml.safe_load_all((GOLDEN / "k8s-default.yaml").read_text()))
-    selector = ",".join(f"{key}={value}" for key, value in head["spec"]["selector"].items())
-    assert f"kubectl logs -f --tail=-1 -l {selector}\n" in PAGE
-
-
 def test_pods_have_5_s_more_than_the_longest_ending_of_its_page() -> None:
     text = (DOCS / "endings.md").read_text()
     (rest,) = re.findall(r"a pod is evicted.*\| (\d+) s \+ grace \+ (\d+) s \|", text)

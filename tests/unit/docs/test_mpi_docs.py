@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pslaunch.backends.mpi.mpirun import PATTERNS
-from pslaunch.backends.mpi.options import REFUSED
 from pslaunch.backends.registry import get_options
 from support.pages import DOCS, rows
 
@@ -25,9 +24,3 @@ def test_page_names_the_options_that_only_hosts_have() -> None:
         n for n in names if f"--{n}" not in page and f"-{n.replace('_', '-')}" not in page and n != "host"
     ]
     assert missing == [] and "`-H " in page
-
-
-def test_options_page_names_refused_options() -> None:
-    page = (DOCS / "options.md").read_text()
-    short = {"wd", "s", "tag_output", "xterm", "v", "q", "N", "rf"}
-    assert [n for n in REFUSED if n not in short and f"`--{n.replace('_', '-')}`" not in page] == []

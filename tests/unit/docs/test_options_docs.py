@@ -12,7 +12,6 @@ import pytest
 from pslaunch.backends.local.spec import make_local_spec
 from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.options.args import Split
-from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 from support.pages import rows, section, words
 
@@ -65,14 +64,6 @@ def test_documented_defaults_of_local_are_its_behaviour(tmp_path: Path) -> None:
         value = values.get(name, values.get(f"{name}_s"))
         if re.fullmatch(r"[0-9.]+|True|False|auto", default):
             assert default == (f"{value:g}" if isinstance(value, float) else str(value)), name
-
-
-def test_documented_defaults_of_pserver_are_its_behaviour() -> None:
-    parsed = pserver_options.parse_options([], {})
-    for name, _, default, _ in make_tables.list_options("pserver"):
-        value = getattr(parsed, name, getattr(parsed, f"{name}_s", None))
-        if re.fullmatch(r"[0-9.]+", default):
-            assert float(default) == value, name
 
 
 def test_documented_flags_of_the_trainer_are_those_of_the_code() -> None:

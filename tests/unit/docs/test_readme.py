@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pslaunch import cli, runtime
-from pslaunch.runtime.pserver import pserver_options
 
 TEXT = (Path(__file__).parents[3] / "README.md").read_text()
 API = re.findall(r"^\| `paddle(?:\.(\w+))?` \| (.*) \|$", TEXT, re.MULTILINE)
@@ -31,12 +30,6 @@ def test_the_commands_are_there() -> None:
     blocks = set(re.findall(r"^pslaunch (\w+) ", "\n".join(TEXT.split("```")[1::2]), re.MULTILINE))
     assert inline <= commands
     assert inline | blocks >= commands - {"version"}
-
-
-def test_a_pserver_by_hand_parses() -> None:
-    line = next(line for line in TEXT.splitlines() if line.startswith("pslaunch pserver "))
-    options = pserver_options.parse_options(shlex.split(line.removesuffix("&"))[2:], {})
-    assert options.host == "127.0.0.1"
 
 
 def test_the_cluster_and_its_command_are_taken(

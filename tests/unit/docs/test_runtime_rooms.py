@@ -76,11 +76,6 @@ def test_no_module_of_the_runtime_imports_itself_by_a_circle() -> None:
     refuse_circles(IMPORTS)
 
 
-def test_a_room_holds_at_most_twenty_modules() -> None:
-    folders = Counter(path.parent for path in MODULES.values() if not path.name.startswith("_"))
-    assert not {folder for folder, n in folders.items() if n > 20}
-
-
 def test_file_names_are_there_once() -> None:
     faces = {place for place in PUBLIC.values() if place.startswith(FACES)}
     own = Counter(

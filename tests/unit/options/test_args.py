@@ -69,46 +69,29 @@ def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
         assert split(f"--{name}", value).ours == (f"--{name}={value}",)
 
 
-def test_dashes_and_underscores_are_the_same() -> None:
-    assert split("--server-num=3", "--num-passes", "4").ours == ("--server_num=3",)
-    assert split("--num-passes", "4").trainer_flags == {"num_passes": "4"}
-
-
-def test_negative_numbers_are_values() -> None:
-    assert split("--server_num", "-1").ours == ("--server_num=-1",)
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("--server-num=3", Split(ours=("--server_num=3",))),
+        ("--server_num -1", Split(ours=("--server_num=-1",))),
+        ("--env A=1 --env=B", Split(ours=("--env=A=1", "--env=B"))),
+        ("--config=v1.py", Split(forwarded=("--config=v1.py",))),
+        ("--json=yes train.py", Split(ours=("--json",), program="train.py")),
+        ("--json=0 train.py", Split(ours=("--json=False",), program="train.py")),
+        ("--json=", Split(ours=("--json=False",))),
+        ("--num-passes 4", Split(trainer_flags={"num_passes": "4"})),
+        ("--local train.py", Split(trainer_flags={"local": "True"}, program="train.py")),
+        ("--local=false", Split(trainer_flags={"local": "false"})),
+    ],
+)
+def test_words_by_owner(line: str, found: Split) -> None:
+    assert split(*line.split()) == found
 
 
 def test_trainer_flags_are_split_off() -> None:
     found = split("--num_passes=3", "--save_dir", "out", "--no_save", "train.py", "--num_passes=9")
     assert found.trainer_flags == {"num_passes": "3", "save_dir": "out", "no_save": "True"}
     assert found.program_args == ("--num_passes=9",)
-    assert split("--local=false").trainer_flags == {"local": "false"}
-
-
-def test_only_a_bare_true_or_false_flag_leaves_the_next_word_alone() -> None:
-    found = split("--local", "train.py")
-    assert (found.trainer_flags, found.program) == ({"local": "True"}, "train.py")
-
-
-@pytest.mark.parametrize(
-    ("word", "ours"),
-    [
-        ("--json", "--json"),
-        ("--json=yes", "--json"),
-        ("--json=0", "--json=False"),
-        ("--json=", "--json=False"),
-    ],
-)
-def test_a_flag_may_be_turned_off(word: str, ours: str) -> None:
-    assert split(word, "train.py") == Split(ours=(ours,), program="train.py")
-
-
-def test_env_may_be_repeated() -> None:
-    assert split("--env", "A=1", "--env=B").ours == ("--env=A=1", "--env=B")
-
-
-def test_config_is_no_near_miss_of_conf() -> None:
-    assert split("--config=v1.py").forwarded == ("--config=v1.py",)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,22 @@
-"""Choice of the pservers from the program's text."""
+"""What a program's text says: its pservers, its syntax, its third-party imports."""
 
 from pathlib import Path
 
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, detect_server
+from pslaunch.options.detect import check_syntax, choose_server, detect_server, find_imports
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def detect_in(ws: Path, **files: str) -> tuple[str, str]:
-    for name, text in files.items():
-        path = ws / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(ws, **files)
     return detect_server(ws / "train.py", ws)
 
 
@@ -29,13 +33,6 @@ def test_a_program_that_asks_for_its_role_is_a_script(tmp_path: Path, text: str)
     kind, why = detect_in(tmp_path, train=text)
     assert kind == "script"
     assert "train.py:" in why
-
-
-def test_any_other_is_bundled(tmp_path: Path) -> None:
-    text = '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n'
-    kind, why = detect_in(tmp_path, train=text)
-    assert kind == "bundled"
-    assert "train.py" in why
 
 
 @pytest.mark.parametrize(
@@ -67,27 +64,33 @@ def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
     assert (kind, why) == ("script", "pkg/c.py:1 asks for its role (run_server)")
 
 
-def test_modules_outside_the_workspace_are_not(tmp_path: Path) -> None:
-    ws = tmp_path / "ws"
-    ws.mkdir()
-    (tmp_path / "lib.py").write_text("is_server()")
-    assert detect_in(ws, train="import lib")[0] == "bundled"
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n',
+        "import lib",  # outside
+        "x = '\\d' is 'y'",  # with warnings
+    ],
+)
+def test_any_other_is_bundled(tmp_path: Path, text: str) -> None:
+    write(tmp_path, lib="is_server()")
+    kind, why = detect_in(tmp_path / "ws", train=text)
+    assert (kind, "train.py" in why) == ("bundled", True)
 
 
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
 def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "train.py").write_bytes(text)
     kind, why = detect_server(tmp_path / "train.py", tmp_path)
-    assert kind == "bundled"
-    assert "can't be read" in why and "--server" in why
+    assert kind == "bundled" and "can't be read" in why and "--server" in why
+    for name in ("train.py", "gone.py", "run.sh"):
+        assert find_imports(tmp_path / name, tmp_path) == ({}, {})
 
 
 def test_syntax_error_is_found_by_its_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import os\ndef f(:\n")
-    with pytest.raises(
-        SpecError, match=r"train\.py is not a program of Python 3\.\d+: line 2: invalid syntax"
-    ):
+    with pytest.raises(SpecError, match=r"train\.py is not a program of Python 3\.\d+: line 2: invalid"):
         check_syntax(program)
 
 
@@ -98,20 +101,11 @@ def test_program_without_a_syntax_error_passes(tmp_path: Path, name: str) -> Non
     check_syntax(tmp_path / name)
 
 
-def test_an_unreadable_module_is_named(tmp_path: Path) -> None:
+def test_what_was_not_read_is_named(tmp_path: Path) -> None:
     kind, why = detect_in(tmp_path, train="import lib", lib="print 1")
-    assert kind == "bundled"
-    assert "lib.py" in why
-
-
-def test_another_executable_is_bundled_and_says_so(tmp_path: Path) -> None:
+    assert (kind, "lib.py" in why) == ("bundled", True)
     kind, why = detect_server(tmp_path / "train.sh", tmp_path)
-    assert kind == "bundled"
-    assert "not read" in why
-
-
-def test_warnings_about_the_program_are_its_own_affair(tmp_path: Path) -> None:
-    assert detect_in(tmp_path, train="x = '\\d' is 'y'")[0] == "bundled"
+    assert (kind, "not read" in why) == ("bundled", True)
 
 
 def test_choice_of_the_user_wins(tmp_path: Path) -> None:
@@ -120,3 +114,28 @@ def test_choice_of_the_user_wins(tmp_path: Path) -> None:
     assert choose_server("bundled", 1, tmp_path, "train.py")[0] == "bundled"
     assert choose_server("script", None, tmp_path, "train.py")[0] == "script"
     assert choose_server("auto", 0, tmp_path, "train.py")[0] == "none"
+
+
+def test_names_and_places_without_pythons_own_and_the_workspaces(tmp_path: Path) -> None:
+    text = "import os, numpy.linalg as la\nimport mine\nfrom pkg.sub import x\nfrom . import other\n"
+    write(tmp_path, train=text, mine="import scipy\nimport numpy\n", pkg__sub="from yaml import load\n")
+    found = find_imports(tmp_path / "train.py", tmp_path)
+    assert found.needed == {"numpy": "train.py:1", "scipy": "mine.py:1", "yaml": "pkg/sub.py:1"}
+    assert found.later == {}
+
+
+def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) -> None:
+    text = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import only_types\n"
+        "try:\n    import fast\nexcept ImportError:\n    import slow\nelse:\n    import with_fast\n"
+        "try:\n    import tried\nexcept (OSError, ImportError): pass\n"
+        "try:\n    import needed\nexcept OSError: pass\n"
+        "def f():\n    import late\n    import needed\n"
+        "class A:\n    import at_once\n    def g(self): import late\n"
+        "with open('x') as f:\n    import within\n"
+    )
+    write(tmp_path, train=text)
+    found = find_imports(tmp_path / "train.py", tmp_path)
+    assert set(found.needed) == {"needed", "at_once", "within"}
+    assert found.later == {"late": "train.py:17"}

@@ -5,7 +5,6 @@ Agents start as for a job; they inspect their nodes (node/agent/inspect.py), tes
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TextIO
@@ -15,22 +14,21 @@ from pslaunch.runtime.shared.env import PSERVER
 from .. import __version__
 from ..backends.base import Backend
 from ..backends.lines import Line
-from ..errors import STOP_SIGNALS, EndedEarlyError, HostError, PreflightError, PslaunchError, SpecError
+from ..errors import HostError, PreflightError, PslaunchError, SpecError
 from ..node import codes, job
 from ..node.dispatch.dispatch import split_by_node
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line.trace import Trace
 from ..node.line.wire import NONSENSE
 from ..node.loop import Loop
-from ..options.imports import find_imports
-from ..options.locate import DEFAULT_PROGRAM
+from ..options.detect import find_imports
 from ..options.spec import JobSpec
 from ..plan import make_plan, place_found
 from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
 from ..views.table import align
-from .findings import Finding, Seen, Wanted, choose_check_code, judge_hosts
-from .inspection import TOP_PORT, Inspection, StoppedError
+from .findings import HostFinding, Seen, Wanted, choose_check_code, judge_hosts
+from .inspection import TOP_PORT, Inspection
 from .report import make_hosts_table, tell
 
 if TYPE_CHECKING:
@@ -79,8 +77,7 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
     if sys.stderr is None:  # it is closed
         return False
     try:
-        code = check_hosts(spec, backend, sys.stderr, failed=failed)
-        if code == codes.OK:
+        if check_hosts(spec, backend, sys.stderr, failed=failed) == codes.OK:
             print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False
@@ -89,7 +86,7 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
 
 def examine_hosts(
     spec: JobSpec, backend: Backend, failed: Mapping[int, HostError], trace: Trace | None = None
-) -> tuple[tuple[Node, ...], list[Seen], list[Finding]]:
+) -> tuple[tuple[Node, ...], list[Seen], list[HostFinding]]:
     """Inspect all hosts; return nodes, observations and findings. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     wanted = find_wanted(spec, plan.server)
@@ -99,22 +96,18 @@ def examine_hosts(
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         started = inspection.run_aside(lambda: backend.try_start(tried, plan.limits))
-        opened: dict[int, Line | HostError] = {**failed, **{node.id: x for node, x in started}}
+        errors = {**failed, **{node.id: x for node, x in started if isinstance(x, HostError)}}
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)
         placed = place_found(plan, [node for node, _ in started])
         inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
         inspection.end()
-    except StoppedError as e:
-        number = signal.Signals(e.args[0])
-        raise EndedEarlyError(number, STOP_SIGNALS[number]) from e
     finally:
         inspection.close()
         backend.close()
         loop.close()
     sent = count_sent_bytes(placed, entries)
-    errors = {node: x for node, x in opened.items() if isinstance(x, HostError)}
     seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     return placed.nodes, seen, judge_hosts(seen, wanted, sent)
@@ -167,7 +160,7 @@ def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
 
 def find_wanted(spec: JobSpec, server: str) -> Wanted:
     """Return the needs of the job on every node."""
-    program = spec.program or DEFAULT_PROGRAM
+    program = spec.program
     found = find_imports(spec.workspace / program, spec.workspace)
     needed, later = dict(found.needed), dict(found.later)
     ours = needed.pop(OWN_PACKAGE, "") or later.pop(OWN_PACKAGE, "")
@@ -196,7 +189,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "nic": plan.nic,
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
-        "files": [] if wanted.sent else [f"{here.workspace}/{spec.program or DEFAULT_PROGRAM}"],
+        "files": [] if wanted.sent else [f"{here.workspace}/{spec.program}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
         "ports": list_ports(placed, node),
         "python": spec.python or "",

@@ -2,57 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import socket
 from typing import Any, cast
 
 import pytest
 
 from pslaunch.backends.lines import Line
-from pslaunch.check.check import reject_nonsense
+from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.job import Node
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import encode_control
 from pslaunch.node.loop import Loop
-
-FACTS: Any = {
-    "agent_python": {"executable": "/usr/bin/python3", "version": "3.11.2"},
-    "machine": "x86_64",
-    "processor": "A CPU",
-    "libc": "glibc 2.36",
-    "cores": 4,
-    "memory": {"total": 8 << 30, "available": 4 << 30},
-    "folders": {
-        "workspace": {
-            "path": "/r/ws", "there": False, "parent": "/r", "error": "", "owner": "me",
-            "free_bytes": 10 << 30,
-        },
-    },
-    "used_by": "",
-    "files": {},
-    "links": {},
-    "interface_error": "",
-    "addrs": ["10.0.0.1"],
-    "ports": {"7164": ""},
-    "programs": {
-        "executable": "/usr/bin/python3", "version": "3.11.2", "missing": [], "error": "", "versions": {},
-        "unavailable": "",
-    },
-    "proxies": [],
-    "starter": "Open MPI 4.1.4, /usr/bin",
-}  # fmt: skip
-
-
-def changed(path: str, value: Any) -> Any:
-    made = copy.deepcopy(FACTS)
-    *names, last = path.split("/")
-    place = made
-    for name in names:
-        place = place[name]
-    place[last] = value
-    return made
+from support.node_facts import FACTS, change_facts
 
 
 def inspected(facts: Any) -> Any:
@@ -98,9 +61,9 @@ def test_valid_answers_are_kept() -> None:
     [
         ([{"type": "inspected"}], "inspected"),
         ([inspected([])], "inspected"),
-        ([inspected(changed("addrs", 3))], "inspected"),
-        ([inspected(changed("addrs", []))], "inspected"),
-        ([inspected(changed("ports", {"many": ""}))], "inspected"),
+        ([inspected(change_facts(addrs=3))], "inspected"),
+        ([inspected(change_facts(addrs=[]))], "inspected"),
+        ([inspected(change_facts(ports={"many": ""}))], "inspected"),
         ([inspected(FACTS), {"type": "opened"}], "opened"),
         ([inspected(FACTS), opened("door")], "opened"),
         ([inspected(FACTS), opened(1 << 40)], "opened"),
@@ -118,15 +81,15 @@ def test_an_invalid_answer_is_a_finding(answers: list[Any], kind: str) -> None:
     ("path", "value"),
     [
         ("folders", {}),
-        ("folders/workspace/path", None),
-        ("folders/workspace/free_bytes", "much"),
+        ("folders__workspace__path", None),
+        ("folders__workspace__free_bytes", "much"),
         ("agent_python", None),
         ("memory", []),
-        ("programs/version", 3),
-        ("programs/missing", 7),
+        ("programs__version", 3),
+        ("programs__missing", 7),
         ("proxies", 1),
     ],
 )
 def test_invalid_facts_are_a_finding(path: str, value: Any) -> None:
-    seen = reject_nonsense(Seen(host="a", facts=changed(path, value)), Wanted(), 0)
+    seen = reject_nonsense(Seen(host="a", facts=change_facts(**{path: value})), Wanted(), 0)
     assert seen.facts is None and seen.lost.startswith("its answer is invalid: ")
