@@ -140,7 +140,10 @@ class Truth:
         return parse_argument(parse_bool, text, label)
 
     def to_text(self, value: object) -> str | None:
-        return to_plain_text(value) if not isinstance(value, float) else None
+        try:
+            return str(parse_bool(to_plain_text(value) or "", ""))
+        except EnvError:
+            return None
 
 
 class Flag(Truth):

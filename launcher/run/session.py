@@ -164,7 +164,7 @@ def _run(
         at_end.callback(_leave, starting, way.backend)
         starting.give_time()
         # While nodes start: 5 ms, which they would wait.
-        from ..views.view import make_view
+        from ..views.make_view import make_view
 
         view = make_view(
             json=as_json,

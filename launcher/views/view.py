@@ -7,7 +7,6 @@ I/O; the views write.
 from __future__ import annotations
 
 import json as jsonlib
-import os
 import re
 import signal as signals
 from collections import Counter
@@ -20,7 +19,6 @@ from ..node.head.events import Event  # see docs/events.md
 from ..node.logs import clean
 from .dispatch_progress import DispatchProgress
 
-MIN_LIVE_COLUMNS: Final = 40
 PROGRESS_LINE_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 SELF: Final = "pslaunch"  # as the source of a line
 RATE: Final = "samples/s"
@@ -343,27 +341,3 @@ class LogView(View):
 
 
 # --- The choice. ---
-
-
-def make_view(
-    *,
-    json: bool,
-    out: TextIO,
-    clock: Callable[[], float],
-    environ: Mapping[str, str] = os.environ,
-    processes: Iterable[str] = (),
-) -> View:
-    """Return the view for `out`: JSON if requested, live on a terminal, else plain lines.
-
-    processes: those expected, for the width of the first lines.
-    """
-    if json:
-        return JsonView(out)
-    if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
-        return PlainView(out, clock, processes=processes)
-    colour = not environ.get("NO_COLOR")
-    if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
-        return PlainView(out, clock, colour=colour, processes=processes)
-    from .live import LiveView  # rich is slow to import
-
-    return LiveView(out, clock, colour=colour, processes=processes)

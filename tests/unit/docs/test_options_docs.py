@@ -80,7 +80,7 @@ def read_variables() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _is(
-                    node.func, "environ.get", "getenv"
+                    node.func, "environ.get", "getenv", "read_count"
                 ):
                     found.add(name)
                 case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()) if _is(

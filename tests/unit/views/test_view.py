@@ -19,7 +19,8 @@ from rich.console import Console
 from pslaunch.node.head.events import RecentEvents
 from pslaunch.node.logs import clean
 from pslaunch.views.live import LiveView
-from pslaunch.views.view import JsonView, PlainView, Transcript, make_view, show_ending, show_s
+from pslaunch.views.make_view import make_view
+from pslaunch.views.view import JsonView, PlainView, Transcript, show_ending, show_s
 from support.spoilt import find_obeyed, spoil
 
 JOB = {
