@@ -143,8 +143,8 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def write_news(pointer: Record, news: Record) -> None:
-    fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
-    record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
+    known = {k: v for k, v in {**pointer, **news}.items() if k not in ADDED}
+    record.write_record(pointer["path"], cast("Record", {**known, "reach": pointer.get("reach")}))
 
 
 def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:

@@ -69,7 +69,8 @@ class Leader:
         self._lease_is_over = self._holders_supply = False
         self._told_holder = False  # about the end
         self._trace: Trace | None = None
-        self._record = record.Record("", {})
+        self._record_path = ""
+        self._record: messages.JobRecord = {}  # the part that stays
         self._over_s: float | None = None  # end of the job, or of the last piece sent after it
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd, seals)
@@ -177,9 +178,9 @@ class Leader:
             port=job.choose_head_port(placed),
         )
         self._listen()
-        path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
-        self._record = record.Record(path, record.describe_job(placed, self._socket_path))
-        why = self._record.write({"state": "running"})
+        self._record_path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
+        self._record = record.describe_job(placed, self._socket_path)
+        why = record.write_record(self._record_path, {**self._record, "state": "running"})
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
@@ -196,7 +197,8 @@ class Leader:
     def _note(self, changing: messages.JobRecord) -> None:
         """Write the record with the nodes' present folders."""
         known = record.describe_job(self._get_job(), "")
-        self._record.write({"places": known["places"], "processes": known["processes"]} | changing)
+        places: messages.JobRecord = {"places": known["places"], "processes": known["processes"]}
+        record.write_record(self._record_path, {**self._record, **places, **changing})
 
     def _tell_places(self) -> None:
         """Send the launcher the nodes' folders, final only now where nodes share one."""

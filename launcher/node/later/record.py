@@ -63,22 +63,14 @@ def describe_job(placed: job.Placed, socket_path: str) -> JobRecord:
     }
 
 
-class Record:
-    """Record of one job; not written if the path is empty."""
-
-    def __init__(self, path: str, fixed: JobRecord) -> None:
-        self._path, self._fixed = path, fixed
-
-    def write(self, changing: JobRecord) -> str:
-        """Replace the record; return why that failed, or ""."""
-        if self._path:
-            try:
-                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                text = json.dumps(self._fixed | changing)
-                replace_file(self._path, f"{self._path}.{os.getpid()}", [text])
-            except OSError as e:
-                return f"{self._path}: {e.strerror}"
-        return ""
+def write_record(path: str, r: JobRecord) -> str:
+    """Replace the record of a job; return why that failed, or ""."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        replace_file(path, f"{path}.{os.getpid()}", [json.dumps(r)])
+    except OSError as e:
+        return f"{path}: {e.strerror}"
+    return ""
 
 
 def is_pointer(r: JobRecord) -> bool:

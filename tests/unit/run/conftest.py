@@ -28,7 +28,7 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         path = Path(record.get_folder(os.environ)) / (job + end)
         fixed: Any = {"job": job, "backend": "fabric" if "reach" in fields else "local", "nodes": 1}
         fixed |= {"started": 0.0, "processes": [], "places": [node], "socket": str(tmp_path / "head")}
-        record.Record(str(path), fixed).write(cast(JobRecord, {"state": state, **fields}))
+        record.write_record(str(path), cast(JobRecord, {**fixed, "state": state, **fields}))
 
     with head:
         yield write
