@@ -68,7 +68,6 @@ class Proc(NamedTuple):
 
 
 def read_proc(pid: int) -> Proc | None:
-    """Return the process with this pid, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             stat = f.read()

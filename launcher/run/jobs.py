@@ -107,7 +107,6 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    """Print the status of a job and of each process."""
     r = _add_status(find_job(word, elsewhere), elsewhere)
     if as_json:
         print(json.dumps(_select_news(r)), file=out)

@@ -95,7 +95,6 @@ def clean_event(event: Event) -> Event:
 
 
 def estimate_size(event: Event) -> int:
-    """Return an estimate of an event's bytes in memory."""
     if event["event"] == "line":
         return _FIXED_BYTES + sys.getsizeof(event["process"]) + sys.getsizeof(event["text"])
     texts = [v if isinstance(v, str) else repr(v) for v in event.values() if isinstance(v, (str, list, dict))]

@@ -71,7 +71,6 @@ class OutputOfAll:
         return self._streams[key].end(written)
 
     def show_more(self, key: str) -> None:
-        """Show more of the process that failed first."""
         self._lines_left[key] += self._lines_left_of_failed
         self._lines_left_of_failed = 0
 
@@ -227,7 +226,6 @@ class Head:
     # --- starting ---
 
     def start(self, starts: Sequence[messages.StartMsg]) -> None:
-        """Order the start of every program."""
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
@@ -256,7 +254,6 @@ class Head:
         return bool(self._supervisor.why or self._supervisor.failure)
 
     def fail(self, failure: JobFailure) -> None:
-        """End the job for a failure other than the exit of a process."""
         self._supervisor.note_failure(failure, self._loop.now())
         self._loop.call_after(0.0, self._decide)  # perhaps not caused by a message
 

@@ -40,7 +40,6 @@ _RECORD = {**_POINTER, "processes": [dict]}
 
 
 def get_folder(environ: Mapping[str, str]) -> str:
-    """Return the folder of a user's records."""
     base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "pslaunch", "jobs")
 

@@ -96,7 +96,6 @@ class AnswerWriter(io.RawIOBase):
         write_all(1, LENGTH.pack(len(piece)) + _compute_hash(next(self._numbers), piece) + piece)
 
     def finish(self) -> None:
-        """Mark the end of the answer."""
         self._write_piece(b"")
 
 

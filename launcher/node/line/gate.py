@@ -80,7 +80,6 @@ class Handout:
         sock.close()
 
     def close(self) -> None:
-        """Cut all connections."""
         for sock in list(self._open):
             self._end(sock)
 
