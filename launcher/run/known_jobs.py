@@ -174,14 +174,6 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
     raise SpecError(f"no job {word!r}{there}; {hint}")
 
 
-def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
-    """Find a job as `find_job` does; raises the reason if its nodes can't be asked."""
-    r = find_job(word, elsewhere)
-    if "error" in r or r["state"] == record.STATE_UNKNOWN:
-        raise make_unknown_error(r)
-    return r
-
-
 def make_unknown_error(r: Record) -> PslaunchError:
     error: PslaunchError | None = r.get("error")
     return error or SpecError(f"job {r['job']}: {r['reason']}")

@@ -20,16 +20,9 @@ from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
 
 PREPARED: Message = {
-    "type": "prepared",
-    "host": "n0",
-    "run_dir": "/run",
-    "python": "python",
-    "workspace": "/ws",
-    "log_dir": "/ws/log",
-    "output_dir": "/ws/output",
-    "state_dir": "/ws/.pslaunch",
-    "shared": None,
-}
+    "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
+    "log_dir": "/ws/log", "output_dir": "/ws/output", "state_dir": "/ws/.pslaunch", "shared": None,
+}  # fmt: skip
 PIECE = encode_output(Output(0, 0, b"yes\n"))
 
 
