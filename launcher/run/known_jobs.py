@@ -103,7 +103,7 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
                 reach = find_face(name).from_data(pointers[0].get("reach"))
                 there = at_end.enter_context(open_backend({"backend": name, "reach": reach}))
             except PslaunchError as e:
-                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
+                found += [_mark_unknown(r, reach, e) for r in pointers]
                 continue
             questions.append(Question(len(questions), there.read_records))
             places.append((pointers, reach))
@@ -112,12 +112,12 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
             try:
                 found += _update(pointers, reach, _parse_records(answer, pointers[0]["backend"], reach))
             except PslaunchError as e:
-                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
+                found += [_mark_unknown(r, reach, e) for r in pointers]
     return found
 
 
-def _mark_unknown(r: Record, reach: object, reason: str, error: PslaunchError | None) -> Record:
-    unknown = {"state": record.STATE_UNKNOWN, "reason": reason, "processes": []}
+def _mark_unknown(r: Record, reach: object, error: PslaunchError | None) -> Record:
+    unknown = {"state": record.STATE_UNKNOWN, "reason": str(error or NOT_KNOWN), "processes": []}
     return cast("Record", {**r, **unknown, "reach": reach, "error": error})
 
 
@@ -131,7 +131,7 @@ def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) 
             _note_end(r, found[-1])
         else:
             error = find_face(r["backend"]).make_backend(reach).explain_forgotten()
-            found.append(_mark_unknown(r, reach, str(error or NOT_KNOWN), error))
+            found.append(_mark_unknown(r, reach, error))
             write_news(r, {"forgotten": True})
     return found
 
