@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
         name, reach = elsewhere.backend, elsewhere.reach
         with open_backend({"backend": name, "reach": reach}) as there:
             return _parse_records(there.read_records(), name, reach)
-    read = record.read_all(record.get_folder(os.environ), lambda text: print_error(f"pslaunch: {text}"))
+    read = record.read_all(record.get_folder(), lambda text: print_error(f"pslaunch: {text}"))
     # Led here, or on a machine that shares the folder.
     led = {r["job"]: r for r in read if not record.is_pointer(r)}
     found: list[Record] = []

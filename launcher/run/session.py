@@ -270,7 +270,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
 
 
 def _name_pointer(plan: Plan) -> Path:
-    return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
+    return Path(record.get_folder()) / (plan.job_id + record.POINTER)
 
 
 def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None:

@@ -178,7 +178,7 @@ class Leader:
             port=job.choose_head_port(placed),
         )
         self._listen()
-        self._record_path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
+        self._record_path = os.path.join(record.get_folder(), f"{placed.plan.job_id}.json")
         self._record = record.describe_job(placed, self._socket_path)
         why = record.write_record(self._record_path, {**self._record, "state": "running"})
         if why and m["detach"]:

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
@@ -39,8 +38,8 @@ _POINTER = {
 _RECORD = {**_POINTER, "processes": [dict]}
 
 
-def get_folder(environ: Mapping[str, str]) -> str:
-    base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+def get_folder() -> str:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "pslaunch", "jobs")
 
 
