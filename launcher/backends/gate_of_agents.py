@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from ..errors import PreflightError, ServiceError
 from ..node.job import Node
 from ..node.line import wire
-from ..node.line.gate import Gate, Seals
-from ..node.line.handout import Handout
+from ..node.line.gate import Gate, Handout, Seals
 from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
 from ..node.shapes import check_shape

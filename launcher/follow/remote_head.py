@@ -98,9 +98,9 @@ class RemoteHead:
     def code(self) -> int:
         return codes.NODE_LOST if self._code is None else self._code
 
-    def list_events(self, cursor: int, limit: int | None = None) -> tuple[list[Event], int]:
+    def list_events(self, cursor: int) -> tuple[list[Event], int]:
         told: list[Event] = []
-        for event in self._events.list_since(cursor, limit):
+        for event in self._events.list_since(cursor):
             if event["n"] > cursor:  # dropped by the head, or here
                 told.append(_make_missing_note(event, event["n"] - cursor))
             told.append(event)

@@ -51,7 +51,6 @@ class Watch:
         return self._waited_for is not None and not self._waited_for
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """Show events until the condition holds."""
         self._loop.run(condition, after_each=[self.show])
         self.show()
 

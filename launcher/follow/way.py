@@ -220,7 +220,7 @@ def follow(
         reopen=reopen,
     )
     scene.at_end.callback(head.close)
-    head.on_slow = lambda text: scene.watch.say(text, "warning")
+    head.on_slow = scene.warn
     stop_on_signals(scene.loop, backend, head.stop)
     return head
 

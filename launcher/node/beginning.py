@@ -36,7 +36,6 @@ class Beginning(NamedTuple):
 
 
 def read_beginning(folder: str) -> Beginning:
-    """Return the content of JOB_FILE in the folder."""
     with gzip.open(os.path.join(folder, JOB_FILE)) as f:
         data: dict[str, Any] = json.load(f)
     return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})

@@ -44,7 +44,6 @@ def find_remedy(e: OSError) -> str:
 
 
 def choose_code(e: OSError) -> int:
-    """Return the exit code for an error of the system."""
     return RIGHTS if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IO
 
 
@@ -54,7 +53,6 @@ def describe_error(e: OSError) -> str:
 
 
 def explain_failure(e: Exception) -> tuple[int, str]:
-    """Return exit code and text of a failure."""
     if isinstance(e, Refusal):
         return e.code, str(e)
     if isinstance(e, OSError):

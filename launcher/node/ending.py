@@ -30,42 +30,32 @@ class Shutdown:
     """
 
     def __init__(self, roles: Mapping[str, str], grace_s: float, now_s: float) -> None:
-        self._alive = dict(roles)
+        self.alive = dict(roles)
         self._told: set[str] = set()
         self._killed = False
-        self._start_s, self._grace_s = now_s, grace_s
+        self._half_s, self._kill_s = now_s + grace_s / 2, now_s + grace_s
         self.over = False
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Processes that have not ended yet."""
-        return tuple(self._alive)
-
-    @property
-    def kill_at_s(self) -> float:
-        return self._start_s + self._grace_s
-
     def kill_now(self, now_s: float) -> None:
-        """Shorten the grace to the time that has passed."""
-        self._grace_s = min(self._grace_s, now_s - self._start_s)
+        self._kill_s = min(self._kill_s, now_s)
 
     def remove(self, key: str) -> None:
-        self._alive.pop(key, None)
+        self.alive.pop(key, None)
 
     def decide(self, now_s: float) -> list[Signal]:
         """Return the signals due by now, each once."""
-        if not self._alive:
+        if not self.alive:
             self.over = True
             return []
-        if now_s >= self.kill_at_s:
-            self.over = now_s >= self.kill_at_s + KILL_WAIT_S
+        if now_s >= self._kill_s:
+            self.over = now_s >= self._kill_s + KILL_WAIT_S
             if self._killed:
                 return []
             self._killed = True
-            return [Signal(tuple(self._alive), signal.SIGKILL)]
+            return [Signal(tuple(self.alive), signal.SIGKILL)]
         trainers = self._list_keys(TRAINER)
         due = list(trainers)
-        if not trainers or now_s >= self._start_s + self._grace_s / 2:
+        if not trainers or now_s >= self._half_s:
             due += self._list_keys(PSERVER)
         new = tuple(key for key in due if key not in self._told)
         self._told.update(new)
@@ -73,8 +63,8 @@ class Shutdown:
 
     def find_due_s(self, now_s: float) -> float:
         """Return the time of the next `decide` if nothing happens before."""
-        times = (self._start_s + self._grace_s / 2, self.kill_at_s, self.kill_at_s + KILL_WAIT_S)
+        times = (self._half_s, self._kill_s, self._kill_s + KILL_WAIT_S)
         return min((t for t in times if t > now_s), default=NEVER)
 
     def _list_keys(self, role: str) -> list[str]:
-        return [key for key, its_role in self._alive.items() if its_role == role]
+        return [key for key, its_role in self.alive.items() if its_role == role]

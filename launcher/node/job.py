@@ -200,7 +200,6 @@ def to_data(value: object) -> Any:
 
 
 def parse_placed(data: Mapping[str, Any]) -> Placed:
-    """Return the placed job that `to_data` converted."""
     return Placed(
         parse_plan(data["plan"]),
         tuple(map(parse_node, data["nodes"])),
@@ -209,7 +208,6 @@ def parse_placed(data: Mapping[str, Any]) -> Placed:
 
 
 def parse_plan(plan: Mapping[str, Any]) -> Plan:
-    """Return the plan that `to_data` converted."""
     roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
     declared = tuple(map(parse_node, plan["nodes"]))
     p, i = plan["package"], plan["install"]

@@ -30,7 +30,6 @@ def replace_file(path: str, beside: str, lines: Iterable[str]) -> None:
 
 
 def write_text(path: str, text: str, mode: int = 0o644) -> None:
-    """Replace a file's content by this text."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)

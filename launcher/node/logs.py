@@ -161,7 +161,7 @@ class Stream:
         return [*ended]
 
 
-def read_tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
+def read_tail(path: str) -> tuple[str, ...]:
     """Return the last lines of a file, () where it can't be read."""
     try:
         with open(path, "rb") as f:
@@ -176,4 +176,4 @@ def read_tail(path: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
         found = found[1:]  # the first line is cut
     while found and not found[-1]:
         found.pop()
-    return tuple(line[:1000] for line in found[-lines:])
+    return tuple(line[:1000] for line in found[-TAIL_LINES:])

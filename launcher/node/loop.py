@@ -128,7 +128,6 @@ class Loop:
         return self.call_at(self.now() + delay_s, callback)
 
     def call_every(self, period_s: float, callback: Callback) -> None:
-        """Call back once a period."""
 
         def repeat() -> None:
             self.call_after(period_s, repeat)

@@ -131,7 +131,7 @@ BusyMsg = TypedDict("BusyMsg", {
 
 # -> Facts for all programs of a node: addresses of all nodes, numbers of outputs.
 BeginMsg = TypedDict("BeginMsg", {
-    "type": Literal["begin"], "workspace": str, "nodes": tuple[str, ...], "numbers": dict[str, int],
+    "type": Literal["begin"], "nodes": tuple[str, ...], "numbers": dict[str, int],
 })
 ProgramOrder = TypedDict("ProgramOrder", {
     "key": str, "role": str, "argv": list[str], "cwd": str, "added_env": dict[str, str],

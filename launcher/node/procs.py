@@ -68,7 +68,6 @@ class Proc(NamedTuple):
 
 
 def read_proc(pid: int) -> Proc | None:
-    """Return the process with this pid, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             stat = f.read()
@@ -122,13 +121,7 @@ def send(proc: Proc, number: int) -> bool:
             os.close(pidfd)
 
 
-def send_group(leader: int, number: int) -> None:
-    """Signal the process group of our child `leader`, which has not been waited for yet."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
-
-
-def kill_descendants(limit_s: float = KILL_LIMIT_S) -> tuple[int, dict[int, int], list[int]]:
+def kill_descendants() -> tuple[int, dict[int, int], list[int]]:
     """Kill everything below this subreaper, repeatedly until it has no child.
 
     Returns the number of kills, the wait status of each ended child, and the pids that survived the limit.
@@ -139,7 +132,7 @@ def kill_descendants(limit_s: float = KILL_LIMIT_S) -> tuple[int, dict[int, int]
     told: set[int] = set()
     ended: dict[int, int] = {}
     end_s = look_s = time.monotonic()
-    end_s += limit_s
+    end_s += KILL_LIMIT_S
     while True:
         reaped = reap()
         ended.update(reaped)

@@ -59,7 +59,6 @@ def check_shape(value: Any, shape: Any, name: str = "it") -> None:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Return True where data has this shape."""
     try:
         check_shape(value, shape)
     except ValueError:

@@ -15,12 +15,10 @@ class Silence:
         self.hear(now_s)
 
     def hear(self, now_s: float) -> None:
-        """Note a sign of life."""
         self.heard_s = self._measured_s = now_s
         self._pause_s = 0.0
 
     def measure(self, now_s: float) -> float:
-        """Return the seconds of silence by now."""
         since_s, self._measured_s = now_s - self._measured_s, now_s
         if since_s > PAUSE_S and not self._pause_s:
             self._pause_s = since_s

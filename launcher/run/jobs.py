@@ -28,7 +28,6 @@ from .answers import Question, ask_all
 from .known_jobs import (
     explain_no_jobs,
     find_job,
-    find_reached,
     format_line,
     list_jobs,
     make_unknown_error,
@@ -107,7 +106,6 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    """Print the status of a job and of each process."""
     r = _add_status(find_job(word, elsewhere), elsewhere)
     if as_json:
         print(json.dumps(_select_news(r)), file=out)
@@ -128,8 +126,10 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
 
 
 def _find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
-    """Find a job as `find_reached` does; raises the reason if no head leads it yet."""
-    r = find_reached(word, elsewhere)
+    """Find a job; raises the reason if its nodes can't be asked, or no head leads it yet."""
+    r = find_job(word, elsewhere)
+    if "error" in r or r["state"] == record.STATE_UNKNOWN:
+        raise make_unknown_error(r)
     if r["state"] == record.WAITING:
         raise PslaunchError(_explain_nothing_ran(r))
     return r

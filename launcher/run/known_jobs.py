@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
         name, reach = elsewhere.backend, elsewhere.reach
         with open_backend({"backend": name, "reach": reach}) as there:
             return _parse_records(there.read_records(), name, reach)
-    read = record.read_all(record.get_folder(os.environ), lambda text: print_error(f"pslaunch: {text}"))
+    read = record.read_all(record.get_folder(), lambda text: print_error(f"pslaunch: {text}"))
     # Led here, or on a machine that shares the folder.
     led = {r["job"]: r for r in read if not record.is_pointer(r)}
     found: list[Record] = []
@@ -103,7 +102,7 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
                 reach = find_face(name).from_data(pointers[0].get("reach"))
                 there = at_end.enter_context(open_backend({"backend": name, "reach": reach}))
             except PslaunchError as e:
-                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
+                found += [_mark_unknown(r, reach, e) for r in pointers]
                 continue
             questions.append(Question(len(questions), there.read_records))
             places.append((pointers, reach))
@@ -112,12 +111,12 @@ def _follow(asked: Sequence[Sequence[Record]]) -> list[Record]:
             try:
                 found += _update(pointers, reach, _parse_records(answer, pointers[0]["backend"], reach))
             except PslaunchError as e:
-                found += [_mark_unknown(r, reach, str(e), e) for r in pointers]
+                found += [_mark_unknown(r, reach, e) for r in pointers]
     return found
 
 
-def _mark_unknown(r: Record, reach: object, reason: str, error: PslaunchError | None) -> Record:
-    unknown = {"state": record.STATE_UNKNOWN, "reason": reason, "processes": []}
+def _mark_unknown(r: Record, reach: object, error: PslaunchError | None) -> Record:
+    unknown = {"state": record.STATE_UNKNOWN, "reason": str(error or NOT_KNOWN), "processes": []}
     return cast("Record", {**r, **unknown, "reach": reach, "error": error})
 
 
@@ -131,7 +130,7 @@ def _update(pointers: Sequence[Record], reach: object, there: Sequence[Record]) 
             _note_end(r, found[-1])
         else:
             error = find_face(r["backend"]).make_backend(reach).explain_forgotten()
-            found.append(_mark_unknown(r, reach, str(error or NOT_KNOWN), error))
+            found.append(_mark_unknown(r, reach, error))
             write_news(r, {"forgotten": True})
     return found
 
@@ -143,8 +142,8 @@ def _note_end(pointer: Record, news: Record) -> None:
 
 
 def write_news(pointer: Record, news: Record) -> None:
-    fixed = cast("Record", {k: v for k, v in {**pointer, **news}.items() if k not in ADDED})
-    record.Record(pointer["path"], fixed).write({"reach": pointer.get("reach")})
+    known = {k: v for k, v in {**pointer, **news}.items() if k not in ADDED}
+    record.write_record(pointer["path"], cast("Record", {**known, "reach": pointer.get("reach")}))
 
 
 def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
@@ -172,14 +171,6 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
     there = f" on {elsewhere.shown}" if elsewhere else ""
     hint = f"did you mean {near!r}?" if near else f"pslaunch jobs lists them; {OF_TERMINALS}"
     raise SpecError(f"no job {word!r}{there}; {hint}")
-
-
-def find_reached(word: str, elsewhere: Elsewhere | None) -> Record:
-    """Find a job as `find_job` does; raises the reason if its nodes can't be asked."""
-    r = find_job(word, elsewhere)
-    if "error" in r or r["state"] == record.STATE_UNKNOWN:
-        raise make_unknown_error(r)
-    return r
 
 
 def make_unknown_error(r: Record) -> PslaunchError:

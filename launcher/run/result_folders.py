@@ -46,7 +46,7 @@ def hold_folders(folders: Mapping[str, Path], job_id: str, warn: Callable[[str],
 
 def _hold(folder: Path, job_id: str, held: contextlib.ExitStack) -> str:
     """Lock a folder until `held` is closed; return "", or the id of the job that has it. Raises OSError."""
-    locks = Path(record.get_folder(os.environ)).with_name("results")
+    locks = Path(record.get_folder()).with_name("results")
     path = locks / compute_digest(os.fsencode(os.path.realpath(folder)))[:32]
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, is_ours = _lock(path)

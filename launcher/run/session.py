@@ -270,7 +270,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
 
 
 def _name_pointer(plan: Plan) -> Path:
-    return Path(record.get_folder(os.environ)) / (plan.job_id + record.POINTER)
+    return Path(record.get_folder()) / (plan.job_id + record.POINTER)
 
 
 def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None:
@@ -289,11 +289,11 @@ def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     """Record for later shells the cluster that leads a job. Raises FileError."""
     path = _name_pointer(plan)
-    data = find_face(plan.backend).to_data(reach)
-    fixed: JobRecord = {
+    pointer: JobRecord = {
         "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": nodes,
-        "started": round(time.time(), 3), "reach": data,
+        "started": round(time.time(), 3), "reach": find_face(plan.backend).to_data(reach),
+        "state": record.LED_ELSEWHERE,
     }  # fmt: skip
-    if why := record.Record(str(path), fixed).write({"state": record.LED_ELSEWHERE}):
+    if why := record.write_record(str(path), pointer):
         raise FileError(f"later shells can't find the job: {why}")
     return path

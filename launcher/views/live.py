@@ -28,10 +28,10 @@ from rich.text import Text
 from pslaunch.runtime.shared.env import TRAINER
 
 from ..node.head.events import Event
-from .dispatch_progress import DispatchProgress
 from .table import fit_table
 from .view import (
     RATE,
+    DispatchProgress,
     Said,
     Transcript,
     View,

@@ -229,12 +229,10 @@ class Agent:
         self._line.send({"type": "opened", "port": self._door.port})
 
     def order_shut(self, _m: messages.ShutMsg) -> None:
-        """Close the door: its port is free for a program."""
         self._close_doors()
         self._line.send({"type": "shut"})
 
     def order_reach(self, m: messages.ReachMsg) -> None:
-        """Try the doors of other nodes, in a thread."""
 
         def try_doors() -> list[tuple[int, str]]:
             targets = [reach.Target(*door) for door in m["doors"]]
@@ -245,7 +243,6 @@ class Agent:
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
-        """Bind all proposed ports of this node, or none."""
         ports.close_all({**self._held, "": self._marks})
         self._held, self._marks = {}, []
         try:

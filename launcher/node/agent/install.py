@@ -91,7 +91,6 @@ def _install(workspace: str, state_dir: str, install: dict[str, Any]) -> str:
 
 
 def _hash(own: str, house: str, requirements: str, install: dict[str, Any]) -> str:
-    """Return a hash of all inputs of the environment."""
     digest = hashlib.sha256(json.dumps([sys.version, sys.executable, requirements, install]).encode())
     with open(os.path.join(own, install["wheel"]), "rb") as f:
         digest.update(f.read())

@@ -109,7 +109,6 @@ class JobFolders:
             raise Refusal(choose_code(e), text) from None
 
     def leave(self) -> None:
-        """Release the lock."""
         if self._lock_fd >= 0:
             os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)

@@ -140,7 +140,8 @@ class Program:
         if number == signal.SIGKILL:
             for proc in procs.list_descendants(self.process.pid):
                 procs.send(proc, number)
-        procs.send_group(self.process.pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # we have not waited for it yet
+            os.killpg(self.process.pid, number)
 
     def handle_exit(self, status: int) -> None:
         """Report the end of its main process after its output, a failure also before output that waits."""

@@ -46,7 +46,6 @@ class Archive:
         self._loop, self._path, self._folder = loop, path, folder
 
     def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
-        """Unpack the file in a thread; then call `then`, or `fail`."""
         self._loop.do_aside(self._unpack, then, fail)
 
     def _unpack(self) -> Source:

@@ -60,7 +60,6 @@ class Dispatch:
         return node.dispatched and self._supply is not None and node.id not in self._supply.filled
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Fill all nodes that need it; then call `then`."""
         supply, nodes = self._supply, self._desk.placed.nodes
         if supply is None or self._desk.placed.plan.package is None:
             then()
@@ -111,7 +110,6 @@ class Dispatch:
         self._desk.fail(JobFailure("the package", 0, code, text))
 
     def on_lacks(self, link: Link, m: LacksMsg) -> None:
-        """Send what a node requests, or let another node send it."""
         sender, node = self._senders[link.node.id], link.node.id
 
         def answer(wants: list[Want]) -> None:
@@ -142,12 +140,10 @@ class Dispatch:
         self._desk.links[node].line.send({"type": "fetch", "addrs": addrs, "port": port})
 
     def on_serving(self, link: Link, m: ServingMsg) -> None:
-        """Use a node that has the package and listens."""
         check_shape(m["port"], is_port, "port")
         self._sources.note_serving(link.node.id, m["port"])
 
     def on_filling(self, link: Link, m: FillingMsg) -> None:
-        """Report the progress of a node, from any source."""
         node = link.node.id
         check_shape(m, {"files": is_count, "bytes": is_count, "received": is_count}, "filling")
         self._progress[node] = {"files": m["files"], "bytes": m["bytes"], "received": m["received"]}
@@ -156,11 +152,9 @@ class Dispatch:
         self._desk.tell("dispatch", node=node, state=state, source=source, **self._progress[node])
 
     def on_received(self, link: Link, m: ReceivedMsg) -> None:
-        """Let the sender to a node send as much more as the node has written."""
         self._senders[link.node.id].grant(m)
 
     def on_dispatched(self, link: Link, _m: DispatchedMsg) -> None:
-        """Count a node as filled; end if it was the last."""
         if link.node.id not in self._unfilled:
             raise ValueError("nothing was dispatched to it")
         self._unfilled.remove(link.node.id)

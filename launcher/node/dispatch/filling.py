@@ -43,12 +43,10 @@ class Filling:
         self._receiver.expect()
 
     def order_dispatch(self, m: DispatchMsg) -> None:
-        """Take the offer of a package: request the lacking files, receive them, put them in place."""
         if self._receiver:
             self._receiver.take_offer(m)
 
     def take(self, piece: Data) -> None:
-        """Take a piece of the package from the head."""
         if self._receiver:
             self._receiver.take(piece)
 
@@ -87,7 +85,6 @@ class Filling:
             self._serving.go_on()
 
     def order_fetch(self, m: FetchMsg) -> None:
-        """Get the lacking files from another node."""
         from .peers import Fetching
 
         if self._receiver:

@@ -32,7 +32,6 @@ class FromLauncher:
         self._fail: Callable[[Exception], None] = lambda _why: None
 
     def get(self, then: Then, fail: Fail, mine: Parts | None, tell: Tell) -> None:
-        """Ask the launcher for the package."""
         first = self._placed().nodes[0]
 
         def list_workspace() -> Source:
@@ -72,7 +71,6 @@ class FromLauncher:
             say({"type": "wants"})
 
     def take_answer(self, m: DispatchMsg | NoPackageMsg) -> None:
-        """Take the launcher's offer of a package, or its refusal."""
         if not self._receiver:
             return
         if m["type"] == "dispatch":
@@ -85,6 +83,5 @@ class FromLauncher:
             self._receiver.take(piece)
 
     def close(self) -> None:
-        """Take nothing more."""
         if self._receiver:
             self._receiver.close()

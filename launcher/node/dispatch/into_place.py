@@ -55,7 +55,6 @@ class Tree:
         return self.open_folder(folder), name
 
     def _cut(self, depth: int) -> None:
-        """Close the folders below `depth`."""
         del self._names[depth:]
         while len(self._fds) > depth + 1:
             os.close(self._fds.pop())
@@ -114,7 +113,6 @@ class Store:
         return set(os.listdir(self.staged_fd))
 
     def open_staged(self, name: str) -> int:
-        """Open a staged file for reading. Raises OSError."""
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.staged_fd)
 
     def create_staged(self, name: str) -> int:

@@ -84,7 +84,6 @@ def encode(entries: Sequence[Entry]) -> bytes:
 
 
 def make_hash() -> blake2b:
-    """Return a new, empty content hash."""
     return blake2b(digest_size=32)
 
 
@@ -94,7 +93,6 @@ def compute_digest(data: bytes | memoryview) -> str:
 
 
 def hash_rest(fd: int) -> blake2b:
-    """Return the hash of the rest of a file."""
     value = make_hash()
     while data := os.read(fd, HASH_READ_BYTES):
         value.update(data)
@@ -126,7 +124,6 @@ def decode(data: bytes) -> list[Entry]:
 
 
 def _is_folder_or_link(e: Entry) -> bool:
-    """Check that an entry is a valid folder or link."""
     if e.kind == "d":
         return not e.content and not e.size
     return bool(e.content) and not e.size and (e.kind == "m") == leads_out(e.path, e.content)
@@ -210,7 +207,6 @@ class Hashes:
         self._used[make_key(st)] = value
 
     def save(self) -> None:
-        """Save the hashes used since the start."""
         if self._used == self._known:
             return
         write_beside(self._path, "\n".join(f"{key} {value}" for key, value in self._used.items()).encode())

@@ -175,7 +175,6 @@ class Receiver:
         )
 
     def take(self, piece: Data) -> None:
-        """Take a piece of the manifest or of a file."""
         if self.closed or (self._incoming is None and not self._in_place):
             return
         self._held_bytes += len(piece.data)
@@ -214,7 +213,6 @@ class Receiver:
             self._end(e)
 
     def _grant(self, taken: int) -> None:
-        """Let the sender send as much more as was written."""
         self._held_bytes -= taken
         self._written_bytes += taken
         if self._written_bytes >= GRANT_BYTES:

@@ -36,7 +36,6 @@ class Routes:
         self.servers: dict[int, int] = {}  # of nodes that fetch
 
     def want(self, node: int, missing: int) -> None:
-        """Find a source for a node."""
         self.wanting[node] = missing
         self._assign()
 
@@ -54,7 +53,6 @@ class Routes:
         self._assign()
 
     def note_filled(self, node: int) -> None:
-        """Use a node that has the whole package."""
         self.wanting.pop(node, None)
         self.servers.pop(node, None)
         self._missing.pop(node, None)

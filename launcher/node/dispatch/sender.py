@@ -70,7 +70,6 @@ class Source:
 
     @functools.cached_property
     def by_content(self) -> dict[str, list[Entry]]:
-        """Return the files of each content."""
         found: dict[str, list[Entry]] = {}
         for e in self.entries:
             if e.kind == "f":
@@ -172,11 +171,9 @@ class Sender:
         self._read()
 
     def count_bytes(self, wants: Sequence[Want]) -> int:
-        """Return the bytes of wanted files."""
         return sum(self._source.entries[i].size - offset for i, offset in wants if i != THE_MANIFEST)
 
     def grant(self, m: messages.ReceivedMsg) -> None:
-        """Send as much more as the node has written."""
         self._credit = min(WINDOW_BYTES, self._credit + int(m["bytes"]))
         self._read()
 

@@ -222,12 +222,10 @@ class Staging:
         return list(self._wanted)
 
     def count_missing_bytes(self) -> int:
-        """Return the requested bytes that have not arrived."""
         return sum(self.listed[w.file].size - w.offset for w in tuple(self._wanted))
 
     @property
     def is_whole(self) -> bool:
-        """Check that all requested files have arrived."""
         return not self._wanted
 
     # --- into place ---

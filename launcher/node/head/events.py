@@ -95,7 +95,6 @@ def clean_event(event: Event) -> Event:
 
 
 def estimate_size(event: Event) -> int:
-    """Return an estimate of an event's bytes in memory."""
     if event["event"] == "line":
         return _FIXED_BYTES + sys.getsizeof(event["process"]) + sys.getsizeof(event["text"])
     texts = [v if isinstance(v, str) else repr(v) for v in event.values() if isinstance(v, (str, list, dict))]
@@ -105,8 +104,7 @@ def estimate_size(event: Event) -> int:
 class RecentEvents:
     """Events in order of their numbers `n`, some perhaps missing."""
 
-    def __init__(self, most: int = MAX_EVENTS, most_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
+    def __init__(self) -> None:
         self._events: deque[tuple[Event, int]] = deque()
         self._bytes = 0
 
@@ -119,7 +117,7 @@ class RecentEvents:
         size = estimate_size(event)
         self._events.append((event, size))
         self._bytes += size
-        while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
+        while len(self._events) > MAX_EVENTS or (self._bytes > MAX_EVENT_BYTES and len(self._events) > 1):
             self._bytes -= self._events.popleft()[1]
         return event
 

@@ -69,13 +69,14 @@ class Leader:
         self._lease_is_over = self._holders_supply = False
         self._told_holder = False  # about the end
         self._trace: Trace | None = None
-        self._record = record.Record("", {})
+        self._record_path = ""
+        self._record: messages.JobRecord = {}  # the part that stays
         self._over_s: float | None = None  # end of the job, or of the last piece sent after it
         self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd, seals)
         self._holders = {self._launcher}
         self._supplier = self._launcher  # of the package
-        self._supply = FromLauncher(loop, self._launcher.line.send, self._get_job)
+        self._supply = FromLauncher(loop, self._launcher.line.send, lambda: self._led.placed)
 
     @property
     def is_over(self) -> bool:
@@ -177,9 +178,9 @@ class Leader:
             port=job.choose_head_port(placed),
         )
         self._listen()
-        path = os.path.join(record.get_folder(os.environ), f"{placed.plan.job_id}.json")
-        self._record = record.Record(path, record.describe_job(placed, self._socket_path))
-        why = self._record.write({"state": "running"})
+        self._record_path = os.path.join(record.get_folder(), f"{placed.plan.job_id}.json")
+        self._record = record.describe_job(placed, self._socket_path)
+        why = record.write_record(self._record_path, {**self._record, "state": "running"})
         if why and m["detach"]:
             self._refuse(observer, f"later shells could not find it: {why}", codes.IO)
             return
@@ -195,21 +196,22 @@ class Leader:
 
     def _note(self, changing: messages.JobRecord) -> None:
         """Write the record with the nodes' present folders."""
-        known = record.describe_job(self._get_job(), "")
-        self._record.write({"places": known["places"], "processes": known["processes"]} | changing)
+        known = record.describe_job(self._led.placed, "")
+        places: messages.JobRecord = {"places": known["places"], "processes": known["processes"]}
+        record.write_record(self._record_path, {**self._record, **places, **changing})
 
     def _tell_places(self) -> None:
         """Send the launcher the nodes' folders, final only now where nodes share one."""
         self._begin_trace()
         self._note({"state": "running"})
-        places = [(n.log_dir, n.state_dir) for n in self._get_job().nodes]
+        places = [(n.log_dir, n.state_dir) for n in self._led.placed.nodes]
         self._launcher.line.send({"type": "places", "places": places})
 
     def _begin_trace(self) -> None:
         """Write the trace beside the logs of node 0, if that folder exists."""
         if self._trace:
             with contextlib.suppress(OSError):
-                log_dir = os.path.expanduser(self._get_job().nodes[0].log_dir)
+                log_dir = os.path.expanduser(self._led.placed.nodes[0].log_dir)
                 self._trace.begin(os.path.join(log_dir, logs.HEAD_TRACE))
 
     @property
@@ -217,9 +219,6 @@ class Leader:
         """The head, once it leads."""
         assert self._head is not None
         return self._head
-
-    def _get_job(self) -> job.Placed:
-        return self._led.placed
 
     def order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
         if observer is self._supplier:
@@ -328,7 +327,7 @@ class Leader:
 
     def _close(self) -> None:
         self._begin_trace()
-        states = zip(self._led.make_status()["processes"], self._get_job().processes)
+        states = zip(self._led.make_status()["processes"], self._led.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
         has_setup = self._led.has_setup
         ended: Any = {"state": "ended", "processes": processes, "has_setup": has_setup, **self._led.end}

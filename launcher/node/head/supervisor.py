@@ -47,11 +47,6 @@ class Member:
         self.blames = ""  # the process blamed there
         self.exit: Exit | None = None
 
-    @property
-    def is_leaving(self) -> bool:
-        """True for a pserver that reports its failure; before a trainer has reached it, it may only guess."""
-        return bool(self.why and (self.state or self.blames))
-
 
 class Result(NamedTuple):
     """End of a job."""
@@ -210,7 +205,7 @@ class Supervisor:
 
     def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
         """End these except those in another ending: a program that saves at TERM must not get it twice."""
-        in_hand = {key for ending in self._endings for key in ending.keys}
+        in_hand = {key for ending in self._endings for key in ending.alive}
         rest = {key: role for key, role in roles.items() if key not in in_hand}
         if rest:
             self._endings.append(Shutdown(rest, self.grace_s, now_s))
@@ -275,9 +270,15 @@ class Supervisor:
 
     def _look_for_leaving(self) -> None:
         """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""
-        leaving = [k for k, role in self.alive.items() if role == PSERVER and self.members[k].is_leaving]
-        if self.failure and self._rank(self.failure) == 3 and not self._ending_all and leaving:
-            self.failure = self._make_failure(leaving[0], f"is ending: {self.members[leaving[0]].why}")
+        if not (self.failure and self._rank(self.failure) == 3) or self._ending_all:
+            return
+        for key in self.alive:
+            m = self.members[key]
+            if (
+                m.role == PSERVER and m.why and (m.state or m.blames)
+            ):  # before a trainer came, it may only guess
+                self.failure = self._make_failure(key, f"is ending: {m.why}")
+                return
 
     def _make_failure(self, key: str, text: str) -> JobFailure:
         member = self.members[key]

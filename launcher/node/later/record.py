@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
@@ -39,9 +38,8 @@ _POINTER = {
 _RECORD = {**_POINTER, "processes": [dict]}
 
 
-def get_folder(environ: Mapping[str, str]) -> str:
-    """Return the folder of a user's records."""
-    base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+def get_folder() -> str:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "pslaunch", "jobs")
 
 
@@ -63,22 +61,14 @@ def describe_job(placed: job.Placed, socket_path: str) -> JobRecord:
     }
 
 
-class Record:
-    """Record of one job; not written if the path is empty."""
-
-    def __init__(self, path: str, fixed: JobRecord) -> None:
-        self._path, self._fixed = path, fixed
-
-    def write(self, changing: JobRecord) -> str:
-        """Replace the record; return why that failed, or ""."""
-        if self._path:
-            try:
-                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                text = json.dumps(self._fixed | changing)
-                replace_file(self._path, f"{self._path}.{os.getpid()}", [text])
-            except OSError as e:
-                return f"{self._path}: {e.strerror}"
-        return ""
+def write_record(path: str, r: JobRecord) -> str:
+    """Replace the record of a job; return why that failed, or ""."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        replace_file(path, f"{path}.{os.getpid()}", [json.dumps(r)])
+    except OSError as e:
+        return f"{path}: {e.strerror}"
+    return ""
 
 
 def is_pointer(r: JobRecord) -> bool:

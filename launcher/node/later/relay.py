@@ -58,7 +58,7 @@ def main(mode: str, words: Sequence[str]) -> int:
 
 def find_socket(job_id: str) -> str:
     """Return the socket of the head that leads a job here. Raises OSError."""
-    with open(os.path.join(record.get_folder(os.environ), f"{job_id}.json"), encoding="utf-8") as f:
+    with open(os.path.join(record.get_folder(), f"{job_id}.json"), encoding="utf-8") as f:
         return str(json.load(f)["socket"])
 
 
@@ -96,7 +96,6 @@ class AnswerWriter(io.RawIOBase):
         write_all(1, LENGTH.pack(len(piece)) + _compute_hash(next(self._numbers), piece) + piece)
 
     def finish(self) -> None:
-        """Mark the end of the answer."""
         self._write_piece(b"")
 
 
@@ -131,7 +130,7 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 def write_records(answer: AnswerWriter) -> None:
     """Write the records of this user's jobs that are led here, one JSON object a line."""
-    for r in record.read_all(record.get_folder(os.environ)):
+    for r in record.read_all(record.get_folder()):
         if not record.is_pointer(r):
             answer.write(json.dumps(r).encode() + b"\n")
 

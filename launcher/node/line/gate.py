@@ -9,12 +9,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pslaunch.runtime.shared import places, prove
 
-from ..loop import Loop
+from ..loop import Loop, Timer
 from . import reach
-from .handout import Handout
 from .listener import Listener
 from .seal import Seal
 
@@ -25,6 +25,8 @@ MIN_TRY_S = 0.1
 LATE = 0.1  # time between two tries, as a part of the time since the first
 LEAST_S, MOST_S = 0.05, 1.0  # between two tries
 GATE_TICK_S = 1.0
+MAX_HANDOUTS = 64  # at once; more are refused, and ask again
+HANDOUT_LIMIT_S = 60.0
 Seals = tuple[Seal, Seal]
 
 
@@ -39,6 +41,47 @@ class _Caller:
 
     def __init__(self, sock: socket.socket, host: str, port: int, server: prove.Server, until_s: float):
         self.sock, self.host, self.port, self.server, self.until_s = sock, host, port, server, until_s
+
+
+class Handout:
+    """Sender of `content`, no secret, to each connection whose first bytes are `request`."""
+
+    def __init__(self, loop: Loop, request: bytes, content: bytes) -> None:
+        self.request = request
+        self._loop, self._content = loop, content
+        self._open: dict[socket.socket, Timer] = {}
+
+    def give(self, sock: socket.socket) -> None:
+        """Take over a connection that has asked."""
+        if len(self._open) >= MAX_HANDOUTS:
+            sock.close()
+            return
+        left = memoryview(self._content)
+
+        def go_on() -> None:
+            nonlocal left
+            try:
+                left = left[sock.send(left) :]
+            except BlockingIOError:
+                return
+            except OSError:
+                left = left[:0]
+            if not left:
+                self._end(sock)
+
+        self._open[sock] = self._loop.call_after(HANDOUT_LIMIT_S, lambda: self._end(sock))
+        self._loop.watch(sock.fileno(), write=go_on)
+
+    def _end(self, sock: socket.socket) -> None:
+        self._open.pop(sock).cancel()
+        self._loop.watch(sock.fileno())
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+        sock.close()
+
+    def close(self) -> None:
+        for sock in list(self._open):
+            self._end(sock)
 
 
 class Gate:

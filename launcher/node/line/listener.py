@@ -26,7 +26,6 @@ class Listener:
         self.go_on()
 
     def go_on(self) -> None:
-        """Accept again."""
         if self._open:
             self._loop.watch(self._listener.fileno(), read=self._accept)
 

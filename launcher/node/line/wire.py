@@ -103,7 +103,6 @@ def _make_head(kind: int, number: int, offset: int, data: bytes | memoryview) ->
 
 
 def make_hello() -> HelloMsg:
-    """Return the first message of both directions."""
     return {"type": "hello", "wire": WIRE_VERSION, "version": __version__}
 
 

@@ -19,9 +19,10 @@ from pslaunch.node import codes
 from pslaunch.node.dispatch.sender import encode_numbers
 from pslaunch.node.head.events import MAX_EVENTS
 from pslaunch.node.job import Package
-from pslaunch.node.line.wire import Data, MessageLine
+from pslaunch.node.line.wire import Data
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
+from support.lines import open_line
 from support.process import open_below
 
 pytestmark = pytest.mark.timeout(60)
@@ -37,14 +38,8 @@ class Ends:
         self.head = RemoteHead(self.loop, Line(near, near), name="node 0 (n)", lost_after_s=30, supply=supply)
         self.heard: list[str] = []
         self.come: list[Data] = []
-        self.line: MessageLine[Any] = MessageLine(
-            self.loop,
-            far,
-            far,
-            lost_after_s=30,
-            on_message=lambda m: self.heard.append(m["type"]),
-            on_lost=lambda _why: None,
-            on_data=self.come.append,
+        self.line = open_line(
+            self.loop, far, lambda m: self.heard.append(m["type"]), on_data=self.come.append, lost_after_s=30
         )
 
     def tell(self, *messages: dict[str, Any]) -> None:

@@ -106,7 +106,7 @@ def test_escape_sequences_are_removed() -> None:
 def test_tail_has_the_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(5000)) + b"\n\n")
-    assert read_tail(str(log), 3) == ("line 4997", "line 4998", "line 4999")
+    assert read_tail(str(log)) == tuple(f"line {i}" for i in range(4980, 5000))
     assert read_tail(str(tmp_path / "none")) == ()
     log.write_bytes(b"x" * 100_000)
     assert len(read_tail(str(log))) == 1

@@ -30,7 +30,7 @@ for _ in range(2):
     child.stdout.readline()
 child.kill()
 child.wait()  # the rest is handed to us
-killed, _, left = procs.kill_descendants(5)
+killed, _, left = procs.kill_descendants()
 print(killed, len(left), len(procs.list_descendants(procs.os.getpid())))
 """
 

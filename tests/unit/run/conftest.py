@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,10 +24,10 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     node = Node(0, "localhost", "127.0.0.1").place_in(str(tmp_path))._asdict()
 
     def write(job: str, state: str, *, end: str = ".json", **fields: Any) -> None:
-        path = Path(record.get_folder(os.environ)) / (job + end)
+        path = Path(record.get_folder()) / (job + end)
         fixed: Any = {"job": job, "backend": "fabric" if "reach" in fields else "local", "nodes": 1}
         fixed |= {"started": 0.0, "processes": [], "places": [node], "socket": str(tmp_path / "head")}
-        record.Record(str(path), fixed).write(cast(JobRecord, {"state": state, **fields}))
+        record.write_record(str(path), cast(JobRecord, {**fixed, "state": state, **fields}))
 
     with head:
         yield write

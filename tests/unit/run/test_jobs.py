@@ -266,13 +266,3 @@ def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_pa
         jobs.fetch_job("train-1", tmp_path / "got", io.StringIO())
     with hold_folders(held, "train-1", print):  # by its own launcher
         assert jobs.fetch_job("train-1", tmp_path / "got", io.StringIO()) == codes.OK
-
-
-def test_terminal_controls_are_removed() -> None:
-    pieces = [b"\x1b]0;title\x07one\r", b"\ntw\xc3", b"\xb6\n\x1b[2Jlast"]
-    assert [line.text for line in jobs._split_lines(iter(pieces))] == ["one", "twö", "last"]
-
-
-def test_a_line_without_an_end_is_not_collected() -> None:
-    pieces = (b"x" * MAX_LINE_CHARS for _ in range(1 << 40))  # more than any memory
-    assert len(next(jobs._split_lines(pieces)).text) == MAX_LINE_CHARS

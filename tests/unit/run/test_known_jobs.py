@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import socket
 import subprocess
@@ -145,7 +144,7 @@ def test_job_led_from_its_start_machine_has_both_records(note: Note) -> None:
     for _ in "12":
         (job,) = known_jobs.list_jobs()
         assert (job["state"], job["code"]) == ("ended", 3) and isinstance(job["error"], SpecError)
-    pointer = Path(record.get_folder(os.environ)) / f"train-1{record.POINTER}"
+    pointer = Path(record.get_folder()) / f"train-1{record.POINTER}"
     assert json.loads(pointer.read_text())["code"] == 3
 
 
@@ -211,15 +210,15 @@ def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
         note(f"over-{number}", started=1.0 + number, **fields)
     left = [f"over-{number}" for number in range(5, record.KEPT_RECORDS + 5)]
     for _ in "12":
-        read = [r["job"] for r in record.read_all(record.get_folder(os.environ))]
+        read = [r["job"] for r in record.read_all(record.get_folder())]
         assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
-    assert len(list(Path(record.get_folder(os.environ)).iterdir())) == record.KEPT_RECORDS + 2
+    assert len(list(Path(record.get_folder()).iterdir())) == record.KEPT_RECORDS + 2
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
 def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
     note("train-1", "running")
-    (Path(record.get_folder(os.environ)) / "other.json").write_text(text)
+    (Path(record.get_folder()) / "other.json").write_text(text)
     (shown,) = list_shown()
     assert shown.startswith("train-1  running")
 
@@ -236,7 +235,7 @@ def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.Capture
 
 
 def test_secrets_of_jobs_go_with_their_records(note: Note) -> None:
-    folder = Path(record.get_folder(os.environ))
+    folder = Path(record.get_folder())
     for number in range(record.KEPT_RECORDS + 2):
         note(f"over-{number}", "ended", end=record.POINTER, reach={}, started=float(number), code=0)
         record.write_secret(str(folder / f"over-{number}.secret"), "00")

@@ -20,7 +20,14 @@ from pslaunch.node.head.events import RecentEvents
 from pslaunch.node.logs import clean
 from pslaunch.views.live import LiveView
 from pslaunch.views.make_view import make_view
-from pslaunch.views.view import JsonView, PlainView, Transcript, show_ending, show_s
+from pslaunch.views.view import (
+    DispatchProgress,
+    JsonView,
+    PlainView,
+    Transcript,
+    show_ending,
+    show_s,
+)
 from support.spoilt import find_obeyed, spoil
 
 JOB = {
@@ -232,8 +239,7 @@ def test_endings_are_described_in_words() -> None:
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Return the output on a terminal of 100 columns."""
-    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
-        monkeypatch.setenv(name, value)
+    set_size(100, 30, monkeypatch)
     return io.StringIO()
 
 
@@ -266,17 +272,26 @@ def test_live_view_shows_table_and_lines(screen: io.StringIO) -> None:
     view.close()
 
 
-def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> list[str]:
-    """Return the table on a terminal of this size."""
+def set_size(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": str(lines)}.items():
         monkeypatch.setenv(name, value)
+
+
+def draw(view: LiveView, columns: int) -> list[str]:
+    """Return the part below the output."""
+    paper = Console(file=io.StringIO(), width=columns, no_color=True)
+    with paper.capture() as captured:
+        paper.print(view.compose())
+    return [row.rstrip() for row in captured.get().splitlines()]
+
+
+def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> list[str]:
+    """Return the table on a terminal of this size."""
+    set_size(columns, lines, monkeypatch)
     with contextlib.closing(LiveView(io.StringIO(), Clock())) as view:
         for e in events:
             view.show_event(e)
-        paper = Console(file=io.StringIO(), width=columns, no_color=True)
-        with paper.capture() as captured:
-            paper.print(view.make_table())
-        return captured.get().splitlines()
+        return draw(view, columns)
 
 
 @pytest.mark.parametrize("columns", range(40, 100, 4))
@@ -306,10 +321,7 @@ def test_more_processes_than_lines_show_trainers_first(height: int, monkeypatch:
 
 @pytest.mark.parametrize(
     ("event", "state"),
-    [
-        ({"code": 0, "signal": None}, "exit 0"),
-        ({"code": 143, "signal": "SIGTERM"}, "SIGTERM"),
-    ],
+    [({"code": 0, "signal": None}, "exit 0"), ({"code": 143, "signal": "SIGTERM"}, "SIGTERM")],
 )
 def test_the_state_of_a_process_that_ended(
     event: dict[str, Any], state: str, monkeypatch: pytest.MonkeyPatch
@@ -382,3 +394,70 @@ def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> 
             assert isinstance(make_view(json=True, out=out, clock=time.monotonic), JsonView)
     finally:
         os.close(main)
+
+
+# --- a dispatch ---
+
+
+def dispatched(
+    node: int | None, received: int, of: int, time: float = 0.0, **more: object
+) -> dict[str, object]:
+    return {"event": "dispatch", "node": node, "state": "sending", "files": 1, "received": received,
+            "bytes": of, "time": time, "source": None, **more}  # fmt: skip
+
+
+def test_progress_sums_all_nodes() -> None:
+    sending = DispatchProgress()
+    assert sending.over
+    sending.note(dispatched(1, 0, 4_000_000, 10.0))
+    sending.note(dispatched(2, 500_000, 4_000_000, 11.0))
+    sending.note(dispatched(1, 1_500_000, 4_000_000, 12.0))
+    assert sending.show() == "25 % of 8.0 MB to 2 hosts, 1.0 MB/s, 6 s left"
+    sending.note(dispatched(2, 4_000_000, 4_000_000, 12.0, state="done"))
+    assert sending.show() == "68 % of 8.0 MB to 2 hosts (1 has it), 2.8 MB/s, 1 s left"
+    sending.note(dispatched(None, 0, 8_000_000))
+    assert sending.over
+
+
+def test_plain_lines_now_and_then_and_at_the_end() -> None:
+    out, clock = io.StringIO(), Clock()
+    view = PlainView(out, clock)
+    for s in range(12):
+        clock.now_s = 100.0 + s
+        view.show_event(dispatched(1, s * 1_000_000, 20_000_000, s))
+    view.show_event(dispatched(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+    assert out.getvalue().splitlines() == [
+        "pslaunch | sending: 50 % of 20.0 MB to 1 host, 1.0 MB/s, 10 s left",
+        "pslaunch | sent 1 file, 20.0 MB, to 1 host, in 12.0 s",
+    ]
+
+
+def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the lines below the output on a terminal of this size after 10 s of a dispatch."""
+    set_size(columns, 24, monkeypatch)
+    clock = Clock()
+    with contextlib.closing(LiveView(io.StringIO(), clock)) as view:
+        view.show_event(JOB)
+        for s in range(11):
+            clock.now_s = 100.0 + s
+            for node in range(nodes):
+                view.show_event(dispatched(node, s * 1_000_000, 20_000_000, s))
+        view.show_event(dispatched(0, 20_000_000, 20_000_000, 10, state="done"))
+        rows = draw(view, columns)
+        view.show_event(dispatched(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
+        assert "trainer/0" in "".join(draw(view, columns))
+        return rows
+
+
+def test_bar_shows_amount_speed_time_left_and_nodes_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, title, _, whole = draw_bar(120, 2, monkeypatch)
+    assert title == "w2v-1a2b: sending"
+    assert whole.startswith("━") and whole.endswith("1 of 2 done")
+    assert "30.0/40.0 MB" in whole and re.search(r"\d\.\d MB/s +0:00:\d\d", whole)
+
+
+@pytest.mark.parametrize("columns", range(40, 120, 5))
+def test_bar_fits_narrow_terminals(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = draw_bar(columns, 20, monkeypatch)
+    assert len(rows) == 4 and rows[3].startswith("━") and rows[3].endswith("1 of 20 done")
+    assert not any("…" in row for row in rows)

@@ -20,6 +20,7 @@ from pslaunch.node.agent.program import Program
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import ProgramOrder
+from support.lines import open_line
 
 
 @contextlib.contextmanager
@@ -29,10 +30,7 @@ def running(
     """Yield a program, and its reporting line, which is not read."""
     loop = Loop()
     ours, theirs = socket.socketpair()
-    fd = ours.detach()
-    line: MessageLine[Any] = MessageLine(
-        loop, fd, fd, lost_after_s=60, on_message=lambda _m: None, on_lost=lambda _why: None
-    )
+    line = open_line(loop, ours.detach(), lost_after_s=60)
     order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
         "argv": list(argv), "added_env": {},

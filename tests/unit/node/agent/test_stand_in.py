@@ -16,8 +16,8 @@ import pytest
 from pslaunch.node.agent.stand_in import StandIn
 from pslaunch.node.beginning import Beginning
 from pslaunch.node.job import Node, Plan
-from pslaunch.node.line.wire import MessageLine
 from pslaunch.node.loop import Loop
+from support.lines import open_line
 
 pytestmark = pytest.mark.timeout(60)
 PIPE_BYTES = 4096
@@ -31,10 +31,7 @@ class Told:
         heads, ours = socket.socketpair()
         self._fds = self._read_fd, write_fd = os.pipe2(flags)
         fcntl.fcntl(write_fd, 1031, PIPE_BYTES)  # F_SETPIPE_SZ, which Python 3.9 does not name
-        fd = heads.detach()
-        self._line: MessageLine[Any] = MessageLine(
-            loop, fd, fd, lost_after_s=30, on_message=self._hear, on_lost=print
-        )
+        self._line = open_line(loop, heads.detach(), self._hear)
         begun = Beginning(Plan(job_id="demo-1", nodes=(Node(0, "n0", "", "/ws"),)), "n0", 1, 1.0)
         self._stand_in = StandIn(loop, ours.detach(), begun, b"", "", str(folder), write_fd)
         self._answers = 0
@@ -42,12 +39,9 @@ class Told:
     def _hear(self, message: dict[str, Any]) -> None:
         self._answers += message["type"] == "follow"
 
-    def tell(self, texts: Sequence[str]) -> None:
-        """Tell of notes, by one message."""
-        self.tell_all([{"event": "note", "text": text} for text in texts])
-
-    def tell_all(self, events: Sequence[dict[str, Any]]) -> None:
-        """Tell of events, by one message."""
+    def tell(self, told: Sequence[str | dict[str, Any]]) -> None:
+        """Tell of events, or of notes with these texts, by one message."""
+        events = [{"event": "note", "text": one} if isinstance(one, str) else one for one in told]
         self._line.send({"type": "events", "events": events})
 
     def settle(self) -> None:
@@ -88,7 +82,7 @@ def test_line_cut_by_a_full_pipe_is_completed_later(told: Told) -> None:
 def test_gap_and_end_are_in_words(told: Told) -> None:
     gap = {"event": "gap", "process": "trainer/1", "bytes": 12}
     end = {"event": "end", "code": 7, "elapsed_s": 2.04, "reason": "trainer/0 ended", "failure": None}
-    told.tell_all([gap, end])
+    told.tell([gap, end])
     told.settle()
     assert told.read().decode().splitlines() == [
         "pslaunch | trainer/1: 12 bytes are left out here; its log is complete",

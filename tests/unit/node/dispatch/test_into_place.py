@@ -87,10 +87,20 @@ NEW: Tree = {
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> tuple[Path, Path]:
+def old(tmp_path: Path) -> Path:
     build(tmp_path / "old", OLD)
+    return tmp_path / "old"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
     build(tmp_path / "new", NEW)
-    return tmp_path / "old", tmp_path / "new"
+    return tmp_path / "new"
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    return tmp_path / "ws"
 
 
 def with_programs_files(workspace: Path) -> None:
@@ -101,9 +111,7 @@ def with_programs_files(workspace: Path) -> None:
     (workspace / "log/train.log").write_text("log")
 
 
-def test_only_lacking_files_are_sent(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    old, new = sources
-    ws = tmp_path / "ws"
+def test_only_lacking_files_are_sent(old: Path, new: Path, ws: Path) -> None:
     assert dispatch(old, ws)
     assert state(ws) == state(old)
     assert dispatch(old, ws) == []
@@ -115,9 +123,7 @@ def test_only_lacking_files_are_sent(sources: tuple[Path, Path], tmp_path: Path)
     assert state(ws) == state(new)
 
 
-def test_files_of_programs_stay(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    old, new = sources
-    ws = tmp_path / "ws"
+def test_files_of_programs_stay(old: Path, new: Path, ws: Path) -> None:
     dispatch(old, ws)
     with_programs_files(ws)
     (ws / "gone").write_text("changed by a program")
@@ -130,9 +136,7 @@ def test_files_of_programs_stay(sources: tuple[Path, Path], tmp_path: Path) -> N
     assert found["train.py"] == state(new)["train.py"]
 
 
-def test_a_file_that_programs_changed_is_sent_again(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    old, _ = sources
-    ws = tmp_path / "ws"
+def test_a_file_that_programs_changed_is_sent_again(old: Path, ws: Path) -> None:
     dispatch(old, ws)
     (ws / "train.py").write_text("bad")  # as long as before
     os.utime(ws / "train.py", ns=(10**18, 10**18 + 3))
@@ -142,12 +146,11 @@ def test_a_file_that_programs_changed_is_sent_again(sources: tuple[Path, Path], 
     assert {k: v for k, v in state(ws).items() if "other" not in k} == state(old)
 
 
-def test_a_read_only_folder_is_filled_and_emptied(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_filled_and_emptied(ws: Path, tmp_path: Path) -> None:
     build(tmp_path / "old", {"ro": {"x": "x", "y": "y"}})
     build(tmp_path / "new", {"ro": {"x": "z"}})
     for name in ("old", "new"):
         (tmp_path / name / "ro").chmod(0o555)
-    ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     dispatch(tmp_path / "new", ws)
     assert state(ws) == state(tmp_path / "new")
@@ -187,9 +190,8 @@ def cut_at(n: int, work: Callable[[], object]) -> bool:
 
 
 def test_a_cut_leaves_the_old_workspace_or_the_new_one_never_half(
-    sources: tuple[Path, Path], tmp_path: Path
+    old: Path, new: Path, tmp_path: Path
 ) -> None:
-    old, new = sources
     seen, n, over = set(), 0, False
     while not over:
         ws = tmp_path / f"ws{n}"
@@ -214,8 +216,7 @@ def expected(new: Path, before: dict[str, tuple[str, ...]]) -> dict[str, tuple[s
     return dict(sorted({**state(new), **{name: before[name] for name in programs}}.items()))
 
 
-def test_a_cut_while_a_cut_is_mended(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    old, new = sources
+def test_a_cut_while_a_cut_is_mended(old: Path, new: Path, tmp_path: Path) -> None:
     n, over = 0, False
     while not over:
         ws = tmp_path / f"ws{n}"
@@ -251,11 +252,10 @@ def open_journal(new: Path, ws: Path) -> None:
     ],
 )
 def test_file_of_a_program_in_the_way_is_refused_before_anything_changes(
-    tmp_path: Path, new: Tree, theirs: str
+    ws: Path, tmp_path: Path, new: Tree, theirs: str
 ) -> None:
     build(tmp_path / "old", {"folder": {"in": "in"}, "file": "ours"})
     build(tmp_path / "new", new)
-    ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     (ws / theirs).write_text("weeks of training")
     before = state(ws)
@@ -268,10 +268,9 @@ def test_file_of_a_program_in_the_way_is_refused_before_anything_changes(
     assert state(ws) == state(tmp_path / "new")
 
 
-def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
+def test_copy_of_a_changing_file_is_not_trusted(ws: Path, tmp_path: Path) -> None:
     build(tmp_path / "old", {"a": "GOODxxxx"})
     build(tmp_path / "new", {"b": "GOODxxxx"})
-    ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     incoming = Staging(str(ws))
     assert incoming.list_lacking(list_source(tmp_path / "new").manifest) == []  # it is there already, as a
@@ -282,10 +281,9 @@ def test_copy_of_a_changing_file_is_not_trusted(tmp_path: Path) -> None:
     assert dispatch(tmp_path / "new", ws) == [0] and (ws / "b").read_text() == "GOODxxxx"
 
 
-def test_staged_file_is_trusted_by_its_content_alone(tmp_path: Path) -> None:
+def test_staged_file_is_trusted_by_its_content_alone(ws: Path, tmp_path: Path) -> None:
     build(tmp_path / "new", {"b": "GOODxxxx"})
     entries = list_source(tmp_path / "new").entries
-    ws = tmp_path / "ws"
     Store(str(ws)).close()
     for content, sent in ((b"EVILxxxx", [0]), (b"GOODxxxx", [])):
         (ws / ".pslaunch/dispatch/staged" / entries[0].content).write_bytes(content)
@@ -293,10 +291,9 @@ def test_staged_file_is_trusted_by_its_content_alone(tmp_path: Path) -> None:
         assert dispatch(tmp_path / "new", ws) == sent and (ws / "b").read_text() == "GOODxxxx"
 
 
-def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
+def test_an_empty_file_is_as_the_last_manifest_says(ws: Path, tmp_path: Path) -> None:
     build(tmp_path / "old", {"run.sh": ""})
     build(tmp_path / "new", {"run.sh": b""})
-    ws = tmp_path / "ws"
     dispatch(tmp_path / "old", ws)
     (ws / "run.sh").unlink()
     incoming = Staging(str(ws))
@@ -309,10 +306,9 @@ def test_an_empty_file_is_as_the_last_manifest_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trap", ["was_file", "a", "elsewhere"])
 def test_a_link_in_the_way_is_replaced_not_followed(
-    sources: tuple[Path, Path], tmp_path: Path, trap: str
+    old: Path, new: Path, ws: Path, tmp_path: Path, trap: str
 ) -> None:
-    old, new = sources
-    ws, outside = tmp_path / "ws", tmp_path / "outside"
+    outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "now").write_text("not ours")
     dispatch(old, ws)
@@ -324,9 +320,10 @@ def test_a_link_in_the_way_is_replaced_not_followed(
     assert (outside / "now").read_text() == "not ours"
 
 
-def test_a_link_in_place_of_a_folder_keeps_removal_inside(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    old, new = sources
-    ws, outside = tmp_path / "ws", tmp_path / "outside"
+def test_a_link_in_place_of_a_folder_keeps_removal_inside(
+    old: Path, new: Path, ws: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
     build(outside, {"deep": {"x": "x"}})
     dispatch(old, ws)
     (ws / "gone_folder").rename(ws / "aside")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslaunch.node.head import events
 from pslaunch.node.head.events import MAX_EVENT_BYTES, RecentEvents, check_event, clean_event, make_end
 from pslaunch.node.logs import clean_all
 
@@ -60,15 +61,17 @@ def test_lines_are_checked_and_cleaned_like_all_events(changed: dict[str, Any]) 
         assert clean_event(event) == clean_all(event)
 
 
-def test_oldest_events_beyond_the_limit_are_dropped() -> None:
-    recent = RecentEvents(most=3)
+def test_oldest_events_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_EVENTS", 3)
+    recent = RecentEvents()
     for n in range(10):
         recent.add(line(n, "x"))
     assert numbers(recent, 0) == [7, 8, 9]
 
 
-def test_event_over_the_limit_is_kept_alone() -> None:
-    recent = RecentEvents(most_bytes=5_000)
+def test_event_over_the_limit_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", 5_000)
+    recent = RecentEvents()
     for n, length in enumerate((10, 10, 8_000)):
         recent.add(line(n, "x" * length))
     assert numbers(recent, 0) == [2]
@@ -76,10 +79,11 @@ def test_event_over_the_limit_is_kept_alone() -> None:
     assert numbers(recent, 0) == [3]
 
 
-def test_memory_is_bounded_for_any_lines() -> None:
+def test_memory_is_bounded_for_any_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_EVENTS", 100_000)
     for text in ("", "x" * 8192, "\N{GRINNING FACE}" * 8192):
         tracemalloc.start()
-        recent = RecentEvents(most=100_000)
+        recent = RecentEvents()
         for n in range(60_000 if not text else 5000):
             recent.add(line(n, f"{n}{text}"))
         taken = tracemalloc.get_traced_memory()[0]

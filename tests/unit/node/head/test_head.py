@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head, leader, output
+from pslaunch.node.head import head, leader
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.line import wire
@@ -20,16 +20,9 @@ from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
 
 PREPARED: Message = {
-    "type": "prepared",
-    "host": "n0",
-    "run_dir": "/run",
-    "python": "python",
-    "workspace": "/ws",
-    "log_dir": "/ws/log",
-    "output_dir": "/ws/output",
-    "state_dir": "/ws/.pslaunch",
-    "shared": None,
-}
+    "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
+    "log_dir": "/ws/log", "output_dir": "/ws/output", "state_dir": "/ws/.pslaunch", "shared": None,
+}  # fmt: skip
 PIECE = encode_output(Output(0, 0, b"yes\n"))
 
 
@@ -191,12 +184,12 @@ def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
 
 def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
-    told = b"yes\n" * output.SHOW_LINES
+    told = b"yes\n" * head.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_output(piece))
         led.later(0.1)
     led.say(encode({**EXITED, "written": len(told) + 8}))
-    assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
+    assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
     assert [e["bytes"] for e in led.events("gap")] == [8, 23]
@@ -223,7 +216,7 @@ def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     ahead = encode({**EXITED, "code": 3, "ahead": True})
     led.say(ahead)
     led.say(ahead)
-    assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
+    assert led.head._output._lines_left["trainer/0"] == head.SHOW_LINES + head.SHOW_LINES_OF_FAILED
 
 
 def test_an_answer_may_come_behind_much_output(led: Led) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import codes
-from pslaunch.node.ending import Shutdown, Signal
+from pslaunch.node.ending import Signal
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import JobFailure
 
@@ -321,20 +321,6 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
         now = min(s.find_due_s(now), now + 60)
     assert s.result is not None
     assert s.find_due_s(now) >= now
-
-
-def test_an_ending_signals_each_process_once_a_kind() -> None:
-    ending = Shutdown({"trainer/0": "trainer", "pserver/0": "pserver"}, 4.0, 0.0)
-    sent = [a for t in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0) for a in ending.decide(t)]
-    assert sent == [
-        Signal(("trainer/0",), TERM),
-        Signal(("pserver/0",), TERM),
-        Signal(("trainer/0", "pserver/0"), KILL),
-    ]
-    assert not ending.over
-    ending.remove("trainer/0")
-    ending.remove("pserver/0")
-    assert ending.decide(5.5) == [] and ending.over
 
 
 LOSS = JobFailure("mpirun", 0, codes.NODE_LOST, "was lost: it ended with 1")

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.line import gate, wire
-from pslaunch.node.line.gate import Gate, Seals
-from pslaunch.node.line.handout import MAX_AT_ONCE, Handout
+from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Handout, Seals
 from pslaunch.node.line.seal import Seal
 from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_data_head
 from pslaunch.node.loop import Loop
@@ -293,7 +292,7 @@ def test_handout_is_given_to_a_limited_number_at_once() -> None:
     with contextlib.ExitStack() as at_end:
         callers = [
             at_end.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port), timeout=10))
-            for _ in range(MAX_AT_ONCE + 1)
+            for _ in range(MAX_HANDOUTS + 1)
         ]
         for sock in callers:
             sock.sendall(ASKING)

@@ -99,15 +99,20 @@ def test_a_version_skew_names_both_versions() -> None:
 
 
 class Peers:
-    """A line, and a raw socket at its other end."""
+    """A line that waits 3 s for each byte, and a raw socket at its other end; the test sets the clock."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.now_s, self.lost = 0.0, list[str]()
+        self.loop = Loop(clock=lambda: self.now_s)
         ours, self.raw = socket.socketpair()
         self.raw.setblocking(False)
-        self.messages: list[Any] = []
-        self.lost: list[str] = []
-        self.line = open_line(self.loop, ours.detach(), self.messages.append, on_lost=self.lost.append)
+        self.line = open_line(self.loop, ours.detach(), on_lost=self.lost.append, lost_after_s=3)
+
+    def until(self, end_s: int) -> None:
+        while self.now_s < end_s:
+            self.now_s += 1
+            for _ in range(3):
+                self.loop.run_once(0.0)
 
     def close(self) -> None:
         self.line.close()
@@ -138,58 +143,31 @@ def test_heartbeats_keep_an_idle_line_for_an_hour() -> None:
     loop.close()
 
 
-class Patient:
-    """A line that waits 3 s for each byte; the test sets the clock."""
-
-    def __init__(self) -> None:
-        self.now_s, self.lost = 0.0, list[str]()
-        self.loop = Loop(clock=lambda: self.now_s)
-        sock, self.raw = socket.socketpair()
-        self._line = open_line(self.loop, sock.detach(), on_lost=self.lost.append, lost_after_s=3)
-
-    def until(self, end_s: int) -> None:
-        while self.now_s < end_s:
-            self.now_s += 1
-            for _ in range(3):
-                self.loop.run_once(0.0)
-
-    def close(self) -> None:
-        self._line.close()
-        self.raw.close()
-        self.loop.close()
+def test_a_first_byte_that_never_comes_is_missed(peers: Peers) -> None:
+    peers.until(3)
+    assert peers.lost == ["no message for 3 s"]
 
 
-@pytest.fixture
-def patient() -> Iterator[Patient]:
-    with contextlib.closing(Patient()) as found:
-        yield found
-
-
-def test_a_first_byte_that_never_comes_is_missed(patient: Patient) -> None:
-    patient.until(3)
-    assert patient.lost == ["no message for 3 s"]
-
-
-def test_beats_may_come_before_the_hello(patient: Patient) -> None:
+def test_beats_may_come_before_the_hello(peers: Peers) -> None:
     for end_s in range(2, 602, 2):
-        patient.raw.sendall(wire.BEAT)
-        patient.until(end_s)
-    patient.raw.sendall(encode(wire.make_hello()))
-    patient.until(603)
-    assert not patient.lost
+        peers.raw.sendall(wire.BEAT)
+        peers.until(end_s)
+    peers.raw.sendall(encode(wire.make_hello()))
+    peers.until(603)
+    assert not peers.lost
 
 
-def test_a_pause_of_the_whole_machine_is_no_silence(patient: Patient) -> None:
-    patient.raw.sendall(encode(wire.make_hello()))
-    patient.loop.run_once(0.0)
-    patient.now_s += 60
+def test_a_pause_of_the_whole_machine_is_no_silence(peers: Peers) -> None:
+    peers.raw.sendall(encode(wire.make_hello()))
+    peers.loop.run_once(0.0)
+    peers.now_s += 60
     for _ in range(3):
-        patient.loop.run_once(0.0)
-    assert not patient.lost
-    patient.until(62)
-    assert not patient.lost
-    patient.until(63)
-    assert patient.lost == ["no message for 63 s"]
+        peers.loop.run_once(0.0)
+    assert not peers.lost
+    peers.until(62)
+    assert not peers.lost
+    peers.until(63)
+    assert peers.lost == ["no message for 63 s"]
 
 
 def test_last_messages_of_a_closed_line_arrive() -> None:
