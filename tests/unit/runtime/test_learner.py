@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,6 @@ def test_a_fetch_changes_no_bit_of_a_training() -> None:
         assert alone.parameters[name].tobytes() == fetching.parameters[name].tobytes()
     found = fetching.learner.compute(fetching.learner.prepare(make_feeds(), [shares]))
     assert found.values[0].sum(axis=1) == pytest.approx(np.ones(5))
-
-
-@pytest.fixture
-def builds() -> Iterator[range]:
-    yield range(1, 4)
-    _core.choose_build(0)
 
 
 def test_a_training_has_the_same_bits_with_any_build_and_threads(builds: range) -> None:
