@@ -49,12 +49,6 @@ def test_values_are_those_of_numpy() -> None:
     np.testing.assert_array_equal(paddle.infer(y, parameters, {"x": np.array(given, np.float32)}), first)
 
 
-def test_a_cost_has_one_value_a_sample() -> None:
-    cost = ngram_cost()
-    found = paddle.infer(cost, paddle.parameters.create(cost), list(ngrams(7)()))
-    assert found.shape == (7, 1)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_several_layers_have_the_values_of_each(threads: int) -> None:
     paddle.init(trainer_count=threads)

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import _core
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.program.initializer import Assign
-from support.models import WORDS, digest, make_vector, make_word, ngram_cost, ngrams
+from support.models import WORDS, make_vector, make_word, ngram_cost, ngrams
 
 pytestmark = [pytest.mark.asan, pytest.mark.usefixtures("fresh")]
 
@@ -67,17 +66,6 @@ def test_training_of_an_ngram_model_reduces_the_cost(make: Callable[[Layer, Laye
     rows = WORDS - (make is make_hsigmoid)
     assert parameters.get_shape("_cost.w0") == (rows, 16)
     assert parameters.get_shape("_cost.wbias") == (1, rows)
-
-
-@COSTS
-def test_every_build_and_number_of_threads_give_the_same_bits(
-    make: Callable[[Layer, Layer], Layer], builds: range
-) -> None:
-    found: set[str] = set()
-    for build in builds:
-        _core.choose_build(build)
-        found.update(digest(train(make, threads=threads)[0]) for threads in (1, 2, 4))
-    assert len(found) == 1
 
 
 def test_first_cost_of_hsigmoid_counts_the_turns() -> None:
