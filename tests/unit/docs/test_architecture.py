@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import make_tables
@@ -122,10 +122,7 @@ def test_whole_packages_are_imported_only_to_find_their_files() -> None:
 
 
 def test_no_module_imports_itself_by_a_circle() -> None:
-    try:
-        TopologicalSorter({m: [*found] for m, found in IMPORTS.items()}).prepare()
-    except CycleError as e:
-        pytest.fail(f"a circle: {' -> '.join(e.args[1])}")
+    TopologicalSorter({m: [*found] for m, found in IMPORTS.items()}).prepare()  # its error names the circle
 
 
 @pytest.mark.parametrize("module", MODULES)

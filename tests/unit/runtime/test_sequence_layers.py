@@ -125,7 +125,6 @@ def train_on_places(kind: Any, *, bias: bool, binary: bool, sparse: bool = False
 
 
 DENSE = paddle.data_type.dense_vector(WORDS)
-BINARY = paddle.data_type.sparse_binary_vector
 
 
 @pytest.mark.parametrize("bias", [True, False])
