@@ -14,7 +14,7 @@ from ..node.job import Count, Node, Plan
 from ..options.kinds import Value
 from ..options.locate import locate
 from ..options.options import MAX_PROCESSES
-from ..options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
+from ..options.remote_spec import read_folders, read_nic, read_package, read_programs
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
 from .carried import CarriedReach
 from .face import CommandLine
@@ -66,7 +66,6 @@ def make_carried_spec(
         **read_programs(given, split, logs, line.cwd),
         **{**options, "worker_num": worker_num},
     )
-    check_install(spec, given)
     check_spec(spec, given)
     return spec
 

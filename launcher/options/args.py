@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 
 from ..errors import SpecError
 from .kinds import parse_argument
+
+if TYPE_CHECKING:
+    from .options import Option
 
 DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
@@ -52,22 +55,20 @@ class Split(NamedTuple):
 
 def split_command_line(
     words: Sequence[str],
-    options: Mapping[str, int],
-    repeatable: Set[str] = frozenset({"env"}),
+    options: Mapping[str, Option],
     find_others: Callable[[str], Sequence[str]] = lambda _name: (),
-    aliases: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
-    """Split `words`; `options` maps each of our options to how many values follow it.
+    """Split `words` by our options.
 
-    find_others: returns the names of our other commands that have an option. aliases: other spellings of
-    options, with their dashes (`-n`), and the option's name. refused: names of options not to be taken,
-    with reasons.
+    find_others: returns the names of our other commands that have an option. refused: names of options not
+    to be taken, with reasons.
 
     Names may be written with dashes or underscores. Raises SpecError naming a word without a clear owner:
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
-    return _Splitter(words, options, repeatable, find_others, aliases, refused).split()
+    aliases = {alias: name for name, option in options.items() for alias in option.aliases}
+    return _Splitter(words, options, aliases, find_others, refused).split()
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
@@ -81,10 +82,9 @@ class _Splitter:
     """One walk over the words; its later fields collect the results."""
 
     words: Sequence[str]
-    options: Mapping[str, int]
-    repeatable: Set[str]
+    options: Mapping[str, Option]
+    aliases: Mapping[str, str]  # with their dashes (`-n`), and the option's name
     find_others: Callable[[str], Sequence[str]]
-    aliases: Mapping[str, str]
     refused: Mapping[str, str]
     at: int = 0
     seen: set[str] = field(default_factory=set)
@@ -142,7 +142,7 @@ class _Splitter:
 
     def _take_ours(self, name: str, value: str | None) -> None:
         self._refuse_repeated(name)
-        if values := self.options[name]:
+        if values := self.options[name].values:
             value = self._take_values(name, values, [] if value is None else [value])
         elif value is not None:
             value = None if parse_argument(parse_bool, value, self._show(name)) else "False"
@@ -157,7 +157,8 @@ class _Splitter:
         self.flags[name] = value
 
     def _refuse_repeated(self, name: str) -> None:
-        if name in self.seen and name not in self.repeatable:
+        option = self.options.get(name)
+        if name in self.seen and not (option and option.repeatable):
             shown = self._show(name)
             spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
             others = ", ".join(one for one in spellings if one != shown)
@@ -206,7 +207,8 @@ class _Splitter:
     def _refuse_near_miss(self, name: str, key: str) -> None:
         near = None if key in NEVER_NEAR else find_nearest(key, [*self.options, *TRAINER_FLAGS])
         if near:
-            off = "=false" if self.options.get(near) == 0 and key == f"no_{near}" else ""
+            is_flag = near in self.options and not self.options[near].valued
+            off = "=false" if is_flag and key == f"no_{near}" else ""
             raise SpecError(
                 f"unknown option --{name}; did you mean --{near}{off}? "
                 f"To pass --{name} to the program, put it after the program's name"

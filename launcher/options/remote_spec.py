@@ -16,7 +16,7 @@ from .args import Split
 from .kinds import Value
 from .locate import check_folder_to_make, find_folder
 from .sources import Given
-from .spec import JobSpec, choose_job_name
+from .spec import choose_job_name
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 
@@ -137,10 +137,3 @@ def _find_wheel(value: Value, cwd: Path) -> Path:
     if path.suffix != ".whl" or not path.is_file():
         raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
     return path
-
-
-def check_install(spec: JobSpec, given: Given) -> None:
-    """Raise SpecError for wheels without the package in which they are sent."""
-    install = given.get("install")
-    if spec.install and install and not spec.site.package:
-        raise SpecError(f"{install.label} needs --job_dispatch_package: the wheels are sent with the package")

@@ -189,7 +189,9 @@ def _choose_head(given: Given) -> Literal["launcher", "node"]:
 
 def check_spec(spec: JobSpec, given: Given) -> None:
     """Raise SpecError if a value is not allowed, or an option of the command line has no effect."""
-    port = given.get("port")
+    port, install = given.get("port"), given.get("install")
+    if spec.install and install and not spec.site.package:
+        raise SpecError(f"{install.label} needs --job_dispatch_package: the wheels are sent with the package")
     _check_flags(spec.draft.flags, spec.draft.added_env)
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)

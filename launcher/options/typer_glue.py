@@ -127,14 +127,11 @@ class JobCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from .args import split_command_line
+        from .options import make_flag
 
-        options = {name: option.values for name, option in self.options.items()}
-        aliases = {alias: name for name, option in self.options.items() for alias in option.aliases}
-        repeatable = {name for name, option in self.options.items() if option.repeatable}
+        options = {**self.options, "help": make_flag("help", "Print this text.")}
         with report_usage_errors(ctx):
-            split = split_command_line(
-                args, {**options, "help": 0}, repeatable, self._find_others, aliases, self._refused
-            )
+            split = split_command_line(args, options, self._find_others, self._refused)
         if "--help" in split.ours:
             _print_help(ctx)
         ctx.meta["split"] = split

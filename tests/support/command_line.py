@@ -8,19 +8,18 @@ from pathlib import Path
 
 from pslaunch.backends.face import CommandLine
 from pslaunch.backends.registry import find_face, gather_given, get_options
-from pslaunch.options.args import split_command_line
+from pslaunch.options.args import Split, split_command_line
+from pslaunch.options.sources import Given
 from pslaunch.options.spec import JobSpec
+
+
+def gather_line(backend: str, words: Sequence[str], cwd: Path) -> tuple[Given, Split]:
+    """Return the options of a command line with those of files in `cwd`, and the line by owner."""
+    split = split_command_line(words, get_options(backend), refused=find_face(backend).list_refused())
+    return gather_given(backend, split, cwd), split
 
 
 def make_spec(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobSpec:
     """Return the job of a command line. Raises PslaunchError."""
-    face, rows = find_face(backend), get_options(backend)
-    split = split_command_line(
-        words,
-        {name: row.values for name, row in rows.items()},
-        {name for name, row in rows.items() if row.repeatable},
-        aliases={alias: name for name, row in rows.items() for alias in row.aliases},
-        refused=face.list_refused(),
-    )
-    given = gather_given(backend, split, cwd)
-    return face.make_spec(CommandLine("", given, split, cwd, environ, sys.stdout, print))
+    given, split = gather_line(backend, words, cwd)
+    return find_face(backend).make_spec(CommandLine("", given, split, cwd, environ, sys.stdout, print))

@@ -14,6 +14,14 @@ from pslaunch.runtime.layer import Layer
 WORDS = 50
 
 
+def make_word(name: str = "w", size: int = 10) -> Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.integer_value(size))
+
+
+def make_vector(name: str = "x", size: int = 4) -> Layer:
+    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
+
+
 def ngram_cost(
     *,
     words: int = WORDS,
@@ -28,7 +36,7 @@ def ngram_cost(
     make_cost: makes the cost of the hidden layer and the fifth word, instead of a softmax.
     """
     attr = paddle.attr.Param(name="_proj", initial_std=0.1, learning_rate=1, l2_rate=0, sparse_update=sparse)
-    data = [paddle.layer.data(name=f"w{i}", type=paddle.data_type.integer_value(words)) for i in range(5)]
+    data = [make_word(f"w{i}", words) for i in range(5)]
     context = [paddle.layer.embedding(input=one, size=emb, param_attr=attr) for one in data[:4]]
     hidden_layer = paddle.layer.fc(
         input=paddle.layer.concat(input=context),

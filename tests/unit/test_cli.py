@@ -144,7 +144,8 @@ def test_notes_name_the_words_for_the_program_and_guess_nothing(
 OTHERS = "fabric paramiko pslaunch.backends.fabric.ssh pslaunch.backends.fabric.spec"
 # Nodes come up while these are imported.
 LATER = "pslaunch.node.head.head pslaunch.follow.remote_head pslaunch.run.fetch rich"
-HEAVY = "numpy rich fabric paramiko kubernetes asyncio pydantic pslaunch.run.session pslaunch.options.spec"
+OURS = "pslaunch.run.session pslaunch.options.spec"
+HEAVY = f"numpy rich fabric paramiko kubernetes jinja2 asyncio pydantic {OURS}"
 
 
 @pytest.mark.parametrize(

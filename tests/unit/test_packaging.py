@@ -29,13 +29,6 @@ def test_every_package_is_listed() -> None:
     assert set(SETUPTOOLS["packages"]) == packages_on_disk()
 
 
-def test_every_c_file_is_listed() -> None:
-    (core,) = SETUPTOOLS["ext-modules"]
-    folder = ROOT / "runtime" / "csrc"
-    assert {ROOT / source for source in core["sources"]} == set(folder.glob("*.c"))
-    assert {ROOT / header for header in core["depends"]} == set(folder.glob("*.h"))
-
-
 def test_the_version_is_said_once() -> None:
     import pslaunch
 

@@ -15,7 +15,7 @@ from ...options.args import Split
 from ...options.hosts import Host, choose, parse_hosts, split_list
 from ...options.locate import find_folder, find_program
 from ...options.options import DEFAULT
-from ...options.remote_spec import check_install, read_folders, read_nic, read_package, read_programs
+from ...options.remote_spec import read_folders, read_nic, read_package, read_programs
 from ...options.sources import Given
 from ...options.spec import Elsewhere, JobSpec, Site, check_spec, read_common_options, read_draft
 from ..registry import gather_given
@@ -59,7 +59,6 @@ def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[
         **read_programs(given, split, logs, cwd),
         **options,
     )
-    check_install(spec, given)
     check_spec(spec, given)
     return spec
 

@@ -12,22 +12,8 @@ from support.arm64 import COMPILER as ARM64
 from support.arm64 import CSRC, EMULATOR, FLAGS, need_program
 from support.others import ROOT
 
-KERNELS = (
-    "ps_act",
-    "ps_compute",
-    "ps_entry",
-    "ps_err",
-    "ps_init",
-    "ps_lookup",
-    "ps_matmul",
-    "ps_optim",
-    "ps_pack",
-    "ps_pool",
-    "ps_schedule",
-    "ps_sparse",
-    "ps_tiles",
-)
-SOURCES = [CSRC / f"{name}.c" for name in KERNELS]
+KERNELS = "act compute entry err init lookup matmul optim pack pool schedule sparse tiles"
+SOURCES = [CSRC / f"ps_{name}.c" for name in KERNELS.split()]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
 LIBRARIES = ("-lm", "-lpthread")
@@ -50,20 +36,8 @@ def bits(build: str, folder: Path) -> list[str]:
     compiler, *options = BUILDS[build]
     emulator = [need_program(EMULATOR)] if compiler == ARM64 else []
     target = folder / "bits"
-    files = [str(path) for path in (*SOURCES, PROGRAM)]
-    argv = [
-        need_program(compiler),
-        *FLAGS,
-        *WARNINGS,
-        *options,
-        f"-I{CSRC}",
-        *files,
-        "-lm",
-        "-lpthread",
-        "-o",
-        str(target),
-    ]
-    subprocess.run(argv, check=True)
+    words = [*FLAGS, *WARNINGS, *options, f"-I{CSRC}", *SOURCES, PROGRAM, *LIBRARIES, "-o", target]
+    subprocess.run([need_program(compiler), *words], check=True)
     done = subprocess.run([*emulator, str(target)], check=True, capture_output=True, text=True, timeout=300)
     return done.stdout.splitlines()
 

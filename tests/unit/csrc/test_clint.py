@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,27 @@ def test_every_file_is_listed_in_pyproject() -> None:
     [module] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
     assert module["sources"] == [f"runtime/csrc/{path.name}" for path in SOURCES]
     assert module["depends"] == [f"runtime/csrc/{path.name}" for path in HEADERS]
+
+
+CODE = {path.name: code(path.read_text()) for path in SOURCES}
+
+
+def find_definitions() -> dict[str, str]:
+    """Return the file of each function and table that other files of the core can use."""
+    pattern = r"^(?!static|extern|typedef)\w[\w \*]*?\b((?:ps|py)_\w+)(?:\([^;{}]*\)\s*\{|(?:\[\w*\])*\s*=)"
+    return {name: file for file, text in CODE.items() for name in re.findall(pattern, text, re.MULTILINE)}
+
+
+def test_headers_of_the_core_include_each_other_without_a_circle() -> None:
+    arrows = {path.name: set(re.findall(r'#include "(\w+\.h)"', path.read_text())) for path in ALL}
+    TopologicalSorter(arrows).prepare()
+
+
+def test_files_of_the_core_use_each_other_without_a_circle() -> None:
+    places = find_definitions()
+    assert places["ps_client_run"] == "ps_client_run.c"
+    uses = {
+        file: {places[name] for name in re.findall(r"\bp[sy]_\w+", text) if name in places} - {file}
+        for file, text in CODE.items()
+    }
+    TopologicalSorter(uses).prepare()

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import make_tables
@@ -122,10 +122,7 @@ def test_whole_packages_are_imported_only_to_find_their_files() -> None:
 
 
 def test_no_module_imports_itself_by_a_circle() -> None:
-    try:
-        TopologicalSorter({m: [*found] for m, found in IMPORTS.items()}).prepare()
-    except CycleError as e:
-        pytest.fail(f"a circle: {' -> '.join(e.args[1])}")
+    TopologicalSorter({m: [*found] for m, found in IMPORTS.items()}).prepare()  # its error names the circle
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -158,9 +155,3 @@ def test_every_file_on_the_page_is_there() -> None:
     names = set(re.findall(r"`(?:[a-z/_]*/)?(\w+\.py)`", PAGE))
     tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
     assert not names - {m.name for m in MODULES.values()} - tests
-
-
-def test_help_and_the_runtimes_name_load_nothing_heavy() -> None:
-    code = "import pslaunch.cli, pslaunch.runtime, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"numpy", "rich", "fabric", "kubernetes", "jinja2", "asyncio"} & set(done.stdout.split())

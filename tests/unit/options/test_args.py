@@ -6,9 +6,13 @@ from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
 from pslaunch.options.args import ELSEWHERE, Split, find_nearest, split_command_line
+from pslaunch.options.kinds import Text
+from pslaunch.options.options import Option, make_flag
 from pslaunch.runtime.shared.env import TRAINER_FLAGS
 
-OPTIONS = {"server_num": True, "server": True, "env": True, "json": False, "conf": True, "help": False}
+OPTIONS = {name: Option(name, Text(), "") for name in ("server_num", "server", "conf")}
+OPTIONS |= {"env": Option("env", Text(repeatable=True), "")}
+OPTIONS |= {name: make_flag(name, "") for name in ("json", "help")}
 NAMES = [*OPTIONS, *TRAINER_FLAGS]
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -62,7 +66,7 @@ def test_no_word_is_lost_and_none_is_invented(line: list[str]) -> None:
         assert word in head
 
 
-@given(st.sampled_from([name for name, valued in OPTIONS.items() if valued]), words)
+@given(st.sampled_from([name for name, option in OPTIONS.items() if option.valued]), words)
 def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
     assert split(f"--{name}={value}").ours == (f"--{name}={value}",)
     if not value.startswith("--"):

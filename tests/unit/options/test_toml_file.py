@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given as arbitrary
 from hypothesis import strategies as st
 
-from pslaunch.backends.registry import OWN, find_face, gather_given, get_options
+from pslaunch.backends.registry import OWN, find_face
 from pslaunch.errors import SpecError
-from pslaunch.options.args import split_command_line
 from pslaunch.options.kinds import Value, format_value
 from pslaunch.options.sources import Given, merge_layers
+from support.command_line import gather_line
 from support.pages import section
 
 OPTIONS = [option for name in OWN for option in find_face(name).list_options()]
@@ -26,10 +26,7 @@ def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: 
         (folder / "pslaunch.toml").write_text(text)
     if conf:
         (folder / "conf.py").write_text(conf)
-    ours = get_options(backend)
-    repeatable = {name for name, option in ours.items() if option.repeatable}
-    split = split_command_line(line, {n: o.valued for n, o in ours.items()}, repeatable)
-    return gather_given(backend, split, folder)
+    return gather_line(backend, line, folder)[0]
 
 
 def texts(values: Sequence[Value]) -> list[str]:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.process import settings
-from support.models import ngram_cost, ngrams
+from support.models import make_vector, ngram_cost, ngrams
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of another test, and log/ in a folder of this one."""
-    monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -44,8 +37,7 @@ def test_a_saved_training_predicts_as_the_trainer_measured(threads: int) -> None
 
 
 def test_values_are_those_of_numpy() -> None:
-    paddle.init()
-    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(3))
+    x = make_vector("x", 3)
     y = paddle.layer.fc(input=x, size=2, name="y", act=paddle.activation.Tanh())
     parameters = paddle.parameters.create(y)
     given = [[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]]
@@ -55,13 +47,6 @@ def test_values_are_those_of_numpy() -> None:
     named = paddle.infer(y, parameters, [("passed over", row) for row in given], {"x": 1})
     np.testing.assert_array_equal(named, first)
     np.testing.assert_array_equal(paddle.infer(y, parameters, {"x": np.array(given, np.float32)}), first)
-
-
-def test_a_cost_has_one_value_a_sample() -> None:
-    paddle.init()
-    cost = ngram_cost()
-    found = paddle.infer(cost, paddle.parameters.create(cost), list(ngrams(7)()))
-    assert found.shape == (7, 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -78,7 +63,6 @@ def test_several_layers_have_the_values_of_each(threads: int) -> None:
 
 
 def test_wrong_inputs_are_named() -> None:
-    paddle.init()
     cost = ngram_cost()
     predict, parameters = cost.inputs[0], paddle.parameters.create(cost)
     sample = (1, 2, 3, 4)

@@ -8,17 +8,9 @@ import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime.v2.layer import list_data, make_program
-from support.models import ngram_cost
+from support.models import make_vector, make_word, ngram_cost
 
 pytestmark = pytest.mark.asan
-
-
-def word(name: str = "w", size: int = 10) -> paddle.layer.Layer:
-    return paddle.layer.data(name=name, type=paddle.data_type.integer_value(size))
-
-
-def vector(name: str = "x", size: int = 4) -> paddle.layer.Layer:
-    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
 
 
 def test_parameters_in_the_order_of_layers() -> None:
@@ -29,17 +21,17 @@ def test_parameters_in_the_order_of_layers() -> None:
 
 
 def test_layers_have_the_names_of_v2() -> None:
-    fc = paddle.layer.fc(input=[vector("a"), vector("b")], size=3)
+    fc = paddle.layer.fc(input=[make_vector("a"), make_vector("b")], size=3)
     names = [config.name for config in fc.params]
     assert names == [f"_{fc.name}.w0", f"_{fc.name}.w1", f"_{fc.name}.wbias"]
     assert fc.name.startswith("__fc_layer_")
     assert fc.act == "tanh"
-    assert len(paddle.layer.fc(input=vector(), size=3, bias_attr=False).params) == 1
+    assert len(paddle.layer.fc(input=make_vector(), size=3, bias_attr=False).params) == 1
 
 
 def test_data_layers_are_in_the_order_of_their_definition() -> None:
     assert [data.name for data in list_data(make_program([ngram_cost()]))] == ["w0", "w1", "w2", "w3", "w4"]
-    label, late, early = word("label", 5), word("late"), word("early")
+    label, late, early = make_word("label", 5), make_word("late"), make_word("early")
     both = [paddle.layer.embedding(input=one, size=2) for one in (early, late)]
     guess = paddle.layer.fc(input=paddle.layer.concat(input=both), size=5, act=paddle.activation.Softmax())
     cost = paddle.layer.classification_cost(input=guess, label=label)
@@ -48,28 +40,28 @@ def test_data_layers_are_in_the_order_of_their_definition() -> None:
 
 def test_invalid_attributes_of_a_table_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the limit is 2\*\*32"):
-        paddle.layer.embedding(input=word(size=2**32 + 1), size=2)
+        paddle.layer.embedding(input=make_word(size=2**32 + 1), size=2)
 
 
 def test_softmax_is_not_dropped() -> None:
     half = paddle.attr.Extra(drop_rate=0.5)
     with pytest.raises(ValueError, match="Softmax"):
-        paddle.layer.fc(input=vector(), size=3, act=paddle.activation.Softmax(), layer_attr=half)
+        paddle.layer.fc(input=make_vector(), size=3, act=paddle.activation.Softmax(), layer_attr=half)
 
 
 def test_first_values_follow_the_attributes() -> None:
-    fc = paddle.layer.fc(input=vector(size=16), size=3, bias_attr=paddle.attr.Param(learning_rate=2))
+    fc = paddle.layer.fc(input=make_vector(size=16), size=3, bias_attr=paddle.attr.Param(learning_rate=2))
     weight, bias = fc.params
     assert (weight.kind, weight.mean, weight.std) == ("normal", 0.0, 1 / math.sqrt(16))
     assert (bias.mean, bias.std, bias.learning_rate) == (0.0, 0.0, 2.0)
     uniform = paddle.attr.Param(initial_min=-1.0, initial_max=3.0)
-    (table,) = paddle.layer.embedding(input=word(), size=2, param_attr=uniform).params
+    (table,) = paddle.layer.embedding(input=make_word(), size=2, param_attr=uniform).params
     assert (table.kind, table.mean, table.std) == ("uniform", 1.0, 2.0)
 
 
 def test_one_name_one_parameter() -> None:
     attr = paddle.attr.Param(name="shared")
-    first = paddle.layer.fc(input=vector(size=4), size=4, param_attr=attr, bias_attr=False)
+    first = paddle.layer.fc(input=make_vector(size=4), size=4, param_attr=attr, bias_attr=False)
     second = paddle.layer.fc(input=first, size=4, param_attr=attr, bias_attr=False)
     assert list(make_program([second]).params) == ["shared"]
     third = paddle.layer.fc(input=second, size=5, param_attr=attr, bias_attr=False)
@@ -83,19 +75,19 @@ def test_one_name_one_parameter() -> None:
 
 def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ValueError, match="input w is not a vector"):
-        paddle.layer.fc(input=word(), size=3)
+        paddle.layer.fc(input=make_word(), size=3)
     with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
-        paddle.layer.embedding(input=vector(), size=3)
-    scores = paddle.layer.fc(input=vector(), size=10, act=paddle.activation.Softmax())
+        paddle.layer.embedding(input=make_vector(), size=3)
+    scores = paddle.layer.fc(input=make_vector(), size=10, act=paddle.activation.Softmax())
     with pytest.raises(ValueError, match=r"label l must be integer_value\(10\)"):
-        paddle.layer.classification_cost(input=scores, label=word("l", 11))
-    plain = paddle.layer.fc(input=vector(), size=10, act=paddle.activation.Linear())
+        paddle.layer.classification_cost(input=scores, label=make_word("l", 11))
+    plain = paddle.layer.fc(input=make_vector(), size=10, act=paddle.activation.Linear())
     with pytest.raises(ValueError, match="has activation linear, expected Softmax"):
-        paddle.layer.classification_cost(input=plain, label=word())
+        paddle.layer.classification_cost(input=plain, label=make_word())
     with pytest.raises(TypeError, match="is not an activation"):
-        paddle.layer.fc(input=vector(), size=3, act="sigmoid")
+        paddle.layer.fc(input=make_vector(), size=3, act="sigmoid")
     with pytest.raises(ValueError, match="sparse_update is only for embeddings"):
-        paddle.layer.fc(input=vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
+        paddle.layer.fc(input=make_vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
 
 
 def test_unknown_layer_is_an_error() -> None:

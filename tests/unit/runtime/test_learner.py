@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime import _core
 from pslaunch.runtime.engine.arrays import F32, Sequences
 from pslaunch.runtime.engine.graph import BATCH, Graph, Kind, Value
 from pslaunch.runtime.engine.learner import Learner
@@ -125,25 +124,6 @@ def test_a_fetch_changes_no_bit_of_a_training() -> None:
         assert alone.parameters[name].tobytes() == fetching.parameters[name].tobytes()
     found = fetching.learner.compute(fetching.learner.prepare(make_feeds(), [shares]))
     assert found.values[0].sum(axis=1) == pytest.approx(np.ones(5))
-
-
-@pytest.fixture
-def builds() -> Iterator[range]:
-    yield range(1, 4)
-    _core.choose_build(0)
-
-
-def test_a_training_has_the_same_bits_with_any_build_and_threads(builds: range) -> None:
-    program, loss, _ = make_classifier()
-    found = set()
-    for build in builds:
-        for threads in (1, 3):
-            _core.choose_build(build)
-            training = Training(program, loss, loss, threads=threads)
-            costs = [training.step(make_feeds(700))[0].tobytes() for _ in range(3)]
-            values = [training.parameters[name].tobytes() for name in program.params]
-            found.add((*costs, *values))
-    assert len(found) == 1
 
 
 def check_gradients(program: Builder, loss: Value, feeds: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pslaunch.runtime.engine import param_config
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.process import settings
-from support.models import ngram_cost
+from support.models import make_word, ngram_cost
 
 pytestmark = pytest.mark.asan
 
@@ -73,7 +73,7 @@ def test_first_values_depend_on_seed_and_name_alone(monkeypatch: pytest.MonkeyPa
 
 def test_initializer_gives_the_first_values() -> None:
     attr = paddle.attr.Param(name="e", initializer=lambda name: np.arange(6, dtype=np.float32))
-    word = paddle.layer.data(name="w", type=paddle.data_type.integer_value(3))
+    word = make_word("w", 3)
     made = paddle.parameters.create(paddle.layer.embedding(input=word, size=2, param_attr=attr))
     assert made["e"].tolist() == [[0, 1], [2, 3], [4, 5]]
 

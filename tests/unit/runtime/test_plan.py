@@ -17,6 +17,7 @@ from pslaunch.runtime.engine.ops import Draw
 from pslaunch.runtime.engine.plan import Feeds, Plan, StepResult
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.v2.layer import make_program
+from support.models import make_vector, make_word
 
 pytestmark = pytest.mark.asan
 
@@ -24,42 +25,34 @@ SAMPLES = 7
 DRAW = Draw(seed=1, trainer=0, step=3)
 
 
-def vector(name: str, size: int) -> Layer:
-    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
-
-
-def ids(name: str, size: int) -> Layer:
-    return paddle.layer.data(name=name, type=paddle.data_type.integer_value(size))
-
-
 def regression(act: object) -> Layer:
-    hidden = paddle.layer.fc(input=[vector("x", 4), vector("y", 3)], size=5, act=act, name="h")
+    hidden = paddle.layer.fc(input=[make_vector("x", 4), make_vector("y", 3)], size=5, act=act, name="h")
     out = paddle.layer.fc(input=hidden, size=2, act=paddle.activation.Linear(), name="o")
-    return paddle.layer.square_error_cost(input=out, label=vector("t", 2))
+    return paddle.layer.square_error_cost(input=out, label=make_vector("t", 2))
 
 
 def embeddings(act: object) -> Layer:
     attr = paddle.attr.Param(name="table", initial_std=0.5)
-    both = [paddle.layer.embedding(input=ids(name, 6), size=3, param_attr=attr) for name in ("a", "b")]
-    joined = paddle.layer.concat(input=[*both, vector("x", 2)], act=act)
+    both = [paddle.layer.embedding(input=make_word(name, 6), size=3, param_attr=attr) for name in ("a", "b")]
+    joined = paddle.layer.concat(input=[*both, make_vector("x", 2)], act=act)
     scores = paddle.layer.fc(input=joined, size=4, act=paddle.activation.Softmax(), name="s")
-    return paddle.layer.classification_cost(input=scores, label=ids("label", 4))
+    return paddle.layer.classification_cost(input=scores, label=make_word("label", 4))
 
 
 def softmax_read_twice(_: object) -> Layer:
-    scores = paddle.layer.fc(input=vector("x", 4), size=3, act=paddle.activation.Softmax(), name="s")
+    scores = paddle.layer.fc(input=make_vector("x", 4), size=3, act=paddle.activation.Softmax(), name="s")
     again = paddle.layer.concat(input=[scores, scores], act=paddle.activation.Softmax())
-    return paddle.layer.cross_entropy_cost(input=again, label=ids("label", 6))
+    return paddle.layer.cross_entropy_cost(input=again, label=make_word("label", 6))
 
 
 def dropped(act: object) -> Layer:
     hidden = paddle.layer.fc(
-        input=vector("x", 4), size=8, act=act, name="h", layer_attr=paddle.attr.Extra(drop_rate=0.5)
+        input=make_vector("x", 4), size=8, act=act, name="h", layer_attr=paddle.attr.Extra(drop_rate=0.5)
     )
     attr = paddle.attr.Param(name="shared")
     once = paddle.layer.fc(input=hidden, size=8, act=act, name="i", param_attr=attr)
     twice = paddle.layer.fc(input=once, size=8, act=act, name="j", param_attr=attr)
-    return paddle.layer.square_error_cost(input=twice, label=vector("t", 8))
+    return paddle.layer.square_error_cost(input=twice, label=make_vector("t", 8))
 
 
 def make_plan(cost: Layer, threads: int = 1) -> Plan:
@@ -142,13 +135,13 @@ def test_relu_passes_only_positive_values() -> None:
 
 def test_dropout_is_that_of_v2() -> None:
     hidden = paddle.layer.fc(
-        input=vector("x", 4),
+        input=make_vector("x", 4),
         size=4096,
         act=paddle.activation.Linear(),
         bias_attr=paddle.attr.Param(initial_mean=1.0, initial_std=0.0),
         layer_attr=paddle.attr.Extra(drop_rate=0.25),
     )
-    plan = make_plan(paddle.layer.square_error_cost(input=hidden, label=vector("t", 4096)))
+    plan = make_plan(paddle.layer.square_error_cost(input=hidden, label=make_vector("t", 4096)))
     params = {name: np.full(c.shape, c.mean, np.float32) for name, c in plan.params.items()}
     feeds = {"x": np.zeros((1, 4), np.float32), "t": np.zeros((1, 4096), np.float32)}
 
@@ -189,14 +182,14 @@ def make_scored(*, show: paddle.data_type.InputType, sequence: bool) -> Plan:
     rule = entry.ShowClickEntry("show", "click")
     attr = paddle.attr.Param(name="table", sparse_update=True, entry=rule)
     kind = paddle.data_type.integer_value_sequence if sequence else paddle.data_type.integer_value
-    words = [ids("a", 9), paddle.layer.data(name="b", type=kind(9))]
+    words = [make_word("a", 9), paddle.layer.data(name="b", type=kind(9))]
     first, second = (paddle.layer.embedding(input=one, size=2, param_attr=attr) for one in words)
     if sequence:
         second = paddle.layer.pooling(input=second, pooling_type=paddle.pooling.Sum())
     cost = paddle.layer.square_error_cost(
-        input=paddle.layer.concat(input=[first, second]), label=vector("t", 4)
+        input=paddle.layer.concat(input=[first, second]), label=make_vector("t", 4)
     )
-    numbers = [paddle.layer.data(name="show", type=show), vector("click", 1)]
+    numbers = [paddle.layer.data(name="show", type=show), make_vector("click", 1)]
     return Plan(make_program([cost, *numbers]), [cost.value], cost.value)
 
 

@@ -1,4 +1,4 @@
-"""The v2 names that `dir()` shows, and the errors for names that are not there."""
+"""Public names: those that `dir()` shows, errors for others, and Fleet's modules in `distributed`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import re
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import PUBLIC
+from pslaunch.runtime.paddle2 import fleet
 
 MODULES = [name for name in dir(paddle) if inspect.ismodule(getattr(paddle, name))]
 
@@ -91,3 +93,29 @@ def test_pickles_by_public_names_have_the_same_classes() -> None:
     kind = importlib.import_module("pslaunch.runtime.data_type").InputType
     assert pickle.loads(b"cpslaunch.runtime.data_type\nInputType\n.") is kind
     assert pickle.loads(pickle.dumps(kind)) is kind
+
+
+PAGE = (Path(__file__).parents[3] / "docs/fleet.md").read_text()
+STATEMENTS = re.findall(r"\| `(import pslaunch\.[^`]+)` \|$", PAGE, re.MULTILINE)
+assert len(STATEMENTS) == 5
+
+
+@pytest.mark.parametrize("name", ["fleet", *(name for name in PUBLIC if name.startswith("fleet."))])
+def test_modules_of_fleet_are_the_same_in_their_place_of_paddlepaddle(name: str) -> None:
+    found = importlib.import_module(f"pslaunch.runtime.distributed.{name}")
+    assert found is importlib.import_module(f"pslaunch.runtime.{name}")
+    assert found is importlib.import_module(f"pslaunch.runtime.{PUBLIC[name]}")
+    assert paddle.distributed.fleet is fleet
+    assert isinstance(fleet.util, fleet.UtilBase)
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_import_statements_of_the_page_work_in_a_new_process(statement: str) -> None:
+    subprocess.run([sys.executable, "-c", statement], check=True)
+
+
+@pytest.mark.parametrize("name", ["launch", "fleet.launch", "fleet.base.launch"])
+def test_missing_modules_are_refused_in_pythons_words(name: str) -> None:
+    whole = f"pslaunch.runtime.distributed.{name}"
+    with pytest.raises(ModuleNotFoundError, match=rf"^No module named '{re.escape(whole)}'$"):
+        importlib.import_module(whole)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime import _core
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.program.initializer import Assign
-from pslaunch.runtime.process import settings
-from support.models import WORDS, digest, ngram_cost, ngrams
+from support.models import WORDS, make_vector, make_word, ngram_cost, ngrams
 
-pytestmark = pytest.mark.asan
+pytestmark = [pytest.mark.asan, pytest.mark.usefixtures("fresh")]
 
 
 def make_hsigmoid(hidden: Layer, word: Layer) -> Layer:
@@ -32,17 +29,16 @@ def make_nce(hidden: Layer, word: Layer) -> Layer:
     return paddle.layer.nce(input=hidden, label=word, num_classes=WORDS, act=act, name="cost")
 
 
+LAYER = paddle.layer
+SPARSE, HALF = paddle.attr.Param(sparse_update=True), paddle.attr.Extra(drop_rate=0.5)
 COSTS = pytest.mark.parametrize("make", [make_hsigmoid, make_nce])
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No settings and programs of another test, the best build, and log/ in a folder of this test."""
-    monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.chdir(tmp_path)
+def programs() -> Iterator[None]:
+    """No programs of another test."""
     with static.program_guard(static.Program(), static.Program()):
         yield
-    _core.choose_build(0)
 
 
 def train(
@@ -70,15 +66,6 @@ def test_training_of_an_ngram_model_reduces_the_cost(make: Callable[[Layer, Laye
     rows = WORDS - (make is make_hsigmoid)
     assert parameters.get_shape("_cost.w0") == (rows, 16)
     assert parameters.get_shape("_cost.wbias") == (1, rows)
-
-
-@COSTS
-def test_every_build_and_number_of_threads_give_the_same_bits(make: Callable[[Layer, Layer], Layer]) -> None:
-    found: set[str] = set()
-    for build in (1, 2, 3):
-        _core.choose_build(build)
-        found.update(digest(train(make, threads=threads)[0]) for threads in (1, 2, 4))
-    assert len(found) == 1
 
 
 def test_first_cost_of_hsigmoid_counts_the_turns() -> None:
@@ -141,50 +128,27 @@ def test_static_hsigmoid_of_a_given_tree_has_the_cost_of_the_complete_one() -> N
         executor.run(feed=feed, fetch_list=costs[1:])
 
 
-def word(size: int = 10) -> Layer:
-    return paddle.layer.data(name="word", type=paddle.data_type.integer_value(size))
-
-
-def vector(name: str = "x", size: int = 4) -> Layer:
-    return paddle.layer.data(name=name, type=paddle.data_type.dense_vector(size))
-
-
 @pytest.mark.parametrize(
     ("call", "text"),
     [
+        (lambda x, y, w: LAYER.hsigmoid(x, y), "label y is not a data layer of integer_value"),
+        (lambda x, y, w: LAYER.hsigmoid(x, w, num_classes=9), "num_classes=9, but label w has 10"),
+        (lambda x, y, w: LAYER.hsigmoid(x, make_word("v", 1)), "num_classes=1, expected at least 2"),
+        (lambda x, y, w: LAYER.hsigmoid([x, y], w), "layer.concat joins several"),
+        (lambda x, y, w: LAYER.hsigmoid(x, w, param_attr=SPARSE), "sparse_update is only for embeddings"),
+        (lambda x, y, w: LAYER.nce(x, w, layer_attr=HALF), "drop_rate has no effect on a cost; give it to x"),
+        (lambda x, y, w: LAYER.nce(x, w, act=paddle.activation.Tanh()), "expected Sigmoid"),
+        (lambda x, y, w: LAYER.nce(x, w, num_neg_samples=0), "expected at least 1"),
         (
-            lambda: paddle.layer.hsigmoid(vector(), vector("y")),
-            "label y is not a data layer of integer_value",
-        ),
-        (
-            lambda: paddle.layer.hsigmoid(vector(), word(), num_classes=9),
-            "num_classes=9, but label word has 10",
-        ),
-        (lambda: paddle.layer.hsigmoid(vector(), word(1)), "num_classes=1, expected at least 2"),
-        (lambda: paddle.layer.hsigmoid([vector(), vector("y")], word()), "layer.concat joins several"),
-        (
-            lambda: paddle.layer.hsigmoid(vector(), word(), param_attr=paddle.attr.Param(sparse_update=True)),
-            "sparse_update is only for embeddings",
-        ),
-        (
-            lambda: paddle.layer.nce(vector(), word(), layer_attr=paddle.attr.Extra(drop_rate=0.5)),
-            "drop_rate has no effect on a cost; give it to x",
-        ),
-        (lambda: paddle.layer.nce(vector(), word(), act=paddle.activation.Tanh()), "expected Sigmoid"),
-        (lambda: paddle.layer.nce(vector(), word(), num_neg_samples=0), "expected at least 1"),
-        (
-            lambda: paddle.layer.nce(vector(), word(3), neg_distribution=[0.5, 0.5]),
+            lambda x, y, w: LAYER.nce(x, make_word("v", 3), neg_distribution=[0.5, 0.5]),
             "probabilities of 2 classes as noise, expected 3 with the sum 1",
         ),
-        (
-            lambda: paddle.layer.nce(vector(), word(), weight=vector("w", 2)),
-            r"weight w \[-1, 2\] is not one number for each row",
-        ),
+        (lambda x, y, w: LAYER.nce(x, w, weight=y), r"weight y \[-1, 4\] is not one number for each row"),
     ],
 )
-def test_layers_that_do_not_fit_are_refused(call: Callable[[], Any], text: str) -> None:
+def test_layers_that_do_not_fit_are_refused(call: Callable[..., Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        call()
+        call(make_vector("x"), make_vector("y"), make_word("w"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,12 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime.engine.arrays import F32, Sequences
 from pslaunch.runtime.engine.parameters import Parameters
-from pslaunch.runtime.process import settings
+from support.models import make_vector, make_word
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 WORDS, DIM = 20, 3
 TEXTS = [[1, 5, 1], [], [7], [2, 2]]
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of another test, and log/ in a folder of this one."""
-    monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.chdir(tmp_path)
-    paddle.init()
 
 
 def embed(*, sparse: bool = False) -> paddle.layer.Layer:
@@ -81,7 +74,7 @@ def test_texts_are_classified_by_their_words(sparse: bool) -> None:
         size=2,
         act=paddle.activation.Softmax(),
     )
-    label = paddle.layer.data(name="label", type=paddle.data_type.integer_value(2))
+    label = make_word("label", 2)
     cost = paddle.layer.classification_cost(input=out, label=label)
     trainer = paddle.trainer.SGD(
         cost, paddle.parameters.create(cost), paddle.optimizer.AdaGrad(learning_rate=0.1)
@@ -94,7 +87,7 @@ def test_texts_are_classified_by_their_words(sparse: bool) -> None:
 
 
 def test_a_sequence_in_place_of_a_vector_is_refused_with_its_name() -> None:
-    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(2))
+    x = make_vector("x", 2)
     with pytest.raises(ValueError, match="is a sequence, x is not"):
         paddle.layer.concat([embed(), x])
     with pytest.raises(ValueError, match=r"input x.* is not a sequence"):
@@ -109,10 +102,10 @@ def train_on_places(kind: Any, *, bias: bool, binary: bool, sparse: bool = False
     `binary`: of 0 and 1 alone.
     """
     x = paddle.layer.data(name="x", type=kind(WORDS))
-    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+    y = make_vector("y", 1)
     attrs = [paddle.attr.Param(sparse_update=sparse), paddle.attr.Param()]
     out = paddle.layer.fc(input=[x, y], size=2, name="out", param_attr=attrs, bias_attr=bias)
-    target = paddle.layer.data(name="target", type=paddle.data_type.dense_vector(2))
+    target = make_vector("target", 2)
     cost = paddle.layer.square_error_cost(input=out, label=target)
     parameters = paddle.parameters.create(cost)
 
@@ -132,7 +125,6 @@ def train_on_places(kind: Any, *, bias: bool, binary: bool, sparse: bool = False
 
 
 DENSE = paddle.data_type.dense_vector(WORDS)
-BINARY = paddle.data_type.sparse_binary_vector
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -164,7 +156,7 @@ def test_a_sparse_vector_in_a_wrong_place_is_refused() -> None:
         paddle.layer.concat([x])
     with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
         paddle.layer.embedding(x, 3)
-    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(2))
+    y = make_vector("y", 2)
     with pytest.raises(ValueError, match="sparse_update is only for embeddings and sparse vectors"):
         paddle.layer.fc(y, 2, param_attr=paddle.attr.Param(sparse_update=True))
     out = paddle.layer.fc(input=x, size=2)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +16,23 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine.parameters import Parameters
-from pslaunch.runtime.process import progress, settings
+from pslaunch.runtime.process import progress
 from pslaunch.runtime.shared.env import EnvError
 from pslaunch.runtime.v2.trainer import look_ahead
-from support.models import digest, ngram_cost, ngrams
+from support.models import digest, make_vector, ngram_cost, ngrams
 from support.progress import heard
 
-pytestmark = pytest.mark.asan
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of another test, and log/ in a folder of this one."""
-    monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.asan, pytest.mark.usefixtures("fresh")]
 
 
 def train(
-    *, passes: int = 1, batch: int = 16, threads: int = 1, sparse: bool = False, drop_rate: float = 0.0
+    *,
+    passes: int = 1,
+    batch: int = 16,
+    threads: int = 1,
+    sparse: bool = False,
+    drop_rate: float = 0.0,
+    read: Callable[[], Iterator[Any]] | None = None,
 ) -> tuple[Parameters, list[object]]:
     paddle.init(use_gpu="False", trainer_count=threads, log_period=2)
     cost = ngram_cost(sparse=sparse, drop_rate=drop_rate)
@@ -41,8 +42,14 @@ def train(
     )
     trainer = paddle.trainer.SGD(cost, parameters, adagrad, is_local=True)
     events: list[object] = []
-    trainer.train(paddle.batch(ngrams(400), batch), passes, events.append)
+    trainer.train(read or paddle.batch(ngrams(400), batch), passes, events.append)
     return parameters, events
+
+
+def make_trainer(*, drop_rate: float = 0.0, **options: Any) -> tuple[paddle.trainer.SGD, Parameters]:
+    cost = ngram_cost(drop_rate=drop_rate)
+    parameters = paddle.parameters.create(cost)
+    return paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), **options), parameters
 
 
 def test_sparse_update_gives_the_bits_of_a_dense_one() -> None:
@@ -56,32 +63,18 @@ def test_batches_of_arrays_give_the_bits_of_tuples() -> None:
         for batch in paddle.batch(ngrams(400), 16)():
             yield {f"w{i}": column for i, column in enumerate(np.array(batch).T)}
 
-    paddle.init()
-    cost = ngram_cost()
-    parameters = paddle.parameters.create(cost)
-    adagrad = paddle.optimizer.AdaGrad(
-        learning_rate=1e-1, regularization=paddle.optimizer.L2Regularization(8e-4)
-    )
-    paddle.trainer.SGD(cost, parameters, adagrad).train(read_arrays)
-    assert digest(parameters) == digest(train()[0])
+    assert digest(train(read=read_arrays)[0]) == digest(train()[0])
 
 
-@pytest.fixture
-def free_build() -> Iterator[None]:
-    """Kernels of the best build again after the test."""
-    yield
-    _core.choose_build(0)
+def test_every_build_and_number_of_threads_give_the_same_bits(builds: range) -> None:
+    found = set()
+    for build, threads in itertools.product(builds, (1, 2, 4)):
+        _core.choose_build(build)
+        found.add(digest(train(batch=100, drop_rate=0.5, threads=threads)[0]))
+    assert len(found) == 1
 
 
-@pytest.mark.parametrize("isa", [1, 2, 3], ids=["base", "AVX2", "AVX-512"])
-def test_every_build_and_number_of_threads_give_the_same_bits(isa: int, free_build: None) -> None:
-    expected = digest(train(batch=100, drop_rate=0.5)[0])
-    _core.choose_build(isa)
-    for threads in (1, 2, 4):
-        assert digest(train(batch=100, drop_rate=0.5, threads=threads)[0]) == expected
-
-
-def test_a_slow_build_is_noted(free_build: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_build_is_noted(builds: range, capfd: pytest.CaptureFixture[str]) -> None:
     _core.choose_build(1)
     train()
     assert capfd.readouterr().err.count("layers are computed by plain C") == 1
@@ -122,22 +115,11 @@ def test_events_come_in_order() -> None:
 
 
 def test_test_measures_without_learning() -> None:
-    paddle.init()
-    cost = ngram_cost(drop_rate=0.5)
-    parameters = paddle.parameters.create(cost)
-    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(learning_rate=0.1))
+    trainer, parameters = make_trainer(drop_rate=0.5)
     before = digest(parameters)
     result = trainer.test(paddle.batch(ngrams(100), 32))
     assert result.cost == pytest.approx(np.log(50), rel=0.1)
     assert digest(parameters) == before
-
-
-def test_the_log_has_the_numbers(tmp_path: Path) -> None:
-    train(batch=100)
-    text = (tmp_path / "log" / "paddle_trainer.INFO").read_text()
-    assert "Pass=0 Batch=2 samples=200 AvgCost=" in text
-    assert "samples/s=" in text
-    assert "classification_error_evaluator=" in text
 
 
 @pytest.mark.parametrize(("period", "batches"), [(1, [1, 2, 3, 4]), (3, [3]), (100, [])])
@@ -156,6 +138,8 @@ def test_log_period_sets_the_lines_of_the_log_alone(
     lines = (tmp_path / "log" / "paddle_trainer.INFO").read_text()
     assert [int(n) for n in re.findall(r"Pass=0 Batch=(\d+) ", lines)] == batches
     assert lines.count("Pass=0 end:") == 1
+    if period == 3:
+        assert re.search(r"Batch=3 samples=300 AvgCost=.*classification_error_evaluator=.*samples/s=", lines)
     assert "Batch=" not in capsys.readouterr().err
     assert sum(isinstance(e, paddle.event.EndIteration) for e in events) == 4
 
@@ -171,9 +155,7 @@ def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    paddle.init()
-    cost = ngram_cost()
-    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer, _ = make_trainer()
     batches = iter([[(0, 0, 0, 0, 0)]])
     trainer.train(lambda: batches, 3)
     said = capsys.readouterr().err
@@ -194,9 +176,8 @@ def test_zero_passes_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own
 def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    paddle.init()
-    x = paddle.layer.data(name="x", type=paddle.data_type.dense_vector(1))
-    y = paddle.layer.data(name="y", type=paddle.data_type.dense_vector(1))
+    x = make_vector("x", 1)
+    y = make_vector("y", 1)
     cost = paddle.layer.square_error_cost(input=paddle.layer.fc(input=x, size=1), label=y)
     trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
     trainer.train(lambda: iter([[([1.0], [0.0])], [([1.0], [1e30])], [([1.0], [1e30])]]))
@@ -204,9 +185,7 @@ def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[st
 
 
 def test_feeding_names_the_places_of_inputs() -> None:
-    paddle.init()
-    cost = ngram_cost()
-    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer, _ = make_trainer()
     samples = [(4, 3, 2, 1, 0)]
     straight = trainer.test(lambda: iter([samples])).cost
     feeding = {f"w{i}": 4 - i for i in range(5)}
@@ -228,13 +207,12 @@ def test_flags_of_the_environment_win(
 
 def test_training_without_pservers_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     paddle.init(pservers="127.0.0.1")
-    cost = ngram_cost()
-    trainer = paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD())
+    trainer, _ = make_trainer()
     trainer.train(paddle.batch(ngrams(20), 10))
     assert "THIS TRAINER TRAINS ALONE" in capsys.readouterr().err
     paddle.init()
     with pytest.raises(EnvError, match="no pservers are given"):
-        paddle.trainer.SGD(cost, paddle.parameters.create(cost), paddle.optimizer.SGD(), is_local=False)
+        make_trainer(is_local=False)
 
 
 def test_training_by_hand_reports_the_fate_of_its_parameters(
@@ -253,10 +231,7 @@ def test_training_by_hand_reports_the_fate_of_its_parameters(
 
 
 def test_program_that_saves_by_itself_gets_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    paddle.init()
-    cost = ngram_cost()
-    parameters = paddle.parameters.create(cost)
-    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD())
+    trainer, _ = make_trainer()
 
     def save(e: object) -> None:
         if isinstance(e, paddle.event.EndPass):
@@ -276,19 +251,13 @@ def test_the_model_goes_to_the_jobs_output(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_not_a_number_is_no_right_answer() -> None:
-    paddle.init(use_gpu="False")
-    cost = ngram_cost()
-    parameters = paddle.parameters.create(cost)
+    trainer, parameters = make_trainer()
     for name in parameters.names():
         parameters[name] = parameters[name] * np.nan
-    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), is_local=True)
     result = trainer.test(paddle.batch(ngrams(40), 20))
     assert result.metrics["classification_error_evaluator"] == 1.0
 
 
 def test_extra_layers_are_data() -> None:
-    cost = ngram_cost()
     with pytest.raises(ValueError, match=r"extra_layers=.*, expected data layers"):
-        paddle.trainer.SGD(
-            cost, paddle.parameters.create(cost), paddle.optimizer.AdaGrad(), extra_layers=cost
-        )
+        make_trainer(extra_layers=ngram_cost())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -473,13 +473,6 @@ def test_results_and_gradients_are_those_of_the_oracle(
             if arrays[i].dtype == np.float32 and not is_constant:
                 assert grad is not None
                 np.testing.assert_allclose(grad, slope, rtol=1e-4, atol=1e-4)
-
-
-@pytest.fixture
-def builds() -> Iterator[range]:
-    """Numbers of all builds of the kernels; the best is in use again afterwards."""
-    yield range(1, 4)
-    _core.choose_build(0)
 
 
 @CASES

@@ -11,6 +11,7 @@ import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime.engine.ops import Draw
+from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.plan import Plan
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.base.life import Fleet
@@ -22,6 +23,7 @@ Programs = tuple[static.Program, static.Program]
 
 IDS = np.array([[1], [4], [1]])
 LABELS = np.array([[1], [0], [1]])
+FEED = {"word": IDS, "label": LABELS}
 START = np.linspace(-1.0, 1.0, 10, dtype=np.float32).reshape(5, 2)
 
 
@@ -41,6 +43,12 @@ def run_startup() -> static.Executor:
     return executor
 
 
+def get_parameters() -> Parameters:
+    parameters = static.default_startup_program().parameters
+    assert parameters is not None
+    return parameters
+
+
 def fleet_with_servers() -> Fleet:
     fleet = Fleet()
     fleet.init(
@@ -58,12 +66,11 @@ def find_loss(table: Any) -> Any:
 def test_run_returns_fetches_by_variable_and_by_name() -> None:
     loss, guess = make_model()
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
-    values = executor.run(feed=feed, fetch_list=[loss, guess.name, "word"])
+    values = executor.run(feed=FEED, fetch_list=[loss, guess.name, "word"])
     np.testing.assert_allclose(values[0], find_loss(START.astype(np.float64)), rtol=1e-5)
     assert [value.shape for value in values] == [(), (3, 1), (3, 1)]
     np.testing.assert_array_equal(values[2], IDS)
-    assert executor.run(feed=feed) == []
+    assert executor.run(feed=FEED) == []
 
 
 def test_fetched_number_serves_programs_of_all_versions() -> None:
@@ -95,34 +102,31 @@ def test_a_program_is_compiled_once_for_each_list_of_fetches(monkeypatch: pytest
     monkeypatch.setattr(Plan, "__init__", count)
     loss, guess = make_model()
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
     for fetches in ([loss], [loss, guess.name], [loss], [loss.name], [loss, guess]):
-        executor.run(feed=feed, fetch_list=fetches)
+        executor.run(feed=FEED, fetch_list=fetches)
     assert len(made) == 2
 
 
-def test_minimize_lets_each_run_learn(programs: tuple[static.Program, static.Program]) -> None:
+def test_minimize_lets_each_run_learn(programs: Programs) -> None:
     loss, _ = make_model()
     test_program = programs[0].clone(for_test=True)
     assert paddle.optimizer.SGD(learning_rate=0.5).minimize(loss) == ([], [])
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
     table = START.astype(np.float64)
-    losses = [executor.run(feed=feed, fetch_list=[loss])[0] for _ in range(2)]
+    losses = [executor.run(feed=FEED, fetch_list=[loss])[0] for _ in range(2)]
     np.testing.assert_allclose(losses[0], find_loss(table), rtol=1e-5)
     grad = np.zeros_like(table)
     for place in np.ndindex(*table.shape):
         kept, changed = table[place], table.copy()
         changed[place] = kept + 1e-6
         grad[place] = (find_loss(changed) - find_loss(table)) / 1e-6
-    parameters = programs[1].parameters
-    assert parameters is not None
+    parameters = get_parameters()
     first = table - 0.5 * grad
     assert losses[1] < losses[0]
     before = parameters.get("table")
     for _ in range(2):  # it learns nothing
-        executor.run(test_program, feed=feed)
-    (kept_loss,) = executor.run(test_program, feed=feed, fetch_list=[loss])
+        executor.run(test_program, feed=FEED)
+    (kept_loss,) = executor.run(test_program, feed=FEED, fetch_list=[loss])
     np.testing.assert_array_equal(parameters.get("table"), before)
     assert kept_loss < losses[1]
     unused = [0, 2, 3]
@@ -136,9 +140,8 @@ def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
     both = paddle.concat([1 - guess, guess], axis=1)
     total, batch, states = static.auc(both, label, num_thresholds=100)  # type: ignore[arg-type]  # it is a Variable
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
-    executor.run(feed=feed)
-    values = executor.run(feed=feed, fetch_list=[total, batch, *states])
+    executor.run(feed=FEED)
+    values = executor.run(feed=FEED, fetch_list=[total, batch, *states])
     assert [float(v) for v in values[:2]] == [0.0, 0.0]  # the words of label 1 have the lower values
     assert [int(v.sum()) for v in values[2:]] == [2, 1, 4, 2]
     swapped = {"word": IDS, "label": 1 - LABELS}
@@ -147,7 +150,7 @@ def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
 
 def run_with(feed: object = None, fetch: object = None) -> None:
     loss, _ = make_model()
-    given: Any = {"word": IDS, "label": LABELS} if feed is None else feed
+    given: Any = FEED if feed is None else feed
     run_startup().run(feed=given, fetch_list=[loss] if fetch is None else fetch)  # type: ignore[arg-type]
 
 
@@ -217,7 +220,7 @@ def test_padding_counts_neither_shows_nor_clicks(programs: Programs) -> None:
 def test_run_before_the_startup_program_is_refused() -> None:
     loss, _ = make_model()
     with pytest.raises(RuntimeError, match="the startup program has not been run"):
-        static.Executor().run(feed={"word": IDS, "label": LABELS}, fetch_list=[loss])
+        static.Executor().run(feed=FEED, fetch_list=[loss])
 
 
 def test_imperative_use_is_refused_in_words() -> None:
@@ -231,18 +234,16 @@ def test_imperative_use_is_refused_in_words() -> None:
         paddle.disable_static()
 
 
-def test_saved_parameters_come_back(tmp_path: Any, programs: tuple[static.Program, static.Program]) -> None:
+def test_saved_parameters_come_back(tmp_path: Any, programs: Programs) -> None:
     loss, _ = make_model()
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
-    (before,) = executor.run(feed=feed, fetch_list=[loss])
+    (before,) = executor.run(feed=FEED, fetch_list=[loss])
     static.save(programs[0], str(tmp_path / "model"))
-    parameters = programs[1].parameters
-    assert parameters is not None
+    parameters = get_parameters()
     parameters.set("table", START * 3)
-    assert executor.run(feed=feed, fetch_list=[loss])[0] != before
+    assert executor.run(feed=FEED, fetch_list=[loss])[0] != before
     static.load(programs[0], str(tmp_path / "model"), executor)
-    assert executor.run(feed=feed, fetch_list=[loss])[0] == before
+    assert executor.run(feed=FEED, fetch_list=[loss])[0] == before
 
 
 def test_a_program_of_many_kinds_of_operations_has_numpys_values() -> None:
@@ -279,21 +280,20 @@ def test_loss_of_a_batch_is_refused() -> None:
 def test_program_may_change_after_a_run() -> None:
     loss, guess = make_model()
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
-    (before,) = executor.run(feed=feed, fetch_list=[loss])
+    (before,) = executor.run(feed=FEED, fetch_list=[loss])
     paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
     label: Any = static.default_main_program().var("label")
     *_, states = static.auc(paddle.concat([1 - guess, guess], axis=1), label)
-    executor.run(feed=feed)
-    (after,) = executor.run(feed=feed, fetch_list=[loss])
+    executor.run(feed=FEED)
+    (after,) = executor.run(feed=FEED, fetch_list=[loss])
     assert after < before
-    (counts,) = executor.run(feed=feed, fetch_list=[states[2]])
+    (counts,) = executor.run(feed=FEED, fetch_list=[states[2]])
     assert counts.sum() == 6  # of three runs
     out = static.nn.fc(guess, 2, name="late")
     with pytest.raises(RuntimeError, match=r"late\.w_0 is newer than the last run of the startup program"):
-        executor.run(feed=feed, fetch_list=[loss])
+        executor.run(feed=FEED, fetch_list=[loss])
     executor.run(static.default_startup_program())
-    (late,) = executor.run(feed=feed, fetch_list=[out])
+    (late,) = executor.run(feed=FEED, fetch_list=[out])
     assert late.shape == (3, 2)
 
 
@@ -309,10 +309,9 @@ def test_program_may_get_its_first_parameters_after_a_run() -> None:
 def test_fetches_may_be_one_or_in_lists() -> None:
     loss, guess = make_model()
     executor = run_startup()
-    feed = {"word": IDS, "label": LABELS}
-    assert [v.shape for v in executor.run(feed=feed, fetch_list=guess.name)] == [(3, 1)]
-    assert [v.shape for v in executor.run(feed=feed, fetch_list=guess)] == [(3, 1)]
-    assert [v.shape for v in executor.run(feed=feed, fetch_list=[[loss], guess])] == [(), (3, 1)]
+    assert [v.shape for v in executor.run(feed=FEED, fetch_list=guess.name)] == [(3, 1)]
+    assert [v.shape for v in executor.run(feed=FEED, fetch_list=guess)] == [(3, 1)]
+    assert [v.shape for v in executor.run(feed=FEED, fetch_list=[[loss], guess])] == [(), (3, 1)]
 
 
 def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +319,7 @@ def test_local_training_in_a_job_with_servers_is_refused(monkeypatch: pytest.Mon
     loss, _ = make_model()
     paddle.optimizer.SGD(learning_rate=0.5).minimize(loss)
     with pytest.raises(RuntimeError, match=r"has servers, but .* fleet.distributed_optimizer\(optimizer\)"):
-        run_startup().run(feed={"word": IDS, "label": LABELS})
+        run_startup().run(feed=FEED)
 
 
 @pytest.mark.parametrize("initializer", [TruncatedNormal, lambda: Assign(START)])
@@ -374,12 +373,11 @@ def test_auc_without_thresholds_is_refused() -> None:
 
 
 def test_second_run_of_the_startup_program_keeps_values(
-    programs: tuple[static.Program, static.Program],
+    programs: Programs,
 ) -> None:
     make_model()
     run_startup()
-    parameters = programs[1].parameters
-    assert parameters is not None
+    parameters = get_parameters()
     parameters.set("table", START * 3)
     run_startup()
     np.testing.assert_array_equal(parameters.get("table"), START * 3)

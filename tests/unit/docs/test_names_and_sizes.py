@@ -1,12 +1,43 @@
-"""Names of functions and classes begin as the project's names do; tests lie beside their modules."""
+"""Functions and classes are small, their names begin as ours do, and tests lie beside their modules."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[3]
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MAX_LINES, MAX_ATTRIBUTES = 50, 25  # of a function; of a class
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+PATHS = sorted(path for side in ("launcher", "runtime") for path in (ROOT / side).rglob("*.py"))
+
+
+def list_attributes(cls: ast.ClassDef) -> Iterator[str]:
+    """Yield the fields of a class and the attributes that its methods set."""
+    for node in cls.body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+    for found in ast.walk(cls):
+        if isinstance(found, ast.Attribute) and isinstance(found.ctx, ast.Store):
+            yield from [found.attr] if isinstance(found.value, ast.Name) and found.value.id == "self" else []
+
+
+def find_large(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, Function) and (lines := (node.end_lineno or 0) - node.lineno + 1) > MAX_LINES:
+            yield f"{node.name} has {lines} lines"
+        elif isinstance(node, ast.ClassDef) and (count := len({*list_attributes(node)})) > MAX_ATTRIBUTES:
+            yield f"{node.name} has {count} attributes"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_and_classes_are_small(path: Path) -> None:
+    assert [*find_large(path)] == []
+
+
 QUESTIONS: Final = ("what", "whether", "where", "how", "which")
 NO_VERBS: Final = ("again", "events", "in", "over", "part", "parts")
 # Names that a protocol, a standard or PaddlePaddle fixes.
@@ -34,8 +65,7 @@ def begins_well(node: Named) -> bool:
 
 
 def test_names_begin_with_a_verb_or_a_noun() -> None:
-    paths = [path for folder in ("launcher", "runtime") for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert [found for path in paths for found in find_names(path)] == []
+    assert [found for path in PATHS for found in find_names(path)] == []
 
 
 def test_unit_tests_of_the_launcher_lie_beside_their_modules() -> None:
