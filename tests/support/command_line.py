@@ -12,8 +12,8 @@ from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
 
 
-def make_spec(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of a command line. Raises PslaunchError."""
+def make_line(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> CommandLine:
+    """Return a command line, with what files in `cwd` add. Raises PslaunchError."""
     face, rows = find_face(backend), get_options(backend)
     split = split_command_line(
         words,
@@ -22,5 +22,9 @@ def make_spec(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[st
         aliases={alias: name for name, row in rows.items() for alias in row.aliases},
         refused=face.list_refused(),
     )
-    given = gather_given(backend, split, cwd)
-    return face.make_spec(CommandLine("", given, split, cwd, environ, sys.stdout, print))
+    return CommandLine("", gather_given(backend, split, cwd), split, cwd, environ, sys.stdout, print)
+
+
+def make_spec(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobSpec:
+    """Return the job of a command line. Raises PslaunchError."""
+    return find_face(backend).make_spec(make_line(backend, words, cwd, environ))

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from pslaunch import cli
-from pslaunch.backends.fabric.spec import make_fabric_spec
-from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.node.job import Facts, place
-from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_dry_run, make_plan, render_plan
+from support.command_line import make_spec
 from support.golden import check_golden
 
 PROGRAMS = {
@@ -66,9 +63,7 @@ CASES = {
 def spec_of(backend: str, program: str, words: list[str], folder: Path) -> JobSpec:
     (folder / "train.py").write_text(PROGRAMS[program])
     (folder / "conf.py").write_text(CONF)
-    split = split_command_line(words, {name: o.valued for name, o in get_options(backend).items()})
-    make = {"local": make_local_spec, "fabric": make_fabric_spec}[backend]
-    return make(gather_given(backend, split, folder), split, cwd=folder, environ={})
+    return make_spec(backend, words, folder, {})
 
 
 def planned(name: str, folder: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class FabricFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_fabric_spec
 
-        return make_fabric_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_fabric_spec(line)
 
     def make_backend(self, reach: Reach | None) -> Backend:
         if reach is None:

@@ -69,7 +69,7 @@ class K8sFace(Face):
 
         runs = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}
         run = runs[line.command]
-        spec = make_k8s_spec(line.given, line.split, cwd=line.cwd, environ=line.environ, run=run)
+        spec = make_k8s_spec(line, run)
         if not run:
             refuse_about_launcher(line.given)
         return spec

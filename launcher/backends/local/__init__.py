@@ -39,7 +39,7 @@ class LocalFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_local_spec
 
-        return make_local_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_local_spec(line)
 
     def make_backend(self, reach: Any) -> LocalBackend:
         from .backend import LocalBackend

@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.k8s.options import REFUSED
 from pslaunch.backends.k8s.patch import apply_patches, read_patches
 from pslaunch.backends.k8s.spec import QUANTITIES, Access, K8sReach, make_k8s_spec
-from pslaunch.backends.registry import gather_given, get_options
 from pslaunch.errors import SpecError
 from pslaunch.node.job import place
-from pslaunch.options.args import split_command_line
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
+from support.command_line import make_line
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -33,15 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *words: str, image: str = "i:1", run: str = "", **environ: str) -> JobSpec:
-    rows = get_options("k8s")
-    split = split_command_line(
-        [*words, *([f"--image={image}"] if image else [])],
-        {name: row.values for name, row in rows.items()},
-        {name for name, row in rows.items() if row.repeatable},
-        aliases={alias: name for name, row in rows.items() for alias in row.aliases},
-        refused=REFUSED,
-    )
-    return make_k8s_spec(gather_given("k8s", split, folder), split, cwd=folder, environ=environ, run=run)
+    words = (*words, f"--image={image}") if image else words
+    return make_k8s_spec(make_line("k8s", words, folder, environ), run)
 
 
 def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) -> K8sReach:
