@@ -237,13 +237,13 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         return self._reach.agents.head
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        """Return the answer of a small carrier to the node, or from here if its folder is shared."""
-        if relay.is_here(*words[2:]):
-            return answer_here(node.name, words)
-        return self._ask_until_whole(node, words)
+        """Return the answer of a small carrier to the node, or from here if its folder is shared.
 
-    def _ask_until_whole(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        """Return an answer from several tries: a carrier that ends well may have lost some of its output."""
+        There are several tries: a carrier that ends well may have lost some of its output.
+        """
+        if relay.is_here(*words[2:]):
+            yield from answer_here(node.name, words)
+            return
         answered = Answered()
         for left in reversed(range(ASK_TRIES)):
             try:

@@ -18,7 +18,7 @@ from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightEr
 from ..follow.watch import Watch
 from ..follow.way import Asked, Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
-from ..node.job import Facts, Node, Plan, place
+from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
@@ -289,10 +289,9 @@ def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     """Record for later shells the cluster that leads a job. Raises FileError."""
     path = _name_pointer(plan)
-    data = find_face(plan.backend).to_data(reach)
     fixed: JobRecord = {
         "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": nodes,
-        "started": round(time.time(), 3), "reach": data,
+        "started": round(time.time(), 3), "reach": to_data(reach),
     }  # fmt: skip
     if why := record.Record(str(path), fixed).write({"state": record.LED_ELSEWHERE}):
         raise FileError(f"later shells can't find the job: {why}")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class FabricFace(Face):
-    """Face of `pslaunch fabric`."""
-
     name = "fabric"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.

@@ -28,9 +28,8 @@ class Reach(NamedTuple):
     agent_python: str | None = None  # path of the agent's Python there; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]
     max_connections: int = 32  # opened at once
-    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
-        None  # None: ask where there is a terminal
-    )
+    # None: ask where there is a terminal
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = None
 
 
 def make_fabric_spec(line: CommandLine) -> JobSpec:

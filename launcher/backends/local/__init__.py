@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class LocalFace(Face):
-    """Face of `pslaunch local`."""
-
     name = "local"
     helps: ClassVar = {
         "": """Run one job on this machine: its pservers and trainers.
