@@ -17,10 +17,12 @@ tests/integration/test_contract.py checks for every backend:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PslaunchError, SpecError
+from .lines import CLOSE_EXTRA_S, LAST_WORDS_S
 
 if TYPE_CHECKING:
     from ..errors import HostError
@@ -35,6 +37,8 @@ class Backend:
     ended: Ended | None = None  # valid after `start`; None: each line reports its own end
     tell: Tell | None = None  # takes news of a start in progress, in its thread; set by who shows them
     owns_nodes: bool = False  # the nodes are made for one job: `remove` takes them away with its files
+    _grace_s: float = 0.0  # of the job that `start` has started
+    _end_s: float = float("inf")  # until then `close` waits
 
     # --- Agents, for a head in the launcher. ---
 
@@ -115,6 +119,12 @@ class Backend:
 
     def limit_end(self, limit_s: float) -> None:
         """Limit the wait in `close` to `limit_s` and two seconds more."""
+        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
+
+    def begin_close(self) -> float:
+        """Limit the wait to the grace; return the time of its end."""
+        self.limit_end(self._grace_s)
+        return max(self._end_s, time.monotonic() + LAST_WORDS_S)
 
     def release(self) -> None:
         """Leave the job running: end nothing, wait for nothing."""

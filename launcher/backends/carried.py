@@ -33,7 +33,7 @@ from .failures import CarrierFailure, FailureTable
 from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, open_gate, send_frame
 from .here import answer as answer_here
 from .leash import LEASH_S, Leashed
-from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, EndLimit, Line
+from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line, choose_last_words
 from .node_answers import Answered, Ending, read_answer
 
 DIAL_S: Final = 5.0  # for a head to answer a later shell
@@ -58,17 +58,15 @@ class LossyError(NodeLostError):
     """The carrier lost a part of a program's output."""
 
 
-class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
+class CarriedBackend(Backend, ABC, Generic[R]):
     """Agents that a carrier has started, each with a line over TCP."""
 
-    name: str
     carrier: str  # its program, and
     unit: str  # what it starts, in messages
     mode: str  # of pslaunch.node, which it runs
     failures: FailureTable  # of the carrier
 
     def __init__(self, reach: R) -> None:
-        super().__init__()
         self._reach = reach
         self._running: Leashed | None = None  # the carrier
         self._cancelled = threading.Event()
@@ -77,7 +75,6 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         self._dial: Dial | None = None  # of a head on a node,
         self._first = ""  # with this name
         self._lost_after_s = 0.0
-        self.ended: Ended | None = None
 
     # --- What carriers do differently. ---
 
@@ -240,13 +237,13 @@ class CarriedBackend(EndLimit, Backend, ABC, Generic[R]):
         return self._reach.agents.head
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        """Return the answer of a small carrier to the node, or from here if its folder is shared."""
-        if relay.is_here(*words[2:]):
-            return answer_here(node.name, words)
-        return self._ask_until_whole(node, words)
+        """Return the answer of a small carrier to the node, or from here if its folder is shared.
 
-    def _ask_until_whole(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        """Return an answer from several tries: a carrier that ends well may have lost some of its output."""
+        There are several tries: a carrier that ends well may have lost some of its output.
+        """
+        if relay.is_here(*words[2:]):
+            yield from answer_here(node.name, words)
+            return
         answered = Answered()
         for left in reversed(range(ASK_TRIES)):
             try:
@@ -330,12 +327,12 @@ def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
     if not run.wait(CLOSE_EXTRA_S):
         run.end_now()
         run.wait(LEASH_S)
-    said = run.read_said().strip().splitlines() or [str(cut)]
+    said = choose_last_words(run.read_said()) or str(cut)
     if run.code == codes.IO:
-        return Ending(run.code, ([line for line in said if line.startswith("pslaunch ")] or said)[-1])
+        return Ending(run.code, said)
     if isinstance(cut, relay.DamagedError) or run.code == 0:
         raise LossyError(f"{name}: {cut}")
-    raise NodeLostError(f"{name}: {said[-1]}")
+    raise NodeLostError(f"{name}: {said}")
 
 
 @contextlib.contextmanager

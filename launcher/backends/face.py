@@ -112,12 +112,6 @@ class Face:
         """Return the node or cluster that the options of `place` name. Raises SpecError."""
         raise NotImplementedError
 
-    def to_data(self, reach: Any) -> Any:
-        """Return `reach` as JSON data for the record by which later shells find the job."""
-        from ..node.job import to_data
-
-        return to_data(reach)
-
     def from_data(self, data: Any) -> Any:
-        """Return the reach in a record. Raises SpecError if another version wrote it."""
+        """Return the reach in a record, which has it as JSON data. Raises SpecError for another version's."""
         return None

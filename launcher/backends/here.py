@@ -12,17 +12,16 @@ from typing import Any
 from ..errors import SpecError
 from ..node.job import Node
 from .base import Backend
-from .lines import EndLimit, Line
+from .lines import Line
 
 # -P: neither the working directory nor the workspace may shadow a module of the agent.
 NODE = (sys.executable, "-P", "-m", "pslaunch.node")
 
 
-class Here(EndLimit, Backend):
+class Here(Backend):
     """Backend of later shells on a node: it starts nothing."""
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         self.name = name
 
     def keep_way(self, path: str) -> Any:

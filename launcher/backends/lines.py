@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
-
 
 T = TypeVar("T")
 
@@ -75,21 +73,6 @@ def choose_last_words(text: str) -> str:
     lines = text.strip().splitlines()
     ours = [line for line in lines if line.startswith("pslaunch ")]
     return "; ".join(ours[-2:] or lines[-1:])
-
-
-class EndLimit:
-    """Time until which `close` of a backend waits for what it has started."""
-
-    def __init__(self) -> None:
-        self._grace_s, self._end_s = 0.0, float("inf")
-
-    def limit_end(self, limit_s: float) -> None:
-        self._end_s = min(self._end_s, time.monotonic() + limit_s + CLOSE_EXTRA_S)
-
-    def begin_close(self) -> float:
-        """Limit the wait to the grace; return the time of its end."""
-        self.limit_end(self._grace_s)
-        return max(self._end_s, time.monotonic() + LAST_WORDS_S)
 
 
 def parse_reach(kind: type[T], data: Any) -> T:

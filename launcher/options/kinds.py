@@ -140,8 +140,9 @@ class Truth:
         return parse_argument(parse_bool, text, label)
 
     def to_text(self, value: object) -> str | None:
+        text = to_plain_text(value)
         try:
-            return str(parse_bool(to_plain_text(value) or "", ""))
+            return None if text is None else str(parse_bool(text, ""))
         except EnvError:
             return None
 

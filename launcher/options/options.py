@@ -128,6 +128,10 @@ WORKER_NUM: Final = Option(
 )
 CONF: Final = Option(name="conf", metavar="FILE", kind=Text(),
     help="A conf.py; its ports, job name and variables are used, not its hosts.")  # fmt: skip
+ROOT_DIR: Final = Option(name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
+    help="Folder on the hosts for the job's workspace.", needs=SENT)  # fmt: skip
+PACKAGE: Final = Option(name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
+    help="Folder to send to the hosts, where the programs run in it.")  # fmt: skip
 ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=True),
     help="Environment variable for the programs, from this shell or with a value; "
     "may be repeated.")  # fmt: skip

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..backends.base import Backend
 from ..backends.lines import OF_ANOTHER
-from ..backends.registry import find_face
 from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
 from ..follow.remote_head import RemoteHead
 from ..node import codes, job, logs
@@ -365,7 +364,7 @@ def _stop_and_remove(r: Record, elsewhere: Elsewhere | None, backend: Backend, *
     if left := backend.remove_job(r["job"]):
         raise NodeLostError("; ".join(left))
     if "path" in r:
-        write_news(cast("Record", {**r, "reach": find_face(r["backend"]).to_data(r["reach"])}), r)
+        write_news(cast("Record", {**r, "reach": job.to_data(r["reach"])}), r)
     return r
 
 

@@ -18,7 +18,7 @@ from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightEr
 from ..follow.watch import Watch
 from ..follow.way import Asked, Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
-from ..node.job import Facts, Node, Plan, place
+from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
 from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
@@ -291,7 +291,7 @@ def _remember(plan: Plan, nodes: int, reach: object) -> Path:
     path = _name_pointer(plan)
     pointer: JobRecord = {
         "job": plan.job_id, "name": plan.name, "backend": plan.backend, "nodes": nodes,
-        "started": round(time.time(), 3), "reach": find_face(plan.backend).to_data(reach),
+        "started": round(time.time(), 3), "reach": to_data(reach),
         "state": record.LED_ELSEWHERE,
     }  # fmt: skip
     if why := record.write_record(str(path), pointer):

@@ -144,7 +144,7 @@ class CarriedFace(Face):
 
     def make_spec(self, line: CommandLine) -> JobSpec:
         """Return the job of a simulated cluster, whose nodes are not declared; trainer 0 is on node 0."""
-        spec = make_local_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        spec = make_local_spec(line)
         ranks, nodes = range(spec.worker_num or 1), spec.site.nodes
         own = [tuple(rank for rank in ranks if -rank % len(nodes) == node.id) for node in nodes]
         found = tuple(node._replace(trainers=t) for node, t in zip(nodes, own, strict=True))

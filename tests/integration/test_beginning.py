@@ -22,17 +22,15 @@ from integration.test_contract import POLITE
 from pslaunch.backends.here import NODE
 from pslaunch.backends.lines import Line
 from pslaunch.backends.local.backend import LocalBackend
-from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather_given
 from pslaunch.follow.remote_head import RemoteHead
 from pslaunch.node import beginning, codes, job
 from pslaunch.node.dispatch.archive import pack_archive
 from pslaunch.node.later import relay
 from pslaunch.node.line.trace import Note
 from pslaunch.node.loop import Loop
-from pslaunch.options.args import Split
 from pslaunch.plan import make_plan
 from pslaunch.ship.package import PackageFolder, list_package
+from support.command_line import make_spec
 from support.jobs import has
 from support.process import Started, poll_until, started
 
@@ -66,8 +64,7 @@ def write_job(
     """Write what the nodes of a job of two nodes begin from; return the file for its end."""
     words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
     words += () if has(options, "--server_num") else ("--server_num=0",)
-    split = Split(ours=words)
-    spec = make_local_spec(gather_given("local", split, workspace), split, cwd=workspace, environ=os.environ)
+    spec = make_spec("local", words, workspace, os.environ)
     plan = make_plan(spec, "begun-1")._replace(port=find_free_port())
     nodes = tuple(
         node._replace(dispatched=True).place_in(str(folder / f"node-{node.id}")) for node in plan.nodes

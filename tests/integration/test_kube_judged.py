@@ -16,11 +16,11 @@ from kubernetes import client, config
 from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.manifests import make_objects, pack_package
 from pslaunch.backends.k8s.patch import merge_patch
-from pslaunch.backends.k8s.spec import Access
+from pslaunch.backends.k8s.spec import Access, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
 from pslaunch.plan import make_plan
-from support.command_line import make_spec
+from support.command_line import make_line
 from support.jobs import PSLAUNCH
 from support.kube import Kube
 from testbed.kube.cluster import PYTHON
@@ -245,7 +245,7 @@ def job(folder: Path) -> dict[str, Any]:
 
 def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
     """Return the objects of a job. Raises SpecError."""
-    spec = make_spec("k8s", words, folder, {"PSLAUNCH_IMAGE": "i"})
+    spec = make_k8s_spec(make_line("k8s", words, folder, {"PSLAUNCH_IMAGE": "i"}))
     plan = make_plan(spec, "j")
     return make_objects(plan, spec.site.reach, pack_package(plan, {"XDG_CACHE_HOME": str(folder)}))
 

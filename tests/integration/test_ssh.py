@@ -74,7 +74,7 @@ def test_a_connection_that_was_made_while_all_are_closed_is_closed(
         return made[0]
 
     monkeypatch.setattr(Connector, "connect", late)
-    (failed,) = one.open(hosts("node"), [KEEPER])
+    (failed,) = one.open(hosts("node"), KEEPER)
     assert "being ended" in refused(failed, "connect")
     assert not made[0].client.get_transport()
 
@@ -82,14 +82,14 @@ def test_a_connection_that_was_made_while_all_are_closed_is_closed(
 def test_further_channels_share_the_connection(client: Client, fleet: Callable[..., Fleet]) -> None:
     one = fleet()
     for _ in range(2):
-        (channel,) = one.open(hosts("node"), [KEEPER])
+        (channel,) = one.open(hosts("node"), KEEPER)
         greets(channel)
     assert client.sshd.count("Accepted publickey") == 1
 
 
 def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callable[..., Fleet]) -> None:
     client.configure("Host gone\n  HostName gone.invalid", "Host shut\n  HostName 127.0.0.1\n  Port 1")
-    first, gone, shut, last = fleet().open(hosts("a", "gone", "shut", "b"), [KEEPER] * 4)
+    first, gone, shut, last = fleet().open(hosts("a", "gone", "shut", "b"), KEEPER)
     greets(first)
     greets(last)
     assert "gone.invalid" in refused(gone, "resolve")
@@ -98,30 +98,30 @@ def test_hosts_that_fail_do_not_hold_up_the_others(client: Client, fleet: Callab
 
 def test_user_and_port_of_the_command_line_win(client: Client, fleet: Callable[..., Fleet]) -> None:
     client.configure("Host node\n  Port 1\n  User nobody-here")
-    (channel,) = fleet().open([Host("node", os.environ.get("USER", "root"), client.sshd.port)], [KEEPER])
+    (channel,) = fleet().open([Host("node", os.environ.get("USER", "root"), client.sshd.port)], KEEPER)
     greets(channel)
 
 
 def test_a_changed_key_refuses_with_file_and_line(client: Client, fleet: Callable[..., Fleet]) -> None:
     other = make_key(client.folder / "other")
     client.know("# a comment", f"{client.sshd.address} {public(other)}")
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    (channel,) = fleet().open(hosts("node"), KEEPER)
     words = refused(channel, "host key")
     assert f"{client.known_hosts}:2 has another" in words
     assert client.ssh("node").returncode == 255
     client.known_hosts.rename(known := client.folder / "my known hosts")
     client.known_hosts = known
     client.configure(f'Host node\n  UserKnownHostsFile "{known}"')
-    words = refused(fleet().open(hosts("node"), [KEEPER])[0], "host key")
+    words = refused(fleet().open(hosts("node"), KEEPER)[0], "host key")
     subprocess.run(shlex.split(words[words.index("ssh-keygen -R") :]), check=True, capture_output=True)
     accepts = fleet(reaching(host_key_policy="accept_new"))
-    greets(accepts.open(hosts("node"), [KEEPER])[0], ParamikoChannel)
+    greets(accepts.open(hosts("node"), KEEPER)[0], ParamikoChannel)
     assert client.known_hosts.read_text().endswith(f" {public(client.sshd.host_key)}\n")
 
 
 def test_settings_unknown_to_paramiko_use_the_ssh_binary(client: Client, fleet: Callable[..., Fleet]) -> None:
     client.configure("Host node\n  ForwardAgent yes")
-    (channel,) = fleet().open(hosts("node"), [KEEPER])
+    (channel,) = fleet().open(hosts("node"), KEEPER)
     greets(channel, BinaryChannel)
 
 
@@ -133,7 +133,7 @@ def test_a_killed_launcher_ends_the_line(client: Client, tmp_path: Path) -> None
             "import os, signal, sys; sys.path[:0] = sys.argv[1].split(':')\n"
             "from pslaunch.options.hosts import Host; from pslaunch.backends.fabric.ssh.fleet import Fleet\n"
             "from support.sshd import reaching\n"
-            f"(c,) = Fleet(reaching(), ask=None).open([Host({name!r})], [{KEEPER!r}])\n"
+            f"(c,) = Fleet(reaching(), ask=None).open([Host({name!r})], {KEEPER!r})\n"
             "os.read(c.read_fd, 1)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
@@ -156,7 +156,7 @@ def test_a_host_that_says_nothing_has_a_limit(client: Client, fleet: Callable[..
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client.configure(f"Host silent\n  Port {silent.getsockname()[1]}")
         one = fleet(reaching(connect_timeout_s=1.0))
-        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), [KEEPER]))
+        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), KEEPER))
     assert "no answer" in refused(channel, "connect")
     assert took_s < 5
 
@@ -177,7 +177,7 @@ def test_the_end_of_a_job_does_not_wait_for_hosts_that_say_nothing(
 
         ending = threading.Thread(target=end)
         ending.start()
-        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), [KEEPER]))
+        took_s, (channel,) = timed(lambda: one.open(hosts("silent"), KEEPER))
         opened.set()
         ending.join()
     assert isinstance(channel, HostError)
@@ -186,14 +186,14 @@ def test_the_end_of_a_job_does_not_wait_for_hosts_that_say_nothing(
 
 def test_a_connection_that_was_cut_is_made_anew(client: Client, fleet: Callable[..., Fleet]) -> None:
     one = fleet()
-    (channel,) = one.open(hosts("node"), [KEEPER])
+    (channel,) = one.open(hosts("node"), KEEPER)
     assert isinstance(channel, Channel)
     for pid in client.sshd.connections():
         os.kill(pid, signal.SIGKILL)
     assert channel.wait(10) is None
     assert channel.describe_end() == "the SSH connection was cut"
     hang_up(channel)
-    (again,) = one.open(hosts("node"), [KEEPER])
+    (again,) = one.open(hosts("node"), KEEPER)
     greets(again)
 
 
@@ -206,7 +206,7 @@ def test_bulk_goes_both_ways_unchanged(client: Client, fleet: Callable[..., Flee
     (tmp_path / "echo.py").write_text(ECHO)
     client.configure("Host binary\n  ForwardAgent yes")
     data = os.urandom(5_000_000)
-    for channel in fleet(reaching(agent_python=str(echo))).open(hosts("node", "binary"), [["x"]] * 2):
+    for channel in fleet(reaching(agent_python=str(echo))).open(hosts("node", "binary"), ["x"]):
         assert isinstance(channel, Channel), channel
         got = bytearray()
 
@@ -255,7 +255,7 @@ def test_a_busy_sshd_lets_all_in_at_last(
     """Forty hosts behind one door that turns most away when more than four knock at once."""
     make_client(tmp_path / "user", busy, monkeypatch)
     names = [f"h{n}" for n in range(40)]
-    for channel in fleet(reaching(connect_timeout_s=30.0)).open(hosts(*names), [KEEPER] * 40):
+    for channel in fleet(reaching(connect_timeout_s=30.0)).open(hosts(*names), KEEPER):
         greets(channel)
 
 
@@ -269,6 +269,6 @@ def test_a_host_that_never_stops_talking_on_stderr_has_a_limit(
 ) -> None:
     make_client(tmp_path / "user", shouting, monkeypatch)
     one = fleet(reaching(connect_timeout_s=1.0))
-    took_s, (channel,) = timed(lambda: one.open(hosts("node"), [KEEPER]))
+    took_s, (channel,) = timed(lambda: one.open(hosts("node"), KEEPER))
     assert "login files say this" in refused(channel, "start")
     assert took_s < 6

@@ -42,17 +42,17 @@ def refused(channel: Channel | HostError, step: str) -> str:
 
 def test_a_login_shell_that_lets_nobody_in(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     hosts[0].set_login_shell("/usr/sbin/nologin")
-    one, two = fleet(hosts).open([Host("node1"), Host("node2")], [KEEPER] * 2)
+    one, two = fleet(hosts).open([Host("node1"), Host("node2")], KEEPER)
     assert "This account is currently not available" in refused(one, "start")
     greets(two)
 
 
 def test_a_python_that_is_given(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
     one = fleet(hosts, reaching(agent_python="/usr/bin/python3"))
-    (channel,) = one.open([Host("node1")], [KEEPER])
+    (channel,) = one.open([Host("node1")], KEEPER)
     greets(channel)
     other = fleet(hosts, reaching(agent_python="/opt/none/python3"))
-    (channel,) = other.open([Host("node1")], [KEEPER])
+    (channel,) = other.open([Host("node1")], KEEPER)
     assert "/opt/none/python3" in refused(channel, "python")
 
 
@@ -60,7 +60,7 @@ def test_a_silent_network_has_a_limit_and_holds_up_nobody(hosts: Hosts, fleet: C
     hosts[1].cut_link()
     start_s = own_s()
     one, two, three = fleet(hosts, reaching(connect_timeout_s=2.0)).open(
-        [Host("node1"), Host("node2"), Host("node3")], [KEEPER] * 3
+        [Host("node1"), Host("node2"), Host("node3")], KEEPER
     )
     assert own_s() - start_s < 8
     greets(one)
@@ -69,5 +69,5 @@ def test_a_silent_network_has_a_limit_and_holds_up_nobody(hosts: Hosts, fleet: C
 
 
 def test_a_host_by_its_ipv6_address(hosts: Hosts, fleet: Callable[..., Fleet]) -> None:
-    (channel,) = fleet(hosts).open([Host(hosts[0].address6)], [KEEPER])
+    (channel,) = fleet(hosts).open([Host(hosts[0].address6)], KEEPER)
     greets(channel)

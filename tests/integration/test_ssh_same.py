@@ -85,7 +85,7 @@ def reach(
 ) -> type[Channel]:
     """The kind of the channel to a host whose agent has greeted. Raises HostError."""
     with contextlib.closing(Fleet(how or reaching(), ask=ask)) as fleet:
-        (channel,) = fleet.open([Host(name)], [KEEPER])
+        (channel,) = fleet.open([Host(name)], KEEPER)
         greets(channel)
         assert isinstance(channel, Channel)
     return type(channel)
@@ -201,7 +201,7 @@ def test_a_passphrase_is_asked_once_for_all_hosts(client: Client, passphrase: st
     assert "locked without a terminal" in neither(client).detail
     ask = Asked(passphrase)
     with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b"), Host("c")], [KEEPER] * 3):
+        for channel in fleet.open([Host("a"), Host("b"), Host("c")], KEEPER):
             greets(channel)
     assert ask.questions == [f"Enter passphrase for key '{key}': "]
 
@@ -220,7 +220,7 @@ def test_a_passphrase_may_take_longer_than_the_host_waits_for_a_login(client: Cl
         return "open sesame"
 
     with contextlib.closing(Fleet(reaching(), ask=late)) as fleet:
-        (channel,) = fleet.open([Host("a")], [KEEPER])
+        (channel,) = fleet.open([Host("a")], KEEPER)
         greets(channel)
     assert len(asked) == 1
 
@@ -244,7 +244,7 @@ def test_ctrl_c_at_a_question_ends_it(client: Client) -> None:
 
     fleet = Fleet(reaching(), ask=ask, give_up=given_up.set)
     with contextlib.closing(fleet), pytest.raises(KeyboardInterrupt):
-        fleet.open([Host("a")], [KEEPER])
+        fleet.open([Host("a")], KEEPER)
     assert given_up.is_set()
 
 
@@ -252,7 +252,7 @@ def test_a_host_key_is_asked_for_once(client: Client) -> None:
     client.know("")
     ask = Asked("yes")
     with contextlib.closing(Fleet(reaching(), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b")], [KEEPER] * 2):
+        for channel in fleet.open([Host("a"), Host("b")], KEEPER):
             greets(channel)
     (question,) = ask.questions
     assert "SHA256:" in question
@@ -276,7 +276,7 @@ def test_questions_of_the_ssh_binary_are_put_once(client: Client, passphrase: st
         return passphrase if sum("passphrase" in q for q in asked) > 1 else "a slip"
 
     with contextlib.closing(Fleet(reaching(max_connections=1), ask=ask)) as fleet:
-        for channel in fleet.open([Host("a"), Host("b")], [KEEPER] * 2):
+        for channel in fleet.open([Host("a"), Host("b")], KEEPER):
             greets(channel, BinaryChannel)
     host_key, slip, again = asked
     assert "SHA256:" in host_key
@@ -297,7 +297,7 @@ def test_jump_hosts_are_used_as_with_ssh(client: Client) -> None:
 def test_hosts_behind_one_jump_host_share_its_connection(client: Client) -> None:
     client.configure("Host n*\n  ProxyJump gate")
     with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
-        for channel in fleet.open([Host(f"n{i}") for i in range(4)], [KEEPER] * 4):
+        for channel in fleet.open([Host(f"n{i}") for i in range(4)], KEEPER):
             greets(channel)
     assert client.sshd.count("Accepted publickey") == 5
 
@@ -381,7 +381,7 @@ def test_ciphers_that_paramiko_lacks_go_over_ssh(client: Client) -> None:
 def test_first_cipher_is_used_and_else_the_fastest(client: Client, allowed: str, taken: str) -> None:
     client.configure(f"Host node\n  {allowed}")
     with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
-        (channel,) = fleet.open([Host("node")], [KEEPER])
+        (channel,) = fleet.open([Host("node")], KEEPER)
         assert isinstance(channel, ParamikoChannel)
         assert channel._session.transport.local_cipher == taken
         greets(channel)
@@ -391,7 +391,7 @@ def test_variables_are_sent_as_configured(client: Client, monkeypatch: pytest.Mo
     monkeypatch.setenv("GIVEN", "it's $HOME")
     client.configure("Host node\n  SendEnv GIV*")
     with contextlib.closing(Fleet(reaching(), ask=None)) as fleet:
-        (channel,) = fleet.open([Host("node")], [KEEPER])
+        (channel,) = fleet.open([Host("node")], KEEPER)
         for pid in client.sshd.grandchildren():  # keeper and agent
             assert b"GIVEN=it's $HOME" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         greets(channel)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class FabricFace(Face):
-    """Face of `pslaunch fabric`."""
-
     name = "fabric"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.
@@ -53,7 +51,7 @@ class FabricFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_fabric_spec
 
-        return make_fabric_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_fabric_spec(line)
 
     def make_backend(self, reach: Reach | None) -> Backend:
         if reach is None:

@@ -17,7 +17,7 @@ from ...node.job import Limits, Node
 from ...node.line import wire
 from ...options.hosts import Host, find_host
 from ..base import Backend
-from ..lines import CLOSE_EXTRA_S, Dial, EndLimit, Line
+from ..lines import CLOSE_EXTRA_S, Dial, Line
 from ..node_answers import Ending, read_answer
 from .spec import Reach
 from .ssh.channel import Channel
@@ -25,17 +25,16 @@ from .ssh.fleet import Fleet
 from .ssh.questions import Prompt
 
 
-class FabricBackend(EndLimit, Backend):
+class FabricBackend(Backend):
     """Agents on hosts reached by SSH; a line closes with its connection, also if the launcher is killed."""
 
     name = "fabric"
 
     def __init__(self, reach: Reach) -> None:
-        self._prompt = Prompt()
+        self._reach, self._prompt = reach, Prompt()
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
         ask = self._prompt.ask if on_terminal else None
-        self._reach, self._fleet = reach, Fleet(reach, ask=ask, give_up=self._prompt.give_up)
-        super().__init__()
+        self._fleet = Fleet(reach, ask=ask, give_up=self._prompt.give_up)
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         return list(zip(nodes, self._open(nodes, limits, "serve"), strict=True))
@@ -113,11 +112,11 @@ class FabricBackend(EndLimit, Backend):
         self._grace_s = limits.grace_s
         argv = ["keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         hosts = [self._reach.hosts[node.id] for node in nodes]
-        opened = self._fleet.open(hosts, [argv] * len(nodes), wire.BEAT)
+        opened = self._fleet.open(hosts, argv, wire.BEAT)
         return [c if isinstance(c, HostError) else _make_line(c) for c in opened]
 
     def _run(self, host: Host, argv: Sequence[str]) -> Channel:
-        opened = self._fleet.open([host], [argv])[0]
+        opened = self._fleet.open([host], argv)[0]
         if isinstance(opened, HostError):
             raise opened
         return opened

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from ...options.kinds import Choice, Number, Text
-from ...options.options import COMMON, MAX_PROCESSES, ON_HOSTS, SENT, Need, Option, join_rows, make_flag
+from ...options.options import (
+    COMMON,
+    MAX_PROCESSES,
+    ON_HOSTS,
+    PACKAGE,
+    ROOT_DIR,
+    Need,
+    Option,
+    join_rows,
+    make_flag,
+)
 
 OPTIONS: Final = join_rows(
     (
@@ -18,12 +28,8 @@ OPTIONS: Final = join_rows(
             help="Use only these hosts: node1@node[3-5]."),
         Option(name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none",
             help="Do not use these hosts."),
-        Option(name="root_dir", metavar="DIR", kind=Text(), says="ROOT_DIR of conf.py, else ~/pslaunch",
-            default="~/pslaunch",
-            help="Folder on the hosts for the job's workspace.",
-            needs=SENT),
-        Option(name="job_dispatch_package", metavar="DIR", kind=Text(),
-            help="Folder to send to the hosts, where the programs run in it."),
+        ROOT_DIR._replace(says="ROOT_DIR of conf.py, else ~/pslaunch", default="~/pslaunch"),
+        PACKAGE._replace(says=""),
         Option(name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32,
             help="Largest number of connections opened at once."),
         Option(name="host_key_policy", metavar="HOW", kind=Choice(("ask", "accept_new", "reject")),

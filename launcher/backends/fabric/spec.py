@@ -5,19 +5,19 @@ Rejected values raise SpecError with option, place and value. No host is contact
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...errors import SpecError
-from ...node.job import Count, Node
+from ...node.job import Count, Node, Plan
 from ...options.args import Split
 from ...options.hosts import Host, choose, parse_hosts, split_list
 from ...options.locate import find_folder, find_program
 from ...options.options import DEFAULT
-from ...options.remote_spec import read_folders, read_nic, read_package, read_programs
 from ...options.sources import Given
-from ...options.spec import Elsewhere, JobSpec, Site, check_spec, read_common_options, read_draft
+from ...options.spec import Elsewhere, JobSpec, Site
+from ..face import CommandLine
+from ..hosts_spec import make_hosts_spec
 from ..registry import gather_given
 
 
@@ -28,39 +28,19 @@ class Reach(NamedTuple):
     agent_python: str | None = None  # path of the agent's Python there; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]
     max_connections: int = 32  # opened at once
-    host_key_policy: Literal["ask", "accept_new", "reject"] | None = (
-        None  # None: ask where there is a terminal
-    )
+    # None: ask where there is a terminal
+    host_key_policy: Literal["ask", "accept_new", "reject"] | None = None
 
 
-def make_fabric_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of `pslaunch fabric`: the given values, and defaults for all others.
+def make_fabric_spec(line: CommandLine) -> JobSpec:
+    """Return the job of `pslaunch fabric`. Raises SpecError."""
+    reach, each = _read_reach(line.given), Count("per_rank", 1)
 
-    cwd: absolute; relative paths of this machine start there. Raises SpecError.
-    """
-    draft, options = read_draft("fabric", given, environ), read_common_options(given, environ)
-    reach = _read_reach(given)
-    package, workspace, program = read_package(given, split, lambda: _find_sent(given, split, cwd))
-    sent = package is not None
-    name, folder, logs = read_folders(given, workspace, sent=sent)
-    nodes = [Node(i, h.text, "", ranks=h.times, dispatched=sent) for i, h in enumerate(reach.hosts)]
-    spec = JobSpec(
-        draft=draft._replace(name=name),
-        workspace=workspace,
-        site=Site(
-            tuple(node.place_in(folder, logs) for node in nodes),
-            pservers=Count("per_rank", 1),
-            trainers=Count("per_rank", 1),
-            package=package,
-            nic=read_nic(given),
-            reach=reach,
-        ),
-        program=program,
-        **read_programs(given, split, logs, cwd),
-        **options,
-    )
-    check_spec(spec, given)
-    return spec
+    def make_site(_draft: Plan, node: Node) -> Site:
+        nodes = [node._replace(id=i, name=h.text, ranks=h.times) for i, h in enumerate(reach.hosts)]
+        return Site(tuple(nodes), pservers=each, trainers=each, reach=reach)
+
+    return make_hosts_spec(line, "fabric", lambda: _find_sent(line), make_site)
 
 
 def find_first_host(conf: str, cwd: Path) -> Elsewhere:
@@ -90,12 +70,12 @@ def _read_hosts(given: Given) -> list[Host]:
     return choose(found, given.get_all("include"), given.get_all("exclude"))
 
 
-def _find_sent(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
-    package = given.get("job_dispatch_package")
+def _find_sent(line: CommandLine) -> tuple[Path, str]:
+    package = line.given.get("job_dispatch_package")
     if package is None:
         raise SpecError(
             "no workspace: give --job_dispatch_package=DIR to send a folder to the hosts, "
             "or --job_workspace=DIR for a folder on them"
         )
-    folder = find_folder(package, cwd)
-    return folder, find_program(folder, split, cwd)
+    folder = find_folder(package, line.cwd)
+    return folder, find_program(folder, line.split, line.cwd)

@@ -22,8 +22,6 @@ APPLY, RENDER = "apply", "render"
 
 
 class K8sFace(Face):
-    """Face of `pslaunch k8s`."""
-
     name = "k8s"
     help = "Run jobs on Kubernetes, or print their manifests."
     helps: ClassVar = {
@@ -69,7 +67,7 @@ class K8sFace(Face):
 
         runs = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}
         run = runs[line.command]
-        spec = make_k8s_spec(line.given, line.split, cwd=line.cwd, environ=line.environ, run=run)
+        spec = make_k8s_spec(line, run)
         if not run:
             refuse_about_launcher(line.given)
         return spec
@@ -81,16 +79,14 @@ class K8sFace(Face):
             return print_manifests(line, spec)
         if not line.given.is_set("validate"):
             return None
-        from ...plan import make_plan
         from .cluster_check import validate
 
-        plan = make_plan(spec, spec.site.job_id)
-        return validate(plan, spec.site.reach, line.out, as_json=line.as_json)
+        return validate(line, spec)
 
     def check(self, line: CommandLine, spec: JobSpec) -> int:
         from .cluster_check import check_cluster
 
-        return check_cluster(spec, line.out, as_json=line.as_json)
+        return check_cluster(line, spec)
 
     def make_backend(self, reach: K8sReach) -> K8sBackend:
         from .backend import K8sBackend

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TextIO, TypeVar
@@ -17,6 +16,7 @@ from ...node.logs import clean
 from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...views.table import show
+from ..face import CommandLine
 from . import manifests
 from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
 from .api_errors import Right
@@ -39,23 +39,21 @@ from .spec import K8sReach
 T = TypeVar("T")
 
 
-def check_cluster(
-    spec: JobSpec, out: TextIO, *, as_json: bool, environ: Mapping[str, str] = os.environ
-) -> int:
+def check_cluster(line: CommandLine, spec: JobSpec) -> int:
     """Check the cluster for a job, report the findings, and return the exit code."""
     reach: K8sReach = spec.site.reach
     plan = make_plan(spec, spec.draft.name)
-    package = manifests.pack_package(plan, environ)
+    package = manifests.pack_package(plan, line.environ)
     brings = manifests.find_brought(plan, package) is not None
     needs = Needs(_make_all(plan, reach, package), attached=not spec.detach, brings=brings)
     try:
-        with contextlib.closing(open_cluster(reach.access, environ)) as cluster:
+        with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
             seen = examine(cluster, needs)
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
     findings = judge_cluster(seen, needs)
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
-    show(table, make_lines(findings), [data], out, as_json=as_json, environ=environ)
+    show(table, make_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
     return choose_exit_code(findings)
 
 
@@ -105,13 +103,13 @@ def _look(ask: Callable[[], T]) -> T | None:
     return None
 
 
-def validate(plan: Plan, reach: K8sReach, out: TextIO, *, as_json: bool) -> int:
+def validate(line: CommandLine, spec: JobSpec) -> int:
     """Print the verdict on each object; return 0, or the code of the first refusal. Raises ClusterError."""
-    code = codes.OK
-    with contextlib.closing(open_cluster(reach.access)) as cluster:
-        objects = _make_all(plan, reach, manifests.pack_package(plan, os.environ))
+    code, reach, plan = codes.OK, spec.site.reach, make_plan(spec, spec.site.job_id)
+    with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
+        objects = _make_all(plan, reach, manifests.pack_package(plan, line.environ))
         for verdict in ask_verdicts(cluster, objects):
-            print(_format(verdict, out, as_json=as_json), file=out, flush=True)
+            print(_format(verdict, line.out, as_json=line.as_json), file=line.out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)
     return code
 

@@ -15,7 +15,6 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
-from ...options.args import Split
 from ...options.kinds import Value
 from ...options.locate import check_folder_to_make, choose_name, locate
 from ...options.remote_spec import read_package
@@ -29,6 +28,7 @@ from ...options.spec import (
     read_draft,
     refuse_without_effect,
 )
+from ..face import CommandLine
 from .options import DEFAULT
 
 FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
@@ -97,14 +97,13 @@ class K8sReach(NamedTuple):
     linger_s: float = 0.0  # after the end, for its files to be fetched
 
 
-def make_k8s_spec(
-    given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str], run: str = ""
-) -> JobSpec:
-    """Return the job of `pslaunch k8s`: the given values, and defaults for all others.
+def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
+    """Return the job of `pslaunch k8s`. Raises SpecError.
 
-    cwd: absolute; relative paths of this machine start there. run: RUN_DIGITS for the end of the name, which
-    make it unique, of a job with a launcher; without them equal jobs have equal names. Raises SpecError.
+    run: RUN_DIGITS for the end of the name, which make it unique, of a job with a launcher; without them
+    equal jobs have equal names.
     """
+    given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
     draft, options = read_draft("k8s", given, environ), read_common_options(given, environ)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))

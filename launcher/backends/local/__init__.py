@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class LocalFace(Face):
-    """Face of `pslaunch local`."""
-
     name = "local"
     helps: ClassVar = {
         "": """Run one job on this machine: its pservers and trainers.
@@ -39,7 +37,7 @@ class LocalFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import make_local_spec
 
-        return make_local_spec(line.given, line.split, cwd=line.cwd, environ=line.environ)
+        return make_local_spec(line)
 
     def make_backend(self, reach: Any) -> LocalBackend:
         from .backend import LocalBackend

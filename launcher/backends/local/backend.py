@@ -24,9 +24,9 @@ _LAST_WORDS_BYTES = 2000
 class LocalBackend(Here):
     """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
 
-    def __init__(self, name: str = "local") -> None:
+    def __init__(self) -> None:
+        super().__init__("local")
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        super().__init__(name)
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         lines: list[Line] = []

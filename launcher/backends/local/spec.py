@@ -9,18 +9,15 @@ from pathlib import Path
 
 from ...errors import SpecError
 from ...node.job import Count, Node, Package
-from ...options.args import Split
 from ...options.kinds import Value
 from ...options.locate import check_folder_to_make, locate
-from ...options.sources import Given
 from ...options.spec import JobSpec, Site, check_spec, choose_job_name, read_common_options, read_draft
+from ..face import CommandLine
 
 
-def make_local_spec(given: Given, split: Split, *, cwd: Path, environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of `pslaunch local`: the given values, and defaults for all others.
-
-    cwd: absolute; relative paths start there. Raises SpecError; looks at files, changes nothing.
-    """
+def make_local_spec(line: CommandLine) -> JobSpec:
+    """Return the job of `pslaunch local`. Raises SpecError; looks at files, changes nothing."""
+    given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
     # Options are checked before the program.
     draft, options = read_draft("local", given, environ), read_common_options(given, environ)
     options["python"] = _find_python(given.get("python"), cwd, environ)

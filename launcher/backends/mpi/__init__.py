@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class MpiFace(Face):
-    """Face of `pslaunch mpi`."""
-
     name = "mpi"
     helps: ClassVar = {
         "": """Run one job under mpirun of Open MPI 4 or 5.

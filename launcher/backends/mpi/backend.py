@@ -24,8 +24,6 @@ from .spec import MpiHost, MpiReach
 
 
 class MpiBackend(CarriedBackend[MpiReach]):
-    """Agents of mpirun's ranks."""
-
     name, carrier, unit, mode = "mpi", "mpirun", "ranks", "rank"
     failures = mpirun.FAILURES
 

@@ -25,9 +25,9 @@ from ...node.job import Count, Node
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
-from ..carried_spec import make_carried_spec, read_count, read_words
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
+from ..hosts_spec import make_carried_spec, read_count, read_words
 from .hostfile import deal_ranks, parse_host_list, parse_hostfile
 from .options import FOR_MPIRUN, REFUSED
 

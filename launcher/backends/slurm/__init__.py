@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class SlurmFace(Face):
-    """Face of `pslaunch slurm`."""
-
     name = "slurm"
     helps: ClassVar = {
         "": """Run one job on nodes of Slurm.

@@ -33,8 +33,6 @@ HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond t
 
 
 class SlurmBackend(CarriedBackend[SlurmReach]):
-    """Agents of a step, in an allocation."""
-
     name, carrier, unit, mode = "slurm", "srun", "nodes", "task"
     failures = words.FAILURES
 

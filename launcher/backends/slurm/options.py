@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...options.kinds import Number, Text
-from ...options.options import COMMON, CONF, MAX_PROCESSES, ON_HOSTS, SENT, WORKER_NUM, Option, join_rows
+from ...options.options import (
+    COMMON,
+    CONF,
+    MAX_PROCESSES,
+    ON_HOSTS,
+    PACKAGE,
+    ROOT_DIR,
+    WORKER_NUM,
+    Option,
+    join_rows,
+)
 
 OPTIONS: Final = join_rows(
     (
@@ -22,12 +32,9 @@ OPTIONS: Final = join_rows(
             help="Account that pays for the nodes."),
         Option(name="slurm_args", metavar="TEXT", kind=Text(),
             help="Further words for salloc, as in a shell: '--exclusive --mem=0'."),
-        Option(name="root_dir", metavar="DIR", kind=Text(), says="the home folder", default="~",
-            help="Folder on the nodes for the job's workspace.",
-            needs=SENT),
+        ROOT_DIR._replace(help="Folder on the nodes for the job's workspace."),
         CONF,
-        Option(name="job_dispatch_package", metavar="DIR", kind=Text(), says="the program's folder",
-            help="Folder to send to the nodes, where the programs run in it."),
+        PACKAGE._replace(help="Folder to send to the nodes, where the programs run in it."),
     ),
     ON_HOSTS,
     COMMON,

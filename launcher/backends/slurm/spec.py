@@ -15,9 +15,9 @@ from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
 from ...options.sources import Given
 from ...options.spec import JobSpec, refuse_without_effect
-from ..carried_spec import make_carried_spec, read_count, read_words
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
+from ..hosts_spec import make_carried_spec, read_count, read_words
 
 COMMANDS: Final = ("salloc", "srun", "scancel", "scontrol", "squeue", "sinfo")
 FOR_ALLOCATION: Final = ("partition", "time", "account", "slurm_args")

@@ -7,18 +7,16 @@ import re
 from pathlib import Path
 
 from pslaunch.backends import carried, leash
-from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather_given
 from pslaunch.follow import remote_head
 from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervisor
 from pslaunch.node.line import wire
-from pslaunch.options.args import Split
 from pslaunch.options.options import MIN_LOST_AFTER_S
 from pslaunch.run import jobs
 from pslaunch.runtime.client import dialer, handshake
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared.env import INIT_ARGS
+from support.command_line import make_spec
 from support.pages import rows, section
 
 PAGE = "endings.md"
@@ -33,7 +31,7 @@ def test_codes_and_their_meanings() -> None:
 
 def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = make_local_spec(gather_given("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    spec = make_spec("local", [], tmp_path, {})
     by_hand = pserver_options.parse_options([], {})
     assert wire.HEARTBEAT_S == procs.BEAT_S
     assert f"`--lost_after`, from {MIN_LOST_AFTER_S:g}" in section(PAGE, "Times")

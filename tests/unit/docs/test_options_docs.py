@@ -9,10 +9,9 @@ from pathlib import Path
 import make_tables
 import pytest
 
-from pslaunch.backends.local.spec import make_local_spec
-from pslaunch.backends.registry import gather_given, get_options
-from pslaunch.options.args import Split
+from pslaunch.backends.registry import get_options
 from pslaunch.runtime.shared import env
+from support.command_line import make_spec
 from support.pages import rows, section, words
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +56,7 @@ def test_options_for_hosts_alone_are_on_their_own_page() -> None:
 
 def test_documented_defaults_of_local_are_its_behaviour(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    spec = make_local_spec(gather_given("local", Split(), tmp_path), Split(), cwd=tmp_path, environ={})
+    spec = make_spec("local", [], tmp_path, {})
     draft = spec.draft
     values = {**draft._asdict(), **draft.limits._asdict(), **spec._asdict(), "nodes": len(spec.site.nodes)}
     for name, _, default, _ in make_tables.list_options("local"):

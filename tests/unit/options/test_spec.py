@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
+from pslaunch.backends.face import CommandLine
 from pslaunch.backends.local.spec import make_local_site, make_local_spec
 from pslaunch.backends.registry import get_options
 from pslaunch.errors import SpecError
@@ -39,9 +40,8 @@ def make(
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
     values["env"] = [Value(word, "--env") for word in envs]
     split = split or Split()
-    return make_local_spec(
-        Given(get_options("local"), values, split.trainer_flags), split, cwd=cwd, environ=environ
-    )
+    found = Given(get_options("local"), values, split.trainer_flags)
+    return make_local_spec(CommandLine("", found, split, cwd, environ, sys.stdout, print))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pslaunch.backends.registry import OWN, find_face
 from pslaunch.errors import SpecError
 from pslaunch.options.kinds import Value, format_value
 from pslaunch.options.sources import Given, merge_layers
-from support.command_line import gather_line
+from support.command_line import make_line
 from support.pages import section
 
 OPTIONS = [option for name in OWN for option in find_face(name).list_options()]
@@ -26,7 +26,7 @@ def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: 
         (folder / "pslaunch.toml").write_text(text)
     if conf:
         (folder / "conf.py").write_text(conf)
-    return gather_line(backend, line, folder)[0]
+    return make_line(backend, line, folder, {}).given
 
 
 def texts(values: Sequence[Value]) -> list[str]:

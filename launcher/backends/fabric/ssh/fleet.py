@@ -56,13 +56,12 @@ class Fleet:
         self._closed = False
 
     def open(
-        self, hosts: Sequence[Host], argvs: Sequence[Sequence[str]], beat: bytes = b""
+        self, hosts: Sequence[Host], argv: Sequence[str], beat: bytes = b""
     ) -> list[Channel | HostError]:
         """Start `pslaunch.node` with these arguments on every host; return channels in the order of `hosts`.
 
-        Several threads may call it.
-        A failed host gives a HostError in its place, HostRightsError if keys were refused. `beat` is sent
-        on each line at once and every second until all hosts have been tried.
+        Several threads may call it. A failed host gives a HostError in its place, HostRightsError if keys
+        were refused. `beat` is sent on each line at once and every second until all have been tried.
         """
         _allow_descriptors(len(hosts))
         if not self._config.ssh:
@@ -73,7 +72,7 @@ class Fleet:
                 # ssh -G runs while the libraries load.
                 routes = [pool.submit(self._find_route, host) for host in hosts]
                 self._prepare()
-                return list(pool.map(functools.partial(self._try, beaten), hosts, argvs, routes))
+                return list(pool.map(functools.partial(self._try, beaten, argv), hosts, routes))
             except BaseException:  # Ctrl+C: the pool waits for its threads
                 self.cancel()
                 raise
@@ -113,7 +112,7 @@ class Fleet:
             self._shared = self._shared or Connector(self._host_keys, Passphrases(self._ask), self._cancel)
 
     def _try(
-        self, beaten: Callable[[int], None], host: Host, argv: Sequence[str], route: Future[Route]
+        self, beaten: Callable[[int], None], argv: Sequence[str], host: Host, route: Future[Route]
     ) -> Channel | HostError:
         try:
             channel = self._open(route.result(), argv)

@@ -9,20 +9,23 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import getpass
+import glob
 import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ....errors import HostError, SpecError
-from . import files, keys
+from . import keys
 
 SSH_G_LIMIT_S = 20.0  # `Match exec` may be slow, and the machine very busy
 MAX_JUMPS = 8
+MAX_DEPTH = 8  # of files that include others
+_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 KEEPALIVE_S = 15
 WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
 Values = Mapping[str, Sequence[str]]
@@ -297,10 +300,69 @@ class Config:
             "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
             "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
         }
-        values |= files.look_up(name)
+        values |= _look_up_in_files(name)
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
         if problem := _find_only_ssh(values):
-            place = files.find_directive(problem.split()[0])
+            place = _find_directive(problem.split()[0])
             raise HostError(name, "resolve", f"{place}: {problem}: {WITHOUT}")
         return values
+
+
+# --- The files, for machines without OpenSSH. ---
+
+
+def _look_up_in_files(name: str) -> dict[str, Sequence[str]]:
+    """Return the settings of a host like `ssh -G`. Raises HostError, step "resolve"."""
+    import paramiko
+
+    config = paramiko.SSHConfig()
+    try:
+        for path in _FILES:
+            config.parse(line for _, _, line in _read_lines(Path(path).expanduser()))
+        found = config.lookup(name)
+    except (paramiko.SSHException, OSError) as e:
+        raise HostError(name, "resolve", f"{' or '.join(_FILES)}: {e}") from None
+    return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
+
+
+def _find_directive(directive: str) -> str:
+    """Return file and line of the first directive of this name."""
+    for path in _FILES:
+        for place, found, _ in _read_lines(Path(path).expanduser()):
+            if found == directive:
+                return place
+    return " or ".join(_FILES)
+
+
+def _read_lines(path: Path, depth: int = 0) -> Iterator[tuple[str, str, str]]:
+    """Return place, directive and text of the lines of a file and its includes.
+
+    After an Include, the current Host line is repeated.
+    """
+    if depth > MAX_DEPTH:
+        raise OSError(f"{path}: Include is nested more than {MAX_DEPTH} deep, or circular")
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    block = "Host *"
+    for number, line in enumerate(lines, 1):
+        place, text = f"{path}:{number}", line.strip()
+        first, *rest = re.split(r"\s*=\s*|\s+", text, maxsplit=1)
+        directive = first.lower()
+        if not directive or directive.startswith("#"):
+            continue
+        if directive in ("host", "match"):
+            block = text
+        if directive != "include":
+            yield place, directive, text
+            continue
+        for file in _find_included(path, " ".join(rest).split()):
+            yield from _read_lines(file, depth + 1)
+            yield place, "host", block
+
+
+def _find_included(path: Path, patterns: Sequence[str]) -> list[Path]:
+    found = [path.parent / Path(pattern.strip('"')).expanduser() for pattern in patterns]
+    return [Path(file) for p in found for file in sorted(glob.glob(str(p)))]  # noqa: PTH207 - absolute

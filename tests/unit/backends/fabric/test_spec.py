@@ -15,7 +15,7 @@ from pslaunch.node.job import Count, Node, Package, Plan
 from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
 from pslaunch.options.spec import JobSpec, Site, list_notes
-from support.command_line import gather_line
+from support.command_line import make_line, make_spec
 
 CONF = """
 HOSTS = ["root@n1", "n2:22", "root@n1"]
@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Path:
 def make(here: Path, *line: str, conf: str = "") -> JobSpec:
     if conf:
         (here / "conf.py").write_text(conf)
-    return make_fabric_spec(*gather_line("fabric", line, here), cwd=here, environ={"HOME": "/h"})
+    return make_spec("fabric", line, here, {"HOME": "/h"})
 
 
 WS = "--job_dispatch_package=ws"
@@ -69,8 +69,8 @@ def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> Non
     (here / "pslaunch.toml").write_text("fetch_output = 'model'\nfetch_logs = 'logs'\n")
 
     def note(*line: str) -> str:
-        given, split = gather_line("fabric", [WS, "--hosts=a", *line], here)
-        return "\n".join(list_notes(make_fabric_spec(given, split, cwd=here, environ={}), given, split))
+        ours = make_line("fabric", [WS, "--hosts=a", *line], here, {})
+        return "\n".join(list_notes(make_fabric_spec(ours), ours.given, ours.split))
 
     assert "pslaunch.toml: fetch_output=model has no effect with --detach" in note("--detach")
     assert re.search("pslaunch.toml: fetch_logs=logs.*fetch JOB logs", note("--detach"))

@@ -31,7 +31,7 @@ from pslaunch.backends.lines import Line
 from pslaunch.backends.local.spec import make_local_site
 from pslaunch.backends.node_answers import Answered
 from pslaunch.errors import ClusterError, FileError, HostError, NodeLostError, PreflightError, SpecError
-from pslaunch.node.job import Node, Package, Plan
+from pslaunch.node.job import Node, Package, Plan, to_data
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 
@@ -70,7 +70,7 @@ def test_another_answer_is_refused(other: list[bytes]) -> None:
 
 def test_reach_survives_its_record() -> None:
     reach = K8sReach("j", "image", claims=(("data", "/data"),), access=Access("", "here", "team"))
-    assert FACE.from_data(FACE.to_data(reach)) == reach
+    assert FACE.from_data(to_data(reach)) == reach
 
 
 @pytest.mark.parametrize("data", [None, {"name": "word2vec"}, {"claims": [], "access": {"unknown": 1}}])

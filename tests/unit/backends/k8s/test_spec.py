@@ -16,7 +16,7 @@ from pslaunch.node.job import place
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
-from support.command_line import gather_line
+from support.command_line import make_line
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *words: str, image: str = "i:1", run: str = "", **environ: str) -> JobSpec:
-    given, split = gather_line("k8s", [*words, *([f"--image={image}"] if image else [])], folder)
-    return make_k8s_spec(given, split, cwd=folder, environ=environ, run=run)
+    words = (*words, f"--image={image}") if image else words
+    return make_k8s_spec(make_line("k8s", words, folder, environ), run)
 
 
 def make_reach(folder: Path, *words: str, image: str = "i:1", **environ: str) -> K8sReach:

@@ -15,6 +15,7 @@ from pslaunch.backends.mpi import FACE
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach, find_mpirun, parse_version
 from pslaunch.errors import PreflightError, SpecError
 from pslaunch.node import codes
+from pslaunch.node.job import to_data
 from pslaunch.options.spec import JobSpec
 from support.command_line import make_spec
 
@@ -129,7 +130,7 @@ def test_launcher_listens_after_the_pservers(folder: Path) -> None:
 def test_folder_of_the_program_is_sent(folder: Path) -> None:
     reach = make_reach(folder, "--log_dir=/data/logs")
     assert reach.agents.node.dispatched and reach.agents.node.workspace == "~/ws"
-    assert FACE.from_data(json.loads(json.dumps(FACE.to_data(reach)))) == reach
+    assert FACE.from_data(json.loads(json.dumps(to_data(reach)))) == reach
 
 
 def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pslaunch.backends.slurm import FACE
 from pslaunch.backends.slurm.spec import COMMANDS, SlurmReach
 from pslaunch.errors import PreflightError, PslaunchError, SpecError
+from pslaunch.node.job import to_data
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from support.command_line import make_spec
@@ -90,6 +91,6 @@ def test_dry_run_shows_allocation_and_step(folder: Path) -> None:
 
 def test_reach_survives_its_record(folder: Path) -> None:
     reach = make_reach(folder, "--nodes=2")
-    assert FACE.from_data(json.loads(json.dumps(FACE.to_data(reach)))) == reach
+    assert FACE.from_data(json.loads(json.dumps(to_data(reach)))) == reach
     with pytest.raises(PslaunchError):
         FACE.from_data({"ranks": 1})

@@ -1,4 +1,4 @@
-"""The job of a backend with a carrier from its options: files sent and fetched, and its agents.
+"""The job of a backend with hosts from its options: files sent and fetched, and the agents of carriers.
 
 Rejected values raise SpecError with option, place and value.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan
@@ -21,6 +23,34 @@ from .face import CommandLine
 from .gate_of_agents import CarriedAgents
 
 
+def make_hosts_spec(
+    line: CommandLine,
+    backend: str,
+    find_sent: Callable[[], tuple[Path, str]],
+    make_site: Callable[[Plan, Node], Site],
+    **counts: Any,
+) -> JobSpec:
+    """Return the job: the given values, and defaults for all others. Raises SpecError.
+
+    find_sent: as in `read_package`. make_site: from the draft, and a node with the folders on the hosts.
+    """
+    given, split = line.given, line.split
+    draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
+    package, workspace, program = read_package(given, split, find_sent)
+    name, folder, logs = read_folders(given, workspace, sent=package is not None)
+    node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
+    spec = JobSpec(
+        draft=draft._replace(name=name),
+        workspace=workspace,
+        site=make_site(draft, node)._replace(package=package, nic=read_nic(given)),
+        program=program,
+        **read_programs(given, split, logs, line.cwd),
+        **{**options, **counts},
+    )
+    check_spec(spec, given)
+    return spec
+
+
 def make_carried_spec(
     line: CommandLine,
     backend: str,
@@ -31,43 +61,29 @@ def make_carried_spec(
     trainers: Count,
     make_reach: Callable[[CarriedAgents], CarriedReach],
 ) -> JobSpec:
-    """Return the job: the given values, and defaults for all others. Raises SpecError.
+    """Return the job of a backend with a carrier. Raises SpecError.
 
     ranks: processes that the carrier starts; hosts: number of nodes, as far as it is known.
     """
-    given, split = line.given, line.split
-    draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
-    package, workspace, program = read_package(given, split, lambda: locate(given, split, line.cwd))
-    name, folder, logs = read_folders(given, workspace, sent=package is not None)
-    server_num = options["server_num"]
-    reach = make_reach(
-        CarriedAgents(
+    given = line.given
+
+    def make_site(draft: Plan, node: Node) -> Site:
+        pservers = hosts if given.read("server_num") is None else given.read("server_num")
+        agents = CarriedAgents(
             ranks=ranks,
-            node=Node(0, "", "", dispatched=package is not None).place_in(folder, logs),
+            node=node,
             nic=read_nic(given),
-            port=_choose_gate_port(draft, hosts if server_num is None else server_num),
+            port=_choose_gate_port(draft, pservers),
             agent_python=given.read("agent_python"),
             connect_timeout_s=given.read("connect_timeout"),
         )
-    )
-    spec = JobSpec(
-        draft=draft._replace(name=name),
-        workspace=workspace,
-        site=Site(
-            (),
-            pservers=Count("per_node", 1),
-            trainers=trainers,
-            package=package,
-            nic=reach.agents.nic,
-            reach=reach,
-            expected=reach.list_expected(),
-        ),
-        program=program,
-        **read_programs(given, split, logs, line.cwd),
-        **{**options, "worker_num": worker_num},
-    )
-    check_spec(spec, given)
-    return spec
+        reach, each = make_reach(agents), Count("per_node", 1)
+        return Site((), pservers=each, trainers=trainers, reach=reach, expected=reach.list_expected())
+
+    def find_sent() -> tuple[Path, str]:
+        return locate(given, line.split, line.cwd)
+
+    return make_hosts_spec(line, backend, find_sent, make_site, worker_num=worker_num)
 
 
 def _choose_gate_port(draft: Plan, pservers: int) -> int:
