@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rich.filesize import decimal as show_bytes
-
 from ..errors import HostError
 from ..node import codes
 from ..views.table import Level
+from ..views.view import show_bytes
 
 if TYPE_CHECKING:
     from ..node.messages import NodeFacts

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
-from rich.filesize import decimal as show_bytes
-
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
 from ..views.table import LEVEL_WORDS, Level, Table, show
+from ..views.view import show_bytes
 from .findings import FINDING_KINDS, OF_REACHING, HostFinding, Seen
 
 HOST_COLUMNS: Final = (

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.filesize import decimal as show_bytes
-
 from ..errors import SpecError
 from ..node import codes
 from ..node.codes import Refusal
@@ -30,6 +28,7 @@ from ..node.dispatch.sender import Source
 from ..node.job import Package
 from ..node.listing import make_own_folder, show_few
 from ..node.loop import Loop, ignore
+from ..views.view import show_bytes
 
 if TYPE_CHECKING:
     from ..node.dispatch.dispatch import Fail, Parts, Tell, Then

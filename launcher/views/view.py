@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
-from rich.filesize import decimal as show_bytes  # without the rest of rich, which is slow to import
-
 from ..node.head.events import Event  # see docs/events.md
 from ..node.logs import clean
 
@@ -381,3 +379,13 @@ class LogView(View):
         self.flush()
         if self._err is not None:
             print(*self._transcript.make_columns(said), sep="", file=self._err)
+
+
+def show_bytes(n: int) -> str:
+    """Show a size: `512 bytes`, `3.4 MB`."""
+    size, units = float(n), ["kB", "MB", "GB", "TB"]
+    if n < 1000:
+        return f"{n} bytes"
+    while size >= 999_950 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size / 1000:.1f} {units[0]}"
