@@ -148,12 +148,16 @@ def test_bytes_received_before_a_cut_are_not_sent_again(workspace: Path) -> None
             f.write(i.to_bytes(4, "little") * 250_000)
     dispatch = place.workspaces(workspace)[1] / ".pslaunch/dispatch"
     options = ("--server_num=0", "--worker_num=2")
+
+    def count_come() -> int:
+        return max((part.stat().st_size for part in dispatch.glob("staged/*")), default=0)
+
     with running(place, workspace, *options, *QUICK) as job:
-        poll_until(lambda: list(dispatch.glob("staged/*")), describe=lambda: "nothing has come yet")
+        poll_until(lambda: count_come() > 1, describe=lambda: "nothing of the large file has come yet")
         job.launcher.proc.send_signal(signal.SIGKILL)
         job.launcher.wait()
     until_nothing_runs(3 + 1 + 2)
-    come = max(part.stat().st_size for part in dispatch.glob("staged/*"))
+    come = count_come()
     assert not (dispatch.parents[1] / "data").exists()
     job = succeeded(place, workspace, *options)
     assert 0 < come < size
