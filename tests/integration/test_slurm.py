@@ -150,7 +150,7 @@ def test_silent_controller_is_named_at_once(slurm: Slurm, tmp_path: Path) -> Non
 
 def test_scancel_ends_the_job_in_order(slurm: Slurm, place: SlurmPlace, workspace: Path) -> None:
     (workspace / "train.py").write_text(SAVING)
-    with running(place, workspace, *ALONE[1:], "--server=script", "--grace=8") as job:
+    with running(place, workspace, *ALONE[1:], "--server=script", "--grace=16") as job:
         job.until_printed("ready", TRAINERS)
         slurm.run("scancel", list_queue(slurm)[0], check=True)
         assert job.launcher.wait() == codes.TERM, job.launcher.output()

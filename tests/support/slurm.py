@@ -44,7 +44,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=10
+KillWait=20
 EpilogMsgTime=1
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 {nodes}
