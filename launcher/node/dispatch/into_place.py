@@ -253,12 +253,13 @@ def _find_unfit(workspace: str, folders: Iterable[str]) -> list[str]:
 
 def _find_strangers(workspace: str, path: str, put: Mapping[str, Entry]) -> Iterator[str]:
     """Yield what no dispatch put at or below a path, or what was changed since."""
-    st = os.lstat(f"{workspace}/{path}")
-    if path not in put or not _is_as_put(st, put[path]):
-        yield path
-    elif stat.S_ISDIR(st.st_mode):
-        for name in os.listdir(f"{workspace}/{path}"):
-            yield from _find_strangers(workspace, f"{path}/{name}", put)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+        st = os.lstat(f"{workspace}/{path}")
+        if path not in put or not _is_as_put(st, put[path]):
+            yield path
+        elif stat.S_ISDIR(st.st_mode):
+            for name in os.listdir(f"{workspace}/{path}"):
+                yield from _find_strangers(workspace, f"{path}/{name}", put)
 
 
 def _is_as_put(st: os.stat_result, e: Entry) -> bool:

@@ -85,8 +85,12 @@ class Source:
     def open(self, e: Entry) -> int:
         """Open a file, unchanged since it was listed. Raises OSError."""
         if self._contents:
+            ready = self.count_ready(e)
             with contextlib.suppress(FileNotFoundError):  # it may be in its place
-                return os.open(os.path.join(self._contents, e.content), READ)
+                fd = os.open(os.path.join(self._contents, e.content), READ)
+                if os.fstat(fd).st_size >= ready:
+                    return fd
+                os.close(fd)  # a part, left of a transfer that was cut long ago
         path = self.get_path(e)
         try:
             fd = os.open(path, READ)

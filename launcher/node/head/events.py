@@ -124,9 +124,11 @@ class RecentEvents:
     def list_since(self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf) -> list[Event]:
         """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory."""
         found: list[Event] = []
-        # From the newest on: most observers have nearly all.
-        newest = itertools.takewhile(lambda kept: kept[0]["n"] >= cursor, reversed(self._events))
-        for event, size in itertools.islice(reversed([*newest]), limit):
+        # From the newest on: most observers have nearly all. At most so many: some may be missing.
+        most = self._events[-1][0]["n"] + 1 - cursor if self._events else 0
+        newest = [*itertools.islice(reversed(self._events), min(max(0, most), len(self._events)))]
+        wanted = itertools.dropwhile(lambda kept: kept[0]["n"] < cursor, reversed(newest))
+        for event, size in itertools.islice(wanted, limit):
             if limit_bytes <= 0:
                 break
             limit_bytes -= size

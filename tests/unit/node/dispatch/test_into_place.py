@@ -14,6 +14,8 @@ import pytest
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import into_place as place
 from pslaunch.node.dispatch.into_place import Store
+from pslaunch.node.dispatch.manifest import Hashes
+from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
 from support.packages import list_source
@@ -268,6 +270,17 @@ def test_file_of_a_program_in_the_way_is_refused_before_anything_changes(
     assert state(ws) == state(tmp_path / "new")
 
 
+def test_what_vanishes_meanwhile_is_not_in_the_way(
+    ws: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "old", {"folder": {"in": "in"}})
+    build(tmp_path / "new", {"folder": "a file"})
+    dispatch(tmp_path / "old", ws)
+    monkeypatch.setattr(os, "listdir", lambda _folder: ["gone", "in"])
+    old, new = list_source(tmp_path / "old").entries, list_source(tmp_path / "new").entries
+    assert place.survey(str(ws), new, old, Hashes(os.devnull)).conflicts == []
+
+
 def test_copy_of_a_changing_file_is_not_trusted(ws: Path, tmp_path: Path) -> None:
     build(tmp_path / "old", {"a": "GOODxxxx"})
     build(tmp_path / "new", {"b": "GOODxxxx"})
@@ -289,6 +302,18 @@ def test_staged_file_is_trusted_by_its_content_alone(ws: Path, tmp_path: Path) -
         (ws / ".pslaunch/dispatch/staged" / entries[0].content).write_bytes(content)
         (ws / "b").unlink(missing_ok=True)
         assert dispatch(tmp_path / "new", ws) == sent and (ws / "b").read_text() == "GOODxxxx"
+
+
+def test_a_part_of_an_earlier_try_is_not_sent_for_the_file_in_its_place(ws: Path, tmp_path: Path) -> None:
+    build(tmp_path / "new", {"b": "GOODxxxx"})
+    dispatch(tmp_path / "new", ws)
+    entries = list_source(ws).entries
+    staged = ws / ".pslaunch/dispatch/staged" / entries[0].content
+    staged.write_bytes(b"GOOD")
+    for ready, sent in ((4, b"GOOD"), (8, b"GOODxxxx")):  # still on its way; in its place
+        source = Source(str(ws), entries, str(staged.parent), count_ready=lambda _e, ready=ready: ready)
+        with os.fdopen(source.open(entries[0]), "rb") as f:
+            assert f.read() == sent
 
 
 def test_an_empty_file_is_as_the_last_manifest_says(ws: Path, tmp_path: Path) -> None:
