@@ -171,7 +171,7 @@ def _decode_message(text: bytearray) -> Message:
     try:
         message = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as e:
-        raise WireError(f"a message is not JSON: {e}") from None
+        raise WireError(f"a message is not JSON, perhaps of another version of pslaunch: {e}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError("a message has no type")
     return message
