@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan
@@ -18,9 +18,11 @@ from ..options.locate import locate
 from ..options.options import MAX_PROCESSES
 from ..options.remote_spec import read_folders, read_nic, read_package, read_programs
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
-from .carried import CarriedReach
 from .face import CommandLine
 from .gate_of_agents import CarriedAgents
+
+if TYPE_CHECKING:
+    from .carried import CarriedReach
 
 
 def make_hosts_spec(
