@@ -100,7 +100,7 @@ def test_job_that_ends_before_a_request_has_ended(note: Note, tmp_path: Path, co
 
 
 def test_logs_of_a_job_that_has_ended_as_json(note: Note, tmp_path: Path) -> None:
-    process = write_log(tmp_path, "one\n" + "x" * MAX_LINE_CHARS + "yz\n", state="exited")
+    process = write_log(tmp_path, "o\x1b[2Jne\n" + "x" * MAX_LINE_CHARS + "yz\n", state="exited")
     note("train-1", "ended", code=0, processes=[process])
     for follow in (False, True):
         out = io.StringIO()
