@@ -124,6 +124,24 @@ def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, wo
 ALONE = ("--server_num=0", "--worker_num=1", f"--grace={GRACE_S}", "--lost_after=60")
 
 
+def test_pkill_on_a_host_ends_the_job(hosts: Hosts, workspace: Path) -> None:
+    (workspace / "train.py").write_text(STUBBORN.replace('os.write(1, b"told\\n")', "os.mkdir('told')"))
+    host = hosts[0]
+    place = FabricPlace(hosts, "--head=node", on=[host])
+    with running(place, workspace, *ALONE) as job:
+        job.until_printed("hidden", ["trainer/0"])
+        agent = job.guards("trainer/0")[1]
+        assert "pslaunch" in host.processes()[agent]
+        host.run("pkill", "-9", "-f", "pslaunch")
+        assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
+        poll_until(
+            lambda: not host.processes(),
+            describe=lambda: f"left: {host.processes()}",
+            timeout_s=GRACE_S + EXTRA_S,
+        )
+        assert (host.root / workspace.name / "told").exists()  # TERM came before KILL
+
+
 LEFT = "can't be ended: it waits in the kernel, is another user's, or forks faster than it can be killed"
 OTHER_USER = """
 import os, signal, subprocess

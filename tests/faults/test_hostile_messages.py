@@ -31,8 +31,7 @@ from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import JsonView, PlainView, View
-from support.hostile import spoilt
-from support.spoilt import find_obeyed
+from support.hostile import find_obeyed, spoilt
 
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "l", "tail": ["x"],

@@ -87,7 +87,7 @@ def test_samples_are_dealt_among_all_workers(tmp_path: Path) -> None:
 WIDE = """
 import pslaunch.runtime as paddle
 from pslaunch.runtime import fleet
-from support.memory import measure_peak
+from support.process import measure_peak
 
 fleet.init()
 if fleet.is_server():

@@ -96,7 +96,7 @@ TABLE = """
 import io, os, sys
 from pathlib import Path
 import pslaunch.runtime as paddle
-from support.memory import measure_peak
+from support.process import measure_peak
 from support.models import digest
 
 rank = int(os.environ["PADDLE_INIT_TRAINER_ID"])

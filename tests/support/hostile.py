@@ -1,7 +1,8 @@
-"""Values that a malicious host may send in place of what is expected, for Hypothesis."""
+"""What a malicious host may send: values in place of what is expected, and texts that a terminal obeys."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,3 +33,22 @@ def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
     elif how != "right" and field:
         changed[field] = draw(ANYTHING)
     return changed
+
+
+CONTROLS = "".join(map(chr, (*range(32), *range(127, 160))))
+OBEYED = f"{CONTROLS}\x1b]0;title\x07\x1b[2J\x1bc\u2028"
+_OF_VIEWS = re.compile(r"\x1b\[[0-9;?]*[mKAhl]|[\r\n]")  # colours, and the table that is drawn again
+
+
+def spoil(value: Any) -> Any:
+    """Return data whose texts all have every control character."""
+    if isinstance(value, str):
+        return value + OBEYED
+    if isinstance(value, dict):
+        return {k: v if k == "event" else spoil(v) for k, v in value.items()}
+    return [spoil(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def find_obeyed(shown: str) -> set[str]:
+    """Return what a terminal would obey of what was shown, without what views write of themselves."""
+    return set(_OF_VIEWS.sub("", shown)) & {*OBEYED[: len(CONTROLS)], "\u2028"} - {"\t"}

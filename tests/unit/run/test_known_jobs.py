@@ -18,7 +18,7 @@ from pslaunch.backends.here import NODE, OnNode0
 from pslaunch.errors import HostError, SpecError
 from pslaunch.node.later import record, relay
 from pslaunch.run import jobs, known_jobs
-from support.spoilt import find_obeyed, spoil
+from support.hostile import find_obeyed, spoil
 
 Note = Callable[..., None]
 

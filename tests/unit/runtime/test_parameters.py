@@ -105,7 +105,7 @@ import sys
 from pathlib import Path
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
-from support.memory import measure_peak
+from support.process import measure_peak
 
 parameters = Parameters({"table": ParamConfig(name="table", rows=400_000, cols=64, std=0.5)})
 parameters.get_array("table")

@@ -6,13 +6,22 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pslaunch.ship.zipapp import list_sources, make_zipapp
-from support.node_app import greet
+
+
+def greet(keeper: Sequence[str]) -> tuple[bytes, bytes]:
+    """Start a keeper, close its line once it has greeted; its greeting, and what it said at its end."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(keeper, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        assert process.stdout is not None
+        greeting = process.stdout.read(4096)
+        _, said = process.communicate(timeout=30)
+    return greeting, said
 
 
 def imported(name: str, path: Path) -> Iterator[str]:

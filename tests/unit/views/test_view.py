@@ -28,7 +28,7 @@ from pslaunch.views.view import (
     show_ending,
     show_s,
 )
-from support.spoilt import find_obeyed, spoil
+from support.hostile import find_obeyed, spoil
 
 JOB = {
     "event": "job", "job": "w2v-1a2b", "name": "w2v", "epoch": 0, "workspace": "/ws", "backend": "local",

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: its failures and names are those of the code, and its patch is a valid one."""
+"""docs/kubernetes.md and docs/mpi.md: failures, names and the example of a patch are those of the code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from pslaunch.backends.k8s.job_records import INSTANCE
 from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
 from pslaunch.backends.k8s.patch import patch_object
 from pslaunch.backends.k8s.pod_failures import FAILURES
+from pslaunch.backends.mpi.mpirun import PATTERNS
 from pslaunch.backends.registry import get_options
 from support.pages import DOCS, rows, section
 
 PAGE = (DOCS / "kubernetes.md").read_text()
 GOLDEN = DOCS.parent / "tests/golden"
+PARTS = {
+    "hosts": "HOST", "host": "HOST", "daemon": "prted", "version": "VERSION", "ranks": "N", "last": "…",
+    "near": "", "network": "prte_if_include",
+}  # fmt: skip
 
 
 def test_page_has_every_failure_with_its_code_and_remedy() -> None:
@@ -54,3 +59,17 @@ def test_pods_have_5_s_more_than_the_longest_ending_of_its_page() -> None:
     text = (DOCS / "endings.md").read_text()
     (rest,) = re.findall(r"a pod is evicted.*\| (\d+) s \+ grace \+ (\d+) s \|", text)
     assert sum(map(int, rest)) + 5 == ENDING_EXTRA_S
+
+
+def test_page_of_mpi_has_the_message_of_every_failure() -> None:
+    messages = [(str(int(p.code)), p.text.format("…", "…", **PARTS)) for p in PATTERNS]
+    assert [(code, message) for _, code, message in rows("mpi.md", "Failures")] == [*dict.fromkeys(messages)]
+
+
+def test_page_of_mpi_names_the_options_that_only_hosts_have() -> None:
+    page = (DOCS / "mpi.md").read_text()
+    names = get_options("mpi").keys() - get_options("local")
+    missing = [
+        n for n in names if f"--{n}" not in page and f"-{n.replace('_', '-')}" not in page and n != "host"
+    ]
+    assert missing == [] and "`-H " in page
