@@ -311,7 +311,7 @@ def test_a_part_of_an_earlier_try_is_not_sent_for_the_file_in_its_place(ws: Path
     staged = ws / ".pslaunch/dispatch/staged" / entries[0].content
     staged.write_bytes(b"GOOD")
     for ready, sent in ((4, b"GOOD"), (8, b"GOODxxxx")):  # still on its way; in its place
-        source = Source(str(ws), entries, str(staged.parent), count_ready=lambda _e, ready=ready: ready)
+        source = Source(str(ws), entries, str(staged.parent), count_ready={entries[0]: ready}.__getitem__)
         with os.fdopen(source.open(entries[0]), "rb") as f:
             assert f.read() == sent
 
