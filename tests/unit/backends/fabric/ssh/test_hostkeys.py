@@ -61,8 +61,8 @@ def refusal(settings: HopSettings, checker: HostKeyChecker, key: paramiko.PKey =
         ("[n*]:2200", 2200, True),
         ("n*,!node", 22, False),
         ("other", 22, False),
-        (paramiko.HostKeys.hash_host("node"), 22, True),
-        (paramiko.HostKeys.hash_host("other"), 22, False),
+        ("|1|c2FsdCBvZiB0d2VudHkgYnl0ZXM=|oNPB83IcMm2F0eF49qanLzxi0Lk=", 22, True),  # node, by ssh-keygen -H
+        ("|1|c2FsdCBvZiB0d2VudHkgYnl0ZXM=|gRf+Mxy6TIsUx13QtrozjLE2NmQ=", 22, False),
         ("|1|no base64|x", 22, False),
         ("|1|", 22, False),
         ("|1|c2hvcnQ=|x", 22, False),
