@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ from testbed import sweep
 # Every process that comes from this test run carries it, wherever it forked itself to.
 MARK = "PSLAUNCH_TEST_RUN"
 GRACE_S = 3.0  # for processes that have been killed, or are on their way out
-LISTEN = "0A"  # the state's number in /proc/net/tcp
 
 
 def set_mark() -> None:
@@ -72,20 +72,16 @@ def _state(pid: int) -> str:
 
 
 def listening() -> set[str]:
-    """TCP addresses, as the kernel writes them, on which this process listens."""
-    inodes = set()
+    """TCP addresses on which this process listens. Asked of each socket: the kernel's tables take 13 ms to read."""
+    found = set()
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            inodes.add(str(fd.readlink()))
-    if not any(name.startswith("socket:") for name in inodes):  # the tables are long on a busy machine
-        return set()
-    found = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == LISTEN and f"socket:[{words[9]}]" in inodes:
-                    found.add(words[1])
+            if str(fd.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(fd.name))) as ours:
+                    if ours.family in (socket.AF_INET, socket.AF_INET6) and ours.getsockopt(
+                        socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+                    ):
+                        found.add(str(ours.getsockname()))
     return found
 
 

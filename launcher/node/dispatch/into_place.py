@@ -115,9 +115,9 @@ class Store:
     def open_staged(self, name: str) -> int:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.staged_fd)
 
-    def create_staged(self, name: str) -> int:
+    def create_staged(self, name: str, flags: int = 0) -> int:
         """Open a staged file for writing too, which may be there. Raises OSError."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, 0o600, dir_fd=self.staged_fd)
 
     def clear(self, kept: Collection[str] = ()) -> None:

@@ -181,9 +181,11 @@ class Staging:
 
     def _open_file(self, e: Entry, offset: int) -> None:
         """Go on with a file of which `offset` bytes arrived earlier."""
-        self._fd = self._store.create_staged(e.content)
-        os.ftruncate(self._fd, offset)
-        self._hash = hash_rest(self._fd)
+        self._fd = self._store.create_staged(e.content, 0 if offset else os.O_TRUNC)
+        self._hash = make_hash()
+        if offset:
+            os.ftruncate(self._fd, offset)
+            self._hash = hash_rest(self._fd)
 
     def _end_file(self, e: Entry, want: Want) -> list[Want]:
         """Verify a complete content; return it if it must be sent again. Raises Refusal if it was already."""
@@ -239,7 +241,7 @@ class Staging:
             self._stage_all()
             put_in_place(self._store, self._data, self.entries, self._guests)
             for e in self._lacking:
-                st = os.lstat(os.path.join(self._store.workspace, e.path))
+                st = os.lstat(f"{self._store.workspace}/{e.path}")
                 if st.st_ctime_ns % 1_000_000_000:
                     self._hashes.trust(st, e.content)
         self._hashes.save()
