@@ -114,7 +114,7 @@ def test_variables_are_those_of_the_job(folder: Path) -> None:
 
 def test_programs_of_mpi4py_run_by_it(folder: Path) -> None:
     assert make(folder).runner == ()
-    (folder / "train.py").write_text("from mpi4py import MPI")
+    (folder / "ws/train.py").write_text("from mpi4py import MPI")
     assert make(folder).command[1:] == ("-m", "mpi4py", "train.py")
     assert make(folder, "-x", "MPI4PY_RC_FINALIZE=1").command[1:] == ("train.py",)
 
