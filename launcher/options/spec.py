@@ -62,6 +62,7 @@ class JobSpec(NamedTuple):
     site: Site
     program: str = DEFAULT_PROGRAM  # a path inside the workspace, or absolute
     program_args: tuple[str, ...] = ()
+    runner: tuple[str, ...] = ()  # arguments of Python before the program
     server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
@@ -80,7 +81,7 @@ class JobSpec(NamedTuple):
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH."""
         if self.program.endswith(".py"):
-            return (self.python or PYTHON, self.program, *self.program_args)
+            return (self.python or PYTHON, *self.runner, self.program, *self.program_args)
         runnable = self.program if "/" in self.program else f"./{self.program}"
         return (runnable, *self.program_args)
 

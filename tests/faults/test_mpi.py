@@ -13,10 +13,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import mpi4py
 import pytest
 
 from pslaunch.node import codes
 from support import leaks, others
+from support.furnished import need_same_python
 from support.jobs import (
     Event,
     Job,
@@ -61,6 +63,15 @@ def find_cast(job: Job, of: str = "trainer/1") -> dict[str, int]:
     return {"launcher": launcher, "leash": leash, "mpirun": mpirun, "daemon": parent_of(rank), "rank": rank}
 
 
+def list_sessions(hosts: Hosts, mpirun: int) -> list[Path]:
+    """Return the folders of Open MPI: all on the hosts, and that of this mpirun, beside which others run."""
+    found = [
+        path for host in hosts for name in ("ompi*", "prte*") for path in host.get_folder("tmp").glob(name)
+    ]
+    environ = Path(f"/proc/{mpirun}/environ").read_text().split("\0")
+    return [*found, *(Path(line.partition("=")[2]) for line in environ if "local_tmpdir_base=" in line)]
+
+
 LOST = {
     "mpirun": "mpirun was lost: it was killed by SIGKILL",
     "leash": "mpirun was lost: its leash was killed",
@@ -85,10 +96,14 @@ def test_job_ends_without_those_who_brought_its_agents(
     with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES) as job:
         for words in ("ready", "hidden"):
             job.until_printed(words, TRAINERS)
-        os.kill(find_cast(job)[who], signal.Signals[f"SIG{how}"])
+        cast = find_cast(job)
+        folders = list_sessions(hosts, cast["mpirun"])
+        assert len(folders) == len(hosts) + 1 and all(folder.exists() for folder in folders)
+        os.kill(cast[who], signal.Signals[f"SIG{how}"])
         bound_s = SECONDARY_S + GRACE_S + EXTRA_S + SLACK_S
         until_nothing_runs(bound_s)
         assert job.launcher.wait() == codes.NODE_LOST == job.end()["code"]
+        assert not [folder for folder in folders if folder.exists()]
         words = LOST[who] if how == "KILL" or who != "mpirun" else "lost"
         assert re.search(words, job.end()["reason"]), job.launcher.output()
 
@@ -203,6 +218,35 @@ prctl, none = ctypes.CDLL(None).prctl, ctypes.c_ulong(0)
 assert prctl(38, ctypes.c_ulong(1), none, none, none) == prctl(22, ctypes.c_ulong(2), order) == 0
 os.execv("/bin/sh", ["sh", *sys.argv[1:]])
 """
+
+
+ENDS = """
+import sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == 0:
+    world.send("late", dest=2)  # which is on its way when this rank has ended
+if world.rank == 1:
+    %s
+if world.rank == 2:
+    world.recv(source=%d)
+"""
+
+
+@pytest.mark.parametrize(
+    ("major", "end", "code"), [(4, "sys.exit(3)", 3), (5, "raise RuntimeError", 1), (5, "pass", 0)]
+)
+def test_end_of_one_rank_of_mpi4py(hosts: Hosts, workspace: Path, major: int, end: str, code: int) -> None:
+    """Others don't wait for a rank that failed, nor lose what one that ended well has sent."""
+    (workspace / "train.py").write_text(ENDS % (end, 1 if code else 0))
+    need_same_python()
+    place = MpiPlace(hosts, major)
+    packages = hosts.folder / "packages"
+    shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
+    found, job = finished(place, workspace, *ALONE, *TIMES, f"--env=PYTHONPATH={packages}")
+    assert found == code, job.launcher.output()
+    if code:
+        assert job.end()["failure"]["what"] == "trainer/1"
 
 
 def test_trainers_in_a_container_do_not_read_each_others_memory(hosts: Hosts, workspace: Path) -> None:

@@ -220,7 +220,11 @@ class Host:
         self._end_all()
         self.fill_home()
         for folder in ("tmp", "dev/shm"):
-            empty(Path(f"/proc/{self._init}/root/{folder}"))
+            empty(self.get_folder(folder))
+
+    def get_folder(self, name: str) -> Path:
+        """Return a folder of the host that others don't have, as this machine sees it."""
+        return Path(f"/proc/{self._init}/root/{name}")
 
     def _answers(self) -> bool:
         """Return True if this machine reaches it: the address may still be remembered as another host's."""

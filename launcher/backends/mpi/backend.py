@@ -47,7 +47,9 @@ class MpiBackend(CarriedBackend[MpiReach]):
         self, reach: MpiReach, program: Sequence[str], place: str
     ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
         argv = mpirun.make_argv(reach, program, place, [SECRET_VARIABLE])
-        return argv, mpirun.make_environ(reach, os.environ, place), ["rm", "-rf", place]
+        return argv, mpirun.make_environ(reach, os.environ, place), [
+            "rm", "-rf", place, mpirun.find_sessions(place),
+        ]  # fmt: skip
 
     def _select(self, node: Node) -> MpiReach:
         host = next((h for h in self._reach.hosts if h.name == node.name), None)

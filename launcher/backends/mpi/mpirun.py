@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
+from ...node.agent.rank import LOCAL_BASE
 from ...options.args import find_nearest
 from ..failures import CarrierFailure, FailureTable, Pattern
 from .spec import ROOT_REFUSED, MpiHost, MpiReach
@@ -65,6 +66,11 @@ def make_argv(
     return [*argv, *_translate_args(reach), *program]
 
 
+def find_sessions(folder: str) -> str:
+    """Return mpirun's folder for what it would leave here if it was killed. folder: as in `make_argv`."""
+    return f"{folder}-sessions"
+
+
 def _translate_args(reach: MpiReach) -> list[str]:
     """Return the user's words with `--prtemca`, which only Open MPI 5 knows, as `--mca`."""
     args = list(reach.args)
@@ -86,6 +92,9 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
         found.setdefault("OMPI_MCA_mpi_abort_delay", str(ABORT_DELAY_S))
     else:  # rank processes have nothing to save
         found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
+    if not any("tmpdir_base" in word for word in (*environ, *reach.args)):
+        name = "PRTE_MCA_prte_local_tmpdir_base" if five else LOCAL_BASE
+        found[name] = find_sessions(folder)
     if reach.hosts:
         found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")
         limit_s = math.ceil(reach.agents.connect_timeout_s)

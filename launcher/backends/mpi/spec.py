@@ -22,6 +22,7 @@ from pslaunch.runtime.shared import nics
 
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
+from ...options.detect import find_imports
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
@@ -34,6 +35,7 @@ from .options import FOR_MPIRUN, REFUSED
 ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
 ASK_S: Final = 10.0  # limit of `mpirun --version`
+FINALIZE: Final = "MPI4PY_RC_FINALIZE"  # of a user who decides on the end of mpi4py
 # Words of mpirun that only options of ours may give.
 OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("n", "np", "c"), "worker_num"),
@@ -97,6 +99,11 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
     if given.is_set("dry_run") and os.geteuid() == 0 and not allowed:
         raise SpecError(ROOT_REFUSED)
+    # Else an exception, or sys.exit, in one rank waits for the others in MPI_Finalize, for ever. Without
+    # MPI_Finalize, messages that are still on their way would be lost.
+    if FINALIZE not in spec.draft.added_env:
+        found = find_imports(spec.workspace / spec.program, spec.workspace).needed
+        spec = spec._replace(runner=("-m", "mpi4py") if "mpi4py" in found else ())
     return spec
 
 

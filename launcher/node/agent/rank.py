@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -33,9 +34,13 @@ CONNECT_LIMIT_S = 10.0
 VERSION = "OMPI_VERSION"  # of Open MPI 5
 ASK_LIMIT_S = 10.0  # for its version
 LEND_LIMIT_S = 60.0  # for all ranks of a node to connect
+DAEMON_LIMIT_S = 2.0  # for mpirun's daemon to end after its ranks
 PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end without a word
 # For trainers of Open MPI 4 that may not read each other's memory; Open MPI 5 finds that out by itself.
 NO_COPIES = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+SESSION = "PMIX_SERVER_TMPDIR"  # the folder of mpirun's daemon on this node
+# Of Open MPI 4, for mpirun alone: with it no trainer on another host could have MPI_Init.
+LOCAL_BASE = "OMPI_MCA_orte_local_tmpdir_base"
 MAX_TEXT_BYTES = 2000  # of a failure
 MAX_LOAN_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -62,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
                 raise
         else:
             listener.listen(socket.SOMAXCONN)
-            _fork_keeper(listener, order, secret)
+            _fork_keeper(listener, order, secret, daemon)
     with _connect(address) as agent:
         cpus = sorted(os.sched_getaffinity(0))
         loan = json.dumps({"environ": dict(os.environ), "cpus": cpus}).encode()
@@ -115,9 +120,11 @@ def _wait(agent: socket.socket, parent: int) -> tuple[int, bool, bytes]:
     return codes.NODE_LOST, False, b""
 
 
-def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str) -> None:
+def _fork_keeper(
+    listener: socket.socket, order: Mapping[str, Any], secret: str, daemon: procs.Proc | None
+) -> None:
     """Fork the keeper out of mpirun's processes, without any descriptor that mpirun waits for."""
-    first = procs.read_proc(os.getpid())
+    first, session = procs.read_proc(os.getpid()), os.environ.get(SESSION, "")
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -135,7 +142,26 @@ def _fork_keeper(listener: socket.socket, order: Mapping[str, Any], secret: str)
     finally:
         if code and loans:
             loans[min(loans)].dismiss(codes.NODE_LOST, text=_read_failure())
+        with suppress(OSError):
+            _close_inherited(set())  # the lock and all loans: nobody waits for us any more
+            _remove_session(session, daemon)
         os._exit(code)
+
+
+def _remove_session(session: str, daemon: procs.Proc | None) -> None:
+    """Remove the folder that a killed daemon has left; others remove it as they end."""
+    above, name = os.path.split(session)
+    if not name.startswith(("pid.", "ompi.", "prte")):
+        return
+    end_s = time.monotonic() + DAEMON_LIMIT_S
+    while daemon and os.path.isdir(session) and time.monotonic() < end_s:
+        now = procs.read_proc(daemon.pid)
+        if now is None or now.start != daemon.start or now.is_gone:
+            break
+        time.sleep(0.02)  # no event when a process ends that is not our child
+    shutil.rmtree(session, ignore_errors=True)
+    if os.path.basename(above).startswith("ompi."):  # of all jobs of Open MPI 4
+        os.rmdir(above)
 
 
 def _read_failure() -> bytes:
@@ -205,6 +231,7 @@ def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[i
         data = json.loads(_receive(sock, size))
         sock.setblocking(False)
         environ = {**settings, **data["environ"]}
+        environ.pop(LOCAL_BASE, None)
         describe = functools.partial(_describe_daemon, lender.parent, environ)
         loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"], describe)
         if len(loans) == int(environ[LOCAL_SIZE]):

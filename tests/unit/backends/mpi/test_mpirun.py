@@ -86,7 +86,10 @@ def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
     assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
     environ = make_environ(reach, {"A": "b"}, "/run/j")
-    assert environ == {"A": "b", "OMPI_MCA_mpi_abort_delay": "1"}
+    own = {"OMPI_MCA_mpi_abort_delay": "1", "PRTE_MCA_prte_local_tmpdir_base": "/run/j-sessions"}
+    assert environ == {"A": "b", **own}
+    given = {"PRTE_MCA_prte_tmpdir_base": "/scratch"}  # together with ours it would be an error
+    assert own.keys() - make_environ(reach, given, "/run/j").keys() == {"PRTE_MCA_prte_local_tmpdir_base"}
     assert make_files(reach) == {}
 
 
@@ -97,8 +100,12 @@ def test_settings_have_the_names_of_the_version() -> None:
     of_4 = {
         "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
         "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
+        "OMPI_MCA_orte_local_tmpdir_base": "/run/j-sessions",
     }
-    of_5 = {"OMPI_MCA_mpi_abort_delay": "1"}  # else ranks end before the cause is reported
+    of_5 = {
+        "OMPI_MCA_mpi_abort_delay": "1",  # else ranks end before the cause is reported
+        "PRTE_MCA_prte_local_tmpdir_base": "/run/j-sessions",
+    }
     for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", of_5)):
         assert make_environ(make_reach(version), {}, "/run/j") == {
             **own,

@@ -112,6 +112,13 @@ def test_variables_are_those_of_the_job(folder: Path) -> None:
     assert make(folder, "-x", "A=b", "-x", "HOME", HOME="/me").draft.added_env == {"A": "b", "HOME": "/me"}
 
 
+def test_programs_of_mpi4py_run_by_it(folder: Path) -> None:
+    assert make(folder).runner == ()
+    (folder / "ws/train.py").write_text("from mpi4py import MPI")
+    assert make(folder).command[1:] == ("-m", "mpi4py", "train.py")
+    assert make(folder, "-x", "MPI4PY_RC_FINALIZE=1").command[1:] == ("train.py",)
+
+
 def test_files_give_options_too(folder: Path) -> None:
     (folder / "pslaunch.toml").write_text(
         '[mpi]\nhostfile = "machines"\nmca = [["btl", "self"]]\nworker_num = 2\n'
