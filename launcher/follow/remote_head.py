@@ -17,7 +17,7 @@ from ..node.job import Placed, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
-from ..node.link import JobFailure
+from ..node.link import JobFailure, make_pause_failure
 from ..node.logs import clean_all
 from ..node.loop import Loop
 from ..node.shapes import check_shape, is_code, is_failure_code, is_port
@@ -256,16 +256,17 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        advice = make_lost_advice(self._job_id)
-        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=advice)._asdict()
-        end: Event = {"code": codes.NODE_LOST, "reason": f"{self._name} {text}"}
+        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._job_id))
+        if pause := self._loop.describe_pause(self._lost_after_s):
+            failure = make_pause_failure("the launcher", 0, pause, self._name)
+        end: Event = {"code": codes.NODE_LOST, "reason": failure.why}
         self.lost = end["reason"]
         if self._stopped:  # later failures are not the reason of the end
             end = {"code": self._stopped[0], "reason": f"{self._stopped[1]}; then {self.lost}"}
         now = time.time()
         elapsed_s = max(0.0, round(now - (self._first_time or now), 3))  # the head's clock may be ahead
         self._keep({"n": self._next, "time": round(now, 3), "event": "end", **end, "elapsed_s": elapsed_s,
-                    "failure": None if self._stopped else failure})  # fmt: skip
+                    "failure": None if self._stopped else failure._asdict()})  # fmt: skip
         self._code = end["code"]
 
 

@@ -62,7 +62,10 @@ class PrepareMsg(Folders):
 
 
 class PreparedMsg(Folders):
-    """<- Facts of the node. addrs: the likeliest first; shared: the first node in its folder."""
+    """<- Facts of the node. addrs: the likeliest first; shared: the first node in its folder.
+
+    left: what jobs without guards had left there.
+    """
 
     type: Literal["prepared"]
     host: str
@@ -70,6 +73,7 @@ class PreparedMsg(Folders):
     python: str
     addrs: list[str]
     shared: int | None
+    left: str
 
 
 # <- Refusal of an order, also by the head of an observer's request.

@@ -22,6 +22,7 @@ _LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here: a forked child must not load anything
 
 
 def become_subreaper() -> None:
@@ -30,13 +31,12 @@ def become_subreaper() -> None:
 
 
 def end_with_parent() -> None:
-    """Let the kernel send us TERM when our parent, a process of one thread, ends. Raises OSError."""
+    """Let the kernel send us TERM when the thread of our parent that forked us ends. Raises OSError."""
     _call_prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _call_prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if _prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 

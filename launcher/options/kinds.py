@@ -42,6 +42,13 @@ def format_value(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def refuse_unprintable(*names: str | None) -> None:
+    """Raise SpecError for names for a script or manifest that would begin a line there, or look alike."""
+    for name in names:
+        if name and not name.isprintable():
+            raise SpecError(f"{name!r} has characters that can't be printed: give it another name")
+
+
 def to_plain_text(value: object) -> str | None:
     """Return the text of a string, number or bool; None for all others, and for numbers too long to write."""
     if not isinstance(value, (str, int, float)):

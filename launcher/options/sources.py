@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import grp
+import os
+import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +13,7 @@ from typing import Any, Final
 
 from pslaunch.runtime.shared.env import get_init_var
 
+from ..errors import SpecError
 from .args import Split
 from .kinds import SourceValues, Value
 from .options import GIVEN, Need, Option, Tables
@@ -77,10 +82,24 @@ def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given
         named, unnamed = merge_layers(layers).get(option.name), str(option.default or "")
         if named or (unnamed and (cwd / unnamed).exists()):
             name = named[0].text if named else unnamed
+            if not (named and named[0].on_line):
+                _refuse_foreign(cwd / name, name, f"--{option.name}={name}")
             found = tables.readers[option.name](cwd / name, name, left_out.append)
             layers.append({k: v for k, v in found.items() if k in known})
             files.append(name)
     return Given(known, _drop_overruled(merge_layers(layers), flags), flags, tuple(files), tuple(left_out))
+
+
+def _refuse_foreign(path: Path, name: str, named: str) -> None:
+    """Raise SpecError for a file to be executed that another user owns or can write, root excepted."""
+    with contextlib.suppress(OSError):  # its reader says so
+        state, private = path.stat(), False
+        with contextlib.suppress(KeyError):  # a group of its owner alone
+            user, group = pwd.getpwuid(state.st_uid), grp.getgrgid(state.st_gid)
+            private = group.gr_name == user.pw_name and not group.gr_mem
+        if state.st_uid not in (0, os.geteuid()) or state.st_mode & (0o002 if private else 0o022):
+            why = f"{name} would be executed, but another user owns it or can write it"
+            raise SpecError(f"{why}; change that (chown, chmod go-w), or if you trust it, give {named}")
 
 
 def _read_line(split: Split) -> SourceValues:

@@ -16,7 +16,7 @@ import pytest
 from pslaunch.node import codes
 from support import leaks
 from support.faults import control
-from support.jobs import PSLAUNCH, FabricPlace, Place, finished, running
+from support.jobs import PSLAUNCH, FabricPlace, Place, finished, run_pslaunch, running
 from support.process import poll_until
 from support.trainings import STUBBORN
 from testbed import Hosts
@@ -104,21 +104,56 @@ def test_killing_all_that_is_called_pslaunch_ends_the_job(place: Place, workspac
         assert (workspace / "told").exists()  # TERM came before KILL
 
 
-def test_killing_both_guards_leaves_a_command_that_ends_the_job(place: Place, workspace: Path) -> None:
+# Each TERM is a letter in a file of its role.
+COUNTING = STUBBORN.replace(
+    'os.write(1, b"told\\n")', "open('told-' + os.environ['PSLAUNCH_ROLE'], 'a').write('x')"
+)
+BOTH_ROLES = ("--server=script", "--server_num=1", *OPTIONS[1:])
+
+
+def read_told(workspace: Path, role: str) -> str:
+    path = workspace / f"told-{role}"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("by", ["advice", "job", "stop"])
+def test_what_both_guards_leave_when_killed_is_ended_by_the_next_command(
+    place: Place, workspace: Path, by: str
+) -> None:
     before = leaks.our_files()
-    (workspace / "train.py").write_text(STUBBORN)
-    with control() as ctl, running(place, workspace, *OPTIONS, env=ctl.env()) as job:
-        job.until_printed("hidden", ["trainer/0"])
+    (workspace / "train.py").write_text(COUNTING)
+    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env()) as job:
+        job.until_printed("hidden", ["trainer/0", "pserver/0"])
         kill_all(job.guards("trainer/0"))
         assert job.launcher.wait() == codes.NODE_LOST
-        assert ctl.processes()  # nobody is left who would end them
-        subprocess.run(["sh", "-c", job.end()["failure"]["advice"].partition("too: ")[2]], check=True)
+        poll_until(lambda: read_told(workspace, "trainer"), describe="the kernel tells a trainer")
+        assert not read_told(workspace, "pserver") and ctl.processes()  # nobody is left who would end them
+        (run_dir,) = leaks.our_files() - before
+        assert (Path(os.environ["TMPDIR"]) / run_dir / "secret").exists()
+        (workspace / "train.py").write_text("")
+        said = f"processes of job {job.get_job()['job']}, whose keepers were killed, were ended"
+        if by == "advice":
+            subprocess.run(["sh", "-c", job.end()["failure"]["advice"].partition("too: ")[2]], check=True)
+        elif by == "stop":
+            assert said in run_pslaunch("stop", "some").stderr
+            assert read_told(workspace, "pserver") == "x"  # TERM came before KILL
+        else:
+            code, again = finished(place, workspace, *OPTIONS)
+            assert code == codes.OK and said in again.launcher.output()
         ctl.until_gone(EXTRA_S)
-    (run_dir,) = leaks.our_files() - before
-    assert (Path(os.environ["TMPDIR"]) / run_dir / "secret").exists()
-    (workspace / "train.py").write_text("")
-    assert finished(place, workspace, *OPTIONS)[0] == codes.OK
+    if by == "advice":
+        assert finished(place, workspace, *OPTIONS)[0] == codes.OK
     assert leaks.our_files() == before
+
+
+def test_trainer_of_a_killed_agent_is_told_once(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(COUNTING)
+    with control() as ctl, running(place, workspace, *BOTH_ROLES, env=ctl.env()) as job:
+        job.until_printed("hidden", ["trainer/0", "pserver/0"])
+        os.kill(job.guards("trainer/0")[1], signal.SIGKILL)
+        ctl.until_gone(GRACE_S + EXTRA_S)
+        assert job.launcher.wait() == codes.NODE_LOST
+    assert [read_told(workspace, role) for role in ("trainer", "pserver")] == ["x", "x"]
 
 
 ALONE = ("--server_num=0", "--worker_num=1", f"--grace={GRACE_S}", "--lost_after=60")

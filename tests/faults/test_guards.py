@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -212,7 +213,10 @@ def check(place: Place, workspace: Path, case: Case, rng: random.Random) -> None
         code = this.job.launcher.wait()
         assert code in expected_codes(case, place), this.job.launcher.output()
         if stopped and code == codes.NODE_LOST:
-            assert "this side did not run for" in this.job.end()["reason"], this.job.launcher.output()
+            end = this.job.end()
+            assert re.match(r"the launcher did not run for \d+ s .*, so .* gave it up$", end["reason"]), end
+            assert "let this process run" in end["failure"]["advice"], end
+            assert "look at that machine" not in this.job.launcher.output()
         if case.who != "launcher" and code == codes.NODE_LOST:
             end = this.job.end()
             # Before programs run, and at a line, it is whichever node came first.

@@ -11,7 +11,7 @@ from pslaunch.node.agent.job_folders import JobFolders
 from pslaunch.node.loop import Loop
 
 
-def begin_job(loop: Loop, workspace: Path, job_id: str = "demo-1", run_dir: str = "") -> JobFolders:
+def begin_job(loop: Loop, workspace: Path, job_id: str = "demo-1") -> JobFolders:
     """Lock the folders for a job and make them ready. Raises Refusal."""
     order: Any = {
         "job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "launcher": "process 7 on desk",
@@ -22,7 +22,6 @@ def begin_job(loop: Loop, workspace: Path, job_id: str = "demo-1", run_dir: str 
     folders = JobFolders(
         loop,
         order,
-        run_dir=run_dir,
         hand_over=lambda *_: None,
         answer=lambda work: work(),
         refuse=lambda e: pytest.fail(str(e)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...errors import ClusterError, RightsError, SpecError
+from ...node.shapes import check_shape
 from ...options.args import find_nearest
 from .api_errors import (
     AbsentError,
@@ -25,7 +27,7 @@ from .api_errors import (
     explain_credentials,
     explain_rights,
 )
-from .job_records import Object
+from .job_records import SHAPES, Object
 from .spec import Access
 
 CONNECT_S: Final = 3.0
@@ -34,6 +36,8 @@ ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
 VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
 RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 POLL_S: Final = 0.2
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # 4096 pods have 40 MB
+WITH_UID: Final = {"metadata": {"uid": str}}
 AT_ONCE: Final = 8  # calls at the same time
 AWAY: Final = (ClusterError, RightsError)  # for its first second an API server knows no rights
 INVALID: Final = (ValueError, TypeError, LookupError, AttributeError)  # in a kubeconfig
@@ -91,6 +95,8 @@ class Cluster:
         """
         self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
         self._client, self._logged = make_client(api), logged
+        pool = api.rest_client.pool_manager
+        pool.request = functools.partial(_read_bounded, pool.request)  # for answers that are errors, too
 
     @contextlib.contextmanager
     def translate(self, doing: str) -> Iterator[None]:
@@ -126,17 +132,26 @@ class Cluster:
         """
         limits = {"_request_timeout": (CONNECT_S, ANSWER_S), **params}
         with self.translate(doing):
-            answer = self._client.request(method, path, body, serialize=False, **limits)
-            _ = answer.data  # reads it, and frees the connection for others
-            return answer
+            return self._client.request(method, path, body, serialize=False, **limits)
 
-    def get(self, doing: str, path: str, **params: Any) -> Any:
+    def parse(self, doing: str, answer: Any, shape: Any) -> Any:
+        """Return the data of an answer. Raises ClusterError if it has another shape."""
+        try:
+            found = json.loads(answer.data)
+            check_shape(found, shape, "the answer")
+            return found
+        except (ValueError, OverflowError, RecursionError) as e:
+            cause, remedy = f"it can't {doing}: {e}", f"check the server in {self.place.source}"
+            raise ClusterError(self.place.server, cause, remedy) from None
+
+    def get(self, doing: str, path: str, shape: Any = dict, **params: Any) -> Any:
         """Return what is at a path. Raises PslaunchError."""
-        return json.loads(self.request(doing, "get", path, **params).data)
+        return self.parse(doing, self.request(doing, "get", path, **params), shape)
 
     def list_objects(self, kind: str, **selectors: str) -> list[Object]:
         """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
-        found: list[Object] = self.get(f"list {make_plural(kind)}", self.locate(kind), **selectors)["items"]
+        doing, shape = f"list {make_plural(kind)}", {"items": [SHAPES.get(kind, dict)]}
+        found: list[Object] = self.get(doing, self.locate(kind), shape, **selectors)["items"]
         return found
 
     def create(self, thing: Object, *, dry_run: bool = False) -> Object:
@@ -147,7 +162,7 @@ class Cluster:
         doing = f"create {thing['kind']} {thing['metadata']['name']}"
         params = [("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         answer = self.request(doing, "post", self.locate(thing["kind"]), thing, query_params=params)
-        made: Object = json.loads(answer.data)
+        made: Object = self.parse(doing, answer, WITH_UID)
         return made
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
@@ -163,7 +178,9 @@ class Cluster:
 
     def read_metadata(self, kind: str, name: str) -> Any:
         """Return an object without its contents. Raises PslaunchError."""
-        return self.get(f"get {kind} {name}", self.locate(kind, name), header_params={"Accept": METADATA})
+        return self.get(
+            f"get {kind} {name}", self.locate(kind, name), WITH_UID, header_params={"Accept": METADATA}
+        )
 
     def has_object(self, kind: str, name: str) -> bool:
         """Return True if an object exists. Raises PslaunchError."""
@@ -177,7 +194,7 @@ class Cluster:
         asked = {**right._asdict(), "namespace": self.namespace, "resource": resource, "subresource": part}
         review, limit = {"spec": {"resourceAttributes": asked}}, (CONNECT_S, FIRST_S)
         answer = self.request("review rights", "post", RIGHTS, review, _request_timeout=limit)
-        return bool(json.loads(answer.data)["status"]["allowed"])
+        return bool(self.parse("review rights", answer, {"status": {"allowed": bool}})["status"]["allowed"])
 
     def demand_rights(self, rights: Iterable[Right]) -> None:
         """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
@@ -186,6 +203,18 @@ class Cluster:
 
     def close(self) -> None:
         self.api.close()
+
+
+def _read_bounded(request: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """Return an answer that was read, and whose connection is free for others. Raises HTTPError."""
+    from urllib3.exceptions import HTTPError
+
+    answer = request(*args, **params)
+    answer._body = answer.read(MAX_ANSWER_BYTES + 1)
+    if len(answer._body) > MAX_ANSWER_BYTES:
+        answer.close()
+        raise HTTPError(f"its answer is over {MAX_ANSWER_BYTES >> 20} MiB")
+    return answer
 
 
 def make_client(api: Any) -> Any:
@@ -282,7 +311,7 @@ def _read_message(e: Any) -> str:
     """Return the message of an answer: of its Status, else of its first line."""
     try:
         return str(json.loads(e.body)["message"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return str(e.body or e.reason or e.status)
 
 

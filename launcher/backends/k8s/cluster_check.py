@@ -12,6 +12,7 @@ from typing import TextIO, TypeVar
 from ...errors import ClusterError, PslaunchError, RightsError, SpecError
 from ...node import codes
 from ...node.job import Plan
+from ...node.line.wire import NONSENSE
 from ...node.logs import clean
 from ...options.spec import JobSpec
 from ...plan import make_plan
@@ -49,9 +50,14 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
     try:
         with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
             seen = examine(cluster, needs)
+            findings = judge_cluster(seen, needs)
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
-    findings = judge_cluster(seen, needs)
+        findings = judge_cluster(seen, needs)
+    except NONSENSE as e:
+        raise ClusterError(
+            "", f"the cluster's answers can't be right: {e!r}", "give another --context"
+        ) from e
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
     show(table, make_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
     return choose_exit_code(findings)

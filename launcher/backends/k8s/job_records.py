@@ -12,6 +12,7 @@ from ...node import codes
 from ...node.head.events import OF_END, Event, check_event
 from ...node.later.record import WAITING, parse_record
 from ...node.messages import JobRecord
+from ...node.shapes import is_code, is_count
 
 Object = Mapping[str, Any]  # of the API
 
@@ -31,9 +32,9 @@ def select_main(jobs: Sequence[Object]) -> list[Object]:
     return sorted(main, key=lambda job: read_time(job["metadata"]["creationTimestamp"]))
 
 
-def read_time(text: str) -> float:
-    """Return the seconds since 1970 of a time of the API."""
-    return datetime.fromisoformat(text).timestamp()
+def read_time(text: Any) -> float:
+    """Return the seconds since 1970 of a time of the API. Raises ValueError, OverflowError."""
+    return datetime.fromisoformat(str(text)).timestamp()
 
 
 def is_abandoned(job: Object, now_s: float) -> bool:
@@ -83,6 +84,25 @@ def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None
             code, reason = (codes.OK, said) if kind == "Complete" else failed
             return {"state": "ended", "code": code, "reason": reason or kind}
     return {"state": "running" if first and get_state(first, "running") else WAITING}
+
+
+_SAID = {"reason?": str, "message?": str}
+_STATE = {"running?": dict, "waiting?": _SAID, "terminated?": {"exitCode": is_code, **_SAID}}
+_METADATA = {"name": str, "labels": dict, "annotations?": dict, "uid": str, "resourceVersion": str}
+_STATUS = {
+    "conditions?": [{"type": str, "status": str, **_SAID}], "containerStatuses?": [{"state": _STATE}],
+    "initContainerStatuses?": [{"state": _STATE}], **_SAID,
+}  # fmt: skip
+# Fields that we use, by kind.
+_POD = {"terminationGracePeriodSeconds?": is_count}
+SHAPES: Final[Mapping[str, Any]] = {
+    "Pod": {"metadata": _METADATA, "spec": dict, "status": _STATUS},
+    "Job": {
+        "metadata": {**_METADATA, "creationTimestamp": read_time}, "status": _STATUS,
+        "spec": {"completions?": is_count, "template": {"spec": _POD}},
+    },
+    "Event": {"involvedObject": {"kind?": str, "name?": str}, **_SAID},
+}  # fmt: skip
 
 
 def get_state(pod: Object, kind: str) -> Object | None:

@@ -14,6 +14,7 @@ from select import POLLIN, POLLOUT, poll
 from typing import Any, Final
 
 from ...errors import PslaunchError
+from ...node.shapes import check_shape, is_code
 from .api import ANSWER_S, CONNECT_S, Cluster, begin_apart, make_client
 from .api_errors import explain_answer, explain_connection
 from .patch import CONTAINER
@@ -21,8 +22,13 @@ from .patch import CONTAINER
 IN, OUT, SAID, STATUS = range(4)  # channels: the first byte of each message
 PIECE_BYTES: Final = 128 * 1024
 SAID_BYTES: Final = 2000
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024  # servers send 32 KiB
 LIMIT_S: Final = CONNECT_S + ANSWER_S  # for a connection
 END_S: Final = 2.0  # for the status of a program after its output
+ENDED: Final = {  # of a program, as its exec reports it
+    "status?": str, "message?": str,
+    "details?": ({"causes?": ([{"reason?": str, "message?": str}], None)}, None),
+}  # fmt: skip
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -36,10 +42,13 @@ class PodExec:
         self.fd = theirs.detach()
         self._said, self._status = b"", b""  # of standard error; of the end, as JSON
         self._incoming, self._outgoing = b"", b""  # what a side has not taken yet
+        self._pong = b""  # the answer to the latest ping
         self._channel = OUT  # of a message that continues
         self._over = threading.Event()
         for end in (self._ours, self._websocket.sock):
             end.setblocking(False)
+        self._buffer = self._websocket.frame_buffer
+        self._recv, self._buffer.recv = self._buffer.recv, self._receive_bytes
         threading.Thread(target=self._run, daemon=True).start()
 
     def describe_end(self) -> str:
@@ -54,13 +63,15 @@ class PodExec:
         status = self._read_status()
         if status.get("status") == "Success":
             return 0
-        causes = status.get("details", {}).get("causes", ())
-        codes = [int(c["message"]) for c in causes if c.get("reason") == "ExitCode"]
-        return codes[0] if codes else None
+        causes = (status.get("details") or {}).get("causes") or ()
+        code = next((c.get("message", "") for c in causes if c.get("reason") == "ExitCode"), "")
+        return int(code) if re.fullmatch("[0-9]{1,3}", code) and is_code(int(code)) else None
 
     def _read_status(self) -> dict[str, Any]:
-        with contextlib.suppress(ValueError):
-            return dict(json.loads(self._status))
+        with contextlib.suppress(ValueError, RecursionError):
+            status: dict[str, Any] = json.loads(self._status)
+            check_shape(status, ENDED)
+            return status
         return {}
 
     # --- the thread ---
@@ -72,6 +83,8 @@ class PodExec:
         with contextlib.suppress(OSError, WebSocketException):
             while True:
                 self._wait()
+                if not self._outgoing:
+                    self._outgoing, self._pong = self._pong, b""
                 if not self._outgoing:
                     self._take()
                 self._send()
@@ -110,6 +123,11 @@ class PodExec:
             while self._incoming:
                 self._incoming = self._incoming[self._ours.send(self._incoming) :]
 
+    def _receive_bytes(self, size: int) -> bytes:
+        if (self._buffer.length or 0) > MAX_FRAME_BYTES:
+            raise ConnectionError(f"a frame of {self._buffer.length} bytes")
+        return bytes(self._recv(size))
+
     def _receive(self) -> bool:
         """Take a frame; return False at the end."""
         from websocket import ABNF
@@ -122,7 +140,7 @@ class PodExec:
         if frame.opcode == ABNF.OPCODE_CLOSE:
             return False
         if frame.opcode == ABNF.OPCODE_PING:
-            self._outgoing += _make_frame(data, ABNF.OPCODE_PONG)
+            self._pong = _make_frame(data, ABNF.OPCODE_PONG)
         elif data and frame.opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT, ABNF.OPCODE_CONT):
             if frame.opcode != ABNF.OPCODE_CONT:
                 self._channel, data = data[0], data[1:]
@@ -131,7 +149,7 @@ class PodExec:
             elif self._channel == SAID:
                 self._said = (self._said + data)[-SAID_BYTES:]
             elif self._channel == STATUS:
-                self._status += data[:SAID_BYTES]
+                self._status = (self._status + data)[:SAID_BYTES]
         return True
 
 
@@ -188,8 +206,10 @@ def _explain(doing: str, cause: BaseException | None, cluster: Cluster) -> Pslau
     text = str(getattr(cause, "reason", ""))
     if getattr(cause, "status", None) != 0:
         return None
-    if not (refused := re.match(r"Handshake status (\d+)", text)):
+    if not (refused := re.match(r"Handshake status (\d{3})\b", text)):
         return explain_connection(text, cluster.place)
     said = re.search(r'"message":"((?:[^"\\]|\\.)*)"', text)
-    message = json.loads(f'"{said[1]}"') if said else text.partition(" -+-+- ")[0]
+    message = text.partition(" -+-+- ")[0]
+    with contextlib.suppress(ValueError):
+        message = json.loads(f'"{said[1]}"') if said else message
     return explain_answer(doing, int(refused[1]), message, cluster.place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 import time
@@ -16,7 +15,7 @@ from ...node import codes
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
-from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, Object, get_state, has_begun, is_abandoned
+from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, SHAPES, Object, get_state, has_begun, is_abandoned
 from .pod_failures import UNUSUAL, PodCause, explain_pods
 
 SHOWN_PODS: Final = 3
@@ -82,15 +81,17 @@ class Pods:
 def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
     """Return all pods with a label by the names of their nodes. Raises PslaunchError."""
     labels = [(pod, pod["metadata"]["labels"]) for pod in cluster.list_objects("Pod", label_selector=label)]
-    return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if INDEX in of}
+    return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if {OF_JOB, INDEX} <= of.keys()}
 
 
 def list_job_objects(cluster: Cluster, name: str = "") -> list[Object]:
     """Return all Jobs that pslaunch has made, or those of one job; abandoned ones are deleted."""
     label = f"{OF_JOBS},{INSTANCE}={name}" if name else OF_JOBS
     answer = cluster.request("list Jobs", "get", cluster.locate("Job"), label_selector=label)
-    now_s = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    found: list[Object] = json.loads(answer.data)["items"]
+    found: list[Object] = cluster.parse("list Jobs", answer, {"items": [SHAPES["Job"]]})["items"]
+    now_s = 0.0  # then none is abandoned
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        now_s = parsedate_to_datetime(answer.headers.get("Date")).timestamp()
     abandoned = [job for job in found if is_abandoned(job, now_s)]
     for job in abandoned:
         seen = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}

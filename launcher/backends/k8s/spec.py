@@ -15,7 +15,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
-from ...options.kinds import Value
+from ...options.kinds import Value, refuse_unprintable
 from ...options.locate import check_folder_to_make, choose_name, locate
 from ...options.remote_spec import read_package
 from ...options.sources import Given
@@ -113,6 +113,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     pods, servers = _count_pods(given)
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
+    refuse_unprintable(program, given.read("python"), given.read("agent_python"))
     reach = _read_reach(given, name, servers, cwd, environ)
     reach = reach._replace(
         lease_s=0.0 if detach else given.read("lease"),

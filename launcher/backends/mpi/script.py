@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, get_init_var
 
 from ...errors import FileError, SpecError
 from ...node.job import PYTHON
+from ...options.kinds import refuse_unprintable
 from ...options.spec import JobSpec
 from ...plan import BUNDLED_PSERVER, make_plan
 from ..face import CommandLine
@@ -45,6 +47,7 @@ def render_script(spec: JobSpec, hostfile: str) -> str:
     if not hostfile:
         raise SpecError("--script needs the hostfile of its mpirun: -hostfile FILE")
     python = spec.python or "python3"
+    refuse_unprintable(hostfile, python, spec.program)
     trainer = [python if word == PYTHON else word for word in spec.command]
     templates = Environment(
         loader=PackageLoader("pslaunch.templates", "mpi"),
@@ -73,4 +76,6 @@ def _list_variables(spec: JobSpec, host: str) -> list[tuple[str, str]]:
         **{get_init_var(name): value for name, value in spec.draft.flags.items()},
         **spec.draft.added_env,
     }
+    if odd := next((name for name in values if not re.fullmatch(r"(?a:[A-Za-z_]\w*)", name)), ""):
+        raise SpecError(f"--env {odd!r}: a shell knows no variable of this name, so a script can't set it")
     return [*values.items()]

@@ -29,6 +29,7 @@ from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
 from ..listing import write_text
 from ..loop import Loop
+from ..run_dir import end_leftovers
 from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .program import Program
@@ -73,6 +74,7 @@ class Agent:
         self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
+        self._left = ""  # words of `end_leftovers`
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
@@ -148,13 +150,17 @@ class Agent:
         folders = self._folders = JobFolders(
             self._loop,
             m,
-            run_dir=self._run_dir,
             hand_over=self._keeper.hand_over,
             answer=self._answer,
             refuse=self._refuse,
             ready=lambda: self._report_prepared(folders, addrs, filled=bool(m["filled"])),
         )
-        folders.enter()
+
+        def enter(left: str) -> None:
+            self._left = left
+            self._answer(folders.enter)
+
+        self._loop.do_aside(end_leftovers, enter, self._refuse)
 
     def _report_prepared(self, folders: JobFolders, addrs: list[str], *, filled: bool) -> None:
         if self._trace:
@@ -174,7 +180,8 @@ class Agent:
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
-            "python": sys.executable, "addrs": addrs, "shared": folders.shared, **folders.paths,
+            "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": self._left,
+            **folders.paths,
         })  # fmt: skip
 
     def order_furnish(self, m: messages.FurnishMsg) -> None:
@@ -290,6 +297,8 @@ class Agent:
         finally:
             ports.close_all({key: held})
         self._programs[key] = program
+        if program.role == env.TRAINER:
+            self._keeper.note_trainer(program.process.pid)
         self._line.send({"type": "started", "key": key, "pid": program.process.pid})
 
     def order_signal(self, m: messages.SignalMsg) -> None:

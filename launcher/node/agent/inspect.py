@@ -16,6 +16,7 @@ from pslaunch.runtime.shared import busyport, env, nics
 
 from .. import ports
 from ..line import reach
+from ..run_dir import end_leftovers
 
 if TYPE_CHECKING:
     from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
@@ -61,6 +62,7 @@ def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
 
     The inspected Python has its temporary files in `run_dir`. starter: of the agent, if a node has its own.
     """
+    end_leftovers()  # which may hold ports and memory
     addrs, interface_error = [], ""
     try:
         addrs = reach.list_candidates(order["nic"])

@@ -37,6 +37,7 @@ _NO_PACKAGES = {
 def main(order: str) -> int:
     """Carry out an order given as JSON; return the exit code."""
     given: FurnishMsg = json.loads(order)
+    os.umask(os.umask(0o022) | 0o022)
     environ = dict(os.environ)
     python = ""
     if given["install"]:

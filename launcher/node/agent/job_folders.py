@@ -8,8 +8,6 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import re
-import shutil
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
 
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
 AGAIN_S = 0.1
-MAX_LOCK_BYTES = 400  # job, node, run folder, launcher
-RUN_DIR_NAME = re.compile(r"/.*/pslaunch-[0-9a-f]{12}")  # as keeper.make_run_dir_name makes it
+MAX_LOCK_BYTES = 400  # job, node, launcher
 JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loaded only if there is one
 
 
@@ -40,7 +37,6 @@ class JobFolders:
         loop: Loop,
         order: PrepareMsg,
         *,
-        run_dir: str,
         hand_over: Callable[[int, str], None],
         answer: Callable[[Callable[[], None]], None],
         refuse: Callable[[Exception], None],
@@ -49,7 +45,7 @@ class JobFolders:
         self._loop, self._hand_over, self._ready = loop, hand_over, ready
         self._answer, self._refuse = answer, refuse
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
-        self._run_dir, self._launcher = run_dir, order["launcher"]
+        self._launcher = order["launcher"]
         self.paths: Folders = {
             "workspace": os.path.expanduser(order["workspace"]),
             "log_dir": os.path.expanduser(order["log_dir"]),
@@ -83,7 +79,7 @@ class JobFolders:
             self._make(self.paths["log_dir"])
             self._make(self.paths["state_dir"], own=True)
             holder = self._lock()
-            job_id, first, _, launcher = f"{holder or ''}\n\n\n".split("\n")[:4]
+            job_id, first, launcher = f"{holder or ''}\n\n".split("\n")[:3]
             if job_id != self._job_id or not first.isdigit() or self.shared is not None:
                 break
             self.shared = int(first)  # again, with this node's own subfolders
@@ -115,7 +111,7 @@ class JobFolders:
             self._lock_fd = -1
 
     def _lock(self) -> str | None:
-        """Take the lock, or return its holder: job, node, run folder, launcher."""
+        """Take the lock, or return its holder: job, node, launcher."""
         path = os.path.join(self.paths["state_dir"], "lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.fchmod(fd, 0o600)  # another user who can open it could lock it
@@ -129,14 +125,13 @@ class JobFolders:
         if first is not None:
             os.close(fd)
             return first
-        _remove_left_run_dir(os.read(fd, MAX_LOCK_BYTES))
         for name in os.listdir(self.paths["log_dir"]):
             # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
             if env.is_log(name) or name in OWN_LOGS:
                 os.unlink(os.path.join(self.paths["log_dir"], name))
         with name_file(path):
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._run_dir}\n{self._launcher}\n".encode(), 0)
+            os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._launcher}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
         self._lock_fd = fd
         # The keeper holds it too: no other job may enter while it still ends our processes.
@@ -206,10 +201,3 @@ class JobFolders:
     def _find_node_folder(self) -> str:
         """Return the folder of node files: the workspace, or if it is read-only the log folder."""
         return self.workspace if os.access(self.workspace, os.W_OK) else self.paths["log_dir"]
-
-
-def _remove_left_run_dir(lock: bytes) -> None:
-    """Remove the run folder of the previous job, if all its processes were killed."""
-    path = os.fsdecode((lock + b"\n\n\n").split(b"\n")[2])
-    if os.path.lexists(path) and RUN_DIR_NAME.fullmatch(path) and os.lstat(path).st_uid == os.geteuid():
-        shutil.rmtree(path, ignore_errors=True)

@@ -14,36 +14,31 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import codes, procs
+from ..run_dir import make_run_dir_name
 from ..silence import Silence
 
 if TYPE_CHECKING:
     from .loan import Loan
 
 
-def make_run_dir_name() -> str:
-    """Return a new name for the folder of sockets and the secret; a socket's path may have only 107 bytes.
+def end_descendants(grace_s: float, trainers: Container[int]) -> list[int]:
+    """Send TERM to all descendants, KILL after the grace; return the pids that survived.
 
-    The agent makes the folder; from then on both remove it.
+    trainers: which have TERM from the kernel, unless they have another user's rights (procs.end_with_parent).
     """
-    base = os.environ.get("TMPDIR", "/tmp")
-    if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
-        base = "/tmp"
-    return os.path.join(base, f"pslaunch-{os.urandom(6).hex()}")
-
-
-def end_descendants(grace_s: float) -> list[int]:
-    """Send TERM to all descendants, KILL after the grace; return the pids that survived."""
     end_s = time.monotonic() + grace_s
     told: set[tuple[int, int]] = set()
     while time.monotonic() < end_s:
         for proc in procs.list_descendants(os.getpid()):
             if (proc.pid, proc.start) not in told:
                 told.add((proc.pid, proc.start))
-                procs.send(proc, signal.SIGTERM)
+                with contextlib.suppress(OSError):  # it has ended
+                    if proc.pid not in trainers or os.stat(f"/proc/{proc.pid}").st_uid != os.geteuid():
+                        procs.send(proc, signal.SIGTERM)
         procs.reap()
         if not procs.has_children():
             return []
@@ -57,6 +52,7 @@ class Keeper:
     def __init__(self, agent: int, line: socket.socket, lost_after_s: float) -> None:
         self._agent, self._line, self._lost_after_s = agent, line, lost_after_s
         self.log = ""  # its path; unknown before the log folder is locked
+        self.trainers: set[int] = set()  # started by the agent
         self._wake_r, wake_w = os.pipe()
         for fd in (self._wake_r, wake_w, line.fileno()):
             os.set_blocking(fd, False)
@@ -90,7 +86,7 @@ class Keeper:
                 return 128 + signal.SIGKILL, f"the agent was silent for {self._lost_after_s:g} s"
 
     def _hear(self) -> bytes:
-        """Read a heartbeat, or our log's path with the lock of its folder, which is held until our end."""
+        """Read heartbeats, pids of trainers, or our log's path with a lock, which is held until our end."""
         try:
             data, fds = socket.recv_fds(self._line, 8192, 4)[:2]
         except BlockingIOError:
@@ -99,6 +95,8 @@ class Keeper:
             return b""
         if fds:
             self.log = os.fsdecode(data.lstrip(b"."))  # after earlier heartbeats
+        else:
+            self.trainers.update(map(int, data.replace(b".", b" ").split()))
         return data
 
 
@@ -152,7 +150,7 @@ def _guard(keeper: Keeper, run_dir: str, grace_s: float, *, ends_with_job: bool)
         os.close(1)  # the head learns of the loss at once; we continue to clean up
         if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes when both are closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    procs.report_left("keeper", end_descendants(0.0 if clean else grace_s), keeper.log)
+    procs.report_left("keeper", end_descendants(0.0 if clean else grace_s, keeper.trainers), keeper.log)
     if os.path.lexists(run_dir):  # an agent that ends by itself has removed it
         shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -34,6 +34,11 @@ class KeeperLink:
         loop.watch(fd, read=self._hear)
         loop.call_every(procs.BEAT_S, self._beat)
 
+    def note_trainer(self, pid: int) -> None:
+        """Name a trainer, which the kernel tells of our end."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, b"%d " % pid)
+
     def hand_over(self, lock_fd: int, log: str) -> None:
         """Give the keeper the lock, and the path of the log that it has from now on."""
         with socket.socket(fileno=os.dup(self._fd)) as keeper:

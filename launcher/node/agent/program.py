@@ -33,6 +33,8 @@ PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is
 class Program:
     """One process of the job on this node: its log, its progress socket, its end."""
 
+    umask = -1  # the user's; ours is stricter
+
     def __init__(
         self,
         loop: Loop,
@@ -185,4 +187,7 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
             stderr=out,
             pass_fds=kept,
             start_new_session=True,
+            umask=Program.umask,
+            # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
+            preexec_fn=procs.end_with_parent if order["role"] == env.TRAINER else None,
         )

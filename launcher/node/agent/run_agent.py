@@ -16,8 +16,10 @@ from .. import procs
 from ..line.beats import keep_beating
 from ..line.wire import READ_BYTES, Decoder, WireError
 from ..loop import Loop
+from ..run_dir import lock_run_dir
 from ..silence import Silence
 from .agent import Agent
+from .program import Program
 
 if TYPE_CHECKING:
     from ..beginning import Beginning
@@ -50,7 +52,7 @@ def main(
     """
     os.set_inheritable(keeper_fd, False)
     procs.become_subreaper()
-    os.mkdir(run_dir, 0o700)
+    _make_run_dir(run_dir, keeper_fd)
     fds = _take_standard_streams()
     loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
     if mode == "begin":
@@ -76,6 +78,15 @@ def main(
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
     )  # fmt: skip
     return _run(loop, agent, lead, stand_in, asker)
+
+
+def _make_run_dir(path: str, keeper_fd: int) -> None:
+    """Make the run folder, whose lock the keeper shares; let nobody else write what we make."""
+    Program.umask = os.umask(0o077)
+    os.umask(Program.umask | 0o022)
+    os.mkdir(path, 0o700)
+    with socket.socket(fileno=os.dup(keeper_fd)) as keeper:
+        socket.send_fds(keeper, [b"."], [lock_run_dir(path)])
 
 
 def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None, asker: str) -> int:

@@ -14,7 +14,7 @@ from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
 from ..line.wire import Message, MessageLine, Output, WireError
-from ..link import JobFailure, Link
+from ..link import JobFailure, Link, make_pause_failure
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
@@ -90,9 +90,9 @@ class Head:
     ) -> None:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
+        self._who = "the launcher" if launcher else "the head of the job"
         plan = placed.plan
         self._started_s = loop.now()
-        self._lost_advice = make_lost_advice(plan.job_id)
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # The node of each process, then of each node's setup.
@@ -200,8 +200,12 @@ class Head:
         look()
 
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
-        self.tell("node", node=node, state="lost", text=why)
-        self._supervisor.note_lost_node(node, host, why, self._loop.now(), self._lost_advice)
+        plan, what = self.placed.plan, f"node {node} ({host})"
+        pause, advice = self._loop.describe_pause(plan.limits.lost_after_s), make_lost_advice(plan.job_id)
+        failure = JobFailure(what, node, codes.NODE_LOST, f"was lost: {why}", advice=advice)
+        failure = make_pause_failure(self._who, node, pause, what) if pause else failure
+        self.tell("node", node=node, state="ended" if pause else "lost", text=why)
+        self._supervisor.note_lost_node(failure, self._loop.now())
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -276,7 +280,7 @@ class Head:
             link.line.send({"type": "noted"})
             return
         if code == codes.NODE_LOST:
-            text, advice = f"was lost: {text}", self._lost_advice
+            text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan.job_id)
         log = member.log if member else ""
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_failure(failure, self._loop.now())

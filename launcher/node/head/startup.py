@@ -100,6 +100,8 @@ class Startup:
             state_dir=str(m["state_dir"]),
             python=link.node.python or str(m["python"]),
         )
+        if m["left"]:
+            self._desk.tell("note", level="warning", text=f"{link.host}: {m['left']}")
         self._take_answer(link, m)
 
     def _settle_paths(self) -> None:

@@ -121,13 +121,12 @@ class Supervisor:
             lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
             self._begin_ending(lonely, now_s)
 
-    def note_lost_node(self, node: int, name: str, reason: str, now_s: float, advice: str = "") -> None:
+    def note_lost_node(self, failure: JobFailure, now_s: float) -> None:
         """Note that a node's agent or line is gone; its keeper ends its processes."""
         for key, member in self.members.items():
-            if member.node == node:
+            if member.node == failure.node:
                 self.remove(key)
-        what, text = f"node {node} ({name})", f"was lost: {reason}"
-        self.note_failure(JobFailure(what, node, codes.NODE_LOST, text, advice=advice), now_s)
+        self.note_failure(failure, now_s)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
         """Note the cause of a failure that a process's runtime reports, and the process it blames."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
 from ..listing import replace_file, write_text
+from ..run_dir import end_leftovers
 from ..shapes import check_shape, is_code, is_name, is_number
 
 if TYPE_CHECKING:
@@ -95,12 +96,14 @@ def remove_secret(pointer: str) -> None:
 
 
 def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
-    """Return the readable records in a folder, oldest first; remove too old ones.
+    """Return the readable records in a folder, oldest first; remove too old ones, and end what is left here.
 
     `state` is running, ended, lost if no head answers, or unknown if it is on another machine that shares the
-    folder. `tell` gets a message for each invalid record.
+    folder. `tell` gets a message for each invalid record, and of what was left.
     """
     found: list[JobRecord] = []
+    if left := end_leftovers():
+        tell(left)
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             if name.endswith(".json"):

@@ -130,7 +130,7 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 def write_records(answer: AnswerWriter) -> None:
     """Write the records of this user's jobs that are led here, one JSON object a line."""
-    for r in record.read_all(record.get_folder()):
+    for r in record.read_all(record.get_folder(), complain):
         if not record.is_pointer(r):
             answer.write(json.dumps(r).encode() + b"\n")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .seal import Seal
     from .trace import Note
 
-WIRE_VERSION = 17
+WIRE_VERSION = 18
 HEADER = struct.Struct("<IB")
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_OUTPUT_BYTES = 64 * 1024  # of a process, in one frame
@@ -383,9 +383,8 @@ class MessageLine(Generic[Sent]):
     def _lose(self, reason: str) -> None:
         if self.open:
             self.close()
-            pause_s = self._loop.get_pause_s(self.lost_after_s)
-            if pause_s >= self.lost_after_s / 2:  # the peer may have given us up meanwhile
-                reason += f"; this side did not run for {pause_s:.0f} s (stopped, or the machine asleep?)"
+            if pause := self._loop.describe_pause(self.lost_after_s):
+                reason += f"; this side {pause}"
             self._on_lost(reason)
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
-"""The folders of a job on a node: locked for its user alone, and nothing of a dead job left."""
+"""The folders of a job on a node: locked for its user alone."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,3 @@ def test_no_other_user_can_take_the_lock(tmp_path: Path, loop: Loop) -> None:
     lock.touch(0o644)  # of an earlier version
     begin_job(loop, tmp_path).leave()
     assert lock.stat().st_mode & 0o777 == 0o600
-
-
-def test_the_run_folder_of_a_job_that_was_killed_is_removed_and_no_other(tmp_path: Path, loop: Loop) -> None:
-    left, other = tmp_path / f"pslaunch-{'0' * 12}", tmp_path / "pslaunch-notes"
-    for run_dir in (left, other):
-        run_dir.mkdir()
-        os.close(begin_job(loop, tmp_path, run_dir=str(run_dir))._lock_fd)  # as by KILL
-    assert not left.exists()
-    begin_job(loop, tmp_path).leave()
-    assert other.exists()

@@ -228,16 +228,20 @@ def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
             assert s.failure is not None and (s.failure.what, s.failure.advice) == ("trainer/1", advice)
 
 
+def make_loss(node: int) -> JobFailure:
+    return JobFailure(f"node {node} (n)", node, codes.NODE_LOST, "was lost: the line was closed")
+
+
 def test_lost_node_outranks_a_failure_just_before() -> None:
     s = job(nodes=3, trainers=3)
     s.note_exit("trainer/0", Exit(1), 1.0)
     s.decide(1.0)
-    s.note_lost_node(1, "n1", "the line was closed", 1.5)
+    s.note_lost_node(make_loss(1), 1.5)
     end_rest(s, 1.7)
     assert find_code(s, 1.7) == codes.NODE_LOST
     late = job(nodes=3, trainers=3)
     late.note_exit("trainer/0", Exit(1), 1.0)
-    late.note_lost_node(1, "n1", "the line was closed", 2.5)
+    late.note_lost_node(make_loss(1), 2.5)
     assert late.failure is not None and late.failure.code == 1
 
 
@@ -308,7 +312,7 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
         elif kind == "stop":
             s.stop(2, "asked", now)
         elif kind == "lost":
-            s.note_lost_node(i % 2, "n", "gone", now)
+            s.note_lost_node(make_loss(i % 2), now)
         elif kind == "progress":
             s.note_progress(keys[i], "connected")
         for action in s.decide(now):

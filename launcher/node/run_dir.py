@@ -1,0 +1,88 @@
+"""The run folder of a node, and what is left of jobs whose keeper and agent were killed at once.
+
+Both hold a lock in it, which the kernel releases with the last of them: if it is free, nothing guards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import time
+
+from . import procs
+
+_PREFIX, _LOCK = "pslaunch-", "guarded"
+LOOK_S, GRACE_S, KILL_S = (
+    0.3,
+    5.0,
+    6.5,
+)  # limits of a search for what nothing guards, until KILL, until the end
+
+
+def make_run_dir_name() -> str:
+    """Return a new name for the folder of sockets and the secret; a socket's path may have only 107 bytes.
+
+    The agent makes the folder; from then on both guards remove it.
+    """
+    base = os.environ.get("TMPDIR", "/tmp")
+    if len(base) > 60 or not os.access(base, os.W_OK | os.X_OK):
+        base = "/tmp"
+    return os.path.join(base, f"{_PREFIX}{os.urandom(6).hex()}")
+
+
+def lock_run_dir(path: str) -> int:
+    """Return a descriptor that holds the lock of a new run folder, which nobody ever sees free."""
+    lock = os.path.join(path, _LOCK)
+    fd = os.open(f"{lock}-", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.rename(f"{lock}-", lock)
+    return fd
+
+
+def end_leftovers() -> str:
+    """End what nothing guards here any more, remove its run folders, and return words about it."""
+    base, told = os.path.dirname(make_run_dir_name()), []
+    for name in os.listdir(base) if os.access(base, os.R_OK) else ():
+        path = os.path.join(base, name)
+        with contextlib.suppress(OSError):  # not of ours, or guarded
+            if name.startswith(_PREFIX) and os.lstat(path).st_uid == os.geteuid():
+                with open(os.path.join(path, _LOCK), "r+b") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    jobs, left = _end_all(f"/{name}/".encode())
+                    told += [f"processes of job {job}, whose keepers were killed, were ended" for job in jobs]
+                    told += [f"process {pid} can't be ended: {procs.WHY_LEFT}" for pid in left]
+                    if not left:
+                        shutil.rmtree(path, ignore_errors=True)
+    return "; ".join(told)
+
+
+def _end_all(mark: bytes) -> tuple[set[str], list[int]]:
+    """End all with the name of a run folder in its environment; return its job, and pids that survived."""
+    jobs, told, left = set[str](), set[tuple[int, int, int]](), list[int]()
+    begun_s, past_s, limit_s = time.monotonic(), 0.0, LOOK_S
+    while past_s < limit_s:
+        found, past_s = _list_marked(mark), time.monotonic() - begun_s
+        number = signal.SIGTERM if past_s < GRACE_S else signal.SIGKILL
+        left = [proc.pid for proc, _ in found]
+        for proc, job in found:
+            jobs.add(job)
+            limit_s = min(past_s + LOOK_S, KILL_S)  # a chain of forks hides from most looks
+            if (proc.pid, proc.start, number) not in told:
+                told.add((proc.pid, proc.start, number))
+                procs.send(proc, number)
+        time.sleep(0.01)  # the kernel ends them without notice
+    return jobs, left
+
+
+def _list_marked(mark: bytes) -> list[tuple[procs.Proc, str]]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:
+            environ = dict(v.partition(b"=")[::2] for v in f.read().split(b"\0"))
+            proc = procs.read_proc(int(pid))
+            if proc and not proc.is_gone and mark in environ.get(b"PSLAUNCH_PROGRESS", b""):
+                found.append((proc, os.fsdecode(environ.get(b"PSLAUNCH_JOB_ID", b"?"))))
+    return found
