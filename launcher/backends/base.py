@@ -53,6 +53,10 @@ class Backend:
         """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
         return [*self.start(nodes, limits)]
 
+    def read_output(self) -> list[tuple[str, str]]:
+        """Return new output of what brings the agents of a job that runs: who, and a line of text."""
+        return []
+
     # --- A head on node 0. ---
 
     def start_head(self, nodes: Sequence[Node], limits: Limits, secret: str) -> tuple[Sequence[Node], Line]:

@@ -30,7 +30,7 @@ from ..node.line import gate, wire
 from ..node.loop import Loop
 from .base import Backend
 from .failures import CarrierFailure, FailureTable
-from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, open_gate, send_frame
+from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, Offer, open_gate, send_frame
 from .here import answer as answer_here
 from .leash import LEASH_S, Leashed
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line, choose_last_words
@@ -54,6 +54,14 @@ class CarriedReach(Protocol):
 R = TypeVar("R", bound=CarriedReach)
 
 
+class CarrierError(PreflightError):
+    """The carrier failed before all agents had come."""
+
+    def __init__(self, cause: CarrierFailure) -> None:
+        super().__init__(cause.text, cause.code)
+        self.cause = cause
+
+
 class LossyError(NodeLostError):
     """The carrier lost a part of a program's output."""
 
@@ -74,12 +82,12 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
         self._dial: Dial | None = None  # of a head on a node,
         self._first = ""  # with this name
-        self._lost_after_s = 0.0
+        self._lost_after_s, self._has_started = 0.0, False
 
     # --- What carriers do differently. ---
 
     @abstractmethod
-    def _prepare(self, reach: R) -> AbstractContextManager[str]:
+    def _prepare(self, reach: R, offer: Offer) -> AbstractContextManager[str]:
         """Make what `_make_command` needs, and yield its name. Raises PslaunchError."""
 
     @abstractmethod
@@ -129,9 +137,12 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             "name": os.urandom(8).hex(), "head": head,
             "lost_after": limits.lost_after_s, "grace": limits.grace_s, **self._make_order(),
         }  # fmt: skip
-        with contextlib.closing(Loop()) as loop, self._prepare(self._reach) as place:
+        with contextlib.closing(Loop()) as loop:
             try:
-                with open_gate(loop, self._reach.agents, secret, came, refused) as offer:
+                with (
+                    open_gate(loop, self._reach.agents, secret, came, refused) as offer,
+                    self._prepare(self._reach, offer) as place,
+                ):
                     order.update(addrs=offer.addrs, port=offer.port)
                     program = offer.make_program([self.mode, json.dumps(order)], self._reach.agents)
                     self._running = self._run(self._reach, program, secret, place)
@@ -139,6 +150,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     if self._cancelled.is_set():
                         self._running.end_now()
                     self._wait(loop, self._running, came, refused)
+                self._has_started = True
                 came.sort(key=lambda one: one.trainers[0])
                 return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
             except BaseException:
@@ -170,22 +182,26 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         """Return the error for ranks that did not connect. refused: callers that are no agents of the job."""
         if self._cancelled.is_set():
             return ServiceError(f"{self.carrier} was ended before its {self.unit} had come")
-        there, missing = sum(len(one.trainers) for one in came), ", ".join(self._list_missing(came))
+        there, silent = sum(len(one.trainers) for one in came), self._list_missing(came)
         text = f"{there} of {self._reach.agents.ranks} {self.unit} came"
-        text += f", none from {missing}" if missing else ""
+        text += f", none from {', '.join(silent)}" if silent else ""
         if not run.wait(0.0):
             text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
             text += f"; refused: {refused[-1]}" if refused else ""
             said = self.failures.read_last_lines(run.read_said())
-            return PreflightError(text + (f"; {self.carrier} said: {said}" if said else ""))
+            text += f"; {self.carrier} said: {said}" if said else ""
+            return CarrierError(CarrierFailure(codes.PREFLIGHT, text, hosts=tuple(silent)))
         how, killed = run.describe()
         if killed:
             return NodeLostError(f"{text}; {self.carrier} was lost: {how}")
         cause = self._find_cause(run.read_said())
-        # A wrong command line is no fault of a host.
-        return PreflightError(
-            cause.text if cause.code == codes.USAGE else f"{text}: {cause.text}", cause.code
-        )
+        return CarrierError(cause if cause.known else cause._replace(text=f"{text}: {cause.text}"))
+
+    def read_output(self) -> list[tuple[str, str]]:
+        if not (self._running and self._has_started) or self._end_s < float("inf"):
+            return []  # the error of a start has its cause; at the end it complains of ranks that have ended
+        lines = [line.strip() for line in self._running.read_new()]
+        return [(self.carrier, line) for line in lines if not self.failures.noise.fullmatch(line)]
 
     def _describe_end(self) -> tuple[str, bool]:
         """Return a text on the carrier's end, with its last output, and True for an end by a signal."""
@@ -257,9 +273,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         reach = self._select(node)
         with contextlib.ExitStack() as at_end:
             loop = at_end.enter_context(contextlib.closing(Loop()))
-            place = at_end.enter_context(self._prepare(reach))
             secret = os.urandom(32)
             offer = at_end.enter_context(open_gate(loop, self._reach.agents, secret, [], []))
+            place = at_end.enter_context(self._prepare(reach, offer))
             program = offer.make_program(words, self._reach.agents)
             read_fd, write_fd = os.pipe()
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))

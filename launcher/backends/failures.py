@@ -16,6 +16,8 @@ class CarrierFailure(NamedTuple):
 
     code: int
     text: str
+    known: bool = True  # by a pattern; else it is the end of an output
+    hosts: tuple[str, ...] = ()  # that are to blame, if they are known
 
 
 class Pattern(NamedTuple):
@@ -45,7 +47,7 @@ class FailureTable(NamedTuple):
                 groups = [group.rstrip(". \r") for group in match.groups("")]
                 return CarrierFailure(pattern.code, pattern.text.format(*groups, **name_parts(groups)))
         said = self.read_last_lines(output) or "it printed nothing"
-        return CarrierFailure(codes.PREFLIGHT, f"{self.carrier} failed: {said}")
+        return CarrierFailure(codes.PREFLIGHT, f"{self.carrier} failed: {said}", known=False)
 
     def read_last_lines(self, output: str) -> str:
         """Return the last lines of an output without those about the carrier itself."""

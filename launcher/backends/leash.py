@@ -88,7 +88,7 @@ class Leashed:
 
         Raises ServiceError.
         """
-        self._after, self._name = after, posixpath.basename(argv[0])
+        self._after, self._name, self._read = after, posixpath.basename(argv[0]), 0
         self._said = os.fdopen(os.memfd_create("said"), "w+b")
         sock, theirs = socket.socketpair()
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
@@ -171,6 +171,13 @@ class Leashed:
         return os.pread(self._said.fileno(), _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(
             "utf-8", "replace"
         )
+
+    def read_new(self) -> list[str]:
+        """Return the whole lines of its output that were not read by this before."""
+        data = os.pread(self._said.fileno(), _SHOWN_BYTES, self._read)
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) == _SHOWN_BYTES else 0)
+        self._read += end
+        return data[:end].decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
         """End it if it still runs. A killed leash has the kernel end its command."""

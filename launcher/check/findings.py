@@ -38,6 +38,8 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "start": FindingKind("reached", "problem",
         "ssh HOST true must work without a question: check its login files, its limits and its "
         "temporary folder"),
+    "mpirun": FindingKind("starter", "problem",
+        "mpirun -host HOST -n 1 hostname must work"),
     "silent": FindingKind("reached", "problem",
         "check the host's load and its network, then try again"),
     "host key": FindingKind("key", "problem",
@@ -111,6 +113,7 @@ STEPS: Final[Mapping[str, str]] = {
     "authenticate": "key",
     "python": "no Python",
     "start": "start",
+    "mpirun": "mpirun",
 }
 RIGHTS_KINDS: Final = frozenset({"key"})
 OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | RIGHTS_KINDS

@@ -62,9 +62,9 @@ class Watch:
         if self._broken:
             raise FileError(f"the job was ended because its output can't be written: {self._broken.strerror}")
 
-    def say(self, text: str, level: str = "info") -> None:
-        """Show a note of the launcher itself; it has no number, unlike the head's events."""
-        self._view.show_event({"time": time.time(), "event": "note", "level": level, "text": text})
+    def say(self, text: str, level: str = "info", **more: str) -> None:
+        """Show a note of the launcher itself, or of `who`; it has no number, unlike the head's events."""
+        self._view.show_event({"time": time.time(), "event": "note", "level": level, "text": text, **more})
 
     def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []

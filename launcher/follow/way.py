@@ -235,6 +235,8 @@ def wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], 
         while news:
             one = news.popleft()
             scene.watch.say(one.text, one.level)
+        for who, text in backend.read_output():
+            scene.watch.say(text, who=who)
 
     news: deque[News] = deque()
     backend.tell = news.append

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 
 from ..errors import SpecError
-from .kinds import parse_argument
+from .kinds import Text, parse_argument
 
 if TYPE_CHECKING:
     from .options import Option
@@ -175,16 +175,17 @@ class _Splitter:
         return " ".join(found)
 
     def _take_value(self, name: str, count: int = 1) -> str:
-        ends = self.at >= len(self.words) or self.words[self.at].startswith("--")
-        if ends or self.words[self.at] in self.aliases:
-            hint = "" if self.at >= len(self.words) else f" ({self.words[self.at]} is an option)"
+        rest, option = self.words[self.at : self.at + 1], self.options.get(name)
+        dashed = option is not None and isinstance(option.kind, Text) and option.kind.dashed
+        if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
+            hint = f" ({rest[0]} is an option)" if rest else ""
             shown = self._show(name)
             if count > 1:
                 raise SpecError(f"{shown} needs {count} values: {shown}{' VALUE' * count}{hint}")
             form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
             raise SpecError(f"{shown} needs a value: {form}{hint}")
         self.at += 1
-        return self.words[self.at - 1]
+        return rest[0]
 
     def _refuse_foreign(self, shown: str, key: str) -> None:
         ours = ELSEWHERE.get(key.replace("-", "_"), "")

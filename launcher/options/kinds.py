@@ -163,6 +163,7 @@ class Text(NamedTuple):
 
     repeatable: bool = False
     values: int = 1  # all but the last without a blank in it
+    dashed: bool = False  # words for another program, which may begin with dashes
 
     @property
     def meant(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -29,19 +31,19 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
-        return _find_own_folder(path), path.name
+        return _find_own_folder(path, split), path.name
     found = find_folder(folder, cwd)
     return found, find_program(found, split, cwd)
 
 
-def _find_own_folder(program: Path) -> Path:
+def _find_own_folder(program: Path, split: Split) -> Path:
     """Return the program's folder as workspace. Raises SpecError for a folder of PATH, such as /usr/bin."""
     folder = program.parent.resolve()
     commands = {Path(entry).resolve() for entry in os.get_exec_path() if Path(entry).is_absolute()}
     if program.suffix != ".py" and folder in commands:
         raise SpecError(
-            f"the program {program} is a command of PATH; "
-            "give a folder for logs and results: --job_workspace=DIR"
+            f"the program {program} is a command of PATH"
+            + (_make_python_hint(split) or "; give a folder for logs and results: --job_workspace=DIR")
         )
     return folder
 
@@ -88,7 +90,7 @@ def find_folder(value: Value, cwd: Path) -> Path:
 def _check_program(path: Path, split: Split, place: str) -> None:
     shown = repr(split.chosen_program)
     if split.program == "" or not _exists(path):
-        near = _find_near(path, split)
+        near = _make_python_hint(split) or _find_near(path, split)
         raise SpecError(f"no program {shown}{place}{near}{_make_forward_hint(split)}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file")
@@ -96,6 +98,15 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         raise SpecError(f"the program {shown} can't be read: permission denied")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise SpecError(f"the program {shown} is neither a .py file nor executable (try chmod +x)")
+
+
+def _make_python_hint(split: Split) -> str:
+    """Return the remedy for `python3 train.py`, "" for another program."""
+    name = split.chosen_program
+    if not re.fullmatch(r"python[\d.]*", Path(name).name) or not split.program_args:
+        return ""
+    words = shlex.join(split.program_args)
+    return f"; leave {name} out, as in: {words}. Programs in .py run by Python itself; --python chooses it"
 
 
 def _find_near(path: Path, split: Split) -> str:

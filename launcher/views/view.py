@@ -123,7 +123,7 @@ class Transcript:
 
     def _on_note(self, e: Event) -> Iterator[Said]:
         level = e.get("level", "info")
-        yield Said(SELF, e["text"] if level == "info" else f"{level}: {e['text']}", level)
+        yield Said(e.get("who", SELF), e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details

@@ -21,7 +21,10 @@ TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
 LOADER_BYTES = 8 * 1024  # with all addresses of the launcher
 RANK_BYTES = 12 * 1024 * 1024
 WAIT = "import os, signal\nos.write(1, b'ready\\n')\nsignal.pause()"
-CPUS = "import os\nprint(len(os.sched_getaffinity(0)), len(os.sched_getaffinity(os.getppid())))"
+CPUS = """
+import os
+print(os.uname().nodename, *(len(os.sched_getaffinity(pid)) for pid in (0, os.getppid())))
+"""
 
 
 def list_ranks() -> list[int]:
@@ -79,12 +82,16 @@ def test_rank_processes_are_small_and_keep_the_secret(hosts: Hosts, workspace: P
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a binding shows on several processors alone")
-def test_only_trainers_are_bound_to_processors(hosts: Hosts, workspace: Path, major: int) -> None:
+def test_only_trainers_are_bound_to_processors(
+    hosts: Hosts, workspace: Path, tmp_path: Path, major: int
+) -> None:
     (workspace / "train.py").write_text(CPUS)
-    cpus, place = len(os.sched_getaffinity(0)), MpiPlace(hosts, major)
-    for options, bound in (((), cpus), (("--bind-to", "core"), 1)):
-        job = succeeded(place, workspace, *THREE, *options)
-        assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{bound} {cpus}"]] * 3
+    (tmp_path / "places").write_text("".join(f"rank {i}=node{3 - i} slot=0\n" for i in range(3)))
+    cpus, place, by_file = len(os.sched_getaffinity(0)), MpiPlace(hosts, major), f"-rf {tmp_path / 'places'}"
+    for options, bound, first in (("", cpus, 1), ("--bind-to core", 1, 1), (by_file, 1, 3)):
+        job = succeeded(place, workspace, *THREE, *options.split())
+        names = ("node1", "node2", "node3")[:: 1 if first == 1 else -1]
+        assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{name} {bound} {cpus}"] for name in names]
 
 
 def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, major: int) -> None:
@@ -96,7 +103,9 @@ def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, ma
     )
     numbers = ("--server=script", "--server_num=2", "--worker_num=4", "--grace=1")
     place = MpiPlace(hosts, major)
-    job = succeeded(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node")
+    shown = ("--mpirun_args", "--display-map")
+    job = succeeded(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node", *shown)
+    assert any("JOB MAP" in e["text"] for e in job.events() if e.get("who") == "mpirun")
     said = [job.lines(f"trainer/{rank}") for rank in range(4)]
     assert said == [["0 0"], ["1 0"], ["0 1"], ["1 1"]]
     assert [job.node_of(f"pserver/{i}") for i in (0, 1)] == [0, 1]

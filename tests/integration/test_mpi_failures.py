@@ -58,6 +58,14 @@ def leave(_hosts: Hosts) -> None:
     pass
 
 
+def break_python(hosts: Hosts) -> None:
+    for host in hosts:
+        (host.home / "python3.11").symlink_to("/usr/bin/python3")
+    (hosts[1].home / "python3.11").unlink()
+    (hosts[1].home / "python3.11").write_text("#!/bin/sh\necho no module named encodings >&2\nexit 1\n")
+    (hosts[1].home / "python3.11").chmod(0o755)
+
+
 NO_KEYS = "-o BatchMode=yes -o UserKnownHostsFile=/dev/null"
 FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
     "unknown host": (
@@ -92,6 +100,18 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
         lambda hosts: hosts[1].block_ports(9465), ["--port=9464"], codes.PREFLIGHT,
         "node2.*port 9465 of .*Permission denied",  # of no other test
     ),
+    "launcher dropped": (
+        lambda hosts: hosts[1].drop_packets(9475, 9475), ["--port=9474"], codes.PREFLIGHT,
+        r"node2 can't reach the launcher at port 9475 of \S+ \(timed out\).* --nics",  # of no other test
+    ),
+    "all dropped": (
+        lambda hosts: hosts[1].drop_packets(1024, 65534), [], codes.PREFLIGHT,
+        r"node2 can't reach mpirun at port \d+ of \S+ \(timed out\).*firewalls, or .* --mca \w+_if_include",
+    ),
+    "broken Python": (
+        break_python, ["--agent_python=~/python3.11"], codes.PREFLIGHT,
+        "node2: its Python does not run: no module named encodings; give another one: --agent_python PATH",
+    ),
     "mapping": (leave, ["--map-by", "nodx"], codes.USAGE, "'nodx'; did you mean node"),
     "option": (leave, ["--mpirun_args=--frobnicate"], codes.USAGE, "has no option --frobnicate"),
     "network": (
@@ -123,6 +143,8 @@ def test_failure_names_host_and_remedy(hosts: Hosts, package: Path, major: int, 
     if failure != "slots":  # found before anything was tried
         (end,) = job.events()
         assert (end["event"], end["code"]) == ("end", code) and end["reason"] in output
+        assert ("ranks came" in output) == (failure == "unlisted failure")
+        assert "dropped" not in failure or end["elapsed_s"] < 10
 
 
 def test_root_needs_the_option(hosts: Hosts, package: Path, major: int) -> None:
@@ -183,6 +205,17 @@ def test_check_reports_every_host_and_starts_nothing(hosts: Hosts, package: Path
         ("node1", True), ("node2", True), ("node3", True),
     ]  # fmt: skip
     assert not any((host.root / package.name).exists() for host in hosts)
+
+
+def test_check_reports_the_others_beside_hosts_that_let_mpirun_fail(hosts: Hosts, package: Path) -> None:
+    hosts[1].drop_packets(1024, 65534)
+    code, output = check(hosts, package, 5, "--server_num=0", "--map-by", "ppr:1:node")
+    found = [json.loads(line) for line in output.splitlines()]
+    assert code == codes.PREFLIGHT and [(one["host"], one["ok"], bool(one["facts"])) for one in found] == [
+        ("node1", True, True), ("node2", False, False), ("node3", True, True),
+    ]  # fmt: skip
+    (finding,) = found[1]["findings"]
+    assert finding["what"] == "mpirun" and "node2 can't reach mpirun at port" in finding["text"]
 
 
 def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path) -> None:

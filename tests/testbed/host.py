@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.process import Started, poll_until, started
-from testbed.net import HERE, Network
+from testbed.net import HERE, UNUSED, Network
 from testbed.sweep import VARIABLE, empty, ip
 
 BOOT = Path(__file__).with_name("boot.sh")
@@ -306,6 +306,17 @@ class Host:
         for family, port in itertools.product(("-4", "-6"), ports):
             self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", str(port),
                      "prohibit")  # fmt: skip
+
+    def drop_packets(self, first: int, last: int) -> None:
+        """What it sends to these ports of others is lost, as by a firewall that drops; but for its sshd."""
+        self._changed = True
+        network = self._networks[0]
+        for family, nobody in (("-4", network.address(UNUSED)), ("-6", network.address6(UNUSED))):
+            self._mislead(nobody)
+            self.run("ip", family, "route", "add", "default", "via", nobody, "dev", "eth0", "table", "77")
+            rule = ("ip", family, "rule", "add", "ipproto", "tcp", "priority")
+            self.run(*rule, "9", "sport", "22", "lookup", "main")
+            self.run(*rule, "10", "dport", f"{first}-{last}", "lookup", "77")
 
     def hide_port(self, port: int) -> None:
         """Nobody gets an answer from this port of it."""

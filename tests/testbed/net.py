@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from testbed.sweep import ip
 
+UNUSED = 253  # of no host
 HERE = 254  # the last part of this machine's own address, in a network that it can reach
 
 

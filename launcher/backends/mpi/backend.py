@@ -13,12 +13,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...errors import NodeLostError, ServiceError
+from ...errors import HostError, NodeLostError, ServiceError
+from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
-from ...node.job import Node
-from ..carried import CarriedBackend
+from ...node.job import Limits, Node
+from ..carried import CarriedBackend, CarrierError
 from ..failures import CarrierFailure
-from ..gate_of_agents import Arrival
+from ..gate_of_agents import Arrival, Offer
+from ..lines import Line
 from . import mpirun
 from .spec import MpiHost, MpiReach
 
@@ -28,7 +30,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
     failures = mpirun.FAILURES
 
     @contextlib.contextmanager
-    def _prepare(self, reach: MpiReach) -> Iterator[str]:
+    def _prepare(self, reach: MpiReach, offer: Offer) -> Iterator[str]:
         # mpirun splits the words of its agent's command at blanks and colons.
         plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
         with contextlib.ExitStack() as at_end:
@@ -37,7 +39,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
                     prefix="pslaunch-mpirun-", dir=None if plain else "/tmp", ignore_cleanup_errors=True
                 )
                 folder = at_end.enter_context(place)
-                for name, text in mpirun.make_files(reach).items():
+                for name, text in mpirun.make_files(reach, offer).items():
                     Path(folder, name).write_text(text)
             except OSError as e:
                 raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
@@ -56,13 +58,39 @@ class MpiBackend(CarriedBackend[MpiReach]):
         if self._reach.hosts and not host:
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
         host = host or MpiHost(node.name, None, 1)
-        return self._reach._replace(
-            hosts=(host._replace(slots=1),), agents=self._reach.agents._replace(ranks=1)
-        )
+        agents = self._reach.agents._replace(ranks=1)
+        return self._reach._replace(hosts=(host._replace(slots=1),), agents=agents, rankfile="")
+
+    def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
+        """Start as `start` does; then again and again without the hosts that let mpirun fail."""
+        whole, failed, started = self._reach, dict[str, HostError](), list[tuple[Node, Line]]()
+        try:
+            while len(failed) < len(whole.hosts) or not whole.hosts:
+                try:
+                    started = self.start(nodes, limits)
+                    break
+                except CarrierError as e:
+                    known = {host.name for host in self._reach.hosts}
+                    if not (bad := known & {*e.cause.hosts}):
+                        raise
+                    step = {codes.RIGHTS: "authenticate", codes.HOST: "connect"}.get(e.exit_code, "mpirun")
+                    failed |= {name: HostError(name, step, str(e)) for name in bad}
+                    self._reach = mpirun.leave_out(whole, failed)
+        finally:
+            self._reach = whole
+        if not failed:
+            return [*started]
+        lines, found = iter(started), list[tuple[Node, Line | HostError]]()
+        for i, host in enumerate(whole.hosts):
+            node = whole.agents.node._replace(id=i, name=host.name, ranks=host.slots)
+            found.append((node, failed.get(host.name) or next(lines)[1]))
+        return found
 
     def _list_missing(self, came: Sequence[Arrival]) -> list[str]:
         there = {host.name for one in came if (host := self._find_host(one))}
-        return [host.name for host in self._reach.hosts if host.name not in there]
+        missing = [host.name for host in self._reach.hosts if host.name not in there]
+        said = self._running.read_said() if self._running else ""
+        return [name for name in missing if mpirun.REACHED.format(name) not in said] or missing
 
     def _find_host(self, one: Arrival) -> MpiHost | None:
         """Return the host of an agent, as the user named it."""

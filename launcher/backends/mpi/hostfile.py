@@ -1,4 +1,4 @@
-"""Parsing of mpirun's hostfiles and `--host` lists, and the number of ranks on each host. Pure.
+"""Parsing of mpirun's hostfiles, `--host` lists and rankfiles, and the number of ranks on each host. Pure.
 
 A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecError with file, line and text.
 """
@@ -58,6 +58,26 @@ def parse_host_list(text: str, label: str) -> list[SlotHost]:
     if not found:
         raise SpecError(f"{label}={text!r} names no host")
     return _merge(found)
+
+
+def filter_hosts(hosts: Sequence[SlotHost], wanted: Sequence[SlotHost], name: str) -> list[SlotHost]:
+    """Return the hosts of a hostfile that a list names, with the list's ranks, as mpirun does.
+
+    name: the hostfile, in messages. Raises SpecError for a host that it has not.
+    """
+    known = {one.host.address: one for one in hosts}
+    for one in wanted:
+        if one.host.address not in known:
+            raise SpecError(f"{one.host.where}: {one.host.text} is not in {name}, from which it would choose")
+    return [known[one.host.address]._replace(slots=one.slots or one.host.times) for one in wanted]
+
+
+def parse_rankfile(text: str, name: str) -> list[SlotHost]:
+    """Return the hosts of lines `rank 0=node1 slot=0-3`, each with its ranks. Raises SpecError."""
+    hosts = re.findall(r"^\s*rank\s+\d+\s*=\s*(\S+)", text, re.MULTILINE)
+    if not hosts:
+        raise SpecError(f"{name} gives no rank a host; expected lines as: rank 0=node1 slot=0-3")
+    return parse_host_list(",".join(hosts), name)
 
 
 def _read_host(word: str, numbers: dict[str, int], where: str) -> SlotHost:

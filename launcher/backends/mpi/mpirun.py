@@ -6,46 +6,106 @@ Open MPI 4 and 5 have different names for the settings of their ssh clients: plm
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
 from ...node.agent.rank import LOCAL_BASE
 from ...options.args import find_nearest
+from ...ship.find_python import make_search
 from ..failures import CarrierFailure, FailureTable, Pattern
-from .spec import ROOT_REFUSED, MpiHost, MpiReach
+from ..gate_of_agents import Offer
+from .spec import ROOT_REFUSED, UNKNOWN, MpiHost, MpiReach
 
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
 # From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
 ABORT_DELAY_S: Final = 1
-# Runs ssh, and adds the host's name to the words of a failure: Open MPI 4 does not name it.
+UNFIT: Final = 97  # ended the probe of a host
+REACHED: Final = "pslaunch: {} was reached\n"
+# Runs ssh, and adds the host's name to the words of a failure: Open MPI 4 does not name it. The host runs our
+# probe before mpirun's daemon: a daemon whose packets are dropped would be waited for without a word.
 _SSH: Final = """\
 value= host=
+case $* in *hnp_uri*) uri="$*" uri=${uri#*hnp_uri} uri=${uri#*;} ;; *) uri= ;; esac
+uri=${uri%%[!][:alnum:].,:;/@-]*}
 for word; do
+    shift
+    set -- "$@" "$word"
+    [ "$host" ] && continue
     case $value$word in
     -[BbcDEeFIiJLlmOoPpQRSWw]) value=of ;;
     of*) value= ;;
     -*) ;;
-    *) host=$word && break ;;
+    *) host=$word && set -- "$@" "/bin/sh -s '$host' '$uri' || exit UNFIT ;" ;;
     esac
 done
-ssh "$@"
+ssh "$@" <"${0%/*}/probe"
 code=$?
 [ $code = 0 ] || echo "pslaunch: ssh $host ended with $code" >&2
 exit $code
+""".replace("UNFIT", str(UNFIT))
+# Connects to mpirun and to our gate, each at any of its addresses.
+_PROBE: Final = """
+import os, re, select, socket, sys, time
+def reach(what, places):
+    end_s, tried, why = time.time() + LIMIT, {}, {}
+    for addr, port in places:
+        try:
+            s = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET)
+            s.setblocking(False)
+            s.connect((addr, int(port)))
+        except BlockingIOError:
+            tried[s] = addr, port
+        except OSError as e:
+            why[addr, port] = e.strerror
+    while tried and time.time() < end_s:
+        for s in select.select([], list(tried), [], max(0, end_s - time.time()))[1]:
+            code = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not code:
+                return
+            why[tried.pop(s)] = os.strerror(code)
+    why.update((place, "timed out") for place in tried.values())
+    if "Connection refused" in why.values():
+        time.sleep(1)  # in which we are ended if mpirun has, for the failure of another host
+    words = ", ".join("port %s of %s (%s)" % (port, addr, said) for (addr, port), said in why.items())
+    raise SystemExit("pslaunch: %s can't reach %s at %s" % (os.environ["AS"], what, words))
+uris = re.findall(r"tcp6?://([^;]*?):([0-9]+)(?::[0-9,]+)?(?:;|$)", os.environ["URI"])
+if uris:
+    reach("mpirun", [(addr, port) for addrs, port in uris for addr in re.findall(r"[^],[]+", addrs)])
+reach("the launcher", [(addr, PORT) for addr in ADDRS])
+sys.stderr.write(REACHED.format(os.environ["AS"]))
 """
-_HOSTS, _AGENT = "hosts", "ssh"
+_HOSTS, _AGENT, _GATE_PROBE = "hosts", "ssh", "probe"
 _BINDING: Final = re.compile(
     r"--?(bind-to.*|cpus-per-proc|cpu-set|cpu-list)|.*:pe=.*|.*_binding_policy", re.I
 )
 
 
-def make_files(reach: MpiReach) -> dict[str, str]:
+def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
     """Return the files that `make_argv` and `make_environ` name, to be written into one folder."""
-    return {_HOSTS: make_hostfile(reach.hosts), _AGENT: _SSH} if reach.hosts else {}
+    if not reach.hosts:
+        return {}
+    limit_s = reach.agents.connect_timeout_s / 2
+    given = f"ADDRS, PORT, LIMIT, REACHED = {offer.addrs!a}, {offer.port}, {limit_s}, {REACHED!a}"
+    search = make_search(given + _PROBE, reach.agents.agent_python)
+    return {
+        _HOSTS: make_hostfile(reach.hosts),
+        _AGENT: _SSH,
+        _GATE_PROBE: f'export AS="$1" URI="$2"\n{search}\n',
+    }
+
+
+def leave_out(reach: MpiReach, names: Container[str]) -> MpiReach:
+    """Return the reach with one rank on each of the other hosts."""
+    hosts = tuple(host._replace(slots=1) for host in reach.hosts if host.name not in names)
+    mapping = {"--map-by", "--rank-by"}
+    args = [word for before, word in itertools.pairwise(("", *reach.args)) if not {before, word} & mapping]
+    agents = reach.agents._replace(ranks=len(hosts))
+    return reach._replace(hosts=hosts, args=tuple(args), agents=agents, rankfile="")
 
 
 def make_hostfile(hosts: Sequence[MpiHost]) -> str:
@@ -61,7 +121,11 @@ def make_argv(
     """Return mpirun's command line. folder: of `make_files`; exported: variables that ranks get."""
     argv = [reach.mpirun, "-n", str(reach.agents.ranks)]
     argv += ["--hostfile", f"{folder}/{_HOSTS}"] if reach.hosts else []
-    argv += [] if any(map(_BINDING.fullmatch, reach.args)) else ["--bind-to", "none"]
+    if reach.rankfile:  # which binds, too
+        five = reach.version[0] >= 5
+        argv += ["--map-by", f"rankfile:file={reach.rankfile}"] if five else ["--rankfile", reach.rankfile]
+    elif not any(map(_BINDING.fullmatch, reach.args)):
+        argv += ["--bind-to", "none"]
     argv += [word for name in exported for word in ("-x", name)]
     return [*argv, *_translate_args(reach), *program]
 
@@ -121,6 +185,8 @@ PATTERNS: Final = tuple(
     for row in (
         (r"pslaunch: (\S+ can't reach the launcher [^\n]+)", codes.PREFLIGHT,
          "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
+        (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
+         "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),
@@ -139,6 +205,10 @@ PATTERNS: Final = tuple(
          codes.PREFLIGHT, _NO_DAEMON),
         (r"(connect to host [^\n]+|Connection (?:timed out|closed|reset)[^\n]*|kex_exchange[^\n]+)",
          codes.HOST, "{hosts}: {0}; " + _TEST),
+        (rf"([^\n]*)\npslaunch: ssh \S+ ended with {UNFIT}\b", codes.PREFLIGHT,
+         "{hosts}: its Python does not run: {0}; give another one: --agent_python PATH"),
+        (r"Process name: \[", codes.PREFLIGHT,
+         "{hosts}: its Python does not run: {last}; give another one: --agent_python PATH"),
         (r"pslaunch: ssh \S+ ended with 255", codes.HOST, "{hosts}: ssh failed: {last}; " + _TEST),
         (r"not enough slots available|requested more processes than the ppr", codes.USAGE,
          "the hosts have too few slots for {ranks} ranks; give more slots=N in the hostfile, or "
@@ -162,7 +232,7 @@ _POLICIES: Final = (
 )
 _NOISE: Final = re.compile(
     r"-*|\[\S+\] plm:\w+: Warning: setpgid.*|\[\S+\] \d+ more process.*|.* to see all help / error messages"
-    r"|pslaunch: ssh .* ended with .*"
+    r"|pslaunch: ssh .* ended with .*|pslaunch: \S+ was reached"
 )
 
 
@@ -171,17 +241,25 @@ FAILURES: Final = FailureTable("mpirun", PATTERNS, _NOISE)
 
 def find_cause(output: str, reach: MpiReach) -> CarrierFailure:
     """Return the cause of a failure in mpirun's output, else its last lines."""
-    return FAILURES.find_cause(output, functools.partial(_name_parts, output, reach))
+    cause = FAILURES.find_cause(output, functools.partial(_name_parts, output, reach))
+    return cause._replace(hosts=tuple(_find_hosts(output, reach)))
+
+
+def _find_hosts(output: str, reach: MpiReach) -> list[str]:
+    """Return the hosts whose ssh client, shell, probe, or rank failed."""
+    ended = re.findall(rf"pslaunch: ssh (\S+) ended with (?:{UNFIT}|126|127|255)\b", output)
+    ranks = {int(rank) for rank in re.findall(r"Process name: \[\S*,(\d+)\]", output)}
+    names = [node.name for node in reach.list_expected() if ranks & {*node.trainers}]
+    return [*dict.fromkeys(ended or re.findall(r"Remote host: +(\S+)", output) or names)]
 
 
 def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str, object]:
-    """Return the named parts of a pattern's text; hosts: those whose ssh client or shell failed."""
+    """Return the named parts of a pattern's text."""
     five = reach.version[0] >= 5
     near = find_nearest(groups[-1].lower(), _POLICIES, 0.6) if groups else None
-    ended = re.findall(r"pslaunch: ssh (\S+) ended with (?:126|127|255)\b", output)
-    hosts = [*dict.fromkeys(ended or re.findall(r"Remote host: +(\S+)", output))]
+    hosts = _find_hosts(output, reach)
     return {
-        "hosts": ", ".join(hosts) or "a host",
+        "hosts": ", ".join(hosts).replace(UNKNOWN, "a host") or "a host",
         "host": hosts[0] if hosts else "HOST",
         "daemon": "prted" if five else "orted",
         "version": ".".join(map(str, reach.version)),

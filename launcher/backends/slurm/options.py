@@ -30,7 +30,7 @@ OPTIONS: Final = join_rows(
             help="Time limit, as for sbatch: minutes, or D-HH:MM:SS."),
         Option(name="account", metavar="NAME", kind=Text(), aliases=("-A",), says="Slurm's",
             help="Account that pays for the nodes."),
-        Option(name="slurm_args", metavar="TEXT", kind=Text(),
+        Option(name="slurm_args", metavar="TEXT", kind=Text(dashed=True),
             help="Further words for salloc, as in a shell: '--exclusive --mem=0'."),
         ROOT_DIR._replace(help="Folder on the nodes for the job's workspace."),
         CONF,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.gate_of_agents import Arrival, CarriedAgents, _check_arrival, unpack_ranks
+from pslaunch.backends.gate_of_agents import Arrival, CarriedAgents, Offer, _check_arrival, unpack_ranks
 from pslaunch.backends.mpi import mpirun
 from pslaunch.backends.mpi.backend import MpiBackend
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
@@ -69,17 +69,17 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
     (tmp_path / "a b").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b"))
     backend = make_backend()
-    with backend._prepare(backend._reach) as folder:
+    with backend._prepare(backend._reach, Offer([], 1, b"", "")) as folder:
         assert " " not in folder and Path(folder).is_dir()
     assert not Path(folder).exists()
 
 
 def test_folder_of_mpirun_goes_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(mpirun, "make_files", lambda reach: {"absent/name": ""})
+    monkeypatch.setattr(mpirun, "make_files", lambda reach, offer: {"absent/name": ""})
     backend = make_backend()
     with pytest.raises(ServiceError, match="mpirun can't be started: No such file"):
-        backend._prepare(backend._reach).__enter__()
+        backend._prepare(backend._reach, Offer([], 1, b"", "")).__enter__()
     assert not [*tmp_path.iterdir()]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.gate_of_agents import CarriedAgents
+from pslaunch.backends.gate_of_agents import CarriedAgents, Offer
 from pslaunch.backends.mpi.hostfile import parse_hostfile
 from pslaunch.backends.mpi.mpirun import find_cause, make_argv, make_environ, make_files, make_hostfile
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
@@ -18,6 +18,9 @@ from support import others
 OUTPUT = Path(__file__).with_name("mpirun_output")
 VERSIONS = {4: (4, 1, 4), 5: (5, 0, 11)}
 HOSTS = (MpiHost("node1", None, 2), MpiHost("node2", "me", 1))
+
+
+OFFER = Offer([], 1, b"", "")
 
 
 def make_reach(version: int = 5, args: tuple[str, ...] = (), hosts: tuple[MpiHost, ...] = HOSTS) -> MpiReach:
@@ -52,13 +55,14 @@ def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
     cause = find_cause(
         f"{frame}\nfirst\n\nOut of luck.\n{frame}\n[head:1] 1 more process has sent help\n", make_reach()
     )
-    assert cause == (78, "mpirun failed: first\nOut of luck.")
+    assert cause[:3] == (78, "mpirun failed: first\nOut of luck.", False)
     assert find_cause("", make_reach()).text == "mpirun failed: it printed nothing"
 
 
 @pytest.mark.parametrize("option", [("-p", "1"), ("-p1",), ("-x", "-p", "1")])
 def test_ssh_client_that_fails_names_its_host(tmp_path: Path, option: tuple[str, ...]) -> None:
-    (tmp_path / "ssh").write_text(make_files(make_reach())["ssh"])
+    for name, text in make_files(make_reach(), OFFER).items():
+        (tmp_path / name).write_text(text)
     argv = ["/bin/sh", str(tmp_path / "ssh"), "-F", "/dev/null", "-o", "BatchMode=yes"]
     argv += [*option, "127.0.0.1", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -90,7 +94,7 @@ def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     assert environ == {"A": "b", **own}
     given = {"PRTE_MCA_prte_tmpdir_base": "/scratch"}  # together with ours it would be an error
     assert own.keys() - make_environ(reach, given, "/run/j").keys() == {"PRTE_MCA_prte_local_tmpdir_base"}
-    assert make_files(reach) == {}
+    assert make_files(reach, OFFER) == {}
 
 
 def test_settings_have_the_names_of_the_version() -> None:
@@ -147,7 +151,7 @@ def test_our_hostfile_has_the_ranks_of_each_host() -> None:
 def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple[str, ...]) -> None:
     reach = make_reach(version, (*args, "--allow-run-as-root", "--do-not-launch"))
     reach = reach._replace(mpirun=str(others.mpirun(version)))
-    for name, text in make_files(reach).items():
+    for name, text in make_files(reach, OFFER).items():
         (tmp_path / name).write_text(text)
     argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path), ["HOME"])
     environ = make_environ(reach, os.environ, str(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.mpi import FACE
+from pslaunch.backends.mpi.mpirun import make_argv
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach, find_mpirun, parse_version
 from pslaunch.errors import PreflightError, SpecError
 from pslaunch.node import codes
@@ -28,6 +30,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws/train.py").touch()
     (tmp_path / "machines").write_text("node1\nme@node2\nnode3\n")
+    (tmp_path / "places").write_text(
+        "rank 0=node3 slot=0-3\nrank 2 = node1 slot=1\nrank 1=node3 slot=1:0\nrank 3=node1\n"
+    )
     write_mpirun(tmp_path, VERSION)
     return tmp_path
 
@@ -73,6 +78,37 @@ def test_hosts_without_ranks_get_no_slot(folder: Path) -> None:
     assert make_reach(folder, "-H", "a:2,b,c", "-n", "3").hosts == (("a", None, 2), ("b", None, 1))
 
 
+def test_list_of_hosts_chooses_from_a_hostfile(folder: Path) -> None:
+    assert make_reach(folder, "-hostfile", "machines", "-H", "node3,node2:2").hosts == (
+        ("node3", None, 1), ("node2", "me", 2),
+    )  # fmt: skip
+
+
+def test_rankfile_has_hosts_and_ranks_for_both_versions(folder: Path) -> None:
+    reach = make_reach(folder, "--rankfile", "places")
+    assert reach.hosts == (("node3", None, 2), ("node1", None, 2)) and reach.agents.ranks == 4
+    assert make_reach(folder, "-rf", "places", "-hostfile", "machines", "-n", "3").hosts == (
+        ("node1", None, 2), ("node2", "me", 1), ("node3", None, 2),
+    )  # fmt: skip
+    place = str(folder / "places")
+    assert make_argv(reach, [], "/f")[-2:] == ["--map-by", f"rankfile:file={place}"]
+    assert make_argv(reach._replace(version=(4, 1, 4)), [], "/f")[-2:] == ["--rankfile", place]
+
+
+def test_mapping_by_node_takes_all_hosts(folder: Path) -> None:
+    assert make_reach(folder, "-H", "a:2,b:2", "--map-by", "ppr:1:node").agents.ranks == 2
+    assert make_reach(folder, "-H", "a:2,b:2", "-n", "2", "--map-by", "node").hosts == (
+        ("a", None, 2), ("b", None, 2),
+    )  # fmt: skip
+
+
+def test_step_of_srun_is_refused_at_once(folder: Path) -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
+    with pytest.raises(SpecError, match=r"this is step 0 of srun, .*: leave srun out .*pslaunch slurm"):
+        make(folder, **environ)
+    make(folder, **{**environ, "SLURM_STEP_ID": "4294967290"})  # the shell of salloc
+
+
 def test_ipv6_addresses_need_open_mpi_5(folder: Path) -> None:
     assert make_reach(folder, "-H", "[fd00::2]:2").hosts == (MpiHost("fd00::2", None, 2),)
     write_mpirun(folder, "mpirun (Open MPI) 4.1.4")
@@ -98,11 +134,11 @@ def test_words_for_mpirun_keep_their_values(folder: Path) -> None:
     line = [
         *("--mca", "btl", "tcp,self", "--mca", "plm_rsh_args", "-F conf", "--map-by", "node"),
         *("--prefix", "/opt/mpi", "--oversubscribe", "--allow-run-as-root"),
-        *("--mpirun_args", "-x A --tag 'b c'"),
+        *("--mpirun_args", "--tag 'b c' -x A"),
     ]
     with pytest.raises(SpecError, match="--mpirun_args: give -x as an option of pslaunch mpi, --env"):
         make(folder, *line)
-    assert make_reach(folder, *line[:-2], "--mpirun_args=--display 'b c'").args == (
+    assert make_reach(folder, *line[:-2], "--mpirun_args", "--display 'b c'").args == (
         *("--mca", "btl", "tcp,self", "--mca", "plm_rsh_args", "-F conf", "--map-by", "node"),
         *("--prefix", "/opt/mpi", "--oversubscribe", "--allow-run-as-root", "--display", "b c"),
     )
@@ -149,7 +185,14 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
     ("words", "message"),
     [
         (["-n", "3", "-hostfile", "none"], "-hostfile='none' can't be read: No such file or directory"),
-        (["-hostfile", "machines", "-H", "a"], "are both given: give one"),
+        (["-hostfile", "machines", "-H", "a"], "-H: a is not in machines, from which it would choose"),
+        (
+            ["-hostfile", "machines", "-n", "4", "--map-by", "ppr:1:node"],
+            "-n=4 is more than --map_by ppr:1:node places on 3 hosts: give -n 3, or --map-by ppr:2:node",
+        ),
+        (["-rf", "places", "-n", "5"], "-n=5 is more than the 4 ranks of -rf='places'"),
+        (["-rf", "machines"], "machines gives no rank a host; expected lines as: rank 0=node1 slot=0-3"),
+        (["-rf", "places", "--map-by", "node"], "-rf=places has no effect with --map_by"),
         (["-H", "a:2", "-n", "3"], "-n=3 is more than the 2 slots of the hosts; add --oversubscribe"),
         (["-n", "3", "--worker_num", "4"], "--worker_num is given twice; the same option: -n, "),
         (["--app", "file"], "--app is not supported: pslaunch runs one program in all trainers; start a job"),
@@ -197,7 +240,7 @@ def test_any_line_of_mpirun_is_a_job_or_refused_in_words(folder: Path, words: li
     except SpecError as e:
         assert str(e)
         return
-    assert sum(host.slots for host in reach.hosts) == reach.agents.ranks >= 1
+    assert sum(host.slots for host in reach.hosts) >= reach.agents.ranks >= 1
 
 
 @pytest.mark.parametrize(
@@ -227,6 +270,13 @@ def test_missing_mpirun_has_a_remedy(tmp_path: Path) -> None:
         find_mpirun("mpirun", tmp_path, {"PATH": str(tmp_path)})
     with pytest.raises(PreflightError, match="no bin/mpirun: install"):
         find_mpirun("bin/mpirun", tmp_path, {})
+
+
+def test_mpirun_beside_python_is_found_by_its_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tools").mkdir()
+    (folder / "tools/cat").symlink_to("/bin/cat")  # for the program that prints its version
+    monkeypatch.setattr(sys, "executable", str(folder / "bin/python"))
+    assert find_mpirun("mpirun", folder, {"PATH": str(folder / "tools")})[0] == str(folder / "bin/mpirun")
 
 
 def test_path_of_mpirun_is_whole(folder: Path) -> None:
