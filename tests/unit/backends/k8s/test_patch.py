@@ -128,9 +128,8 @@ def test_patch_of_the_jobs_own_fields_is_refused(text: str) -> None:
 
 
 def test_patch_may_change_values_of_options() -> None:
-    changed = patch(
-        "spec: {ttlSecondsAfterFinished: 1, template: {metadata: {annotations: {karpenter.sh/do-not-disrupt: null}}}}"
-    )
+    annotated = "annotations: {karpenter.sh/do-not-disrupt: null}"
+    changed = patch(f"spec: {{ttlSecondsAfterFinished: 1, template: {{metadata: {{{annotated}}}}}}}")
     assert changed["spec"]["ttlSecondsAfterFinished"] == 1
     annotations = changed["spec"]["template"]["metadata"]["annotations"]
     assert list(annotations) == ["cluster-autoscaler.kubernetes.io/safe-to-evict"]
