@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FileError
 from ..node import codes
+from ..node.line.wire import SILENCE
 from ..node.loop import Loop
 from ..views.outlet import Outlet
 
@@ -34,6 +35,7 @@ class Watch:
         self.on_ending: Callable[[float], None] = lambda _grace_s: None
         self.any_began = False  # a process was started
         self.any_ran = False  # a process or a step that prepares a node
+        self.silent: set[int] = set()  # nodes lost by their silence
         self.failure: Mapping[str, Any] | None = None  # of the event `end`
         self._waited_for: set[str] | None = None  # processes not yet started, once the job is known
         loop.call_every(TICK_S, lambda: self.show(tick=True))
@@ -77,6 +79,8 @@ class Watch:
                 self.on_ending(event["grace_s"])
             elif event["event"] == "end":
                 self.failure = event["failure"]
+            elif event["event"] == "node" and event["state"] == "lost" and SILENCE in event["text"]:
+                self.silent.add(event["node"])
             elif event["event"] == "job":
                 self._waited_for = {p["process"] for p in event["processes"]}
             elif event["event"] == "process" and self._waited_for:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 # output/ before it, after a line with that job.
 OWNER = "job"
 EARLIER = "earlier"
+UNFETCHED = "unfetched-"  # and a mode of relay.py: its answer was not given yet, and the agent waits for that
 
 
 def make_own_folder(path: str) -> None:
@@ -33,6 +34,14 @@ def write_text(path: str, text: str, mode: int = 0o644) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+def mark_unfetched(state_dir: str, *, with_output: bool) -> list[str]:
+    """Write a mark for each part of a node's files that is to be fetched; return their paths."""
+    paths = [os.path.join(state_dir, UNFETCHED + mode) for mode in ("pack", "results")[: 1 + with_output]]
+    for path in paths:
+        write_text(path, "")
+    return paths
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ ExitedMsg = TypedDict("ExitedMsg", {
     "written": int, "tail": tuple[str, ...], "ahead": bool,
 })
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
-# linger_s: stay so long afterwards, unless a signal comes.
+# linger_s: stay so long afterwards, unless a signal comes when all files are fetched.
 FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"], "linger_s": float})
 FinishedMsg = TypedDict("FinishedMsg", {"type": Literal["finished"], "killed": int, "left": list[str]})
 

@@ -199,7 +199,7 @@ def test_job_bears_the_loss_of_the_api_server_and_ends_with_that_of_a_machine(
     for folder in folders:
         folder.mkdir()
     check_api_server_that_is_away(machines, own, folders[0])
-    second = running_on_both(own, folders[1], "node1", "node2", "--linger=0")
+    second = running_on_both(own, folders[1], "node1", "node2")
     first = running_on_both(own, folders[2], "node2", "node1", "--linger=0")
     with second as of_second, first as of_first, machines.nodes[1].cut_off():
         lost_s = time.time()
@@ -237,6 +237,9 @@ def check_lost(job: Job, lost_s: float) -> None:
     assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
     assert job.end()["time"] - lost_s < LOST_AFTER_S + SLACK_S, job.launcher.output()
     assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
+    assert time.time() - lost_s < LOST_AFTER_S + SLACK_S, job.launcher.output()
+    said = [e["text"] for e in job.events() if "not fetched" in e.get("text", "")]
+    assert len(said) == 1 and f"{lost}: its machine does not answer" in said[0], said
 
 
 def check_first_lost(job: Job, lost_s: float) -> None:

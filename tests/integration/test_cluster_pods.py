@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import tarfile
 import zipfile
@@ -16,6 +17,7 @@ import pytest
 from pslaunch.ship.wheel import make_wheel
 from support.kube import Kube
 from support.kubectl import LIMIT_S, Shell
+from support.pages import DOCS
 from support.sshd import needs_openssh
 from support.wheelhouse import make_wheelhouse
 from testbed.kube import of_run
@@ -87,6 +89,20 @@ def test_pslaunch_mpi_runs_on_the_pods_from_their_head(shell: Shell, tmp_path: P
     said = shell.run(f"ssh -F access/ssh_config mpi-head-0 '{launcher} {job}'")
     for i in range(3):
         assert f"rank {i} on mpi-nodes-{i}" in said, said
+
+
+def test_api_server_accepts_the_manifests_of_the_page_for_eks(shell: Shell, cluster: Kube) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (DOCS / "eks.md").read_text(), re.DOTALL)
+    said = shell.run(
+        "kubectl apply --server-side --dry-run=server -o json -f -", "---\n".join(blocks).encode()
+    )
+    found = {thing["kind"]: thing for thing in json.loads(said)["items"]}
+    assert sorted(found) == ["Job", "PersistentVolumeClaim", "ServiceAccount", "StorageClass"]
+    user = str(found["Job"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"])
+    assert found["StorageClass"]["parameters"]["uid"] == user
+    pod = {"metadata": {"name": "data"}, "spec": found["Job"]["spec"]["template"]["spec"]}
+    del pod["spec"]["serviceAccountName"]  # it is not there
+    cluster.admin.create_namespaced_pod(cluster.namespace, pod, dry_run="All")  # restricted
 
 
 def test_api_server_accepts_the_overlay_for_eks(shell: Shell, cluster: Kube) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, QUICK, running
+from support.jobs import PSLAUNCH, QUICK, finished, running
 from support.kube import Kube, KubePlace
 from testbed.kube.cluster import PYTHON
+from testbed.net import HERE
 
 SAID_S = 45.0  # on a busy machine, from the cluster's event to the end of the command
 LATE = ("--wait_timeout=8",)
@@ -23,10 +25,18 @@ PATCH = """kind: Job
 spec: {template: {spec: {containers: [{name: node, env: [
   {name: A, valueFrom: {secretKeyRef: {name: nothing, key: k}}}]}]}}}
 """
-WAIT = """
-import signal
+SAVED = """
+import os, signal
+with open(os.environ["PSLAUNCH_OUTPUT_DIR"] + "/model", "w") as f:
+    f.write("the model")
 print("ready", flush=True)
 signal.pause()
+"""
+PACKAGES = "/opt/pslaunch/lib/python3.11/site-packages"
+NO_NUMPY = f"""kind: Job
+spec: {{template: {{spec: {{
+  volumes: [{{name: none, emptyDir: {{}}}}],
+  containers: [{{name: node, volumeMounts: [{{name: none, mountPath: {PACKAGES}}}]}}]}}}}}}
 """
 
 
@@ -122,8 +132,28 @@ def test_patch_below_the_security_level_is_named(cluster: Kube, workspace: Path)
     assert (code, "violates PodSecurity" in said) == (codes.PREFLIGHT, True), said
 
 
-def test_pod_that_is_evicted_ends_the_job_with_that_reason(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(WAIT)
+def test_image_without_numpy_gives_78(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import numpy")
+    (workspace / "patch.yaml").write_text(NO_NUMPY)
+    code, job = finished(KubePlace(cluster, 1), workspace, f"--patch={workspace}/patch.yaml", *QUICK)
+    assert code == codes.PREFLIGHT, job.launcher.output()
+    assert "its Python has no numpy" in job.launcher.output(), job.launcher.output()
+
+
+def test_pull_that_takes_long_is_told(cluster: Kube, workspace: Path) -> None:
+    """A registry that accepts connections, and says nothing."""
+    here = f"{cluster.address[0].rpartition('.')[0]}.{HERE}"
+    with socket.create_server((here, 0)) as registry:
+        image = "{}:{}/team/image:1".format(*registry.getsockname())
+        code, said, _ = apply(cluster, workspace, *LATE, image=image)
+    assert code == codes.PREFLIGHT, said
+    assert said.count("its image is being pulled: Pulling image") > 1, said  # once before the end
+
+
+def test_pod_that_is_evicted_ends_the_job_with_that_reason_and_its_files_are_fetched(
+    cluster: Kube, workspace: Path
+) -> None:
+    (workspace / "train.py").write_text(SAVED)
     with running(KubePlace(cluster, 2), workspace, "--server_num=0", "--worker_num=2", *QUICK) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         name = str(job.get_job()["job"])
@@ -131,4 +161,7 @@ def test_pod_that_is_evicted_ends_the_job_with_that_reason(cluster: Kube, worksp
         cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
         assert re.search(rf"pod {name}-\d.*: it was (evicted|deleted or evicted)", job.launcher.output())
+        assert not any("not fetched" in e.get("text", "") for e in job.events()), job.launcher.output()
+    assert (workspace / "output/model").read_text() == "the model"
+    assert [(workspace / f"log/{node}/train.log").read_text() for node in (0, 1)] == ["ready\n"] * 2
     cluster.wait_until_gone()

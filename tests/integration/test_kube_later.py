@@ -129,10 +129,7 @@ def detach(cluster: Kube, workspace: Path, tmp_path: Path) -> Iterator[Callable[
     """Starts a job, which is gone at the end."""
     (workspace / "train.py").write_text(WAITING)
     yield functools.partial(Detached, cluster, workspace, tmp_path / "state")
-    for job in cluster.batch.list_namespaced_job(cluster.namespace).items:
-        cluster.batch.delete_namespaced_job(
-            job.metadata.name, cluster.namespace, propagation_policy="Background"
-        )
+    cluster.empty()
 
 
 def test_detached_job_is_found_asked_and_stopped_from_anywhere(
@@ -175,6 +172,26 @@ def test_files_of_an_ended_job_are_fetched_from_anywhere(
     assert done.returncode == 0, done.stderr
     assert cluster.list_names() == set()
     assert "ended 0" in job.run("jobs").stdout  # its end was noted
+
+
+def test_files_of_a_job_that_lost_a_pod_are_fetched(
+    detach: Callable[..., Detached], cluster: Kube, tmp_path: Path
+) -> None:
+    job = detach("--nodes=2", "--worker_num=2")
+    lost = cluster.list_pods(job.id)[1].metadata.name
+    cluster.admin.delete_namespaced_pod(lost, cluster.namespace, grace_period_seconds=0)
+    assert job.until_ended()["code"] == codes.NODE_LOST
+
+    def find_signalled() -> bool:  # pod 0 by the cluster, since the Job has failed
+        return bool(cluster.list_pods(job.id)[0].metadata.deletion_timestamp)
+
+    poll_until(find_signalled, describe=lambda: cluster.describe(job.id))
+    done = job.run("fetch", job.id, str(tmp_path / "here"))
+    assert (done.returncode, f"{job.id}-1: the pod is gone" in done.stderr) == (codes.IO, True), done.stderr
+    assert (tmp_path / "here/output/model").read_text() == "the model"
+    assert (tmp_path / "here/log/0/train.log").read_text() == "ready\n"
+    assert job.run("stop", job.id).returncode == 0
+    assert cluster.list_names() == set()
 
 
 def test_files_that_ended_with_their_pods_are_named(

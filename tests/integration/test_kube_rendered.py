@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,21 @@ def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: P
         job = next(seen)["object"].metadata.name
         jobs.patch_namespaced_job(job, name, {"spec": {"suspend": False}})
         assert launcher.wait() == 0, launcher.output()
+    cluster.wait_until_gone()
+
+
+def test_time_in_a_queue_does_not_count(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text("import getpass; print('by', getpass.getuser())")
+    jobs, name, wait_s = cluster.batch, cluster.namespace, 10.0
+    argv = [*PSLAUNCH, "k8s", "apply", *cluster.where, f"--image={PYTHON}", "--server_num=0"]
+    with started([*argv, "--queue=team", f"--wait_timeout={wait_s:g}"], cwd=workspace) as launcher:
+        launcher.expect("the queue team has not released it")
+        released_s = time.monotonic() + 1.5 * wait_s
+        poll_until(lambda: time.monotonic() > released_s, describe="time stands", timeout_s=2 * wait_s)
+        (job,) = jobs.list_namespaced_job(name).items
+        jobs.patch_namespaced_job(job.metadata.name, name, {"spec": {"suspend": False}})
+        assert launcher.wait() == 0, launcher.output()
+        assert launcher.output().count("has not released it") == 1 and "by pslaunch" in launcher.output()
     cluster.wait_until_gone()
 
 

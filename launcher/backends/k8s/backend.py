@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ from .api import AT_ONCE, AWAY, EXEC, JOB, Cluster, begin_apart, open_cluster, t
 from .api_errors import AbsentError, ConflictError
 from .job_records import (
     BEGINNING,
+    ENDING,
     HELD,
     INSTANCE,
     OF_JOB,
@@ -49,15 +50,19 @@ if TYPE_CHECKING:
     from ...node.messages import JobRecord
 
 NO_PODS: Final = (
-    "no pod of it runs any more, and its files ended with the pods: fetch them within --linger seconds after "
-    "its end, and before pslaunch stop"
+    "no pod of it runs any more, and its files ended with the pods, but for those in volume claims: "
+    "fetch them within --linger seconds after its end, and before pslaunch stop"
 )
+POD_GONE: Final = "the pod is gone, and with it all of its files that are in no volume claim"
 NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 CREATION_S: Final = 30.0  # of it, for an API server that is away
 HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
 GONE_EXTRA_S: Final = 15.0  # past a pod's own time to end, for the cluster to remove it
+DEFAULT_ENDING_S: Final = 30.0  # the cluster's
 SHORTEST_GRACE_S: Final = 1
+DISMISS_S: Final = 2.0  # after its own time to end, until a pod is dismissed
+DISMISS: Final = ("/bin/sh", "-c", "kill -9 -1")  # all but the keeper, which then ends
 TOLD_S: Final = 5.0  # for the cluster to report the beginning or end of a pod
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
@@ -75,7 +80,8 @@ class K8sBackend(Backend):
         self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
-        self._gone_limit_s = 0.0  # for all to be gone
+        self._ending_s = 0.0  # of a pod's programs after a signal
+        self._silent: set[str] = set()  # nodes whose machines do not answer
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
         self._answering: set[socket.socket] = set()
@@ -91,7 +97,7 @@ class K8sBackend(Backend):
 
     @functools.cached_property
     def _pods(self) -> Pods:
-        return Pods(self._cluster, self._reach.name, self._reach.queue)
+        return Pods(self._cluster, self._reach.name)
 
     def _turn_to(self, job: str) -> None:
         """Speak of this job from now on."""
@@ -108,15 +114,17 @@ class K8sBackend(Backend):
         package = manifests.pack_package(plan, os.environ, lambda text: tell(News(text)))
         self._reach = manifests.add_lease(self._reach, plan, package)
         with ThreadPoolExecutor(AT_ONCE) as meanwhile:
-            making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
             sweeping = meanwhile.submit(list_job_objects, self._cluster)  # deletes abandoned ones
             has_exec = all(meanwhile.map(self._cluster.has_right, EXEC))
             if not has_exec and self._reach.lease_s:
                 self._cluster.demand_rights((*JOB, *EXEC))  # all that lack, at once
+            if not has_exec:
+                self._reach = self._reach._replace(linger_s=0.0)  # nothing could be fetched
+            making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
             tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
             sweeping.result()
         self._count = len(plan.nodes)
-        self._gone_limit_s = manifests.compute_ending_s(plan) + GONE_EXTRA_S
+        self._ending_s = manifests.compute_ending_s(plan)
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
@@ -225,6 +233,7 @@ class K8sBackend(Backend):
         while not wait([found], LOOK_S).done:
             with contextlib.suppress(*AWAY):
                 if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
+                    self._silent.add(f"{self._reach.name}-0")
                     over.set()
                     found.add_done_callback(_drop)
                     raise NodeLostError(why)
@@ -232,7 +241,7 @@ class K8sBackend(Backend):
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        for _ in try_again(self._reach.lease_s + self._gone_limit_s, self._cancelled):
+        for _ in try_again(self._reach.lease_s + self._ending_s + GONE_EXTRA_S, self._cancelled):
             try:
                 first = self._pods.find_first()
                 if first is None:
@@ -273,6 +282,8 @@ class K8sBackend(Backend):
         raise why
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        if node.name in self._silent:
+            raise FileError(f"{node.name}: its machine does not answer")
         pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
         for _ in try_again(TOLD_S, self._cancelled):
             if pod and get_state(pod, "running"):
@@ -280,7 +291,7 @@ class K8sBackend(Backend):
             pod = list_pods(self._cluster, of_job).get(node.name)
             if not pod or get_state(pod, "terminated"):
                 break
-        raise FileError(f"{node.name}: {NO_PODS}")
+        raise FileError(f"{node.name}: {POD_GONE}")
 
     def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a program; where it is cut, the same program's answer from there on."""
@@ -305,7 +316,7 @@ class K8sBackend(Backend):
             of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
             pods = list_pods(self._cluster, of_job).values()
             if not any(p["metadata"]["name"] == name and get_state(p, "running") for p in pods):
-                raise FileError(f"{name}: {NO_PODS}")
+                raise FileError(f"{name}: {POD_GONE}")
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)
@@ -354,7 +365,7 @@ class K8sBackend(Backend):
     def _make_record(self, main: Object, jobs: Sequence[Object], end_s: float) -> JobRecord | None:
         """Return the record of a job as pod 0 or the cluster reports it; None if it is gone."""
         name, record = main["metadata"]["name"], None
-        pods = Pods(self._cluster, name, main["metadata"]["labels"].get(manifests.QUEUE_LABEL, ""))
+        pods = Pods(self._cluster, name)
         for number in try_again(end_s - time.monotonic()):
             if number:
                 jobs = list_job_objects(self._cluster, name)
@@ -381,12 +392,13 @@ class K8sBackend(Backend):
 
     def remove_job(self, job: str) -> list[str]:
         self._turn_to(job)
+        self._hurried = all(map(self._cluster.has_right, EXEC))  # then its head has ended it already
         for kind in LABELLED:
             with contextlib.suppress(RightsError):
                 found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
                 self._made += [{"kind": kind, **thing} for thing in found]
-        for spec in (thing["spec"]["template"]["spec"] for thing in self._made if thing["kind"] == "Job"):
-            self._gone_limit_s = spec.get("terminationGracePeriodSeconds", 30) + GONE_EXTRA_S
+        for thing in (thing for thing in self._made if thing["kind"] == "Job"):
+            self._ending_s = float(thing["metadata"].get("annotations", {}).get(ENDING, DEFAULT_ENDING_S))
         self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
         return self.remove()
 
@@ -410,8 +422,12 @@ class K8sBackend(Backend):
         with contextlib.suppress(PslaunchError):
             self.remove()
 
+    def note_silence(self, nodes: Iterable[str]) -> None:
+        """Note nodes, by name, that have ended no line, but fell silent."""
+        self._silent.update(nodes)
+
     def explain_end(self, code: int) -> tuple[str, int]:
-        if code != codes.NODE_LOST:
+        if code != codes.NODE_LOST or self._silent:  # the cluster notices silence only later
             return "", code
         for _ in try_again(TOLD_S):
             with contextlib.suppress(PslaunchError):  # of one look
@@ -426,11 +442,12 @@ class K8sBackend(Backend):
     def remove(self) -> list[str]:
         """Remove the job; return in words the parts of it that remain, and the reasons."""
         self._confirmed.set()
-        left, failed = list(self._made), ""
+        left, failed, dismissed = list(self._made), "", list[Future[PodExec]]()
+        dismiss_s = time.monotonic() + DISMISS_S + (0.0 if self._hurried else self._ending_s)
         if not left:
             return []
         self._made.clear()
-        for _ in try_again(self._gone_limit_s):
+        for _ in try_again(self._ending_s + GONE_EXTRA_S):
             try:
                 with ThreadPoolExecutor(AT_ONCE) as pool:
                     errors = list(pool.map(self._try_to_delete, left))
@@ -440,13 +457,21 @@ class K8sBackend(Backend):
                 pods = self._pods.find_all()
                 if not pods:
                     return []
+                if all(name in self._silent and get_state(pod, "running") for name, pod in pods.items()):
+                    break  # they stay until their machines answer
                 for pod in pods.values() if self._hurried else ():
                     self._cluster.delete({"kind": "Pod", **pod}, gracePeriodSeconds=SHORTEST_GRACE_S)
+                if not dismissed and time.monotonic() > dismiss_s:
+                    dismissed = [self._dismiss(pod) for pod in pods.values()]
             except PslaunchError as e:
                 failed = str(e)
         rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))
         remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
         return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
+
+    def _dismiss(self, pod: Object) -> Future[PodExec]:
+        """End a pod that waits for a fetch of its files: a kubelet does not shorten a grace that runs."""
+        return begin_apart(lambda: PodExec(self._cluster, pod["metadata"]["name"], DISMISS))
 
     def _try_to_delete(self, thing: Object) -> PslaunchError | None:
         try:

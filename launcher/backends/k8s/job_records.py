@@ -21,6 +21,8 @@ OF_JOBS: Final = "app.kubernetes.io/managed-by=pslaunch"
 # Annotation of a Job from its creation to its release, with the number of seconds that this may take.
 BEGINNING: Final = "pslaunch/beginning"
 HELD: Final = "pslaunch/held"  # annotation of a Job whose launcher fetches its files and removes it
+ENDING: Final = "pslaunch/ending"  # annotation of a Job: seconds for a pod's programs to end after a signal
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 OF_JOB: Final = "batch.kubernetes.io/job-name"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _INVALID: Final = (ValueError, TypeError, KeyError, RecursionError)  # in the records of a pod

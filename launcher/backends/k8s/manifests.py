@@ -25,6 +25,7 @@ from ...ship.package import IGNORE, list_package
 from ...ship.wheel import RUNTIME_FILES, make_wheel, make_wheel_name
 from ...ship.zipapp import make_zipapp
 from ..face import CommandLine
+from .job_records import ENDING, QUEUE_LABEL
 from .options import DEFAULT
 from .patch import apply_patches, read_patches
 from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
@@ -36,7 +37,6 @@ LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is 
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 # One each, in the order in which they are applied.
 TEMPLATES: Final = ("services", "policy", "programs", "plan", "package", "job")
-QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _PROGRAM: Final = """
 import os, sys
 sys.path.insert(0, {app!r})
@@ -149,6 +149,8 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         },
         "queue_label": QUEUE_LABEL,
         "ending_s": compute_ending_s(plan),
+        "grace_s": compute_ending_s(plan) + math.ceil(reach.linger_s),
+        "ending_mark": ENDING,
         "ttl_s": math.ceil(reach.ttl_s),
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "folder": FOLDER,
@@ -195,7 +197,7 @@ def make_pod_command(reach: K8sReach, words: Sequence[str], *computed: str) -> l
 
 
 def compute_ending_s(plan: Plan) -> int:
-    """Return the limit for a pod to end after a signal."""
+    """Return the limit for a pod's programs to end after a signal; then it may linger."""
     return math.ceil(plan.limits.grace_s) + ENDING_EXTRA_S
 
 

@@ -33,6 +33,8 @@ DIRECTIVE: Final = "$patch"
 FREE: Final = (
     *("spec.ttlSecondsAfterFinished", "spec.activeDeadlineSeconds", "spec.suspend"),
     *(f"{_POD}.serviceAccountName", f"{_POD}.imagePullSecrets", f"{_POD}.nodeSelector"),
+    "spec.template.metadata.annotations",
+    *(f"{_NODE}.env.{name}" for name in ("USER", "LOGNAME")),
     *(f"{_POD}.priorityClassName", f"{_POD}.enableServiceLinks", f"{_POD}.securityContext"),
     *(f"{_NODE}.image", f"{_NODE}.resources", f"{_NODE}.securityContext"),
     f"{_NODE}.terminationMessagePolicy",

@@ -19,7 +19,7 @@ MAX_WORDS: Final = 500  # of the cluster, in characters
 # Selector of events without those of every healthy pod, which fill a busy namespace.
 UNUSUAL: Final = ",".join(
     f"reason!={reason}"
-    for reason in ("Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "Completed")
+    for reason in ("Scheduled", "Pulled", "Created", "Started", "SuccessfulCreate", "Completed")
 )
 
 
@@ -30,6 +30,7 @@ class PodCause(NamedTuple):
     code: int
     text: str  # the pod, the failure, the cluster's own words, the remedy
     waits: bool  # it may pass: said at once, and a failure once --wait_timeout is over
+    is_suspended: bool = False  # by a queue, whose time does not count
 
 
 class PodFailure(NamedTuple):
@@ -106,6 +107,8 @@ FAILURES: Final = (
         "check secretKeyRef in --patch, or make the secret", waits=True),
     PodFailure("CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox", "", codes.PREFLIGHT,
         "its container can't be made", "ask the cluster's administrator", waits=True),
+    PodFailure("Pulling", "", codes.PREFLIGHT,
+        "its image is being pulled", "give a longer --wait_timeout, or a smaller --image", waits=True),
 )  # fmt: skip
 
 

@@ -15,7 +15,18 @@ from ...node import codes
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
-from .job_records import INDEX, INSTANCE, OF_JOB, OF_JOBS, SHAPES, Object, get_state, has_begun, is_abandoned
+from .job_records import (
+    INDEX,
+    INSTANCE,
+    OF_JOB,
+    OF_JOBS,
+    QUEUE_LABEL,
+    SHAPES,
+    Object,
+    get_state,
+    has_begun,
+    is_abandoned,
+)
 from .pod_failures import UNUSUAL, PodCause, explain_pods
 
 SHOWN_PODS: Final = 3
@@ -28,8 +39,8 @@ T = TypeVar("T")
 class Pods:
     """The pods of one job in a namespace."""
 
-    def __init__(self, cluster: Cluster, job: str, queue: str = "") -> None:
-        self._cluster, self._job, self._queue = cluster, job, queue
+    def __init__(self, cluster: Cluster, job: str) -> None:
+        self._cluster, self._job = cluster, job
         self.seen: Mapping[str, Object] = {}  # by the name of the node
 
     def find_all(self) -> Mapping[str, Object]:
@@ -49,13 +60,16 @@ class Pods:
         cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
-        if not self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}"):
+        jobs = self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}")
+        if not jobs:
             text = f"job {self._job} was deleted; pslaunch does not start it again"
             return PodCause("", codes.NODE_LOST, text, waits=False)
-        if self._queue:
-            text = f"job {self._job}: the queue {self._queue} has not released it; "
+        if jobs[0]["spec"].get("suspend"):
+            queue = jobs[0]["metadata"]["labels"].get(QUEUE_LABEL)
+            by = f"the queue {queue} has not released it" if queue else "it is suspended"
             remedy = "look at it with kubectl describe localqueues,workloads"
-            return PodCause("", codes.PREFLIGHT, text + remedy, waits=True)
+            text = f"job {self._job}: {by}; --wait_timeout counts from its release; {remedy}"
+            return PodCause("", codes.PREFLIGHT, text, waits=True, is_suspended=True)
         return None
 
     def describe_obstacle(self) -> str:
@@ -164,7 +178,10 @@ class PodWait:
     def search(self) -> None:
         """Search now. Raises PreflightError for a reason that does not pass, or has not in time."""
         self._looked_s = time.monotonic()
-        is_late, cause = self._is_late(), self._pods.explain()
+        cause = self._pods.explain()
+        if cause and cause.is_suspended:
+            self._began_s = self._looked_s
+        is_late = self._is_late()
         if cause and (is_late or not cause.waits):
             raise PreflightError(cause.text, cause.code)
         if is_late:

@@ -98,8 +98,14 @@ class ByItself(Way):
     def cut_fetch(self) -> None:
         self.backend.cancel()
 
+    def explain_end(self, loop: Loop, watch: Watch, code: int) -> int:
+        self.backend.note_silence(self.plan.nodes[number].name for number in watch.silent)
+        return super().explain_end(loop, watch, code)
+
     def remove(self, loop: Loop, watch: Watch) -> bool:
-        """Remove the rest of the job in the cluster, at once after a signal."""
+        """Remove the rest of the job in the cluster, at once after its end or a signal."""
+        if self.has_ended:
+            self.backend.limit_end(0.0)
         stop_on_signals(loop, self.backend, lambda _number, _why: self.backend.limit_end(0.0))
         work = SlowWork(loop, self.backend.remove)
         left = work.wait(lambda: False, self.backend.cancel) or []

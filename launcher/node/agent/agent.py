@@ -6,6 +6,7 @@ by itself, as ending.py decides.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -27,7 +28,7 @@ from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import Data, Message, MessageLine
-from ..listing import write_text
+from ..listing import mark_unfetched, write_text
 from ..loop import Loop
 from ..run_dir import end_leftovers
 from .job_folders import JobFolders
@@ -81,6 +82,7 @@ class Agent:
         self._ending: Shutdown | None = None  # our own, without a head to order one
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
+        self._unfetched: list[str] = []  # marks of our files, for that time
         self._signalled = False
         self.code: int | None = None
         loop.handle_signals({signal.SIGCHLD: self._handle_children})
@@ -103,6 +105,7 @@ class Agent:
         asker: the scheduler whose signal is for the whole job.
         """
         self._signalled = True
+        self._leave_if_fetched()
         asked = f"{asker} asked for the end of the job" if asker else "the agent was asked to end"
         why = f"{asked} ({signal.Signals(number).name})"
         self._report_trouble("", codes.TERM if asker else codes.NODE_LOST, why)
@@ -313,8 +316,17 @@ class Agent:
         """End the job on this node; the agent may linger to serve its files."""
         self._linger_until_s = self._loop.now() + float(m["linger_s"])
         killed, left = self._clean()
+        if self._lingers and self._folders and self._programs:
+            with contextlib.suppress(OSError):  # without marks a signal ends us sooner
+                self._unfetched = mark_unfetched(self._folders.paths["state_dir"], with_output=not self._node)
         self._line.send({"type": "finished", "killed": killed, "left": [*map(str, left)]}, in_order=True)
         self.code = codes.OK
+        self._leave_if_fetched()
+
+    def _leave_if_fetched(self) -> None:
+        """Linger no more after a signal, unless for a fetch: a cluster that has lost one pod signals all."""
+        if self._signalled and self.code is not None and not any(map(os.path.lexists, self._unfetched)):
+            self._linger_until_s = 0.0
 
     def order_noted(self, _m: messages.NotedMsg) -> None:
         self._noted = True
@@ -326,7 +338,7 @@ class Agent:
 
     @property
     def _lingers(self) -> bool:
-        return self._loop.now() < self._linger_until_s and not self._signalled
+        return self._loop.now() < self._linger_until_s
 
     # --- reports ---
 

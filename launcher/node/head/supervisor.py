@@ -18,7 +18,7 @@ from ..link import JobFailure
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
 _OLD_PYTHON = "Unknown option: -P"  # with which our pservers are started
-_RUNTIME = ("pslaunch", "numpy")  # modules that bundled pservers need
+_RUNTIME = ("pslaunch", "numpy")  # modules that programs with bundled pservers need
 
 
 def make_lost_advice(job_id: str) -> str:
@@ -287,7 +287,7 @@ class Supervisor:
             advice = "start a program that does not serve in role PSERVER with --server bundled"
         code = end.code or codes.PEER
         can_not_run = _lacks_runtime(end.tail) or _OLD_PYTHON in end.tail
-        if member.role == PSERVER and self.server == "bundled" and can_not_run:
+        if self.server == "bundled" and can_not_run and not member.state:
             code, text = codes.PREFLIGHT, "can't run there"
         if code == codes.PEER and member.blames in self.members:
             other, text = self.members[member.blames], f"keeps others waiting: {member.why}"
@@ -310,7 +310,7 @@ def _find_advice(end: Exit) -> str:
         )
     if missing:
         return (
-            f"its Python has no {missing}: install it there, give another --python, "
+            f"its Python has no {missing}: install it there, give another --python or --image, "
             "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
         )
     if _OLD_PYTHON in end.tail:

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
 from .. import codes
-from ..listing import EARLIER, OWNER, list_folder, show_few
+from ..listing import EARLIER, OWNER, UNFETCHED, list_folder, show_few
 from ..procs import complain, write_all
 from . import record
 
@@ -45,6 +45,8 @@ def main(mode: str, words: Sequence[str]) -> int:
         write(answer, *words)
         _check_owner(*words)  # another job may have begun meanwhile
         answer.finish()
+        with contextlib.suppress(OSError, IndexError):
+            os.unlink(os.path.join(os.path.expanduser(words[1]), UNFETCHED + mode))
         return 0
     except OthersFiles as e:
         complain(f"{command}: {e}")

@@ -34,6 +34,7 @@ READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, whil
 MAX_BULK_BYTES = 8 * 1024 * 1024  # waiting to be sent; more is left out
 MAX_BULK_LINES = 200_000  # of output among it, and pieces: the head takes 2 s for them
 HEARTBEAT_S = 1.0
+SILENCE = "no message for"  # with seconds: the reason of a line that was lost without a word
 LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
 
 CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
@@ -373,7 +374,7 @@ class MessageLine(Generic[Sent]):
         now = self._loop.now()
         silent_s = self.silence.measure(now)
         if silent_s >= self.lost_after_s:
-            self._lose(f"no message for {now - self.silence.heard_s:.0f} s")
+            self._lose(f"{SILENCE} {now - self.silence.heard_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
             self._control.append(BEAT)

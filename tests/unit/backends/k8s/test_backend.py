@@ -141,7 +141,7 @@ def test_apply_creates_the_printed_objects_and_a_secret_alone(
     job, *others = made = create(plan, reach, monkeypatch)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1"}
     assert all(thing["metadata"].pop("ownerReferences") == [owner] for thing in others)
-    assert job["spec"].pop("suspend") and list(job["metadata"].pop("annotations")) == [BEGINNING]
+    assert job["spec"].pop("suspend") and job["metadata"]["annotations"].pop(BEGINNING)
     (secret,) = (thing for thing in others if thing["kind"] == "Secret")
     found = [thing for thing in made if thing is not secret]
     assert sorted(found, key=json.dumps) == sorted(printed, key=json.dumps)
@@ -167,7 +167,7 @@ def test_each_deletion_says_that_owned_objects_go_too_and_a_hurried_one_has_the_
     for limit_s, grace in ((5.0, {}), (0.0, {"gracePeriodSeconds": 1})):
         cluster, pods = Deleting(), Failing(0, make_pod({}))
         backend = make_backend(pods)
-        backend._cluster, backend._gone_limit_s = cluster, 45.0
+        backend._cluster, backend._ending_s = cluster, 45.0
         backend._made = [{"kind": kind, "metadata": {"name": "j"}} for kind in ("Job", "Secret")]
         rest = list(looks)
         pods.find_all = functools.partial(rest.pop, 0)  # type: ignore[method-assign]
@@ -262,7 +262,7 @@ def test_pod_is_asked_once_it_runs_and_has_no_files_after_its_end(
     backend = make_backend(Failing(0, make_pod({})))
     backend._cluster = cast(Cluster, None)
     monkeypatch.setattr(backend, "_answer", answer)
-    refused = pytest.raises(FileError, match="no pod of it runs any more")
+    refused = pytest.raises(FileError, match="the pod is gone, and with it all of its files")
     with contextlib.nullcontext() if answers else refused:
         assert [*backend.ask(Node(1, "j-1", ""), ["read"])] == [json.dumps(RUNNING).encode()]
     assert not left

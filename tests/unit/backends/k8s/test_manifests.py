@@ -41,7 +41,7 @@ STABLE = {
     "volumes",
     (*POD, "containers"): "command env image name resources securityContext terminationMessagePolicy "
     "volumeMounts workingDir",
-    (*POD, "securityContext"): "fsGroup runAsGroup runAsNonRoot runAsUser seccompProfile",
+    (*POD, "securityContext"): "fsGroup fsGroupChangePolicy runAsGroup runAsNonRoot runAsUser seccompProfile",
     (*POD, "volumes"): "configMap emptyDir name persistentVolumeClaim projected secret",
     ("Service", "spec"): "clusterIP ports publishNotReadyAddresses selector",
     ("NetworkPolicy", "spec"): "ingress podSelector policyTypes",

@@ -73,7 +73,7 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
     (node,) = pod["containers"]
     assert pod["securityContext"]["runAsUser"] == 1234 and pod["securityContext"]["runAsNonRoot"] is True
     assert pod["tolerations"] == [*JOB["spec"]["template"]["spec"]["tolerations"], {"key": "gpu"}]
-    assert [variable["name"] for variable in node["env"]] == ["HOME", "MODE"]
+    assert [variable["name"] for variable in node["env"]] == ["HOME", "USER", "LOGNAME", "MODE"]
     assert node["volumeMounts"][-1] == {"name": "scratch", "mountPath": "/scratch"}
     assert node["imagePullPolicy"] == "Always" and node["command"][0] == "/bin/sh"
     assert JOB["spec"]["template"]["spec"]["containers"][0] != node  # the original stays
@@ -128,9 +128,11 @@ def test_patch_of_the_jobs_own_fields_is_refused(text: str) -> None:
 
 
 def test_patch_may_change_values_of_options() -> None:
-    changed = patch("spec: {ttlSecondsAfterFinished: 1, template: {metadata: {annotations: {a: b}}}}")
+    annotated = "annotations: {karpenter.sh/do-not-disrupt: null}"
+    changed = patch(f"spec: {{ttlSecondsAfterFinished: 1, template: {{metadata: {{{annotated}}}}}}}")
     assert changed["spec"]["ttlSecondsAfterFinished"] == 1
-    assert changed["spec"]["template"]["metadata"]["annotations"] == {"a": "b"}
+    annotations = changed["spec"]["template"]["metadata"]["annotations"]
+    assert list(annotations) == ["cluster-autoscaler.kubernetes.io/safe-to-evict"]
 
 
 def test_only_manifests_of_the_kind_are_written_anew(tmp_path: Path) -> None:

@@ -390,11 +390,13 @@ def test_host_without_the_runtime_ends_the_job_with_78_whoever_lacks_it_first(fi
     assert (s.failure.what, s.failure.code) == ("pserver/0", codes.PREFLIGHT)
 
 
-@pytest.mark.parametrize(("module", "wait_s"), [("torch", 0.0), ("numpy", LOOK_FURTHER_S)])
-def test_trainer_that_lacks_a_module_alone_keeps_its_code(module: str, wait_s: float) -> None:
+@pytest.mark.parametrize(
+    ("module", "wait_s", "code"), [("torch", 0.0, 1), ("numpy", LOOK_FURTHER_S, codes.PREFLIGHT)]
+)
+def test_trainer_that_lacks_a_module_of_its_own_keeps_its_code(module: str, wait_s: float, code: int) -> None:
     s = job()
     s.note_exit("trainer/0", Exit(1, tail=(LACKS.format(module),)), 1.0)
     if wait_s:  # a pserver may lack it too
         assert s.decide(1.0) == [] and s.find_due_s(1.0) == 1.0 + wait_s
     assert s.decide(1.0 + wait_s)
-    assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", 1)
+    assert s.failure is not None and (s.failure.what, s.failure.code) == ("trainer/0", code)
