@@ -8,8 +8,8 @@ import yaml
 
 from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, LOOK, make_plural
 from pslaunch.backends.k8s.backend import LABELLED
-from pslaunch.backends.k8s.job_records import INSTANCE
-from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES, QUEUE_LABEL
+from pslaunch.backends.k8s.job_records import INSTANCE, QUEUE_LABEL
+from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.patch import patch_object
 from pslaunch.backends.k8s.pod_failures import FAILURES
 from pslaunch.backends.mpi.mpirun import PATTERNS
