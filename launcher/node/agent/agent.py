@@ -75,7 +75,6 @@ class Agent:
         self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
-        self._left = ""  # words of `end_leftovers`
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
@@ -150,22 +149,24 @@ class Agent:
         addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
         self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
+        left = ""  # words of `end_leftovers`
         folders = self._folders = JobFolders(
             self._loop,
             m,
             hand_over=self._keeper.hand_over,
             answer=self._answer,
             refuse=self._refuse,
-            ready=lambda: self._report_prepared(folders, addrs, filled=bool(m["filled"])),
+            ready=lambda: self._report_prepared(folders, addrs, left, filled=bool(m["filled"])),
         )
 
-        def enter(left: str) -> None:
-            self._left = left
+        def enter(words: str) -> None:
+            nonlocal left
+            left = words
             self._answer(folders.enter)
 
         self._loop.do_aside(end_leftovers, enter, self._refuse)
 
-    def _report_prepared(self, folders: JobFolders, addrs: list[str], *, filled: bool) -> None:
+    def _report_prepared(self, folders: JobFolders, addrs: list[str], left: str, *, filled: bool) -> None:
         if self._trace:
             self._trace.begin(os.path.join(folders.paths["log_dir"], logs.NODE_TRACE))
         if filled and folders.shared is None:
@@ -183,7 +184,7 @@ class Agent:
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
-            "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": self._left,
+            "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
             **folders.paths,
         })  # fmt: skip
 
