@@ -101,7 +101,8 @@ def test_api_server_accepts_the_manifests_of_the_page_for_eks(shell: Shell, clus
     user = str(found["Job"]["spec"]["template"]["spec"]["securityContext"]["runAsUser"])
     assert found["StorageClass"]["parameters"]["uid"] == user
     pod = {"metadata": {"name": "data"}, "spec": found["Job"]["spec"]["template"]["spec"]}
-    del pod["spec"]["serviceAccountName"]  # it is not there
+    for name in ("serviceAccountName", "serviceAccount"):  # it is not there
+        del pod["spec"][name]
     cluster.admin.create_namespaced_pod(cluster.namespace, pod, dry_run="All")  # restricted
 
 
