@@ -27,6 +27,7 @@ from pslaunch.node import beginning, codes, job
 from pslaunch.node.dispatch.archive import pack_archive
 from pslaunch.node.later import relay
 from pslaunch.node.line.trace import Note
+from pslaunch.node.listing import UNFETCHED
 from pslaunch.node.loop import Loop
 from pslaunch.plan import make_plan
 from pslaunch.ship.package import PackageFolder, list_package
@@ -223,6 +224,10 @@ def test_nodes_linger_for_a_launcher_that_comes_late_and_end_by_term(folder: Pat
             loop.run(lambda: head.done)
             said = [e["text"] for e in head.list_events(0)[0] if e["event"] == "line"]
         assert (head.code, said) == (0, ["quick", "quick"])
+        marks = [*folder.rglob(f"{UNFETCHED}*")]
+        assert len(marks) == 3  # files and output of node 0, files of node 1
+        for mark in marks:
+            mark.unlink()  # as a fetch does, without which they would stay
         for node in (first, second):
             assert node.proc.poll() is None
             os.kill(node.pid, signal.SIGTERM)

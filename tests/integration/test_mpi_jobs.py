@@ -47,12 +47,17 @@ def place(request: pytest.FixtureRequest, hosts: Hosts) -> MpiPlace:
     return MpiPlace(hosts, request.param, "--detach")
 
 
+def find_job(out: str) -> str:
+    """Return the job's id from what a launcher printed, maybe after words of mpirun."""
+    return next(str(said["job"]) for said in map(json.loads, out.splitlines()) if "job" in said)
+
+
 def detach(place: MpiPlace, hosts: Hosts, workspace: Path, state: Path, *options: str) -> Detached:
     (workspace / "train.py").write_text(WAITING)
     shell = Shell(hosts, state)
     words = place.command(workspace, (*THREE, *(options or QUICK)), ())
     out = shell.ok(*words[words.index("mpi") :])
-    return Detached(shell, str(json.loads(out.splitlines()[0])["job"]))
+    return Detached(shell, find_job(out))
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def test_job_whose_head_is_not_reached_from_here_is_not_left_alone(
     done = shell.run(*words[words.index("mpi") :])
     assert done.returncode == codes.PREFLIGHT, done.stdout + done.stderr
     until_nothing_runs(45.0)
-    status = json.loads(shell.ok("status", json.loads(done.stdout.splitlines()[0])["job"], "--json"))
+    status = json.loads(shell.ok("status", find_job(done.stdout), "--json"))
     assert (status["state"], status["code"]) == ("ended", codes.PREFLIGHT)
     assert "can't connect to the job's head on node1" in status["reason"] and "port 7165" in status["reason"]
 
@@ -139,7 +144,7 @@ def test_files_that_are_shared_with_this_machine_are_read_without_mpirun(
     own = ("--allow-run-as-root", f"--root_dir={tmp_path / 'root'}", "--nics=lo")
     run = [*PSLAUNCH, "mpi", "--json", "--head=node", *own, "--server_num=0", str(workspace / "train.py")]
     done = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=True)
-    job = json.loads(done.stdout.splitlines()[0])["job"]
+    job = find_job(done.stdout)
     fetch = [*PSLAUNCH, "fetch", job, str(tmp_path / "got")]
     subprocess.run(fetch, check=True, env={**os.environ, "PATH": str(tmp_path)})
     assert list_files(tmp_path / "got") == ["log/0-localhost/train.log", "output/model-0"]

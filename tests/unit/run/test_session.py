@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
@@ -264,6 +264,9 @@ class Cutting(Keeping):
 
     def confirm(self) -> None:
         pass
+
+    def note_silence(self, nodes: Iterable[str]) -> None:
+        assert not [*nodes]
 
     def explain_end(self, code: int) -> tuple[str, int]:
         return "", codes.NODE_LOST
