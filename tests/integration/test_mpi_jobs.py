@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +112,8 @@ def test_killed_mpirun_ends_the_job(job: Detached, who: str) -> None:
     status = job.get_status()
     assert (status["state"], status["code"]) == ("ended", codes.NODE_LOST)
     assert "lost the process that its scheduler had started" in status["reason"]
+    for folder in Path(tempfile.gettempdir()).glob("pslaunch-mpirun-*-sessions"):
+        folder.rmdir()  # with the leash killed nobody is left to remove it; mpirun has emptied it
 
 
 def test_job_whose_head_is_not_reached_from_here_is_not_left_alone(
