@@ -72,7 +72,7 @@ def _state(pid: int) -> str:
 
 
 def listening() -> set[str]:
-    """TCP addresses on which this process listens. Asked of each socket: the kernel's tables take 13 ms to read."""
+    """TCP addresses on which this process listens, asked of each socket: the kernel's tables are slow."""
     found = set()
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
