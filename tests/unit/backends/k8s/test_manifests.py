@@ -77,11 +77,11 @@ def pack_package(plan: Plan, tmp_path: Path) -> bytes:
 def test_job_services_and_policy_equal_their_golden_files(
     name: str, reach: K8sReach, package: Path, tmp_path: Path
 ) -> None:
-    """With WRITE_GOLDEN=1 in the environment, the files are written anew."""
+    """With REGOLD=1 in the environment, the files are written anew."""
     rendered = render(make_plan(2, str(package), reach.server_pods), reach, tmp_path)
     text = "---\n".join(rendered[n] for n in ("services.yaml", "policy.yaml", "job.yaml") if n in rendered)
     golden = GOLDEN / f"{name}.yaml"
-    if os.environ.get("WRITE_GOLDEN"):
+    if os.environ.get("REGOLD"):
         golden.write_text(text)
     assert text == golden.read_text()
 
