@@ -93,7 +93,7 @@ class Backend:
 
         The node is found by its name, since the order of hosts may have changed. Several threads may ask.
         """
-        raise NotImplementedError
+        raise self._lack("answers no later shell")
 
     def explain_forgotten(self) -> PslaunchError | None:
         """Return the error of a job that is gone with its files; None if only its record is forgotten."""

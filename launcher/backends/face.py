@@ -7,8 +7,11 @@ outside names its face in the entry points of `pslaunch.backends`, by the name o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ..errors import SpecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +45,7 @@ class CommandLine(NamedTuple):
         return self.given.is_set("json")
 
 
-class Face:
+class Face(ABC):
     """Answers of a backend to the rest of the program. The methods that it leaves out answer as most do."""
 
     name: str
@@ -58,9 +61,9 @@ class Face:
 
     # --- Options. ---
 
+    @abstractmethod
     def list_options(self) -> Sequence[Option]:
         """Return the rows of its options, each name once, in the order of its help."""
-        raise NotImplementedError
 
     def list_refused(self) -> Mapping[str, str]:
         """Return words of other tools that it can't take, with reason and remedy; {}: as it was written."""
@@ -71,13 +74,13 @@ class Face:
 
         name: of the file in messages. Raises SpecError.
         """
-        raise NotImplementedError
+        raise SpecError(f"{name}: the {self.name} backend reads no file of options")
 
     # --- Jobs. ---
 
+    @abstractmethod
     def make_spec(self, line: CommandLine) -> JobSpec:
         """Return the job of a command line. Raises PslaunchError; contacts nobody, changes nothing."""
-        raise NotImplementedError
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         """Do what the command line asks for in place of a start; return its exit code, None for a start."""
@@ -91,9 +94,9 @@ class Face:
         backend = self.make_backend(spec.site.reach)
         return check_hosts(spec, backend, line.out, as_json=line.as_json, trace=trace)
 
+    @abstractmethod
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""
-        raise NotImplementedError
 
     def make_way(self, spec: JobSpec, plan: Plan) -> Way | None:
         """Return a way to the head that only its jobs have; None for the common ones."""
@@ -110,7 +113,7 @@ class Face:
 
     def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
         """Return the node or cluster that the options of `place` name. Raises SpecError."""
-        raise NotImplementedError
+        raise SpecError(f"jobs of the {self.name} backend are found by no option: leave it out")
 
     def from_data(self, data: Any) -> Any:
         """Return the reach in a record, which has it as JSON data. Raises SpecError for another version's."""
