@@ -31,7 +31,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang tsan arm64 bench docs clean setup-train dev
+.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -87,6 +87,9 @@ build/asan/pslaunch/runtime/_core.abi3.so: $(CORE) $(BINDINGS) $(HEADERS) Makefi
 	@rm -rf build/asan && mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(SANITIZE) -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I$(PYTHON_H) $(CORE) $(BINDINGS) \
 	    -lm -lpthread -o $@
+
+# What `asan` and `test` need of it, compiled by one processor: .ci/run makes it beside other work.
+built: $(CTEST) build/asan/pslaunch/runtime/_core.abi3.so
 
 # clang needs no optimizer for its warnings, gcc does.
 lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with gcc and clang
