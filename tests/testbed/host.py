@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
 import shutil
@@ -275,7 +274,6 @@ class Host:
 
     def cut_off(self, other: Host | None = None) -> None:
         """Nothing passes any more between it and another host, by default this machine; all else does."""
-        self._changed = True
         network = self._networks[0]
         ours = [self.address, self.address6]
         if other is None:
@@ -292,20 +290,20 @@ class Host:
         for address in addresses:
             self.run("ip", "neigh", "replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
+    def _add_rule(self, priority: str, *words: str) -> None:
+        self._changed = True
+        for family in ("-4", "-6"):
+            self.run("ip", family, "rule", "add", "priority", priority, "ipproto", "tcp", *words)
+
     def restrict_ports(self, first: int, last: int) -> None:
         """Nobody gets an answer from it but at these ports and those below 1024."""
-        self._changed = True
         for ports in (f"1024-{first - 1}", f"{last + 1}-65534"):
-            for family in ("-4", "-6"):
-                self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", ports,
-                         "dport", "32768-65534", "blackhole")  # fmt: skip
+            self._add_rule("10", "sport", ports, "dport", "32768-65534", "blackhole")
 
     def block_ports(self, *ports: int) -> None:
         """Nothing that it sends to these ports of others leaves it."""
-        self._changed = True
-        for family, port in itertools.product(("-4", "-6"), ports):
-            self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "dport", str(port),
-                     "prohibit")  # fmt: skip
+        for port in ports:
+            self._add_rule("10", "dport", str(port), "prohibit")
 
     def drop_packets(self, first: int, last: int) -> None:
         """What it sends to these ports of others is lost, as by a firewall that drops; but for its sshd."""
@@ -314,16 +312,12 @@ class Host:
         for family, nobody in (("-4", network.address(UNUSED)), ("-6", network.address6(UNUSED))):
             self._mislead(nobody)
             self.run("ip", family, "route", "add", "default", "via", nobody, "dev", "eth0", "table", "77")
-            rule = ("ip", family, "rule", "add", "ipproto", "tcp", "priority")
-            self.run(*rule, "9", "sport", "22", "lookup", "main")
-            self.run(*rule, "10", "dport", f"{first}-{last}", "lookup", "77")
+        self._add_rule("9", "sport", "22", "lookup", "main")
+        self._add_rule("10", "dport", f"{first}-{last}", "lookup", "77")
 
     def hide_port(self, port: int) -> None:
         """Nobody gets an answer from this port of it."""
-        self._changed = True
-        for family in ("-4", "-6"):
-            self.run("ip", family, "rule", "add", "priority", "10", "ipproto", "tcp", "sport", str(port),
-                     "blackhole")  # fmt: skip
+        self._add_rule("10", "sport", str(port), "blackhole")
 
     def change_key(self) -> None:
         """It was set up anew: another host key, which known_hosts does not have."""
