@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +81,7 @@ class K8sBackend(Backend):
         self._made: list[Object] = []  # all to remove, the Job first
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
         self._ending_s = 0.0  # of a pod's programs after a signal
-        self._silent: set[str] = set()  # nodes whose machines do not answer
+        self.silent: set[str] = set()  # nodes, by name, whose machines do not answer
         self._cancelled, self._confirmed = threading.Event(), threading.Event()
         self._hurried = False
         self._answering: set[socket.socket] = set()
@@ -233,7 +233,7 @@ class K8sBackend(Backend):
         while not wait([found], LOOK_S).done:
             with contextlib.suppress(*AWAY):
                 if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
-                    self._silent.add(f"{self._reach.name}-0")
+                    self.silent.add(f"{self._reach.name}-0")
                     over.set()
                     found.add_done_callback(_drop)
                     raise NodeLostError(why)
@@ -282,7 +282,7 @@ class K8sBackend(Backend):
         raise why
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        if node.name in self._silent:
+        if node.name in self.silent:
             raise FileError(f"{node.name}: its machine does not answer")
         pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
         for _ in try_again(TOLD_S, self._cancelled):
@@ -397,8 +397,8 @@ class K8sBackend(Backend):
             with contextlib.suppress(RightsError):
                 found = self._cluster.list_objects(kind, label_selector=f"{INSTANCE}={job}")
                 self._made += [{"kind": kind, **thing} for thing in found]
-        for thing in (thing for thing in self._made if thing["kind"] == "Job"):
-            self._ending_s = float(thing["metadata"].get("annotations", {}).get(ENDING, DEFAULT_ENDING_S))
+        marks = [one["metadata"].get("annotations", {}) for one in self._made if one["kind"] == "Job"]
+        self._ending_s = max((float(m[ENDING]) for m in marks if ENDING in m), default=DEFAULT_ENDING_S)
         self._made.append({"kind": "Secret", "metadata": {"name": f"{job}-secret"}})
         return self.remove()
 
@@ -422,12 +422,8 @@ class K8sBackend(Backend):
         with contextlib.suppress(PslaunchError):
             self.remove()
 
-    def note_silence(self, nodes: Iterable[str]) -> None:
-        """Note nodes, by name, that have ended no line, but fell silent."""
-        self._silent.update(nodes)
-
     def explain_end(self, code: int) -> tuple[str, int]:
-        if code != codes.NODE_LOST or self._silent:  # the cluster notices silence only later
+        if code != codes.NODE_LOST or self.silent:  # the cluster notices silence only later
             return "", code
         for _ in try_again(TOLD_S):
             with contextlib.suppress(PslaunchError):  # of one look
@@ -442,7 +438,7 @@ class K8sBackend(Backend):
     def remove(self) -> list[str]:
         """Remove the job; return in words the parts of it that remain, and the reasons."""
         self._confirmed.set()
-        left, failed, dismissed = list(self._made), "", list[Future[PodExec]]()
+        left, failed, dismissed = list(self._made), "", False
         dismiss_s = time.monotonic() + DISMISS_S + (0.0 if self._hurried else self._ending_s)
         if not left:
             return []
@@ -457,21 +453,19 @@ class K8sBackend(Backend):
                 pods = self._pods.find_all()
                 if not pods:
                     return []
-                if all(name in self._silent and get_state(pod, "running") for name, pod in pods.items()):
+                if all(name in self.silent and get_state(pod, "running") for name, pod in pods.items()):
                     break  # they stay until their machines answer
                 for pod in pods.values() if self._hurried else ():
                     self._cluster.delete({"kind": "Pod", **pod}, gracePeriodSeconds=SHORTEST_GRACE_S)
                 if not dismissed and time.monotonic() > dismiss_s:
-                    dismissed = [self._dismiss(pod) for pod in pods.values()]
+                    dismissed = True  # a kubelet does not shorten the grace of a pod that waits for a fetch
+                    for name in (pod["metadata"]["name"] for pod in pods.values()):
+                        begin_apart(functools.partial(PodExec, self._cluster, name, DISMISS))
             except PslaunchError as e:
                 failed = str(e)
         rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))
         remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
         return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
-
-    def _dismiss(self, pod: Object) -> Future[PodExec]:
-        """End a pod that waits for a fetch of its files: a kubelet does not shorten a grace that runs."""
-        return begin_apart(lambda: PodExec(self._cluster, pod["metadata"]["name"], DISMISS))
 
     def _try_to_delete(self, thing: Object) -> PslaunchError | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
@@ -88,20 +89,26 @@ def _read_state(main: Object, first: Object | None, loss: tuple[int, str] | None
     return {"state": "running" if first and get_state(first, "running") else WAITING}
 
 
+def _is_seconds(text: Any) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9]{1,7}", text) is not None
+
+
 _SAID = {"reason?": str, "message?": str}
 _STATE = {"running?": dict, "waiting?": _SAID, "terminated?": {"exitCode": is_code, **_SAID}}
-_METADATA = {"name": str, "labels": dict, "annotations?": dict, "uid": str, "resourceVersion": str}
+_METADATA = {"name": str, "labels": dict, "uid": str, "resourceVersion": str}
 _STATUS = {
     "conditions?": [{"type": str, "status": str, **_SAID}], "containerStatuses?": [{"state": _STATE}],
     "initContainerStatuses?": [{"state": _STATE}], **_SAID,
 }  # fmt: skip
 # Fields that we use, by kind.
-_POD = {"terminationGracePeriodSeconds?": is_count}
 SHAPES: Final[Mapping[str, Any]] = {
     "Pod": {"metadata": _METADATA, "spec": dict, "status": _STATUS},
     "Job": {
-        "metadata": {**_METADATA, "creationTimestamp": read_time}, "status": _STATUS,
-        "spec": {"completions?": is_count, "template": {"spec": _POD}},
+        "metadata": {
+            **_METADATA, "creationTimestamp": read_time,
+            "annotations?": {f"{ENDING}?": _is_seconds},
+        },
+        "spec": {"completions?": is_count}, "status": _STATUS,
     },
     "Event": {"involvedObject": {"kind?": str, "name?": str}, **_SAID},
 }  # fmt: skip

@@ -99,7 +99,7 @@ class ByItself(Way):
         self.backend.cancel()
 
     def explain_end(self, loop: Loop, watch: Watch, code: int) -> int:
-        self.backend.note_silence(self.plan.nodes[number].name for number in watch.silent)
+        self.backend.silent.update(self.plan.nodes[number].name for number in watch.silent)
         return super().explain_end(loop, watch, code)
 
     def remove(self, loop: Loop, watch: Watch) -> bool:

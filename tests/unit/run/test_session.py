@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
@@ -245,7 +245,7 @@ class Cutting(Keeping):
 
     def __init__(self, end: Event | None) -> None:
         super().__init__()
-        self._end = end
+        self._end, self.silent = end, set[str]()
 
     def begin(self, plan: Plan, _tell: Tell) -> Line:
         near, far = socket.socketpair()
@@ -264,9 +264,6 @@ class Cutting(Keeping):
 
     def confirm(self) -> None:
         pass
-
-    def note_silence(self, nodes: Iterable[str]) -> None:
-        assert not [*nodes]
 
     def explain_end(self, code: int) -> tuple[str, int]:
         return "", codes.NODE_LOST
