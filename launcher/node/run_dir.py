@@ -15,11 +15,8 @@ import time
 from . import procs
 
 _PREFIX, _LOCK = "pslaunch-", "guarded"
-LOOK_S, GRACE_S, KILL_S = (
-    0.3,
-    5.0,
-    6.5,
-)  # limits of a search for what nothing guards, until KILL, until the end
+# Of a search for what nothing guards: its length if nothing is found, the time until KILL, the longest.
+LOOK_S, GRACE_S, KILL_S = 0.3, 5.0, 6.5
 
 
 def make_run_dir_name() -> str:
