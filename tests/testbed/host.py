@@ -274,6 +274,7 @@ class Host:
 
     def cut_off(self, other: Host | None = None) -> None:
         """Nothing passes any more between it and another host, by default this machine; all else does."""
+        self._changed = True
         network = self._networks[0]
         ours = [self.address, self.address6]
         if other is None:
@@ -307,7 +308,6 @@ class Host:
 
     def drop_packets(self, first: int, last: int) -> None:
         """What it sends to these ports of others is lost, as by a firewall that drops; but for its sshd."""
-        self._changed = True
         network = self._networks[0]
         for family, nobody in (("-4", network.address(UNUSED)), ("-6", network.address6(UNUSED))):
             self._mislead(nobody)
