@@ -258,7 +258,8 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
     for e, there in found.failed:
-        watch.say(f"results were not fetched: {e}; they are in {there}", "error")
+        place = "" if way.backend.owns_nodes else f"; they are in {there}"  # which stay
+        watch.say(f"results were not fetched: {e}{place}", "error")
     if found.failed:
         return found.failed[0].error.exit_code
     if not quiet:

@@ -58,8 +58,9 @@ def test_death_of_pod_0_ends_the_other_pods(cluster: Kube, workspace: Path) -> N
         cluster.admin.delete_namespaced_pod(first, cluster.namespace, grace_period_seconds=0)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
         # Either its agent still hears TERM, and the files can be fetched, or it does not.
-        said = r"-0: the pod is gone, and with it all of its files|-0 on node\d: it was deleted or evicted"
+        said = r"-0(-\w+)?: the pod is gone, and with it all|-0 on node\d: it was deleted or evicted"
         assert re.search(said, job.launcher.output()), job.launcher.output()
+        assert "they are in" not in job.launcher.output()
     cluster.wait_until_gone()
     until_nothing_runs(60.0)
 
