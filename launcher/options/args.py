@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
 
 from ..errors import SpecError
-from .kinds import Text, parse_argument
+from .kinds import Text, Value, parse_argument
 
 if TYPE_CHECKING:
     from .options import Option
@@ -41,12 +41,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 class Split(NamedTuple):
     """A command line by owner, in the order of the line."""
 
-    ours: tuple[str, ...] = ()  # `--name` or `--name=value`, spelled as declared; a flag off: `--name=False`
+    ours: Mapping[str, Sequence[Value]] = {}
     trainer_flags: Mapping[str, str] = {}
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
-    written: Mapping[str, str] = {}  # other spellings of options that were used, by the option's name
 
     @property
     def chosen_program(self) -> str:
@@ -87,11 +86,10 @@ class _Splitter:
     find_others: Callable[[str], Sequence[str]]
     refused: Mapping[str, str]
     at: int = 0
-    seen: set[str] = field(default_factory=set)
-    ours: list[str] = field(default_factory=list)
+    ours: dict[str, list[Value]] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
     forwarded: list[str] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)  # aliases of options last written by one
 
     def split(self) -> Split:
         while self.at < len(self.words) and (word := self.words[self.at]).startswith("-") and word != "--":
@@ -101,8 +99,7 @@ class _Splitter:
         if rest[:1] == ["--"]:
             del rest[0]
         program = rest.pop(0) if rest and not rest[0].startswith("-") else None
-        ours, forwarded = tuple(self.ours), tuple(self.forwarded)
-        return Split(ours, self.flags, forwarded, program, tuple(rest), self.written)
+        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest))
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
@@ -143,10 +140,10 @@ class _Splitter:
     def _take_ours(self, name: str, value: str | None) -> None:
         self._refuse_repeated(name)
         if values := self.options[name].values:
-            value = self._take_values(name, values, [] if value is None else [value])
-        elif value is not None:
-            value = None if parse_argument(parse_bool, value, self._show(name)) else "False"
-        self.ours.append(f"--{name}" if value is None else f"--{name}={value}")
+            text = self._take_values(name, values, [] if value is None else [value])
+        else:
+            text = str(value is None or parse_argument(parse_bool, value, self._show(name)))
+        self.ours.setdefault(name, []).append(Value(text, self._show(name)))
 
     def _take_flag(self, name: str, value: str | None) -> None:
         self._refuse_repeated(name)
@@ -158,12 +155,11 @@ class _Splitter:
 
     def _refuse_repeated(self, name: str) -> None:
         option = self.options.get(name)
-        if name in self.seen and not (option and option.repeatable):
+        if (name in self.ours or name in self.flags) and not (option and option.repeatable):
             shown = self._show(name)
             spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
             others = ", ".join(one for one in spellings if one != shown)
             raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
-        self.seen.add(name)
 
     def _take_values(self, name: str, count: int, found: list[str]) -> str:
         while len(found) < count:

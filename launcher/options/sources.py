@@ -67,7 +67,7 @@ class Given:
 
 def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
     """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
-    layers, flags, files = [_read_line(split)], dict(split.trainer_flags), list[str]()
+    layers, flags, files = [split.ours], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
     known = tables.get_options(backend)
     # Readers of files that most jobs lack take 5 ms to import.
@@ -100,16 +100,6 @@ def _refuse_foreign(path: Path, name: str, named: str) -> None:
         if state.st_uid not in (0, os.geteuid()) or state.st_mode & (0o002 if private else 0o022):
             why = f"{name} would be executed, but another user owns it or can write it"
             raise SpecError(f"{why}; change that (chown, chmod go-w), or if you trust it, give {named}")
-
-
-def _read_line(split: Split) -> SourceValues:
-    layer: dict[str, list[Value]] = {}
-    for word in split.ours:
-        name, valued, text = word.removeprefix("--").partition("=")
-        layer.setdefault(name, []).append(
-            Value(text if valued else "True", split.written.get(name, f"--{name}"))
-        )
-    return layer
 
 
 def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:

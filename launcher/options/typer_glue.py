@@ -132,7 +132,7 @@ class JobCommand(TyperCommand):
         options = {**self.options, "help": make_flag("help", "Print this text.")}
         with report_usage_errors(ctx):
             split = split_command_line(args, options, self._find_others, self._refused)
-        if "--help" in split.ours:
+        if "help" in split.ours:
             _print_help(ctx)
         ctx.meta["split"] = split
         return []

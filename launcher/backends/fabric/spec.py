@@ -12,6 +12,7 @@ from ...errors import SpecError
 from ...node.job import Count, Node, Plan
 from ...options.args import Split
 from ...options.hosts import Host, choose, parse_hosts, split_list
+from ...options.kinds import Value
 from ...options.locate import find_folder, find_program
 from ...options.options import DEFAULT
 from ...options.sources import Given
@@ -45,7 +46,7 @@ def make_fabric_spec(line: CommandLine) -> JobSpec:
 
 def find_first_host(conf: str, cwd: Path) -> Elsewhere:
     """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
-    reach = _read_reach(gather_given("fabric", Split(ours=(f"--conf={conf}",)), cwd))
+    reach = _read_reach(gather_given("fabric", Split({"conf": [Value(conf, "--conf")]}), cwd))
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 

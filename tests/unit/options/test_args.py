@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
 from pslaunch.options.args import ELSEWHERE, Split, find_nearest, split_command_line
-from pslaunch.options.kinds import Text
+from pslaunch.options.kinds import Text, Value
 from pslaunch.options.options import Option, make_flag
 from pslaunch.runtime.shared.env import TRAINER_FLAGS
 
@@ -31,10 +31,14 @@ def split(*line: str) -> Split:
     return split_command_line(line, OPTIONS)
 
 
+def ours(**texts: str) -> dict[str, list[Value]]:
+    return {name: [Value(text, f"--{name}")] for name, text in texts.items()}
+
+
 @given(st.lists(foreign), plain_words, st.lists(words))
 def test_words_after_the_program_are_its_own(before: list[str], program: str, after: list[str]) -> None:
     found = split("--server_num", "2", *before, program, *after)
-    assert found.ours == ("--server_num=2",)
+    assert found.ours == ours(server_num="2")
     assert found.forwarded == tuple(before)
     assert found.program == program
     assert found.program_args == tuple(after)
@@ -68,21 +72,21 @@ def test_no_word_is_lost_and_none_is_invented(line: list[str]) -> None:
 
 @given(st.sampled_from([name for name, option in OPTIONS.items() if option.valued]), words)
 def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
-    assert split(f"--{name}={value}").ours == (f"--{name}={value}",)
+    assert split(f"--{name}={value}").ours == ours(**{name: value})
     if not value.startswith("--"):
-        assert split(f"--{name}", value).ours == (f"--{name}={value}",)
+        assert split(f"--{name}", value).ours == ours(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("--server-num=3", Split(ours=("--server_num=3",))),
-        ("--server_num -1", Split(ours=("--server_num=-1",))),
-        ("--env A=1 --env=B", Split(ours=("--env=A=1", "--env=B"))),
+        ("--server-num=3", Split(ours(server_num="3"))),
+        ("--server_num -1", Split(ours(server_num="-1"))),
+        ("--env A=1 --env=B", Split({"env": [*ours(env="A=1")["env"], *ours(env="B")["env"]]})),
         ("--config=v1.py", Split(forwarded=("--config=v1.py",))),
-        ("--json=yes train.py", Split(ours=("--json",), program="train.py")),
-        ("--json=0 train.py", Split(ours=("--json=False",), program="train.py")),
-        ("--json=", Split(ours=("--json=False",))),
+        ("--json=yes train.py", Split(ours(json="True"), program="train.py")),
+        ("--json=0 train.py", Split(ours(json="False"), program="train.py")),
+        ("--json=", Split(ours(json="False"))),
         ("--num-passes 4", Split(trainer_flags={"num_passes": "4"})),
         ("--local train.py", Split(trainer_flags={"local": "True"}, program="train.py")),
         ("--local=false", Split(trainer_flags={"local": "false"})),
