@@ -408,12 +408,13 @@ def test_without_openssh_the_files_are_read_as_fabric_does(
     assert reach("deep") is ParamikoChannel
 
 
+@pytest.mark.parametrize("line", ["PKCS11Provider /usr/lib/p11.so", "Include more"])
 def test_without_openssh_a_directive_that_needs_it_is_named_with_its_line(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    client.configure("Host node\n  # a comment\n  PKCS11Provider /usr/lib/p11.so")
+    client.configure(f"Host node\n  # a comment\n  {line}")
     without_openssh(client, monkeypatch)
     with pytest.raises(HostError) as caught:
         reach()
-    assert ".ssh/config:3: pkcs11provider /usr/lib/p11.so" in str(caught.value)
+    assert f".ssh/config:3: {line}".lower() in str(caught.value).lower()
     assert "install openssh-client" in str(caught.value)

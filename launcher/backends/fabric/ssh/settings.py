@@ -1,7 +1,7 @@
 """Connection settings of a host as `ssh host` has them, with the directives that paramiko can't honour.
 
 With OpenSSH on this machine they come from `ssh -G`, including Include, Match and all defaults. Without it
-Fabric reads the files, and a directive that needs OpenSSH is an error.
+Fabric reads the user's file, and a directive that needs OpenSSH is an error.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import getpass
-import glob
 import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +23,7 @@ from . import keys
 
 SSH_G_LIMIT_S = 20.0  # `Match exec` may be slow, and the machine very busy
 MAX_JUMPS = 8
-MAX_DEPTH = 8  # of files that include others
-_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
+FILE = "~/.ssh/config"  # ssh's other one comes with it
 KEEPALIVE_S = 15
 WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: install openssh-client"
 Values = Mapping[str, Sequence[str]]
@@ -35,7 +33,7 @@ _OFF = ("", "no", "none", "false", "internal", "0")
 _ONLY_SSH = (
     *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
     *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
-    "nohostauthenticationforlocalhost",
+    *("nohostauthenticationforlocalhost", "include"),  # the latter where `ssh -G` is not there to follow it
 )
 _STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
 _OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
@@ -300,7 +298,7 @@ class Config:
             "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
             "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
         }
-        values |= _look_up_in_files(name)
+        values |= _look_up_in_file(name)
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
         if problem := _find_only_ssh(values):
@@ -309,60 +307,28 @@ class Config:
         return values
 
 
-# --- The files, for machines without OpenSSH. ---
+# --- The file, for machines without OpenSSH. ---
 
 
-def _look_up_in_files(name: str) -> dict[str, Sequence[str]]:
+def _look_up_in_file(name: str) -> dict[str, Sequence[str]]:
     """Return the settings of a host like `ssh -G`. Raises HostError, step "resolve"."""
     import paramiko
 
-    config = paramiko.SSHConfig()
     try:
-        for path in _FILES:
-            config.parse(line for _, _, line in _read_lines(Path(path).expanduser()))
-        found = config.lookup(name)
-    except (paramiko.SSHException, OSError) as e:
-        raise HostError(name, "resolve", f"{' or '.join(_FILES)}: {e}") from None
+        found = paramiko.SSHConfig.from_text("\n".join(_read_lines())).lookup(name)
+    except paramiko.SSHException as e:
+        raise HostError(name, "resolve", f"{FILE}: {e}") from None
     return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
 
 
 def _find_directive(directive: str) -> str:
     """Return file and line of the first directive of this name."""
-    for path in _FILES:
-        for place, found, _ in _read_lines(Path(path).expanduser()):
-            if found == directive:
-                return place
-    return " or ".join(_FILES)
+    found = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
+    return f"{FILE}:{found.index(directive) + 1}" if directive in found else FILE
 
 
-def _read_lines(path: Path, depth: int = 0) -> Iterator[tuple[str, str, str]]:
-    """Return place, directive and text of the lines of a file and its includes.
-
-    After an Include, the current Host line is repeated.
-    """
-    if depth > MAX_DEPTH:
-        raise OSError(f"{path}: Include is nested more than {MAX_DEPTH} deep, or circular")
+def _read_lines() -> list[str]:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        return Path(FILE).expanduser().read_text(errors="replace").splitlines()
     except OSError:
-        return
-    block = "Host *"
-    for number, line in enumerate(lines, 1):
-        place, text = f"{path}:{number}", line.strip()
-        first, *rest = re.split(r"\s*=\s*|\s+", text, maxsplit=1)
-        directive = first.lower()
-        if not directive or directive.startswith("#"):
-            continue
-        if directive in ("host", "match"):
-            block = text
-        if directive != "include":
-            yield place, directive, text
-            continue
-        for file in _find_included(path, " ".join(rest).split()):
-            yield from _read_lines(file, depth + 1)
-            yield place, "host", block
-
-
-def _find_included(path: Path, patterns: Sequence[str]) -> list[Path]:
-    found = [path.parent / Path(pattern.strip('"')).expanduser() for pattern in patterns]
-    return [Path(file) for p in found for file in sorted(glob.glob(str(p)))]  # noqa: PTH207 - absolute
+        return []
