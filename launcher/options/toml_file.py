@@ -32,22 +32,14 @@ def read_settings(
     everywhere = {key: option for options in reversed(of.values()) for key, option in options.items()}
     top = {key: value for key, value in data.items() if key not in names}
     values, flags = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *TRAINER_FLAGS, *names])
-    sections = {
-        name: _read_section(path.name, name, data.get(name, {}), known, everywhere)
-        for name, known in sorted(of.items())
-    }
+    sections = {name: _read_section(path.name, name, data.get(name, {}), of[name]) for name in sorted(of)}
     own, own_flags = sections[backend]
     return own, {name: v for name, v in values.items() if name in of[backend]}, {**flags, **own_flags}
 
 
-def _read_section(
-    file: str, name: str, table: object, known: Mapping[str, Option], everywhere: Mapping[str, Option]
-) -> Read:
+def _read_section(file: str, name: str, table: object, known: Mapping[str, Option]) -> Read:
     if not isinstance(table, dict):
         raise SpecError(f"{file}: {name} is not a section; begin it with [{name}]")
-    others = everywhere.keys() - known.keys()
-    if strange := [key for key in table if key.replace("-", "_") in others]:
-        raise SpecError(f"{file}: [{name}].{strange[0]} is not an option of pslaunch {name}")
     return _read_table(table, known, f"{file}: [{name}].", [*known, *TRAINER_FLAGS])
 
 
@@ -78,7 +70,7 @@ def _read_table(
             values[name] = list(_read_values(known[name], value, label))
         else:
             near = find_nearest(name, names)
-            raise SpecError(f"{label}: unknown option" + (f"; did you mean {near}?" if near else ""))
+            raise SpecError(f"{label}: unknown option" + (f"; did you mean {near}?" if near else " here"))
     return values, flags
 
 

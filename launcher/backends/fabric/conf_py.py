@@ -95,8 +95,8 @@ def _run(source: bytes, path: Path, name: str) -> tuple[ast.Module, dict[str, An
 
 @contextlib.contextmanager
 def _allow_imports(folder: Path) -> Iterator[None]:
-    """Allow imports from the folder, as for a program there; remove all traces afterwards."""
-    known, writes, sys.dont_write_bytecode = set(sys.modules), sys.dont_write_bytecode, True
+    """Allow imports from the folder, as for a program there, without writing there."""
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -104,17 +104,6 @@ def _allow_imports(folder: Path) -> Iterator[None]:
         sys.dont_write_bytecode = writes
         if str(folder) in sys.path:
             sys.path.remove(str(folder))
-        for name in set(sys.modules) - known:
-            if _is_of(folder, name):
-                del sys.modules[name]
-
-
-def _is_of(folder: Path, name: str) -> bool:
-    """Return True for a module of the folder itself, False for one of an environment inside it."""
-    module = sys.modules[name]
-    place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
-    own = folder / name.partition(".")[0]
-    return f"{place}/".startswith((f"{own}.", f"{own}/"))
 
 
 def _find_line(error: BaseException, path: Path) -> str:

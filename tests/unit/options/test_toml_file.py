@@ -103,7 +103,7 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
         ("xyzzy = 1\n", "pslaunch.toml: xyzzy: unknown option"),
         ("[fabirc]\nport = 1\n", "pslaunch.toml: fabirc: unknown option; did you mean fabric?"),
         ("[local]\n\nworkers_num = 2\n", "[local].workers_num: unknown option; did you mean worker_num?"),
-        ("[local]\nroot_dir = '/'\n", "pslaunch.toml: [local].root_dir is not an option of pslaunch local"),
+        ("[local]\nroot_dir = '/'\n", "pslaunch.toml: [local].root_dir: unknown option here"),
         ("local = 3\n", "pslaunch.toml: local is not a section"),
         ("server-num = 1\nserver_num = 2\n", "pslaunch.toml: server_num is given twice"),
         ("server_num = '2'\n", "pslaunch.toml: server_num='2': expected a whole number"),
