@@ -14,14 +14,7 @@ from typing import Any, Final, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -46,7 +39,6 @@ MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
 DROPPED_ON_NARROW: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
-NARROW: Final = 60  # columns, below which a dispatch shows its bar alone
 LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
 
 
@@ -77,12 +69,6 @@ class LiveView(View):
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
         self._sending = DispatchProgress()
-        amount = DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-        columns = (*(amount if self._console.width >= NARROW else ()), TextColumn("{task.description}"))
-        self._bar = Progress(
-            BarColumn(bar_width=None), *columns, console=self._console, auto_refresh=False, get_time=clock
-        )
-        self._all = self._bar.add_task("", total=None)
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -109,8 +95,8 @@ class LiveView(View):
         """Return the part below the output: a bar during a dispatch, else the table of processes."""
         if self._sending.over or whole:
             return self.make_table(whole=whole)
-        title = Text(f"{self._title}: sending", style="bold", no_wrap=True, overflow="ellipsis")
-        return Group("", title, "", self._bar)
+        title = Text(f"{self._title}: sending {self._sending.show()}", style="bold")
+        return Group("", title, "", ProgressBar(self._sending.total_bytes, self._sending.come_bytes))
 
     def make_table(self, *, whole: bool = False) -> Table:
         """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
@@ -167,9 +153,6 @@ class LiveView(View):
                 self._live.start()
             case "dispatch":
                 self._sending.note(e)
-                sending, text = self._sending, f"{self._sending.done} of {len(self._sending.nodes)} done"
-                come, total = sending.come_bytes, sending.total_bytes
-                self._bar.update(self._all, completed=come, total=total, description=text)
             case "process" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
                 row.state = str(e["state"])

@@ -449,15 +449,11 @@ def draw_bar(columns: int, nodes: int, monkeypatch: pytest.MonkeyPatch) -> list[
         return rows
 
 
-def test_bar_shows_amount_speed_time_left_and_nodes_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, title, _, whole = draw_bar(120, 2, monkeypatch)
-    assert title == "w2v-1a2b: sending"
-    assert whole.startswith("━") and whole.endswith("1 of 2 done")
-    assert "30.0/40.0 MB" in whole and re.search(r"\d\.\d MB/s +0:00:\d\d", whole)
-
-
-@pytest.mark.parametrize("columns", range(40, 120, 5))
-def test_bar_fits_narrow_terminals(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = draw_bar(columns, 20, monkeypatch)
-    assert len(rows) == 4 and rows[3].startswith("━") and rows[3].endswith("1 of 20 done")
-    assert not any("…" in row for row in rows)
+@pytest.mark.parametrize("columns", range(40, 120, 20))
+def test_bar_shows_amount_speed_time_left_and_nodes_that_are_done(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *title, _, bar = draw_bar(columns, 2, monkeypatch)
+    words = "w2v-1a2b: sending 75 % of 40.0 MB to 2 hosts (1 has it), 3.0 MB/s, 3 s left"
+    assert " ".join(map(str.strip, title)).strip() == words
+    assert bar.rstrip("╸ ") == "━" * (columns * 3 // 4)
