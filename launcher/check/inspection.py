@@ -17,7 +17,6 @@ from ..node.job import Node
 from ..node.line import reach
 from ..node.line.trace import Trace
 from ..node.line.wire import MessageLine
-from ..node.link import Round
 from ..node.loop import Loop
 from .findings import Seen
 
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 TOP_PORT: Final = 65535
+ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off")  # in Seen as in ReachedHost
 
 T = TypeVar("T")
 
 
 class ReachedHost:
-    """One reached host: its line, and its last answer of each type."""
+    """One reached host: its line, and what it has answered."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class ReachedHost:
         node: Node,
         line: Line,
         lost_after_s: float,
-        news: Callable[[ReachedHost], None],
         trace: Trace | None,
     ) -> None:
-        """Take over a line; calls `news` after each answer and when the host is lost."""
-        self.node, self.name, self._diagnosis, self._news = node.id, node.name, line.diagnosis, news
-        self.answers: dict[str, messages.OfAgent] = {}
+        """Take over a line."""
+        self.node, self.name, self._diagnosis = node.id, node.name, line.diagnosis
+        self.answers: set[str] = set()  # their types
         self.addrs: list[str] = []
         self.free_port = self.door = 0
         self.doors: list[tuple[int, str, int]] = []  # of other nodes, to try: node, address, port
         self.reached: list[tuple[int, str]] = []  # the reached ones
-        self.lost = ""  # reason of its loss
+        self.lost = self.addr = self.cut_off = ""  # as in Seen
         self.clock_off_s = 0.0
+        self.facts: messages.NodeFacts | None = None
         self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
         self.line: MessageLine[messages.OfCheck] = MessageLine(
             loop,
@@ -80,6 +80,7 @@ class ReachedHost:
             self.free_port = next((_parse_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it reports no address and no error")
+            self.facts = facts
         elif message["type"] == "opened":
             self.door = _parse_port(message["port"])
         elif message["type"] == "reached":
@@ -88,18 +89,11 @@ class ReachedHost:
                 raise ValueError("it reports doors that it was not asked to try")
         elif message["type"] not in ("hello", "shut", "finished"):
             return
-        self.answers[message["type"]] = message
-        self._news(self)
+        self.answers.add(message["type"])
 
     def _lose(self, reason: str) -> None:
         if not self.lost and "finished" not in self.answers:
             self.lost = "; ".join(filter(None, (reason, self._diagnosis())))
-        self._news(self)
-
-    @property
-    def facts(self) -> messages.NodeFacts | None:
-        said = self.answers.get("inspected")
-        return said["facts"] if said and said["type"] == "inspected" else None
 
 
 class Inspection:
@@ -108,9 +102,6 @@ class Inspection:
     def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
         self._loop, self._trace = loop, trace
         self._hosts: list[ReachedHost] = []
-        self._round, self._answer = Round(answers=[""]), ""
-        self._chosen: dict[int, str] = {}
-        self._cut_off: dict[int, str] = {}
         self._stopped_by = 0
         loop.handle_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
 
@@ -129,9 +120,7 @@ class Inspection:
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take over the lines to agents."""
-        self._hosts = [
-            ReachedHost(self._loop, *one, lost_after_s, self._hear, self._trace) for one in started
-        ]
+        self._hosts = [ReachedHost(self._loop, *one, lost_after_s, self._trace) for one in started]
 
     def ask_facts(self, question: Callable[[int], messages.InspectQuestion]) -> None:
         """Ask for facts and clocks; `question` returns the question to a node."""
@@ -144,7 +133,7 @@ class Inspection:
     def try_network(self, port: int = 0) -> None:
         """Let all nodes connect to each other, on a free port of a pserver if any, else on `port`."""
         self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
-        answering = [one for one in self._find_answering() if one.addrs]
+        answering = [one for one in self._hosts if one.addrs and not one.lost]
         tries = reach.plan_tries(len(answering))
 
         def order(one: ReachedHost) -> messages.ReachMsg:
@@ -159,8 +148,10 @@ class Inspection:
         opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(answering)}
         known = [one.addrs for one in answering]
         chosen, wrong = reach.sort_out([one.name for one in answering], known, opened)
-        self._chosen = {answering[i].node: addr for i, addr in chosen.items()}
-        self._cut_off = {answering[i].node: f"its port {answering[i].door} {why}" for i, why in wrong.items()}
+        for i, addr in chosen.items():
+            answering[i].addr = addr
+        for i, why in wrong.items():
+            answering[i].cut_off = f"its port {answering[i].door} {why}"
 
     def end(self) -> None:
         """End the agents, which clean up their hosts."""
@@ -176,34 +167,20 @@ class Inspection:
         host = next((x for x in self._hosts if x.node == node), None)
         if host is None:
             return one
-        return one._replace(
-            lost=host.lost,
-            facts=host.facts,
-            clock_off_s=host.clock_off_s,
-            addr=self._chosen.get(node, ""),
-            cut_off=self._cut_off.get(node, ""),
-        )
-
-    def _find_answering(self) -> list[ReachedHost]:
-        return [one for one in self._hosts if not one.lost]
+        return one._replace(**{name: getattr(host, name) for name in ANSWERED})
 
     def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:
         """Ask all hosts and wait for their answers; a host silent until the limit is lost."""
-        waited, self._answer = self._find_answering(), answer
-        self._round.ask([(one.node, one.send, message(one)) for one in waited], [answer], lambda: None)
+        waited = [one for one in self._hosts if not one.lost]
         for one in waited:
-            self._hear(one)
+            one.send(message(one))
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
-        self._run(lambda: self._loop.now() >= end_s or not self._round.missing)
+        self._run(lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited))
         timer.cancel()
         for one in waited:
-            if one.node in self._round.missing:
-                one.lost = f"it did not answer within {STAGE_LIMIT_S:g} s"
-
-    def _hear(self, one: ReachedHost) -> None:
-        if one.lost or self._answer in one.answers:
-            self._round.take_answer(one.node, self._answer)
+            if answer not in one.answers:
+                one.lost = one.lost or f"it did not answer within {STAGE_LIMIT_S:g} s"
 
     def _run(self, until: Callable[[], bool]) -> None:
         def is_over() -> bool:
