@@ -176,7 +176,9 @@ class Inspection:
             one.send(message(one))
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
-        self._run(lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited))
+        self._run(
+            lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
+        )
         timer.cancel()
         for one in waited:
             if answer not in one.answers:

@@ -67,6 +67,7 @@ class Watch:
     def say(self, text: str, level: str = "info", **more: str) -> None:
         """Show a note of the launcher itself, or of `who`; it has no number, unlike the head's events."""
         self._view.show_event({"time": time.time(), "event": "note", "level": level, "text": text, **more})
+        self._outlet.flush()
 
     def show(self, *, tick: bool = False) -> None:
         events: list[Event] = []
@@ -88,12 +89,11 @@ class Watch:
         if self._broken:
             return
         try:
-            with self._outlet.gather():
-                for event in events:
-                    self._tell(event)
+            for event in events:
+                self._tell(event)
             if tick and not self._outlet.is_full:
                 self._view.tick()
-            self._outlet.check()
+            self._outlet.flush()
         except OSError as e:
             self._break(e)
 

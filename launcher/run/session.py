@@ -24,7 +24,7 @@ from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
 from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, render_plan
-from ..views.outlet import Outlet
+from ..views.outlet import Outlet, make_view
 from .ways import choose_way
 
 if TYPE_CHECKING:
@@ -163,9 +163,6 @@ def _run(
         at_end.callback(way.backend.close)
         at_end.callback(_leave, starting, way.backend)
         starting.give_time()
-        # While nodes start: 5 ms, which they would wait.
-        from ..views.make_view import make_view
-
         view = make_view(
             json=as_json,
             out=cast(TextIO, outlet),

@@ -1,4 +1,4 @@
-"""Output of the views that never blocks the launcher, even if the reader pauses (pager, Ctrl+S, full pipe).
+"""The view for an output, and output that never blocks the launcher, even if the reader pauses (full pipe).
 
 A launcher blocked in a write sends no heartbeat; its agents would consider it lost and end the job.
 """
@@ -10,11 +10,15 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Final, TextIO
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TextIO
 
+if TYPE_CHECKING:
+    from .view import View
+
+MIN_LIVE_COLUMNS: Final = 40
 FULL_CHARS: Final = 1 << 20
-GATHERED_CHARS: Final = 1 << 16
+GATHERED_CHARS: Final = 1 << 16  # for which the thread is woken before a flush
 
 
 class Outlet(io.TextIOBase):
@@ -30,7 +34,6 @@ class Outlet(io.TextIOBase):
             self._fd = out.fileno()
         self._texts: deque[str] = deque()
         self._chars = 0
-        self._wakes_at = 0  # characters for which the thread is woken
         self._changed = threading.Condition()
         self._failed: OSError | None = None
         self._over = False
@@ -60,26 +63,17 @@ class Outlet(io.TextIOBase):
         with self._changed:
             self._texts.append(text)
             self._chars += len(text)
-            if self._chars > self._wakes_at:
+            if self._chars > GATHERED_CHARS:
                 self._changed.notify()
         return len(text)
 
-    @contextlib.contextmanager
-    def gather(self) -> Iterator[None]:
-        """Write many short texts within: the thread is woken for GATHERED_CHARS, and at the end."""
-        self._wakes_at = GATHERED_CHARS
-        try:
-            yield
-        finally:
-            self._wakes_at = 0
-            with self._changed:
-                self._changed.notify()
-
     def flush(self) -> None:
-        """Flush `out` if it has no descriptor; the thread needs no flush."""
+        """Let the thread write what waits; without a descriptor flush `out`."""
         self.check()
         if self._fd < 0:
             self._out.flush()
+        with self._changed:
+            self._changed.notify()
 
     def close(self) -> None:
         """Close without raising: Python 3.13 prints errors of closing an unreferenced object."""
@@ -115,3 +109,29 @@ class Outlet(io.TextIOBase):
             self._texts.clear()
             self._chars = 0
         return text
+
+
+def make_view(
+    *,
+    json: bool,
+    out: TextIO,
+    clock: Callable[[], float],
+    environ: Mapping[str, str] = os.environ,
+    processes: Iterable[str] = (),
+) -> View:
+    """Return the view for `out`: JSON if requested, live on a terminal, else plain lines.
+
+    processes: those expected, for the width of the first lines.
+    """
+    from .view import JsonView, PlainView  # 5 ms, while nodes start
+
+    if json:
+        return JsonView(out)
+    if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
+        return PlainView(out, clock, processes=processes)
+    colour = not environ.get("NO_COLOR")
+    if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
+        return PlainView(out, clock, colour=colour, processes=processes)
+    from .live import LiveView
+
+    return LiveView(out, clock, colour=colour, processes=processes)

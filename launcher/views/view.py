@@ -275,14 +275,13 @@ _ENCODER: Final = jsonlib.JSONEncoder(separators=(",", ":"))
 
 
 class JsonView(View):
-    """View with one line of JSON per event, flushed at once."""
+    """View with one line of JSON per event."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
     def show_event(self, e: Event) -> None:
         self._out.write(f"{_ENCODER.encode(e)}\n")
-        self._out.flush()
 
 
 class PlainView(View):
@@ -306,9 +305,7 @@ class PlainView(View):
             self._sending.note(e)
             if not self._sending.over and self._is_due("dispatch"):
                 said.append(Said(SELF, f"sending: {self._sending.show()}"))
-        if said:
-            self._out.write("".join(map(self._render, said)))
-            self._out.flush()
+        self._out.write("".join(map(self._render, said)))
 
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""

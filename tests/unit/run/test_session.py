@@ -151,10 +151,10 @@ def test_output_broken_before_the_head_exists_ends_the_job(
 @pytest.mark.parametrize(
     ("head", "where"),
     [
-        ("launcher", "views.make_view.make_view"),
+        ("launcher", "run.session.make_view"),
         ("launcher", "follow.watch.Watch.begin"),
         ("launcher", "node.head.head.Head.attach"),
-        ("node", "views.make_view.make_view"),
+        ("node", "run.session.make_view"),
         ("node", "follow.watch.Watch.begin"),
         ("node", "follow.remote_head.RemoteHead.lead"),
     ],

@@ -28,16 +28,15 @@ def test_a_slow_reader_gets_everything_and_blocks_no_writer() -> None:
         assert found[-1].decode() == 2 * text and not outlet.is_full
 
 
-def test_gathered_texts_arrive_at_the_end_and_while_there_are_many() -> None:
+def test_texts_arrive_with_a_flush_and_while_there_are_many() -> None:
     read_fd, write_fd = os.pipe()
     with open(read_fd, "rb") as reader, open(write_fd, "w") as writer:  # noqa: PTH123 - descriptors
         outlet = Outlet(writer)
-        with outlet.gather():
-            outlet.write("a" * GATHERED_CHARS)
-            outlet.write("b")
-            assert reader.read(GATHERED_CHARS) == b"a" * GATHERED_CHARS
-        with outlet.gather():
-            outlet.write("c")
+        outlet.write("a" * GATHERED_CHARS)
+        outlet.write("b")
+        assert reader.read(GATHERED_CHARS) == b"a" * GATHERED_CHARS
+        outlet.write("c")
+        outlet.flush()
         assert reader.read(2) == b"bc"
         outlet.drain()
 

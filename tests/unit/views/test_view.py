@@ -19,7 +19,7 @@ from rich.console import Console
 from pslaunch.node.head.events import RecentEvents
 from pslaunch.node.logs import clean
 from pslaunch.views.live import LiveView
-from pslaunch.views.make_view import make_view
+from pslaunch.views.outlet import make_view
 from pslaunch.views.view import (
     DispatchProgress,
     JsonView,

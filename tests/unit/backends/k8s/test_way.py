@@ -22,8 +22,7 @@ from pslaunch.node.job import Plan
 from pslaunch.node.loop import Loop
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
-from pslaunch.views.make_view import make_view
-from pslaunch.views.outlet import Outlet
+from pslaunch.views.outlet import Outlet, make_view
 
 LEFT = "403 Forbidden: Job j-1; pslaunch stop j-1 --namespace=team removes it"
 
