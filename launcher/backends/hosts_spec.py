@@ -5,24 +5,34 @@ Rejected values raise SpecError with option, place and value.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan
 from ..options.kinds import Value
-from ..options.locate import locate
+from ..options.locate import (
+    check_folder_to_make,
+    choose_job_name,
+    find_folder,
+    locate,
+    read_package,
+    read_remote_path,
+)
 from ..options.options import MAX_PROCESSES
-from ..options.remote_spec import read_folders, read_nic, read_package, read_programs
+from ..options.sources import Given
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
 from .face import CommandLine
 from .gate_of_agents import CarriedAgents
 
 if TYPE_CHECKING:
     from .carried import CarriedReach
+
+MAX_NIC_BYTES: Final = 15  # of the kernel
 
 
 def make_hosts_spec(
@@ -39,18 +49,46 @@ def make_hosts_spec(
     given, split = line.given, line.split
     draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
     package, workspace, program = read_package(given, split, find_sent)
-    name, folder, logs = read_folders(given, workspace, sent=package is not None)
+    name, log_dir, root_dir = choose_job_name(given, workspace), given.get("log_dir"), given.get("root_dir")
+    root = read_remote_path(root_dir) if root_dir else given.read("root_dir")
+    logs = read_remote_path(log_dir) if log_dir else None
+    folder = f"{root.rstrip('/')}/{name}" if package else str(workspace)
     node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
+    wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
     spec = JobSpec(
         draft=draft._replace(name=name),
         workspace=workspace,
-        site=make_site(draft, node)._replace(package=package, nic=read_nic(given)),
+        site=make_site(draft, node)._replace(package=package, nic=_read_nic(given)),
         program=program,
-        **read_programs(given, split, logs, line.cwd),
+        program_args=(*split.forwarded, *split.program_args),
+        python=None if given.is_set("install") else given.read("python"),
+        log_dir=Path(logs) if logs else None,
+        wheel=_find_wheel(wheel, line.cwd) if wheel else None,
+        wheelhouse=find_folder(wheelhouse, line.cwd) if wheelhouse else None,
+        fetch_output=check_folder_to_make(given.get("fetch_output"), line.cwd),
+        fetch_logs=check_folder_to_make(given.get("fetch_logs"), line.cwd),
         **{**options, **counts},
     )
     check_spec(spec, given)
     return spec
+
+
+def _read_nic(given: Given) -> str:
+    """Return the name of the network interface, checked; "" if it is not given."""
+    value = given.get("nics")
+    if value is None:
+        return ""
+    name = value.text
+    if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
+        raise SpecError(f"{value.shown} is not the name of one network interface, such as eth0")
+    return name
+
+
+def _find_wheel(value: Value, cwd: Path) -> Path:
+    path = cwd / value.text
+    if path.suffix != ".whl" or not path.is_file():
+        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
+    return path
 
 
 def make_carried_spec(
@@ -74,7 +112,7 @@ def make_carried_spec(
         agents = CarriedAgents(
             ranks=ranks,
             node=node,
-            nic=read_nic(given),
+            nic=_read_nic(given),
             port=_choose_gate_port(draft, pservers),
             agent_python=given.read("agent_python"),
             connect_timeout_s=given.read("connect_timeout"),

@@ -1,15 +1,20 @@
-"""Folders and files of a command line: workspace, program, logs. Changes nothing."""
+"""Folders and files of a command line: workspace, program, package, logs. Changes nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
 import shlex
-from pathlib import Path
+import string
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ..errors import SpecError
+from ..node.dispatch.manifest import KEPT
+from ..node.job import Package
 from .args import Split, find_nearest
 from .kinds import Value
 from .sources import Given
@@ -19,12 +24,7 @@ MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suf
 
 def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     """Return the workspace (absolute, links resolved) and the program (relative if inside)."""
-    workspace, package = given.get("job_workspace"), given.get("job_dispatch_package")
-    if workspace and package:
-        raise SpecError(
-            f"{workspace.label}={workspace.text} and {package.label}={package.text} are both given: "
-            "give only one"
-        )
+    workspace, package = _get_folders(given)
     folder = workspace or package
     if not folder:
         path = _make_absolute(split.chosen_program, cwd)
@@ -34,6 +34,15 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
         return _find_own_folder(path, split), path.name
     found = find_folder(folder, cwd)
     return found, find_program(found, split, cwd)
+
+
+def _get_folders(given: Given) -> tuple[Value | None, Value | None]:
+    """Return the given workspace and the given package. Raises SpecError for both."""
+    workspace, package = given.get("job_workspace"), given.get("job_dispatch_package")
+    if workspace and package:
+        both = f"{workspace.label}={workspace.text} and {package.label}={package.text}"
+        raise SpecError(f"{both} are both given: give only one")
+    return workspace, package
 
 
 def _find_own_folder(program: Path, split: Split) -> Path:
@@ -125,20 +134,23 @@ def _make_forward_hint(split: Split) -> str:
     return f" (as a value of {last}, write {last}={split.program})"
 
 
-def choose_name(workspace: Path) -> str:
-    """Return the workspace's name as default job name. Raises SpecError if it is not usable."""
-    name = workspace.name
-    if not name:
-        why = "no name"
-    elif not name.isprintable():
-        why = "control characters in its name"
+def choose_job_name(given: Given, workspace: Path) -> str:
+    """Return the given name, or the workspace's. Raises SpecError if it is not usable."""
+    value, name, shown = (
+        given.get("job_name"),
+        workspace.name,
+        f"the name of the workspace {str(workspace)!r}",
+    )
+    if value:
+        name, shown = value.text, value.shown
+    if name in ("", ".", "..") or "/" in name or not name.isprintable():
+        why = "is not a valid folder name"
     elif len(os.fsencode(name)) > MAX_NAME_BYTES:
-        why = f"its name is longer than {MAX_NAME_BYTES} bytes"
+        why = f"is longer than {MAX_NAME_BYTES} bytes"
     else:
         return name
-    raise SpecError(
-        f"the workspace {str(workspace)!r} can't be used as job name ({why}); give --job_name=NAME"
-    )
+    shown = value.shown if value else f"the name of the workspace {str(workspace)!r}"
+    raise SpecError(f"{shown} {why}; give --job_name=NAME")
 
 
 def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
@@ -154,3 +166,80 @@ def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise SpecError(f"{value.shown} can't be written: {there}: permission denied, or read-only")
     return path
+
+
+# --- On other machines. ---
+
+
+def read_remote_path(value: Value) -> str:
+    """Return a path on the hosts. Raises SpecError."""
+    path = value.text
+    if not path.startswith(("/", "~")) or not path.isprintable():
+        raise SpecError(f"{value.shown} is not a path on the hosts: expected an absolute path, or one from ~")
+    return posixpath.normpath(path)
+
+
+def read_package(
+    given: Given, split: Split, find_sent: Callable[[], tuple[Path, str]]
+) -> tuple[Package | None, Path, str]:
+    """Return the package, the workspace (here if it is sent, else on the hosts), and the program in it.
+
+    find_sent: returns the folder to send and its program, without `--job_workspace`.
+    """
+    workspace, _ = _get_folders(given)
+    if workspace:
+        there = Path(read_remote_path(workspace))
+        return None, there, _find_remote_program(there, split)
+    folder, program = find_sent()
+    if PurePosixPath(program).is_absolute():
+        raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
+    shards, links = given.get_all("shard"), given.get_all("link")
+    sent = Package(str(folder), data_shards=tuple(map(_read_data_shard, shards)), links=_read_links(links))
+    sent = sent._replace(data_shard_label=shards[0].label) if shards else sent
+    sent = sent._replace(link_label=links[0].label) if links else sent
+    return sent, folder, program
+
+
+def _find_remote_program(workspace: Path, split: Split) -> str:
+    """Return the program, relative to a workspace on the hosts."""
+    named = split.chosen_program
+    path = posixpath.normpath(workspace / named)
+    if not named or "\0" in named or not Path(path).is_relative_to(workspace) or path == str(workspace):
+        raise SpecError(f"the program {named!r} is not in the workspace {workspace} of the hosts")
+    return str(Path(path).relative_to(workspace))
+
+
+def _read_data_shard(value: Value) -> str:
+    """Return a pattern with one place for a file's number: 'data/*-{:05d}'."""
+    try:
+        places = [part for _, part, _, _ in string.Formatter().parse(value.text) if part is not None]
+        name = value.text.format(0)
+    except (ValueError, IndexError, KeyError, AttributeError, TypeError) as e:
+        raise SpecError(f"{value.shown}: {e}; as in 'data/*-{{:05d}}'") from e
+    if len(places) != 1:
+        raise SpecError(
+            f"{value.shown} has {len(places)} places for a number; expected one, as in 'data/*-{{:05d}}'"
+        )
+    _check_inside(name, value)
+    return value.text
+
+
+def _read_links(values: Sequence[Value]) -> dict[str, str]:
+    links: dict[str, str] = {}
+    for value in values:
+        name, _, path = value.text.partition("=")
+        if not posixpath.isabs(path) or not path.isprintable():
+            raise SpecError(f"{value.shown}: expected NAME=PATH with an absolute path of the hosts")
+        _check_inside(name, value)
+        if posixpath.normpath(name) in links:
+            raise SpecError(f"{value.shown}: {name} is given twice")
+        links[posixpath.normpath(name)] = path
+    return links
+
+
+def _check_inside(name: str, value: Value) -> None:
+    path = posixpath.normpath(name) if name else "."
+    if path == "." or path.startswith(("/", "../")) or path == ".." or not path.isprintable():
+        raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")
+    if path.partition("/")[0] in KEPT:
+        raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")

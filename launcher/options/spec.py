@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter
@@ -17,7 +16,6 @@ from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
-from .locate import MAX_NAME_BYTES, choose_name
 from .options import DEFAULT
 from .sources import Given
 
@@ -156,19 +154,6 @@ def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, A
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
     return values
-
-
-def choose_job_name(given: Given, workspace: Path) -> str:
-    """Return the given name, or the workspace's."""
-    value = given.get("job_name")
-    if value is None:
-        return choose_name(workspace)
-    name = value.text
-    if not name or name in (".", "..") or "/" in name or not name.isprintable():
-        raise SpecError(f"{value.shown} is not a valid folder name; give --job_name=NAME")
-    if len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise SpecError(f"{value.label}={name[:20]}... is longer than {MAX_NAME_BYTES} bytes")
-    return name
 
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:

@@ -16,8 +16,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
 from ...options.kinds import Value, refuse_unprintable
-from ...options.locate import check_folder_to_make, choose_name, locate
-from ...options.remote_spec import read_package
+from ...options.locate import check_folder_to_make, choose_job_name, locate, read_package
 from ...options.sources import Given
 from ...options.spec import (
     Elsewhere,
@@ -278,7 +277,7 @@ def _choose_object_name(given: Given, workspace: Path, pods: int, servers: int) 
     last = f"{name_servers('')}-{servers}" if servers else f"-{pods - 1}"
     most = MAX_NAME - len(f"{last}{POD_SUFFIX}") - len("-") - RUN_DIGITS
     value = given.get("job_name")
-    name = value.text if value else choose_name(workspace)
+    name = choose_job_name(given, workspace)
     safe = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     safe = (safe if JOB_NAME.fullmatch(safe) else f"job-{safe}")[:most].strip("-")
     if value is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from ...errors import SpecError
 from ...node.job import Count, Node, Package
 from ...options.kinds import Value
-from ...options.locate import check_folder_to_make, locate
-from ...options.spec import JobSpec, Site, check_spec, choose_job_name, read_common_options, read_draft
+from ...options.locate import check_folder_to_make, choose_job_name, locate
+from ...options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
 from ..face import CommandLine
 
 

@@ -45,7 +45,8 @@ def make(
 
 
 @pytest.mark.parametrize(
-    ("folder", "why"), [("a\nb", "control characters"), ("/", "no name"), ("n" * 255, "longer than 200")]
+    ("folder", "why"),
+    [("a\nb", "not a valid folder"), ("/", "not a valid folder"), ("n" * 255, "longer than 200")],
 )
 def test_a_workspace_that_can_not_name_the_job(ws: Path, folder: str, why: str) -> None:
     (ws / folder).mkdir(exist_ok=True)
