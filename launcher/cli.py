@@ -27,8 +27,6 @@ from .options.typer_glue import (
     Commands,
     JobCommand,
     Listed,
-    PassCommand,
-    PlainCommand,
     UsageError,
     make_flag_option,
     make_parameter,
@@ -261,7 +259,7 @@ def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) 
     """Return a command with the options of all places; of other packages too if a word is none of ours."""
 
     def make(names: Sequence[str]) -> Any:
-        return make_typer_command(_ask_place(function, [*map(find_face, names)]), PlainCommand, help=text)
+        return make_typer_command(_ask_place(function, [*map(find_face, names)]), help=text)
 
     command = make(OWN)
     known = {name for option in command.params for name in option.opts}
@@ -275,11 +273,11 @@ def _find(name: str) -> Listed:
         text = DELETE_HELP if name == "delete" else function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, text, words))
     if name == "version":
-        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version, PlainCommand))
+        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version))
     if name == "pserver":
-        settings = {"add_help_option": False, "options_metavar": "[OPTIONS]"}
+        passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
         return Listed(
-            pserver.__doc__ or "", lambda _words: make_typer_command(pserver, PassCommand, **settings)
+            pserver.__doc__ or "", lambda _words: make_typer_command(pserver, context_settings=passing)
         )
     if name == CHECK:
         text = "Check the hosts or the cluster of a job without starting it."

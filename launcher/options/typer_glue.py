@@ -158,25 +158,15 @@ class PlainCommand(TyperCommand):
         return [self.options_metavar or "", *names]
 
 
-class PassCommand(TyperCommand):
-    """A command that passes all its words to another program."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.args = args
-        return args
-
-
 def make_flag_option(name: str, text: str, *aliases: str) -> Any:
     """Return an option without a value, off unless given."""
     return typer.Option(f"--{name}", *aliases, help=f"{text} [default: off]", show_default=False)
 
 
-def make_typer_command(
-    function: Callable[..., None], cls: type[TyperCommand] = TyperCommand, **settings: Any
-) -> Any:
+def make_typer_command(function: Callable[..., None], **settings: Any) -> Any:
     """Return the command that typer makes of a function."""
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(cls=cls, **settings)(function)
+    alone.command(cls=PlainCommand, **settings)(function)
     return typer.main.get_command(alone)
 
 
