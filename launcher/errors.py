@@ -112,8 +112,6 @@ class PreflightError(PslaunchError):
 class EndedEarlyError(PslaunchError):
     """A signal asked the launcher to end before there was a job; no failure, but nothing was run."""
 
-    exit_code = codes.INT
-
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"{why}; no program was started")
-        self.exit_code = codes.SIGNAL_BASE + number
+        self.exit_code, self.why = codes.SIGNAL_BASE + number, why

@@ -15,6 +15,7 @@ from .. import __version__
 from ..backends.base import Backend
 from ..backends.lines import Line
 from ..errors import HostError, PreflightError, PslaunchError, SpecError
+from ..follow.way import SlowWork, wait_for_work
 from ..node import codes, job
 from ..node.dispatch.dispatch import split_by_node
 from ..node.job import Facts, Node, Placed, Plan
@@ -95,7 +96,8 @@ def examine_hosts(
     inspection = Inspection(loop, trace)
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
-        started = inspection.run_aside(lambda: backend.try_start(tried, plan.limits))
+        work = SlowWork(loop, lambda: backend.try_start(tried, plan.limits))
+        started = wait_for_work(loop, backend, work, backend.cancel)
         errors = {**failed, **{node.id: x for node, x in started if isinstance(x, HostError)}}
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)

@@ -9,7 +9,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from ..backends.lines import Line
 from ..errors import STOP_SIGNALS, EndedEarlyError
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 TOP_PORT: Final = 65535
 ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off")  # in Seen as in ReachedHost
-
-T = TypeVar("T")
 
 
 class ReachedHost:
@@ -103,23 +101,13 @@ class Inspection:
         self._loop, self._trace = loop, trace
         self._hosts: list[ReachedHost] = []
         self._stopped_by = 0
-        loop.handle_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
 
     def _stop(self, number: int) -> None:
         self._stopped_by = number
 
-    def run_aside(self, work: Callable[[], list[T]]) -> list[T]:
-        """Return the result of `work`, run in a thread, which signals interrupt. Raises EndedEarlyError."""
-        found: list[list[T]] = []
-        failed: list[Exception] = []
-        self._loop.do_aside(work, found.append, failed.append)
-        self._run(lambda: bool(found or failed))
-        if failed:
-            raise failed[0]
-        return found[0]
-
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
-        """Take over the lines to agents."""
+        """Take over the lines to agents. From then on a signal raises EndedEarlyError."""
+        self._loop.handle_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
         self._hosts = [ReachedHost(self._loop, *one, lost_after_s, self._trace) for one in started]
 
     def ask_facts(self, question: Callable[[int], messages.InspectQuestion]) -> None:

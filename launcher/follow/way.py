@@ -164,35 +164,28 @@ def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], Non
     loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
 
 
-class Asked(NamedTuple):
-    """Signal that ended slow work, and its words."""
-
-    number: int
-    why: str
-
-
 def wait_for_work(
     loop: Loop,
     backend: Backend,
     work: SlowWork[T],
     cut: Callable[[], None],
     tell: Callable[[str], None] = lambda _why: None,
-) -> T | Asked:
-    """Return the result of slow work, or the first signal; `tell` gets its description.
+) -> T:
+    """Return the result of slow work. Raises EndedEarlyError for a signal, whose description `tell` gets.
 
     cut: ends the work soon. Raises the exception of work that was not cut.
     """
-    asked: list[Asked] = []
+    asked: list[EndedEarlyError] = []
 
     def ask(number: int, why: str) -> None:
         if not asked:
             tell(why)
-        asked.append(Asked(number, why))
+        asked.append(EndedEarlyError(number, why))
 
     stop_on_signals(loop, backend, ask)
     found = work.wait(lambda: bool(asked), cut)
     if asked:
-        return asked[0]
+        raise asked[0]
     assert found is not None
     return found
 
@@ -241,10 +234,7 @@ def wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], 
     news: deque[News] = deque()
     backend.tell = news.append
     scene.loop.call_every(TICK_S, show)
-    found = wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
-    if isinstance(found, Asked):
-        raise EndedEarlyError(*found)
-    return found
+    return wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
 
 
 def make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Supply | None:

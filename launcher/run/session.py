@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from ..backends.base import Backend
 from ..backends.registry import find_face
-from ..errors import STOP_SIGNALS, FileError, HostError, HostsError, PreflightError, PslaunchError
+from ..errors import (
+    STOP_SIGNALS,
+    EndedEarlyError,
+    FileError,
+    HostError,
+    HostsError,
+    PreflightError,
+    PslaunchError,
+)
 from ..follow.watch import Watch
-from ..follow.way import Asked, Scene, SlowWork, Started, Way, wait_for_work
+from ..follow.way import Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
@@ -248,10 +256,11 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
             watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
     work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
-    found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
-    if isinstance(found, Asked):
-        watch.say(f"fetching results was interrupted: {found.why}", "error")
-        return codes.SIGNAL_BASE + found.number
+    try:
+        found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
+    except EndedEarlyError as e:
+        watch.say(f"fetching results was interrupted: {e.why}", "error")
+        return e.exit_code
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
     for e, there in found.failed:
