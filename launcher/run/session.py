@@ -263,9 +263,9 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
         return e.exit_code
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    for e, there in found.failed:
+    for error, there in found.failed:
         place = "" if way.backend.owns_nodes else f"; they are in {there}"  # which stay
-        watch.say(f"results were not fetched: {e}{place}", "error")
+        watch.say(f"results were not fetched: {error}{place}", "error")
     if found.failed:
         return found.failed[0].error.exit_code
     if not quiet:

@@ -248,9 +248,7 @@ def test_pserver_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda path, argv: calls.append(argv))
     run("pserver", "--port=7164", "--help", "-x")
-    assert calls == [
-        [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=7164", "--help", "-x"]
-    ]
+    assert calls == [[sys.executable, "-P", "-m", "pslaunch.runtime.pserver", "--port=7164", "--help", "-x"]]
 
 
 STRUCK = """\
