@@ -56,7 +56,8 @@ def _list_face(name: str) -> Listed:
     if "" in face.helps:
         return _list_job(face, "")
     names = [command for command in face.helps if command != CHECK]
-    group = Commands(name, face.help, names, lambda command: _list_job(face, command))
+    others = {CHECK: f"pslaunch {CHECK} {name}", **{word: f"pslaunch {word}" for word in LATER}, **face.meant}
+    group = Commands(name, face.help, names, lambda command: _list_job(face, command), meant=others)
     return Listed(face.help, lambda _words: group)
 
 
@@ -111,7 +112,8 @@ def _start(line: CommandLine, spec: JobSpec) -> int:
     if not given.is_set("dry_run"):
         return session.run(spec, as_json=line.as_json)
     connect = "connect" in given.options and given.is_set("connect")
-    typer.echo(clean_lines(session.render_dry_run(spec, as_json=line.as_json, connect=connect)))
+    shown = session.render_dry_run(spec, as_json=line.as_json, connect=connect)
+    typer.echo(clean_lines(shown, sys.stdout.encoding))
     return codes.OK
 
 

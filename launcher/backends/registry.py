@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from ..errors import SpecError
@@ -38,10 +40,35 @@ def find_face(name: str) -> Face:
 
 @functools.cache
 def find_added() -> Mapping[str, str]:
-    """Return the entry points of other packages, `module:attribute` by name."""
-    from importlib.metadata import entry_points  # slow: most commands need only ours
+    """Return the entry points of other packages, `module:attribute` by name.
 
-    return {entry.name: entry.value for entry in entry_points(group=GROUP) if entry.name not in OWN}
+    importlib.metadata would take as long to import as typer.
+    """
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = [entry.name for entry in os.scandir(folder or ".") if entry.name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for name in names:
+            for key, value in _read_entry_points(f"{folder or '.'}/{name}/entry_points.txt"):
+                found.setdefault(key, value)
+    return {name: value for name, value in found.items() if name not in OWN}
+
+
+def _read_entry_points(path: str) -> Iterator[tuple[str, str]]:
+    try:
+        with open(path, encoding="utf-8") as f:  # noqa: PTH123 # pathlib is slow to import
+            lines = f.read().splitlines()
+    except (OSError, ValueError):  # most packages have none
+        return
+    section = ""
+    for line in map(str.strip, lines):
+        if line.startswith("["):
+            section = line
+        elif section == f"[{GROUP}]" and "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            yield key.strip(), value.strip()
 
 
 def list_names() -> list[str]:

@@ -13,14 +13,14 @@ from ..node.dispatch.dispatch import Supply
 from ..node.dispatch.to_head import ToHead
 from ..node.head.events import Event, RecentEvents
 from ..node.head.supervisor import make_lost_advice
-from ..node.job import Placed, to_data
+from ..node.job import Placed, Plan, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
 from ..node.link import JobFailure, make_pause_failure
 from ..node.logs import clean_all
 from ..node.loop import Loop
-from ..node.shapes import check_shape, is_code, is_failure_code, is_port
+from ..node.shapes import MOST_COUNTED, check_shape, is_code, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -56,7 +56,7 @@ class RemoteHead:
         """`reopen`: returns a new line for a lost one, or the event `end` of a job that is over. Slow."""
         self._loop, self._name = loop, name
         self._lost_after_s, self._trace, self._reopen = lost_after_s, trace, reopen
-        self._job_id = "JOB_ID"  # until the head leads a job
+        self._plan = Plan(job_id="JOB_ID")  # until the head leads a job
         self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
         self._events = RecentEvents()
         self._next = 0
@@ -137,7 +137,7 @@ class RemoteHead:
 
         detach: refuse unless later shells will find the job.
         """
-        self._job_id, self.placed = placed.plan.job_id, placed
+        self._plan, self.placed = placed.plan, placed
         told = None if self._line.is_sealed else secret
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
                          "supplies": True})  # fmt: skip
@@ -153,13 +153,13 @@ class RemoteHead:
 
     def hold(self, placed: Placed) -> None:
         """Follow the job that a head leads, which may end once our line is lost for its lease."""
-        self.placed, self._job_id = placed, placed.plan.job_id
+        self.placed, self._plan = placed, placed.plan
         self._line.send({"type": "hold"})
         self.follow()
 
     def take_end(self, placed: Placed, end: Event) -> None:
         """End with the event `end` of a job whose head is over."""
-        self.placed, self._job_id = placed, placed.plan.job_id
+        self.placed, self._plan = placed, placed.plan
         self._keep({**end, "n": self._next})
         self._code = end["code"]
         self.close()
@@ -172,7 +172,7 @@ class RemoteHead:
     def get_status(self) -> messages.StatusMsg | None:
         """Return the job's status; None if the head does not answer."""
         self._line.send({"type": "status"})
-        status: messages.StatusMsg | None = clean_all(self.ask("status"))
+        status: messages.StatusMsg | None = self.ask("status")
         return status
 
     def ask(self, kind: str) -> Any:
@@ -194,6 +194,8 @@ class RemoteHead:
         self.told = True
         if message["type"] == "events":
             for event in message["events"]:
+                if not self._next <= event["n"] < MOST_COUNTED:
+                    raise ValueError(f"event {event['n']} after {self._next - 1}")
                 self._keep(event)
         elif message["type"] == "over":
             check_shape(message["code"], is_code, "code")
@@ -209,13 +211,12 @@ class RemoteHead:
                 told = zip(self.placed.nodes, message["places"], strict=True)
                 nodes = tuple(n._replace(log_dir=logs, state_dir=state) for n, (logs, state) in told)
                 self.placed = self.placed._replace(nodes=nodes)
-            self.answers[message["type"]] = message
+            # Cleaned here, where a nesting too deep for it is an error of the head.
+            self.answers[message["type"]] = clean_all(message) if message["type"] == "status" else message
         else:
             self._package.hear(message)
 
     def _keep(self, event: Event) -> None:
-        if event["n"] < self._next:
-            raise ValueError(f"event {event['n']} after {self._next - 1}")
         self._events.add(event)  # which checks it
         if self._first_time is None:
             self._first_time = event["time"]
@@ -256,7 +257,7 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._job_id))
+        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._plan))
         if pause := self._loop.describe_pause(self._lost_after_s):
             failure = make_pause_failure("the launcher", 0, pause, self._name)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}

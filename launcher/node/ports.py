@@ -6,9 +6,11 @@ claims the port: a name in the kernel that one process of a machine can have at 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pslaunch.runtime.shared import busyport
 
@@ -24,52 +26,38 @@ class BusyPort(Exception):
         self.key, self.addr, self.port, self.busy = key, addr, port, error.errno == errno.EADDRINUSE
 
 
-def bind_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[socket.socket]]:
-    """Return listening sockets for all ports by key, or raise BusyPort and keep none.
+def hold_all(
+    addr: str, wanted: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, list[socket.socket]], list[socket.socket]]:
+    """Return listening sockets for all ports by key, and their marks, or raise BusyPort and keep none.
 
-    They listen at once: two sockets that only bind the same port with SO_REUSEADDR would both succeed.
+    They listen at once: two sockets that only bind the same port with SO_REUSEADDR would both succeed. A mark
+    is an abstract Unix socket, which leaves no file behind; it claims its port against agents of other jobs
+    until it is closed or its process ends.
     """
     family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-    held: dict[str, list[socket.socket]] = {}
-    try:
-        for key, ports in wanted.items():
-            held[key] = []
-            for port in ports:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-                held[key].append(listener)
-                try:
-                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    listener.bind((addr, port))
-                    listener.listen(BACKLOG)
-                except OSError as e:
-                    raise BusyPort(key, addr, port, e) from None
-    except BusyPort:
-        close_all(held)
-        raise
-    return held
-
-
-def mark_all(addr: str, wanted: Mapping[str, Sequence[int]]) -> list[socket.socket]:
-    """Claim all ports against agents of other jobs, until the marks are closed or their process ends.
-
-    Raises BusyPort and claims none. A mark is an abstract Unix socket, which leaves no file behind.
-    """
+    held: dict[str, list[socket.socket]] = {key: [] for key in wanted}
     marks: list[socket.socket] = []
-    for key, ports in wanted.items():
-        for port in ports:
+    with contextlib.ExitStack() as stack:
+        for key, port in ((key, port) for key, ports in wanted.items() for port in ports):
+            marks.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+            held[key].append(stack.enter_context(socket.socket(family, socket.SOCK_STREAM)))
             name = f"pslaunch-port-{addr}-{port}"
-            mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            marks.append(mark)
             try:
-                mark.bind(f"\0{name}")
+                marks[-1].bind(f"\0{name}")
             except OSError as e:
-                close_all({key: marks})
-                text = "claimed by another job on this machine"
-                raise BusyPort(key, addr, port, OSError(e.errno, text), name) from None
-    return marks
+                taken = OSError(e.errno, "claimed by another job on this machine")
+                raise BusyPort(key, addr, port, taken, name) from None
+            try:
+                held[key][-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held[key][-1].bind((addr, port))
+                held[key][-1].listen(BACKLOG)
+            except OSError as e:
+                raise BusyPort(key, addr, port, e) from None
+        stack.pop_all()
+    return held, marks
 
 
-def close_all(held: Mapping[str, Sequence[socket.socket]]) -> None:
-    for sockets in held.values():
-        for listener in sockets:
-            listener.close()
+def close_all(*held: Iterable[socket.socket]) -> None:
+    for sock in itertools.chain(*held):
+        sock.close()

@@ -258,14 +258,14 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
     try:
         found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
-    except EndedEarlyError as signalled:
-        watch.say(f"fetching results was interrupted: {signalled.why}", "error")
-        return signalled.exit_code
+    except EndedEarlyError as e:
+        watch.say(f"fetching results was interrupted: {e.why}", "error")
+        return e.exit_code
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    for e, there in found.failed:
+    for error, there in found.failed:
         place = "" if way.backend.owns_nodes else f"; they are in {there}"  # which stay
-        watch.say(f"results were not fetched: {e}{place}", "error")
+        watch.say(f"results were not fetched: {error}{place}", "error")
     if found.failed:
         return found.failed[0].error.exit_code
     if not quiet:

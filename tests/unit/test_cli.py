@@ -1,5 +1,6 @@
 """The commands: help, version, and bad input of every kind."""
 
+import io
 import json
 import os
 import re
@@ -52,6 +53,9 @@ def run(*words: str) -> int:
         ("local --hosts a train.py", ["this command has no option --hosts; commands that have it: fabric"]),
         ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
         ("k8s apply", ["no image", "--image=NAME"]),
+        ("k8s delete j", ["unknown command 'delete'; did you mean 'pslaunch delete'?"]),
+        ("k8s check train.py", ["did you mean 'pslaunch check k8s'?"]),
+        ("k8s create train.py", ["did you mean 'pslaunch k8s apply'?"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("check local", ["pslaunch local --dry_run", "pslaunch check fabric"]),
         ("version now", ["now"]),
@@ -110,6 +114,16 @@ def test_dry_run_prints_the_plan_and_starts_nothing(ws: Path, capsys: pytest.Cap
     assert run("local", "--dry-run") == 0
     assert "trainer/0" in capsys.readouterr().out
     assert sorted(ws.iterdir()) == before
+
+
+def test_dry_run_shows_what_the_encoding_of_the_output_lacks(
+    ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run("local", "--dry_run", "train.py", "caf\u00e9\u2603") == 0
+    out.seek(0)
+    assert "caf\u00e9\\u2603" in out.read()
 
 
 def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:

@@ -128,9 +128,7 @@ class Agent:
             self._refuse(e)
 
     def _refuse(self, e: Exception) -> None:
-        """Report a refusal or a system error to the head; raise any other."""
-        if not isinstance(e, (Refusal, OSError)):
-            raise e
+        """Report a refusal, a system error, or what an order that can't be right has led to."""
         code, text = codes.explain_failure(e)
         self._line.send({"type": "refused", "code": code, "text": text})
 
@@ -149,22 +147,17 @@ class Agent:
         addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
         self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        left = ""  # words of `end_leftovers`
-        folders = self._folders = JobFolders(
-            self._loop,
-            m,
-            hand_over=self._keeper.hand_over,
-            answer=self._answer,
-            refuse=self._refuse,
-            ready=lambda: self._report_prepared(folders, addrs, left, filled=bool(m["filled"])),
-        )
+        folders = self._folders = JobFolders(m, self._keeper.hand_over)
 
-        def enter(words: str) -> None:
-            nonlocal left
-            left = words
-            self._answer(folders.enter)
+        def enter() -> str:
+            left = end_leftovers()
+            folders.enter()
+            return left
 
-        self._loop.do_aside(end_leftovers, enter, self._refuse)
+        def report(left: str) -> None:
+            self._answer(lambda: self._report_prepared(folders, addrs, left, filled=bool(m["filled"])))
+
+        self._loop.do_aside(enter, report, self._refuse)
 
     def _report_prepared(self, folders: JobFolders, addrs: list[str], left: str, *, filled: bool) -> None:
         if self._trace:
@@ -254,11 +247,10 @@ class Agent:
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
-        ports.close_all({**self._held, "": self._marks})
+        ports.close_all(self._marks, *self._held.values())
         self._held, self._marks = {}, []
         try:
-            self._marks = ports.mark_all(m["addr"], m["ports"])
-            self._held = ports.bind_all(m["addr"], m["ports"])
+            self._held, self._marks = ports.hold_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
             self._line.send({
@@ -275,7 +267,7 @@ class Agent:
         self._folders.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
-        ports.close_all({key: self._held.pop(key) for key in list(self._held) if key not in self._numbers})
+        ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
     def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
@@ -293,13 +285,13 @@ class Agent:
         held, limits, loan = self._held.pop(key, []), self._file_limits, self._lent.get(key)
         kept_fds = [s.fileno() for s in held] if m["keep_ports"] else []
         if not kept_fds:
-            ports.close_all({key: held})
+            ports.close_all(held)
         try:
             program = Program(
                 self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan
             )
         finally:
-            ports.close_all({key: held})
+            ports.close_all(held)
         self._programs[key] = program
         if program.role == env.TRAINER:
             self._keeper.note_trainer(program.process.pid)
@@ -412,7 +404,7 @@ class Agent:
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
         self._close_doors()
-        ports.close_all({**self._held, "": self._marks})
+        ports.close_all(self._marks, *self._held.values())
         if self._folders:
             self._folders.leave()
         if not self._lingers:  # else late observers find the head there

@@ -9,7 +9,6 @@ import pwd
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pslaunch.runtime.shared import busyport, env, nics
@@ -124,16 +123,12 @@ def find_lock_holder(path: str) -> str:
 
 def try_port(addr: str, port: int) -> str:
     """Return the reason that a port is unavailable, with its holder; empty if it is free."""
-    wanted = {"": [port]}
-    marks: Sequence[socket.socket] = ()
     try:
-        marks = ports.mark_all(addr, wanted)
-        ports.close_all(ports.bind_all(addr, wanted))
+        held, marks = ports.hold_all(addr, {"": [port]})
     except ports.BusyPort as e:
-        held = busyport.find_holder(addr, port, e.mark)
-        return f"{e}, held by {held}" if held else str(e)
-    finally:
-        ports.close_all({"": marks})
+        holder = busyport.find_holder(addr, port, e.mark)
+        return f"{e}, held by {holder}" if holder else str(e)
+    ports.close_all(marks, *held.values())
     return ""
 
 

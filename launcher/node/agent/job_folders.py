@@ -5,10 +5,12 @@ If nodes share a folder (NFS), the first of them owns it; the others get subfold
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
 import socket
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable
 
@@ -20,7 +22,6 @@ from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, r
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
-    from ..loop import Loop
     from ..messages import Folders, PrepareMsg
 
 SHARED_WAIT_S = 2.0  # for another node of this job to write its name into a shared lock
@@ -32,18 +33,8 @@ JOURNAL_PATH = ".pslaunch/dispatch/journal"  # as in into_place.py, which is loa
 class JobFolders:
     """The folders named by an order to prepare. `hand_over` gives lock and log to the keeper too."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        order: PrepareMsg,
-        *,
-        hand_over: Callable[[int, str], None],
-        answer: Callable[[Callable[[], None]], None],
-        refuse: Callable[[Exception], None],
-        ready: Callable[[], None],
-    ) -> None:
-        self._loop, self._hand_over, self._ready = loop, hand_over, ready
-        self._answer, self._refuse = answer, refuse
+    def __init__(self, order: PrepareMsg, hand_over: Callable[[int, str], None]) -> None:
+        self._hand_over = hand_over
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
         self._launcher = order["launcher"]
         self.paths: Folders = {
@@ -63,7 +54,6 @@ class JobFolders:
             text = f"the workspace {self.workspace} is not a folder on {socket.gethostname()}"
             advice = "name an existing folder (--job_workspace), or send one (--job_dispatch_package)"
             raise Refusal(codes.PREFLIGHT, f"{text}: {advice}")
-        self._until_s = loop.now() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
 
     @property
     def workspace(self) -> str:
@@ -74,25 +64,30 @@ class JobFolders:
         return os.path.join(self.paths["log_dir"], GUARDS_LOG)
 
     def enter(self) -> None:
-        """Lock the log folder, then make all ready; share it with a node of this job that was first."""
+        """Lock the log folder, then make all ready; share it with a node of this job that was first. Slow."""
+        until_s = time.monotonic() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
         while True:
             self._make(self.paths["log_dir"])
             self._make(self.paths["state_dir"], own=True)
             holder = self._lock()
-            job_id, first, launcher = f"{holder or ''}\n\n".split("\n")[:3]
-            if job_id != self._job_id or not first.isdigit() or self.shared is not None:
+            if holder is None:
                 break
-            self.shared = int(first)  # again, with this node's own subfolders
-            self.paths["log_dir"] += f"/node-{self._node}"
-            self.paths["state_dir"] += f"/node-{self._node}"
-        if holder is None:
-            self._finish_dispatch()
-        elif self._loop.now() < self._until_s:  # a node of this job may not have written its name yet
-            self._loop.call_after(AGAIN_S, lambda: self._answer(self.enter))
-        else:
-            advice = "end it or wait for it, or choose another --log_dir (--job_name if a package is sent)"
-            by = f" (its launcher is {launcher})" if launcher else ""
-            raise Refusal(codes.USAGE, f"job {job_id or '(unknown)'} is using this log folder{by}; {advice}")
+            job_id, first, launcher = f"{holder}\n\n".split("\n")[:3]
+            if job_id == self._job_id and first.isdigit() and self.shared is None:
+                self.shared = int(first)  # again, with this node's own subfolders
+                self.paths["log_dir"] += f"/node-{self._node}"
+                self.paths["state_dir"] += f"/node-{self._node}"
+            elif time.monotonic() < until_s:  # a node of this job may not have written its name yet
+                time.sleep(AGAIN_S)
+            else:
+                advice = (
+                    "end it or wait for it, or choose another --log_dir (--job_name if a package is sent)"
+                )
+                by = f" (its launcher is {launcher})" if launcher else ""
+                used = f"job {job_id or '(unknown)'} is using this log folder{by}"
+                raise Refusal(codes.USAGE, f"{used}; {advice}")
+        self._finish_dispatch()
+        self._make_ready()
 
     def _make(self, path: str, *, own: bool = False) -> None:
         try:
@@ -160,31 +155,21 @@ class JobFolders:
             from ..dispatch import into_place
             from ..dispatch.manifest import ManifestError
 
-            def finish() -> None:
-                try:
-                    into_place.finish(self.workspace)
-                except ManifestError as e:
-                    path = os.path.join(self.workspace, JOURNAL_PATH)
-                    text = f"{path}, left by a dispatch that was cut, can't be read ({e}): remove it"
-                    raise Refusal(codes.IO, f"{text}, and dispatch again") from None
-
-            self._loop.do_aside(finish, lambda _: self._answer(self._make_ready), self._refuse)
-        else:
-            self._make_ready()
+            try:
+                into_place.finish(self.workspace)
+            except ManifestError as e:
+                path = os.path.join(self.workspace, JOURNAL_PATH)
+                text = f"{path}, left by a dispatch that was cut, can't be read ({e}): remove it"
+                raise Refusal(codes.IO, f"{text}, and dispatch again") from None
 
     def _make_ready(self) -> None:
         self._write_state(OWNER, ())
         folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
         write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
         os.makedirs(self.paths["output_dir"], exist_ok=True)
-        if self._node:
-            self._ready()
-            return
-        # If that can't be written, everything in output/ will count as the job's.
-        self._loop.do_aside(
-            lambda: self._write_state(EARLIER, list_folder(self.paths["output_dir"])),
-            *[lambda _: self._answer(self._ready)] * 2,
-        )
+        if not self._node:
+            with contextlib.suppress(OSError):  # then everything in output/ will count as the job's
+                self._write_state(EARLIER, list_folder(self.paths["output_dir"]))
 
     def _write_state(self, name: str, lines: Iterable[str]) -> None:
         """Replace a file of the state folder; its first line is our job."""

@@ -40,12 +40,11 @@ class KeeperLink:
             os.write(self._fd, b"%d " % pid)
 
     def hand_over(self, lock_fd: int, log: str) -> None:
-        """Give the keeper the lock, and the path of the log that it has from now on."""
+        """Give the keeper the lock, and the path of the log that it has from now on; from any thread."""
         with socket.socket(fileno=os.dup(self._fd)) as keeper:
             try:
                 socket.send_fds(keeper, [os.fsencode(log)], [lock_fd])
             except OSError:
-                self._lose("its keeper was killed")
                 raise Refusal(codes.NODE_LOST, "its keeper was killed") from None
 
     def _hear(self) -> None:

@@ -9,11 +9,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from pslaunch.runtime.shared import places, prove
 
-from ..loop import Loop, Timer
+from ..loop import Loop
 from . import reach
 from .listener import Listener
 from .seal import Seal
@@ -49,39 +48,25 @@ class Handout:
     def __init__(self, loop: Loop, request: bytes, content: bytes) -> None:
         self.request = request
         self._loop, self._content = loop, content
-        self._open: dict[socket.socket, Timer] = {}
+        self._open = 0
 
     def give(self, sock: socket.socket) -> None:
         """Take over a connection that has asked."""
-        if len(self._open) >= MAX_HANDOUTS:
+        if self._open >= MAX_HANDOUTS:
             sock.close()
             return
-        left = memoryview(self._content)
+        self._open += 1
 
-        def go_on() -> None:
-            nonlocal left
-            try:
-                left = left[sock.send(left) :]
-            except BlockingIOError:
-                return
-            except OSError:
-                left = left[:0]
-            if not left:
-                self._end(sock)
+        def send() -> None:
+            with sock:
+                sock.settimeout(HANDOUT_LIMIT_S)  # for all of it
+                sock.sendall(self._content)
+                sock.shutdown(socket.SHUT_WR)
 
-        self._open[sock] = self._loop.call_after(HANDOUT_LIMIT_S, lambda: self._end(sock))
-        self._loop.watch(sock.fileno(), write=go_on)
+        def end(_result: object) -> None:
+            self._open -= 1
 
-    def _end(self, sock: socket.socket) -> None:
-        self._open.pop(sock).cancel()
-        self._loop.watch(sock.fileno())
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_WR)
-        sock.close()
-
-    def close(self) -> None:
-        for sock in list(self._open):
-            self._end(sock)
+        self._loop.do_aside(send, end, end)
 
 
 class Gate:
@@ -197,8 +182,6 @@ class Gate:
         for caller in self._callers:
             self._forget(caller)
             caller.sock.close()
-        if self._handout:
-            self._handout.close()
         self._listening.close()
 
 

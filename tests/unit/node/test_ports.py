@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node.agent.inspect import try_port
-from pslaunch.node.ports import BusyPort, bind_all, close_all, mark_all
+from pslaunch.node.ports import BusyPort, close_all, hold_all
 from pslaunch.runtime.pserver import ports
 from pslaunch.runtime.shared.busyport import find_holder
 from support.process import started
@@ -25,14 +25,19 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def hold_for_now(addr: str, *ports: int) -> None:
+    held, marks = hold_all(addr, {"pserver/0": ports})
+    close_all(marks, *held.values())
+
+
 @pytest.mark.parametrize("addr", ["127.0.0.1", "::1"])
 def test_all_listen_and_are_given_back(addr: str) -> None:
     wanted = {"pserver/0": [free_port()], "gloo": [free_port()]}
-    held = bind_all(addr, wanted)
+    held, marks = hold_all(addr, wanted)
     for key, numbers in wanted.items():
         assert [s.getsockname()[1] for s in held[key]] == numbers
         socket.create_connection((addr, numbers[0])).close()
-    close_all(held)
+    close_all(marks, *held.values())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((addr, wanted["gloo"][0]))
     assert find_holder(addr, wanted["gloo"][0]) == ""
@@ -44,30 +49,31 @@ def test_one_busy_port_refuses_the_whole_proposal_and_its_holder_is_named() -> N
         other.listen()
         busy, free = other.getsockname()[1], free_port()
         with pytest.raises(BusyPort) as e:
-            bind_all("127.0.0.1", {"pserver/0": [free], "pserver/1": [busy]})
+            hold_all("127.0.0.1", {"pserver/0": [free], "pserver/1": [busy]})
         assert (e.value.key, e.value.port, e.value.busy) == ("pserver/1", busy, True)
         assert "Address already in use" in str(e.value)
         assert f"pid {os.getpid()} " in find_holder("127.0.0.1", busy)
-        close_all(bind_all("127.0.0.1", {"again": [free]}))  # nothing was kept
+        hold_for_now("127.0.0.1", free)  # nothing was kept
 
 
 def test_a_marked_port_is_refused_to_others_until_the_mark_is_gone() -> None:
     first, second = free_port(), free_port()
-    marks = mark_all("127.0.0.1", {"pserver/0": [first]})
+    held, marks = hold_all("127.0.0.1", {"pserver/0": [first]})
+    close_all(*held.values())
     with pytest.raises(BusyPort) as e:
-        mark_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
+        hold_all("127.0.0.1", {"trainer/0": [second], "trainer/1": [first]})
     assert (e.value.key, e.value.port, e.value.busy) == ("trainer/1", first, True)
     assert "another job on this machine" in str(e.value)
     assert f"pid {os.getpid()} " in find_holder("127.0.0.1", first, e.value.mark)  # nobody listens there yet
     assert f"held by pid {os.getpid()} " in try_port("127.0.0.1", first)
-    close_all({"": mark_all("127.0.0.2", {"pserver/0": [first]})})  # each address has its own
-    close_all({"": marks})
-    close_all({"": mark_all("127.0.0.1", {"pserver/0": [first], "pserver/1": [second]})})  # nothing was kept
+    hold_for_now("127.0.0.2", first)  # each address has its own
+    close_all(marks)
+    hold_for_now("127.0.0.1", first, second)  # nothing was kept
 
 
 def test_an_address_that_is_not_ours_is_no_busy_port() -> None:
     with pytest.raises(BusyPort) as e:
-        bind_all("192.0.2.1", {"pserver/0": [free_port()]})
+        hold_all("192.0.2.1", {"pserver/0": [free_port()]})
     assert not e.value.busy
 
 
@@ -127,11 +133,11 @@ def test_holder_listens_at_the_wanted_address(wanted: str, held: str, elsewhere:
 
 BIND_WITHOUT_RIGHTS = """
 import os, sys
-from pslaunch.node.ports import BusyPort, bind_all
+from pslaunch.node.ports import BusyPort, hold_all
 if os.geteuid() == 0:
     os.setuid(65534)
 try:
-    bind_all("127.0.0.1", {"pserver/0": [int(sys.argv[1])]})
+    hold_all("127.0.0.1", {"pserver/0": [int(sys.argv[1])]})
 except BusyPort as e:
     print(e.busy, e)
 """

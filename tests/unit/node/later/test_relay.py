@@ -19,7 +19,6 @@ from pslaunch.node import codes, listing
 from pslaunch.node.later import relay
 from pslaunch.node.later.relay import ANSWER_PIECE_BYTES, NOTES, AnswerWriter, pack_folder, read_pieces
 from pslaunch.node.listing import EARLIER, OWNER
-from pslaunch.node.loop import Loop
 from support.folders import begin_job
 
 
@@ -118,7 +117,7 @@ def results(workspace: Path, job_id: str) -> tuple[dict[str, bytes | None], list
     return found, notes.decode().splitlines()
 
 
-def test_results_are_new_or_changed_files_at_any_clock(tmp_path: Path, loop: Loop) -> None:
+def test_results_are_new_or_changed_files_at_any_clock(tmp_path: Path) -> None:
     output = tmp_path / "output"
     (output / "old/deep").mkdir(parents=True)
     (output / "mixed").mkdir()
@@ -128,7 +127,7 @@ def test_results_are_new_or_changed_files_at_any_clock(tmp_path: Path, loop: Loo
         (output / name).write_text("earlier")
     (tmp_path / "cache/in").mkdir(parents=True)
     (tmp_path / "cache/in/older").write_text("of before")
-    first = begin_job(loop, tmp_path, "mine-1")
+    first = begin_job(tmp_path, "mine-1")
     (output / "mode").chmod(0o600)
     (output / "mixed/again").write_text("anew and longer")  # its folder stays as it was
     os.utime(output / "mixed/touched", ns=(0, 1))  # as after a clock that was set back
@@ -146,20 +145,20 @@ def test_results_are_new_or_changed_files_at_any_clock(tmp_path: Path, loop: Loo
     }  # fmt: skip
     assert notes == [f"a, b, link and 4 more: of an earlier job, left in {output}"]
     first.leave()
-    begin_job(loop, tmp_path, "mine-2").leave()
+    begin_job(tmp_path, "mine-2").leave()
     found, notes = results(tmp_path, "mine-2")
     assert found == {} and notes == [f"a, b, cache/in/older and 9 more: of an earlier job, left in {output}"]
 
 
 @pytest.mark.parametrize("hindered", [False, True])
-def test_unknown_earlier_state_makes_all_files_results(tmp_path: Path, loop: Loop, *, hindered: bool) -> None:
+def test_unknown_earlier_state_makes_all_files_results(tmp_path: Path, *, hindered: bool) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output/model").write_text("w")
-    begin_job(loop, tmp_path, "mine-1").leave()
+    begin_job(tmp_path, "mine-1").leave()
     assert results(tmp_path, "mine-1")[0] == {}
     if hindered:  # what the job before found stays, and is not believed
         (tmp_path / ".pslaunch" / f"{EARLIER}-0").mkdir()
-        begin_job(loop, tmp_path, "mine-2").leave()
+        begin_job(tmp_path, "mine-2").leave()
     else:
         (tmp_path / ".pslaunch" / OWNER).write_text("mine-2\n")
     assert results(tmp_path, "mine-2") == ({"model": b"w"}, [])
