@@ -7,9 +7,9 @@ outside names its face in the entry points of `pslaunch.backends`, by the name o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from ..errors import SpecError
 
@@ -45,10 +45,16 @@ class CommandLine(NamedTuple):
         return self.given.is_set("json")
 
 
-class Face(ABC):
+class Face:
     """Answers of a backend to the rest of the program. The methods that it leaves out answer as most do."""
 
     name: str
+    # Parts in modules of its package, as `module:name`; it may have the methods that use them instead.
+    options: str = "options:OPTIONS"
+    refused: str = ""  # words of other tools
+    spec: str  # function
+    backend: str  # class
+    reach: str = ""  # class
     # Texts for --help, by command: "" is `pslaunch NAME`, any other `pslaunch NAME COMMAND`; "check" is
     # `pslaunch check NAME`. The first paragraph of each is its line in the list.
     helps: ClassVar[Mapping[str, str]]
@@ -57,18 +63,19 @@ class Face(ABC):
     # Options by which later shells find its jobs: metavar and help; the words for who has given none.
     place: ClassVar[Mapping[str, tuple[str, str]]] = {}
     place_hint: str = ""
+    far_hint: str = "ask where the job was started"  # on node 0, from where the other nodes can't be reached
     meant: ClassVar[Mapping[str, str]] = {}  # command lines, by other tools' words for its commands
     file: str = ""  # option for a file that `read_file` reads
 
     # --- Options. ---
 
-    @abstractmethod
     def list_options(self) -> Sequence[Option]:
         """Return the rows of its options, each name once, in the order of its help."""
+        return cast("Sequence[Option]", self._import(self.options))
 
     def list_refused(self) -> Mapping[str, str]:
         """Return words of other tools that it can't take, with reason and remedy; {}: as it was written."""
-        return {}
+        return self._import(self.refused) if self.refused else {}
 
     def read_file(self, path: Path, name: str, tell: Callable[[str], None]) -> SourceValues:
         """Return the options that a file gives; every backend that has the option `file` takes it.
@@ -79,9 +86,9 @@ class Face(ABC):
 
     # --- Jobs. ---
 
-    @abstractmethod
     def make_spec(self, line: CommandLine) -> JobSpec:
         """Return the job of a command line. Raises PslaunchError; contacts nobody, changes nothing."""
+        return cast("JobSpec", self._import(self.spec)(line))
 
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         """Do what the command line asks for in place of a start; return its exit code, None for a start."""
@@ -95,9 +102,13 @@ class Face(ABC):
         backend = self.make_backend(spec.site.reach)
         return check_hosts(spec, backend, line.out, as_json=line.as_json, trace=trace)
 
-    @abstractmethod
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""
+        if reach is None and self.reach:
+            from .here import OnNode0
+
+            return OnNode0(self.name, self.far_hint)
+        return cast("Backend", self._import(self.backend)(reach))
 
     def make_way(self, spec: JobSpec, plan: Plan) -> Way | None:
         """Return a way to the head that only its jobs have; None for the common ones."""
@@ -118,4 +129,10 @@ class Face(ABC):
 
     def from_data(self, data: Any) -> Any:
         """Return the reach in a record, which has it as JSON data. Raises SpecError for another version's."""
-        return None
+        from .lines import parse_reach
+
+        return parse_reach(self._import(self.reach), data) if self.reach else None
+
+    def _import(self, part: str) -> Any:
+        module, _, name = part.partition(":")
+        return getattr(importlib.import_module(f".{module}", type(self).__module__), name)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from ..face import CommandLine, Face
+from ..face import Face
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...options.kinds import SourceValues
-    from ...options.options import Option
-    from ...options.spec import Elsewhere, JobSpec
-    from ..base import Backend
-    from .spec import Reach
+    from ...options.spec import Elsewhere
 
 
 class FabricFace(Face):
     name = "fabric"
+    spec, backend, reach = "spec:make_fabric_spec", "backend:FabricBackend", "spec:Reach"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.
 
@@ -35,43 +33,18 @@ class FabricFace(Face):
     place: ClassVar = {
         "conf": ("FILE", "Ask the first host of this conf.py. [default: the jobs known on this machine]")
     }
-    place_hint = "--conf conf.py asks hosts"
+    place_hint, far_hint = "--conf conf.py asks hosts", "add --conf conf.py"
     file = "conf"
-
-    def list_options(self) -> Sequence[Option]:
-        from .options import OPTIONS
-
-        return OPTIONS
 
     def read_file(self, path: Path, name: str, tell: Callable[[str], None]) -> SourceValues:
         from .conf_py import read_conf
 
         return read_conf(path, name, tell)
 
-    def make_spec(self, line: CommandLine) -> JobSpec:
-        from .spec import make_fabric_spec
-
-        return make_fabric_spec(line)
-
-    def make_backend(self, reach: Reach | None) -> Backend:
-        if reach is None:
-            from ..here import OnNode0
-
-            return OnNode0(self.name, "add --conf conf.py")
-        from .backend import FabricBackend
-
-        return FabricBackend(reach)
-
     def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
         from .spec import find_first_host
 
         return find_first_host(values["conf"], cwd)
-
-    def from_data(self, data: Any) -> Reach:
-        from ..lines import parse_reach
-        from .spec import Reach
-
-        return parse_reach(Reach, data)
 
 
 FACE = FabricFace()

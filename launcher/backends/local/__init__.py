@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from ..face import CommandLine, Face
-
-if TYPE_CHECKING:
-    from ...options.options import Option
-    from ...options.spec import JobSpec
-    from .backend import LocalBackend
+from ..face import Face
 
 
 class LocalFace(Face):
     name = "local"
+    spec, backend = "spec:make_local_spec", "backend:LocalBackend"
     helps: ClassVar = {
         "": """Run one job on this machine: its pservers and trainers.
 
@@ -28,21 +23,6 @@ class LocalFace(Face):
         "pslaunch local has no hosts to check; pslaunch local --dry_run prints its plan, "
         "and pslaunch check fabric checks hosts by SSH"
     )
-
-    def list_options(self) -> Sequence[Option]:
-        from .options import OPTIONS
-
-        return OPTIONS
-
-    def make_spec(self, line: CommandLine) -> JobSpec:
-        from .spec import make_local_spec
-
-        return make_local_spec(line)
-
-    def make_backend(self, reach: Any) -> LocalBackend:
-        from .backend import LocalBackend
-
-        return LocalBackend()
 
 
 FACE = LocalFace()

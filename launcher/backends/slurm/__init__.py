@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..face import CommandLine, Face
 
 if TYPE_CHECKING:
     from ...node.job import Plan
-    from ...options.options import Option
     from ...options.spec import JobSpec
-    from ..base import Backend
     from .spec import SlurmReach
 
 
 class SlurmFace(Face):
     name = "slurm"
+    refused = "options:REFUSED"
+    spec, backend, reach = "spec:make_slurm_spec", "backend:SlurmBackend", "spec:SlurmReach"
     helps: ClassVar = {
         "": """Run one job on nodes of Slurm.
 
@@ -33,21 +33,6 @@ class SlurmFace(Face):
         """,
     }
 
-    def list_options(self) -> Sequence[Option]:
-        from .options import OPTIONS
-
-        return OPTIONS
-
-    def list_refused(self) -> Mapping[str, str]:
-        from .options import REFUSED
-
-        return REFUSED
-
-    def make_spec(self, line: CommandLine) -> JobSpec:
-        from .spec import make_slurm_spec
-
-        return make_slurm_spec(line)
-
     def check(self, line: CommandLine, spec: JobSpec) -> int:
         from .check import check_partition
 
@@ -57,25 +42,10 @@ class SlurmFace(Face):
             return 0
         return super().check(line, spec)
 
-    def make_backend(self, reach: SlurmReach | None) -> Backend:
-        if reach is None:
-            from ..here import OnNode0
-
-            return OnNode0(self.name, "ask where the job was started")
-        from .backend import SlurmBackend
-
-        return SlurmBackend(reach)
-
     def describe_start(self, reach: SlurmReach, plan: Plan) -> Mapping[str, Any]:
         from .words import describe_start
 
         return describe_start(reach)
-
-    def from_data(self, data: Any) -> SlurmReach:
-        from ..lines import parse_reach
-        from .spec import SlurmReach
-
-        return parse_reach(SlurmReach, data)
 
 
 FACE = SlurmFace()
