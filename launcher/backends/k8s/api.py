@@ -57,16 +57,16 @@ def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ..
 JOB: Final = (
     *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
     *_list_rights("services", "create", "list", "delete"),
-    *_list_rights("configmaps", "create", "list", "delete"),
+    *_list_rights("configmaps", "create", "list", "patch", "delete"),
     *_list_rights("secrets", "create", "delete"),
     *_list_rights("pods", "list", "delete"),
     *_list_rights("events", "list"),
 )
-# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+# For the steps of docs/kubernetes.md with kubectl: `apply`, `get`, `logs`, `describe`.
 KUBECTL: Final = (
     *_list_rights("jobs", "get", "watch", group="batch"),
     *_list_rights("services", "get", "watch", "patch"),
-    *_list_rights("configmaps", "get", "watch", "patch"),
+    *_list_rights("configmaps", "get", "watch"),
     *_list_rights("pods", "get", "watch"),
     *_list_rights("pods/log", "get"),
     *_list_rights("events", "get", "watch"),

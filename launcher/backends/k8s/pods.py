@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
+from ...node.loop import ignore
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
@@ -117,8 +118,11 @@ def list_job_objects(cluster: Cluster, name: str = "") -> list[Object]:
 class PodWait:
     """Wait for a job's pods: reports a passing reason for a delay, raises the error of any other."""
 
-    def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
-        self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
+    def __init__(
+        self, pods: Pods, count: int, tell: Tell, limit_s: float, mend: Callable[[str], object] = ignore
+    ) -> None:
+        """mend: takes each reason, and may do something against it. It may raise PslaunchError."""
+        self._pods, self._count, self._tell, self._limit_s, self._mend = pods, count, tell, limit_s, mend
         self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
         self._told: set[str] = set()
 
@@ -187,4 +191,5 @@ class PodWait:
         if is_late:
             raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
         if cause:
+            self._mend(cause.text)
             self._tell_once(cause.text)
