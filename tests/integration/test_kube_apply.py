@@ -62,12 +62,15 @@ def list_owners(cluster: Kube) -> list[set[str]]:
 
 
 def test_jobs_at_the_same_time_share_one_program_which_goes_with_the_last(
-    cluster: Kube, workspace: Path
+    cluster: Kube, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "train.py").write_text(POLITE)
     with contextlib.ExitStack() as stack:
-        place = KubePlace(cluster, 1)
-        both = [stack.enter_context(running(place, workspace, *ALONE, *QUICK)) for _ in range(2)]
+        both = []
+        for number in range(2):  # a folder for results is one job's
+            options = [f"--fetch_{what}={tmp_path}/{what}-{number}" for what in ("output", "logs")]
+            job = running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK, *options)
+            both.append(stack.enter_context(job))
         for job in both:
             job.until_printed("ready", ["trainer/0"])
         names = [job.get_job()["job"] for job in both]

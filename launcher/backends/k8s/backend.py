@@ -263,7 +263,8 @@ class K8sBackend(Backend):
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        for _ in try_again(self._reach.lease_s + self._ending_s + GONE_EXTRA_S, self._cancelled):
+        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
+        for _ in try_again(limit_s, self._cancelled, LOOK_S / 2):
             try:
                 first = self._pods.find_first()
                 if first is None:
@@ -447,7 +448,7 @@ class K8sBackend(Backend):
     def explain_end(self, code: int) -> tuple[str, int]:
         if code != codes.NODE_LOST or self.silent:  # the cluster notices silence only later
             return "", code
-        for _ in try_again(TOLD_S):
+        for _ in self._pods.look_again(TOLD_S):
             with contextlib.suppress(PslaunchError):  # of one look
                 pods = self._pods.find_all().values()
                 cause = self._pods.explain()
@@ -465,7 +466,7 @@ class K8sBackend(Backend):
         if not left:
             return []
         self._made.clear()
-        for _ in try_again(self._ending_s + GONE_EXTRA_S):
+        for _ in self._pods.look_again(self._ending_s + GONE_EXTRA_S):
             try:
                 with ThreadPoolExecutor(AT_ONCE) as pool:
                     errors = list(pool.map(self._try_to_delete, left))

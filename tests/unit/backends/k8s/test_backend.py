@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pslaunch.backends.k8s import FACE, manifests
 from pslaunch.backends.k8s import backend as k8s
-from pslaunch.backends.k8s.api import Cluster
+from pslaunch.backends.k8s.api import Cluster, try_again
 from pslaunch.backends.k8s.api_errors import AbsentError, ConflictError, Right
 from pslaunch.backends.k8s.backend import LIMIT, K8sBackend
 from pslaunch.backends.k8s.job_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, Object
@@ -228,6 +228,7 @@ class Failing:
     def __init__(self, fails: int, pod: Object, cause: PodCause | None = None) -> None:
         self._fails, self._pod, self._cause = fails, pod, cause
         self.seen: dict[str, Object] = {}
+        self.look_again = try_again
 
     def find_all(self) -> dict[str, Object]:
         self._fails -= 1
