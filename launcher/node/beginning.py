@@ -14,7 +14,7 @@ JOB_FILE, PROGRAM = "job/job.json.gz", "job/pslaunch.pyz"
 PACKAGE = "package/package.zip"
 SECRET_FILE = "secret/secret"
 WHEEL = "wheel"  # folder of a wheel of pslaunch
-NAME_FILE = "job/name"  # of the Job that this node's pod is of, from the cluster
+NAME_FILE = "pieces/name"  # of the Job that this node's pod is of, from the cluster
 MIN_SECRET_BYTES = 16
 
 

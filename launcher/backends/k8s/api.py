@@ -37,6 +37,7 @@ ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
 VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
 RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 POLL_S: Final = 0.2
+WATCH_S: Final = 2
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # 4096 pods have 40 MB
 WITH_UID: Final = {"metadata": {"uid": str}}
 AT_ONCE: Final = 8  # calls at the same time
@@ -58,17 +59,17 @@ def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ..
 JOB: Final = (
     *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
     *_list_rights("services", "create", "list", "delete"),
-    *_list_rights("configmaps", "create", "list", "delete"),
+    *_list_rights("configmaps", "create", "list", "patch", "delete"),
     *_list_rights("secrets", "create", "delete"),
-    *_list_rights("pods", "list", "delete"),
+    *_list_rights("pods", "list", "watch", "delete"),
     *_list_rights("events", "list"),
 )
-# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+# For the steps of docs/kubernetes.md with kubectl: `apply`, `get`, `logs`, `describe`.
 KUBECTL: Final = (
     *_list_rights("jobs", "get", "watch", group="batch"),
     *_list_rights("services", "get", "watch", "patch"),
-    *_list_rights("configmaps", "get", "watch", "patch"),
-    *_list_rights("pods", "get", "watch"),
+    *_list_rights("configmaps", "get", "watch"),
+    *_list_rights("pods", "get"),
     *_list_rights("pods/log", "get"),
     *_list_rights("events", "get", "watch"),
 )
@@ -96,6 +97,7 @@ class Cluster:
         """
         self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
         self._client, self._logged = make_client(api), logged
+        self._versions: dict[str, str] = {}  # of the latest lists, by kind
         pool = api.rest_client.pool_manager
         pool.request = functools.partial(_read_bounded, pool.request)  # for answers that are errors, too
 
@@ -151,9 +153,20 @@ class Cluster:
 
     def list_objects(self, kind: str, **selectors: str) -> list[Object]:
         """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
-        doing, shape = f"list {make_plural(kind)}", {"items": [SHAPES.get(kind, dict)]}
-        found: list[Object] = self.get(doing, self.locate(kind), shape, **selectors)["items"]
+        shape = {"metadata": {"resourceVersion": str}, "items": [SHAPES.get(kind, dict)]}
+        answer = self.get(f"list {make_plural(kind)}", self.locate(kind), shape, **selectors)
+        self._versions[kind] = answer["metadata"]["resourceVersion"]
+        found: list[Object] = answer["items"]
         return found
+
+    def await_change(self, kind: str, **selectors: str) -> None:
+        """Return once an object that fits has changed since the latest list of its kind, or after WATCH_S.
+
+        Raises PslaunchError.
+        """
+        if version := self._versions.get(kind):
+            watch = {"watch": "true", "resource_version": version, "timeout_seconds": WATCH_S}
+            self.request(f"watch {make_plural(kind)}", "get", self.locate(kind), **watch, **selectors)
 
     def create(self, thing: Object, *, dry_run: bool = False) -> Object:
         """Create an object and return it as the server has it. Raises PslaunchError.
@@ -211,6 +224,10 @@ def _read_bounded(request: Callable[..., Any], *args: Any, **params: Any) -> Any
     from urllib3.exceptions import HTTPError
 
     answer = request(*args, **params)
+    if "watch=true" in args[1]:
+        answer._body = next(answer.stream(), b"")  # the first change
+        answer.close()
+        return answer
     answer._body = answer.read(MAX_ANSWER_BYTES + 1)
     if len(answer._body) > MAX_ANSWER_BYTES:
         answer.close()

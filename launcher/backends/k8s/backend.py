@@ -79,6 +79,7 @@ class K8sBackend(Backend):
         self._reach = reach
         self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
+        self._shared: list[Object] = []  # with other jobs: the cluster removes them after the last one
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
         self._ending_s = 0.0  # of a pod's programs after a signal
         self.silent: set[str] = set()  # nodes, by name, whose machines do not answer
@@ -125,7 +126,7 @@ class K8sBackend(Backend):
             sweeping.result()
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
-        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
+        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s, self._share_again)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
         if not has_exec:
@@ -172,11 +173,32 @@ class K8sBackend(Backend):
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
             raise NodeLostError("cancelled")
+        if manifests.is_shared(thing):
+            self._shared.append(thing)
+            return wait.wait_for(functools.partial(self._share, thing), self._cancelled)
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
         try:
             return self._cluster.create(thing)
         except ClusterError:
             return wait.wait_for(functools.partial(self._create_again, thing), self._cancelled)
+
+    def _share(self, thing: Object) -> Object:
+        """Create an object that other jobs use too, or add its owner, the job, to the one that is there."""
+        try:
+            return self._cluster.create(thing)
+        except ConflictError:
+            owned = {"metadata": {"ownerReferences": thing["metadata"]["ownerReferences"]}}
+        try:
+            self._cluster.patch(thing["kind"], thing["metadata"]["name"], owned)
+            return thing
+        except AbsentError:  # its last owner has gone, and it with that
+            return self._share(thing)
+
+    def _share_again(self, said: str) -> None:
+        """Create what a pod waits for: a cluster may remove it just when it gets the job as its owner."""
+        for thing in self._shared:
+            if f'"{thing["metadata"]["name"]}" not found' in said:
+                self._share(thing)
 
     def _create_again(self, thing: Object) -> Object:
         """Create an object, unless an earlier request whose answer was lost has done so: names are new."""
@@ -241,7 +263,8 @@ class K8sBackend(Backend):
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        for _ in try_again(self._reach.lease_s + self._ending_s + GONE_EXTRA_S, self._cancelled):
+        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
+        for _ in try_again(limit_s, self._cancelled, LOOK_S / 2):
             try:
                 first = self._pods.find_first()
                 if first is None:
@@ -425,7 +448,7 @@ class K8sBackend(Backend):
     def explain_end(self, code: int) -> tuple[str, int]:
         if code != codes.NODE_LOST or self.silent:  # the cluster notices silence only later
             return "", code
-        for _ in try_again(TOLD_S):
+        for _ in self._pods.look_again(TOLD_S):
             with contextlib.suppress(PslaunchError):  # of one look
                 pods = self._pods.find_all().values()
                 cause = self._pods.explain()
@@ -443,7 +466,7 @@ class K8sBackend(Backend):
         if not left:
             return []
         self._made.clear()
-        for _ in try_again(self._ending_s + GONE_EXTRA_S):
+        for _ in self._pods.look_again(self._ending_s + GONE_EXTRA_S):
             try:
                 with ThreadPoolExecutor(AT_ONCE) as pool:
                     errors = list(pool.map(self._try_to_delete, left))

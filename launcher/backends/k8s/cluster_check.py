@@ -20,7 +20,7 @@ from ...views.table import show
 from ..face import CommandLine
 from . import manifests
 from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
-from .api_errors import Right
+from .api_errors import ConflictError, Right
 from .cluster_findings import (
     ClusterSeen,
     Needs,
@@ -137,6 +137,8 @@ def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
         return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
     except ClusterError:
         raise
+    except ConflictError:
+        return ObjectVerdict(name)  # other jobs share it
     except PslaunchError as e:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
             return ObjectVerdict(name, left_out=str(e))

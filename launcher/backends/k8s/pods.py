@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
+from ...node.loop import ignore
 from ..lines import News, Tell
-from .api import AWAY, Cluster, try_again
+from .api import AWAY, POLL_S, Cluster, begin_apart, try_again
 from .api_errors import ConflictError
 from .job_records import (
     INDEX,
@@ -42,15 +44,32 @@ class Pods:
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster, self._job = cluster, job
         self.seen: Mapping[str, Object] = {}  # by the name of the node
+        self._watched = ""  # label of the pods that were listed last
 
     def find_all(self) -> Mapping[str, Object]:
         """Return the pods by the names of their nodes. Raises PslaunchError."""
-        self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")
+        self._watched = f"{INSTANCE}={self._job}"
+        self.seen = list_pods(self._cluster, self._watched)
         return self.seen
 
     def find_first(self) -> Object | None:
         """Return pod 0 of the job, without a look at the others. Raises PslaunchError."""
-        return list_pods(self._cluster, f"{INSTANCE}={self._job},{INDEX}=0").get(f"{self._job}-0")
+        label = f"{INSTANCE}={self._job},{INDEX}=0"
+        first = list_pods(self._cluster, label).get(f"{self._job}-0")
+        self._watched = "" if first and get_state(first, "running") else label  # no change shows its head
+        return first
+
+    def look_again(self, limit_s: float, stop: threading.Event | None = None) -> Iterator[int]:
+        """Yield as `try_again`, but wait for a change of the pods that were listed last."""
+        stop = stop or threading.Event()
+        for number in try_again(limit_s, stop, every_s=0.0):
+            yield number
+            stop.wait(POLL_S)
+            if label := self._watched:
+                watch = functools.partial(self._cluster.await_change, "Pod", label_selector=label)
+                change = begin_apart(watch)
+                while not change.done() and not stop.wait(POLL_S / 4):
+                    pass
 
     def explain(self) -> PodCause | None:
         """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
@@ -117,14 +136,17 @@ def list_job_objects(cluster: Cluster, name: str = "") -> list[Object]:
 class PodWait:
     """Wait for a job's pods: reports a passing reason for a delay, raises the error of any other."""
 
-    def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
-        self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
+    def __init__(
+        self, pods: Pods, count: int, tell: Tell, limit_s: float, mend: Callable[[str], object] = ignore
+    ) -> None:
+        """mend: takes each reason, and may do something against it. It may raise PslaunchError."""
+        self._pods, self._count, self._tell, self._limit_s, self._mend = pods, count, tell, limit_s, mend
         self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
         self._told: set[str] = set()
 
     def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
         """Return the first true result; the API may be away until pods are late. Raises PslaunchError."""
-        for _ in try_again(math.inf, cancelled):
+        for _ in self._pods.look_again(math.inf, cancelled):
             try:
                 if found := look():
                     return found
@@ -187,4 +209,5 @@ class PodWait:
         if is_late:
             raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
         if cause:
+            self._mend(cause.text)
             self._tell_once(cause.text)
