@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from ..errors import PreflightError, ServiceError
+from ..errors import PreflightError
 from ..node.job import Node
 from ..node.line import wire
 from ..node.line.gate import Gate, Handout, Seals
@@ -24,7 +24,6 @@ from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from .lines import Line
 
-MAX_ARGUMENT_BYTES: Final = 131_000  # Open MPI exports all arguments of a program, joined, as one variable
 MAX_SHOWN: Final = 64  # characters of a host name that is none
 
 # Fetches the zip of all that runs on nodes, keeps it in memory, and executes Python on it.
@@ -124,12 +123,9 @@ class Offer(NamedTuple):
     digest: str
 
     def make_program(self, argv: Sequence[str], agents: CarriedAgents) -> list[str]:
-        """Return the words by which mpirun runs a mode of `pslaunch.node`. Raises ServiceError."""
+        """Return the words by which mpirun runs a mode of `pslaunch.node`."""
         where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {agents.connect_timeout_s}"
-        words = ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", agents.agent_python)]
-        if sum(len(os.fsencode(word)) + 1 for word in words) > MAX_ARGUMENT_BYTES:
-            raise ServiceError(f"Open MPI can't carry arguments of more than {MAX_ARGUMENT_BYTES} bytes")
-        return words
+        return ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", agents.agent_python)]
 
 
 class Arrival:

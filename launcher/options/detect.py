@@ -40,21 +40,17 @@ def choose_server(
 def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "script"], str]:
     """Look for the role words in `program` and the modules of `workspace` that it imports.
 
-    An unreadable program gives "bundled", with the cause in the reason.
+    Files that can't be read are in the reason.
     """
     if program.suffix != ".py":
         return "bundled", f"{program.name} is not a Python program, so it was not read; --server changes this"
-    try:
-        tree = _parse(program)
-    except UNREADABLE as e:
-        return "bundled", f"{program.name} can't be read ({_describe(e)}); --server changes this"
     unread: list[str] = []
-    for path, module in _walk(program, tree, workspace, unread):
+    for path, module in _walk(program, workspace, unread):
         asked = _find_role_word(module)
         if asked:
             name, line = asked
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
-    blind = f"; can't read {', '.join(unread)}" if unread else ""
+    blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
     return (
         "bundled",
         f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
@@ -108,23 +104,20 @@ def _find_role_word(tree: ast.Module) -> tuple[str, int] | None:
     return None
 
 
-def _walk(
-    program: Path, tree: ast.Module, workspace: Path, unread: list[str]
-) -> Iterator[tuple[Path, ast.Module]]:
+def _walk(program: Path, workspace: Path, unread: list[str]) -> Iterator[tuple[Path, ast.Module]]:
     """Yield the program, then the workspace's modules that it imports, breadth first."""
     roots = list(dict.fromkeys((program.parent, workspace)))
-    seen, queue = {program}, [(program, tree)]
-    while queue:
-        path, module = queue.pop(0)
+    found = [program]
+    for path in found:  # which grows
+        try:
+            module = _parse(path)
+        except UNREADABLE as e:
+            unread.append(f"{_shorten(path, workspace)} ({_describe(e)})")
+            continue
         yield path, module
-        for found in _find_imported(path, module, roots):
-            if found in seen or len(seen) >= MAX_FILES:
-                continue
-            seen.add(found)
-            try:
-                queue.append((found, _parse(found)))
-            except UNREADABLE as e:
-                unread.append(f"{_shorten(found, workspace)} ({_describe(e)})")
+        for imported in _find_imported(path, module, roots):
+            if imported not in found and len(found) < MAX_FILES:
+                found.append(imported)
 
 
 def _find_imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]:
@@ -168,11 +161,7 @@ def find_imports(program: Path, workspace: Path) -> Imported:
     found = Imported({}, {})
     if program.suffix != ".py":
         return found
-    try:
-        tree = _parse(program)
-    except UNREADABLE:
-        return found
-    for path, module in _walk(program, tree, workspace, []):
+    for path, module in _walk(program, workspace, []):
         for name, line, now in _walk_imports(module.body, now=True):
             if name not in sys.stdlib_module_names and not _is_here(name, program.parent, workspace):
                 place = f"{_shorten(path, workspace)}:{line}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..face import CHECK, CommandLine, Face
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...node.job import Plan
-    from ...options.options import Option
     from ...options.spec import Elsewhere, JobSpec
-    from .backend import K8sBackend
     from .spec import K8sReach
     from .way import ByItself
 
@@ -23,6 +21,8 @@ APPLY, RENDER = "apply", "render"
 
 class K8sFace(Face):
     name = "k8s"
+    refused = "options:REFUSED"
+    backend, reach = "backend:K8sBackend", "spec:K8sReach"
     help = "Run jobs on Kubernetes, or print their manifests."
     helps: ClassVar = {
         APPLY: """Run one job on Kubernetes, and wait for its end.
@@ -57,16 +57,6 @@ class K8sFace(Face):
     }  # fmt: skip
     place_hint = "--namespace=NAME asks a cluster"
 
-    def list_options(self) -> Sequence[Option]:
-        from .options import OPTIONS
-
-        return OPTIONS
-
-    def list_refused(self) -> Mapping[str, str]:
-        from .options import REFUSED
-
-        return REFUSED
-
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
 
@@ -93,15 +83,11 @@ class K8sFace(Face):
 
         return check_cluster(line, spec)
 
-    def make_backend(self, reach: K8sReach) -> K8sBackend:
-        from .backend import K8sBackend
-
-        return K8sBackend(reach)
-
     def make_way(self, spec: JobSpec, plan: Plan) -> ByItself:
+        from .backend import K8sBackend
         from .way import ByItself
 
-        return ByItself(self.make_backend(spec.site.reach), plan)
+        return ByItself(K8sBackend(spec.site.reach), plan)
 
     def describe_start(self, reach: K8sReach, plan: Plan) -> Mapping[str, Any]:
         from . import manifests
@@ -113,12 +99,6 @@ class K8sFace(Face):
         from .spec import find_cluster
 
         return find_cluster(values)
-
-    def from_data(self, data: Any) -> K8sReach:
-        from ..lines import parse_reach
-        from .spec import K8sReach
-
-        return parse_reach(K8sReach, data)
 
 
 FACE = K8sFace()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..face import CommandLine, Face
 
 if TYPE_CHECKING:
     from ...node.job import Plan
-    from ...options.options import Option
     from ...options.spec import JobSpec
-    from ..base import Backend
     from .spec import MpiReach
 
 
 class MpiFace(Face):
     name = "mpi"
+    refused = "options:REFUSED"
+    spec, backend, reach = "spec:make_mpi_spec", "backend:MpiBackend", "spec:MpiReach"
     helps: ClassVar = {
         "": """Run one job under mpirun of Open MPI 4 or 5.
 
@@ -31,21 +31,6 @@ class MpiFace(Face):
         """,
     }
 
-    def list_options(self) -> Sequence[Option]:
-        from .options import OPTIONS
-
-        return OPTIONS
-
-    def list_refused(self) -> Mapping[str, str]:
-        from .options import REFUSED
-
-        return REFUSED
-
-    def make_spec(self, line: CommandLine) -> JobSpec:
-        from .spec import make_mpi_spec
-
-        return make_mpi_spec(line)
-
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if not line.given.is_set("script"):
             return None
@@ -53,25 +38,10 @@ class MpiFace(Face):
 
         return write_script(line, spec)
 
-    def make_backend(self, reach: MpiReach | None) -> Backend:
-        if reach is None:
-            from ..here import OnNode0
-
-            return OnNode0(self.name, "ask where the job was started")
-        from .backend import MpiBackend
-
-        return MpiBackend(reach)
-
     def describe_start(self, reach: MpiReach, plan: Plan) -> Mapping[str, Any]:
         from .mpirun import describe_start
 
         return describe_start(reach)
-
-    def from_data(self, data: Any) -> MpiReach:
-        from ..lines import parse_reach
-        from .spec import MpiReach
-
-        return parse_reach(MpiReach, data)
 
 
 FACE = MpiFace()

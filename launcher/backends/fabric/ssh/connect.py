@@ -258,7 +258,8 @@ def boot_by_paramiko(
             session.set_environment_variable(name, value)
         session.settimeout(deadline.get_left_s())
         session.exec_command(COMMAND)
-        _feed(session, booted.payload)
+        with contextlib.suppress(OSError):  # the answer, or its absence, has the cause
+            session.sendall(booted.payload)
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
         return ParamikoChannel(session)
     except NoMarkerError as e:
@@ -268,17 +269,6 @@ def boot_by_paramiko(
     except (paramiko.SSHException, OSError, EOFError) as e:
         error = str(e) or "the connection was closed"
     raise make_start_error(settings.name, error, noise, *_collect_end(session))
-
-
-def _feed(session: Any, data: bytes) -> None:
-    """Send the data; do nothing if the session is closed: its output has the cause."""
-    try:
-        session.sendall(data)
-    except TimeoutError:
-        raise
-    except OSError:
-        if not session.closed:
-            raise
 
 
 def _read(session: Any, n: int, deadline: Deadline) -> bytes:
