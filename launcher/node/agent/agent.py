@@ -393,8 +393,7 @@ class Agent:
 
         Returns the number of killed processes, and those that can't be ended.
         """
-        if self._filling:
-            self._filling.stop()
+        self._close_doors()
         killed, ended, left = procs.kill_descendants()
         self._reap(ended)
         for program in self._programs.values():
@@ -403,7 +402,6 @@ class Agent:
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
-        self._close_doors()
         ports.close_all(self._marks, *self._held.values())
         if self._folders:
             self._folders.leave()

@@ -14,7 +14,7 @@ from pslaunch.runtime.shared.env import PSERVER
 
 from .. import codes, job
 from ..line import reach
-from ..link import JobFailure, Round
+from ..link import JobFailure
 from ..logs import ADVICE_MARK
 from ..shapes import check_shape, is_failure_code, is_port
 
@@ -33,8 +33,9 @@ class Startup:
     def __init__(self, desk: Desk, secret: str, package: Dispatch, launcher: str) -> None:
         self._desk, self._secret, self._package, self._launcher = desk, secret, package, launcher
         plan = desk.placed.plan
-        nodes = [n.id for n in desk.placed.nodes]
-        self._round = Round(nodes, ["hello"], self._prepare, is_over=lambda: desk.is_ending)
+        self._missing = {n.id for n in desk.placed.nodes}  # that have not answered the last question,
+        self._answers: tuple[str, ...] = ("hello",)  # by a message of such a type;
+        self._then = self._prepare  # this follows
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -47,12 +48,22 @@ class Startup:
 
         `answers`: types of messages that are an answer.
         """
-        links = self._desk.links.values()
-        asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
-        self._round.ask(asked, answers, then)
+        asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
+        self._missing, self._answers, self._then = {link.node.id for link, _ in asked}, answers, then
+        for link, message in asked:
+            link.line.send(message)
+        self._go_on()
 
     def _take_answer(self, link: Link, m: messages.HelloMsg | messages.OfAgent) -> None:
-        self._round.take_answer(link.node.id, m["type"])
+        if m["type"] not in self._answers:
+            raise ValueError(f"{m['type']!r} was not asked for")
+        self._missing.discard(link.node.id)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._missing and not self._desk.is_ending:
+            then, self._then = self._then, lambda: None  # only once, even after late answers
+            then()
 
     on_bound = on_shut = _take_answer
 
