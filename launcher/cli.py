@@ -113,7 +113,8 @@ def _start(line: CommandLine, spec: JobSpec) -> int:
     if not given.is_set("dry_run"):
         return session.run(spec, as_json=line.as_json)
     connect = "connect" in given.options and given.is_set("connect")
-    typer.echo(clean_lines(session.render_dry_run(spec, as_json=line.as_json, connect=connect)))
+    shown = session.render_dry_run(spec, as_json=line.as_json, connect=connect)
+    typer.echo(clean_lines(shown, sys.stdout.encoding))
     return codes.OK
 
 

@@ -20,7 +20,7 @@ from ..node.line.wire import MessageLine
 from ..node.link import JobFailure, make_pause_failure
 from ..node.logs import clean_all
 from ..node.loop import Loop
-from ..node.shapes import check_shape, is_code, is_failure_code, is_port
+from ..node.shapes import MOST_COUNTED, check_shape, is_code, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -172,7 +172,7 @@ class RemoteHead:
     def get_status(self) -> messages.StatusMsg | None:
         """Return the job's status; None if the head does not answer."""
         self._line.send({"type": "status"})
-        status: messages.StatusMsg | None = clean_all(self.ask("status"))
+        status: messages.StatusMsg | None = self.ask("status")
         return status
 
     def ask(self, kind: str) -> Any:
@@ -194,6 +194,8 @@ class RemoteHead:
         self.told = True
         if message["type"] == "events":
             for event in message["events"]:
+                if not self._next <= event["n"] < MOST_COUNTED:
+                    raise ValueError(f"event {event['n']} after {self._next - 1}")
                 self._keep(event)
         elif message["type"] == "over":
             check_shape(message["code"], is_code, "code")
@@ -209,13 +211,12 @@ class RemoteHead:
                 told = zip(self.placed.nodes, message["places"], strict=True)
                 nodes = tuple(n._replace(log_dir=logs, state_dir=state) for n, (logs, state) in told)
                 self.placed = self.placed._replace(nodes=nodes)
-            self.answers[message["type"]] = message
+            # Cleaned here, where a nesting too deep for it is an error of the head.
+            self.answers[message["type"]] = clean_all(message) if message["type"] == "status" else message
         else:
             self._package.hear(message)
 
     def _keep(self, event: Event) -> None:
-        if event["n"] < self._next:
-            raise ValueError(f"event {event['n']} after {self._next - 1}")
         self._events.add(event)  # which checks it
         if self._first_time is None:
             self._first_time = event["time"]

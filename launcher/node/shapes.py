@@ -25,6 +25,11 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_COUNTED
 
 
+def is_time(value: Any) -> bool:
+    """Return True for seconds, of a clock or a duration, which can be added, and shown as a date."""
+    return type(value) in (int, float) and 0 <= value <= MOST_COUNTED
+
+
 def is_name(value: Any) -> bool:
     return type(value) is str and len(value) <= NAME_CHARS
 

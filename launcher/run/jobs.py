@@ -17,7 +17,7 @@ from ..backends.lines import OF_ANOTHER
 from ..errors import NodeLostError, PslaunchError, RightsError, SpecError
 from ..follow.remote_head import RemoteHead
 from ..node import codes, job, logs
-from ..node.head.events import PROGRESS, make_end
+from ..node.head.events import OF_END, PROGRESS, make_end
 from ..node.later import record
 from ..node.loop import Loop
 from ..node.shapes import check_shape, fits, is_code, is_name
@@ -101,7 +101,8 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
         return _find_ended(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
-    return cast("Record", {**r, **told, "processes": processes})
+    news = {key: told[key] for key in ("state", *OF_END) if key in told}  # no others: paths, for example
+    return cast("Record", {**r, **news, "processes": processes})
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
@@ -382,5 +383,5 @@ def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Reco
         if over["state"] != "ended":
             raise
         return over
-    end = events[-1] if events else {"code": head.code}
-    return cast("Record", {**r, **end, "state": "ended"})
+    end = {key: e[key] for e in events[-1:] if e["event"] == "end" for key in OF_END}
+    return cast("Record", {**r, "code": head.code, **end, "state": "ended"})

@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pslaunch.errors import FileError
 from pslaunch.node.later import record
 from pslaunch.node.later.relay import NOTES
 from pslaunch.run.fetch import Fetched, unpack
+from pslaunch.run.known_jobs import format_line
 from support.hostile import ANYTHING, spoilt
 
 NAMES = st.sampled_from(
@@ -64,8 +65,10 @@ def test_hostile_archive_writes_nothing_outside(found: list[bytes], size: int) -
 
 
 @settings(max_examples=200, deadline=None)
+@example({**RECORD, "started": 2**64})
+@example({**RECORD, "started": -(2**64)})
 @given(spoilt(RECORD) | st.dictionaries(st.text(max_size=5), ANYTHING, max_size=3) | ANYTHING)
 def test_hostile_record_is_refused_or_whole(data: Any) -> None:
     with contextlib.suppress(ValueError, RecursionError):
         found = record.parse_record(json.dumps(data))
-        assert isinstance(found["state"], str)
+        assert isinstance(found["state"], str) and format_line(found)

@@ -63,7 +63,8 @@ STATUS = {"type": "status", "job": "j", "elapsed_s": 1.0, "events": 7, "state": 
 
 def usual(message: Message) -> Message:
     """Set fields with a known meaning to valid values."""
-    known = {"key": "trainer/0", "addrs": ["::1"], "signal": "", "shared": None}
+    # asked: an exit that we have asked for is no failure.
+    known = {"key": "trainer/0", "addrs": ["::1"], "signal": "", "shared": None, "asked": False}
     return {k: known.get(k, v) for k, v in message.items()}
 
 

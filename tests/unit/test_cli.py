@@ -1,5 +1,6 @@
 """The commands: help, version, and bad input of every kind."""
 
+import io
 import json
 import os
 import re
@@ -110,6 +111,16 @@ def test_dry_run_prints_the_plan_and_starts_nothing(ws: Path, capsys: pytest.Cap
     assert run("local", "--dry-run") == 0
     assert "trainer/0" in capsys.readouterr().out
     assert sorted(ws.iterdir()) == before
+
+
+def test_dry_run_shows_what_the_encoding_of_the_output_lacks(
+    ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run("local", "--dry_run", "train.py", "caf\u00e9\u2603") == 0
+    out.seek(0)
+    assert "caf\u00e9\\u2603" in out.read()
 
 
 def _spec_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> JobSpec:

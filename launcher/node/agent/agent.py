@@ -128,9 +128,7 @@ class Agent:
             self._refuse(e)
 
     def _refuse(self, e: Exception) -> None:
-        """Report a refusal or a system error to the head; raise any other."""
-        if not isinstance(e, (Refusal, OSError)):
-            raise e
+        """Report a refusal, a system error, or what an order that can't be right has led to."""
         code, text = codes.explain_failure(e)
         self._line.send({"type": "refused", "code": code, "text": text})
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number
+from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number, is_time
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -45,17 +45,17 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "line": {"process": is_name, "text": str, "more?": bool},
     "gap": {"process": is_name, "bytes": int},
     "note": {"level?": is_name, "text": str, "missing?": int},
-    "ending": {"why": str, "grace_s": is_number},
-    "end": {"code": is_code, "reason": str, "elapsed_s": is_number, "failure": (_FAILURE, None)},
+    "ending": {"why": str, "grace_s": is_time},
+    "end": {"code": is_code, "reason": str, "elapsed_s": is_time, "failure": (_FAILURE, None)},
 }  # fmt: skip
 OF_END = ("code", "reason", "elapsed_s", "failure")  # fields of `end`, also in the record of a job
 _OF_NODE = {"source": (int, None), "received": int}
-_OF_ALL = {"nodes": int, "elapsed_s": is_number}
+_OF_ALL = {"nodes": int, "elapsed_s": is_time}
 
 
 def check_event(event: Event) -> None:
     """Raise ValueError for an event that no view could show; unknown kinds are accepted."""
-    check_shape(event, {"n": int, "time": is_number, "event": is_name}, "an event")
+    check_shape(event, {"n": int, "time": is_time, "event": is_name}, "an event")
     kind = event["event"]
     check_shape(event, _SHAPES.get(kind, {}), kind)
     check_shape(event, _SHAPES.get(f"{kind} {event.get('state')}", {}), kind)
@@ -70,7 +70,9 @@ def make_end(record: JobRecord) -> Event | None:
     end: Event = {"n": 0, "time": 0.0, "event": "end", **{key: record.get(key) for key in OF_END}}
     with contextlib.suppress(ValueError, RecursionError):
         check_event(end)
-        return {**end, "time": round(record["started"] + end["elapsed_s"], 3)}
+        end["time"] = round(record["started"] + end["elapsed_s"], 3)
+        check_event(end)
+        return end
     return None
 
 
@@ -84,7 +86,7 @@ def clean_event(event: Event) -> Event:
         and (type(more) is bool or "more" not in event)
         and type(n) is int
         and is_number(n)
-        and is_number(time)
+        and is_time(time)
         and is_name(process)
         and type(text) is str
     ):

@@ -26,6 +26,7 @@ from ..line.listener import Listener
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..loop import Loop, Timer
+from ..shapes import check_shape, is_code, is_failure_code
 from .head import Head
 
 if TYPE_CHECKING:
@@ -266,8 +267,10 @@ class Leader:
         observer.line.send({"type": "status", **self._led.make_status()})
 
     def order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
+        check_shape(codes.SIGNAL_BASE + m["number"], is_failure_code, "number")
+        check_shape(m["code"], is_code, "code")
         observer.line.send({"type": "stopping"})
-        self._led.stop(int(m["number"]), str(m["reason"]), int(m["code"]))
+        self._led.stop(m["number"], str(m["reason"]), m["code"])
 
     def push(self) -> None:
         """Send new events to each observer that keeps up; called after each round of the loop."""

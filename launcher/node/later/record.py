@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 from .. import job
 from ..listing import replace_file, write_text
 from ..run_dir import end_leftovers
-from ..shapes import check_shape, is_code, is_name, is_number
+from ..shapes import check_shape, is_code, is_name, is_time
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -28,11 +28,11 @@ OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
 # State of a job, from its head or a record.
 STATUS_SHAPE: dict[str, Any] = {
-    "job": is_name, "state": is_name, "elapsed_s?": is_number, "code?": (is_code, None),
+    "job": is_name, "state": is_name, "elapsed_s?": is_time, "code?": (is_code, None),
     "reason?": (str, None), "failure?": (dict, None), "processes?": [_PROCESS],
 }  # fmt: skip
 _POINTER = {
-    **STATUS_SHAPE, "name?": str, "backend": is_name, "nodes": int, "started": is_number, "workspace?": str,
+    **STATUS_SHAPE, "name?": str, "backend": is_name, "nodes": int, "started": is_time, "workspace?": str,
     "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "has_setup?": bool, "places?": [dict],
     "processes?": [{**_PROCESS, "log": str}],
 }  # fmt: skip

@@ -52,7 +52,9 @@ Message = dict[str, Any]  # received: has a type; messages.py lists the other ke
 Sent = TypeVar("Sent", contravariant=True)  # the messages of one side of a line
 
 # Errors of handling a message with missing or wrong values.
-NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+NONSENSE = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
 
 
 class WireError(Exception):
@@ -352,16 +354,16 @@ class MessageLine(Generic[Sent]):
                 raise WireError("something came before the hello")
             check_hello(item)
             self._greeted = True
-        if isinstance(item, Output):
-            self._on_output(item)
-        elif isinstance(item, Data):
-            self._on_data(item)
-        else:
-            try:
+        try:
+            if isinstance(item, Output):
+                self._on_output(item)
+            elif isinstance(item, Data):
+                self._on_data(item)
+            else:
                 self._on_message(self._note("got", item))
-            except NONSENSE as e:
-                kind = str(item["type"])[:40]
-                raise WireError(f"the message {kind!r} can't be right: {type(e).__name__}: {e}") from e
+        except NONSENSE as e:
+            kind = repr(item["type"][:40]) if isinstance(item, dict) else "with a piece"
+            raise WireError(f"the message {kind} can't be right: {type(e).__name__}: {e}") from e
 
     def _note(self, direction: str, message: Any) -> Any:
         if self.trace:

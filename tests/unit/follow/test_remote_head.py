@@ -22,6 +22,7 @@ from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
+from support.hostile import nest
 from support.lines import open_line
 from support.process import open_below
 
@@ -130,6 +131,7 @@ def test_missing_events_are_reported_also_if_dropped_here(ends: Ends) -> None:
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "", "tail": [], "advice": "",
 }  # fmt: skip
+STATUS = {"job": "j", "state": "running", "events": 0}
 END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s": 0.0, "failure": FAILURE}
 
 
@@ -140,7 +142,11 @@ END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s"
         ([{"type": "events", "events": [END]}, {"type": "over", "code": 0}], "the job has ended with 3"),
         ([{"type": "events", "events": [{**END, "code": 0}]}], "can't end with 0"),
         ([{"type": "events", "events": [NOTE, NOTE]}], "event 0 after 0"),
-        ([{"type": "events", "events": [{**NOTE, "n": 10**30}]}], "n can't be"),
+        ([{"type": "events", "events": [{**NOTE, "n": 10**30}]}], "event 1" + "0" * 30),
+        ([{"type": "events", "events": [{**NOTE, "n": 2**50}]}], "event 1125899906842624 after -1"),
+        ([{"type": "events", "events": [{**NOTE, "time": -(2**64)}]}], "time can't be"),
+        ([{"type": "events", "events": [{**NOTE, "of": nest(900)}]}], "RecursionError"),
+        ([{"type": "status", **STATUS, "failure": {"of": nest(900)}}], "RecursionError"),
         ([{"type": "leading", "port": 1, "addrs": ["127.0.0.1"] * 65}], "at most 64 addresses"),
         ([{"type": "leading", "port": 1, "addrs": ["a host"]}], "'a host' is not an address"),
         ([{"type": "leading", "port": 65536, "addrs": ["::1"]}], "port can't be"),

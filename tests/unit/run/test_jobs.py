@@ -19,6 +19,7 @@ from pslaunch.errors import NodeLostError, PslaunchError, SpecError
 from pslaunch.node import codes
 from pslaunch.node.job import Node
 from pslaunch.node.later import record
+from pslaunch.node.line import wire
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
 from pslaunch.run.result_folders import hold_folders
@@ -130,6 +131,39 @@ def test_following_an_ended_job_returns_its_code(
         with pytest.raises(PslaunchError, match="ended before its programs ran") as e:
             show(command, io.StringIO())
         assert e.value.exit_code == given
+
+
+@pytest.mark.timeout(60)
+def test_answers_of_a_head_choose_neither_job_nor_paths(note: Note, tmp_path: Path) -> None:
+    chosen = {"job": "other-1", "path": str(tmp_path / "chosen"), "backend": "k8s", "reach": 7}
+    end = {"n": 0, "time": 1.0, "event": "end", "code": 3, "reason": "so", "elapsed_s": 1.0, "failure": None}
+    answers = {
+        "status": {"type": "status", "state": "running", "events": 0, **chosen},
+        "stop": {"type": "events", "events": [{**end, **chosen}]},
+    }
+
+    def answer(asked: str) -> None:
+        head.accept()[0].close()  # who looks whether it runs
+        with head.accept()[0] as asking:
+            said = (wire.make_hello(), answers[asked], {"type": "over", "code": 3})
+            asking.sendall(b"".join(map(wire.encode_control, said)))
+            while asking.recv(4096):
+                pass
+
+    with socket.socket(socket.AF_UNIX) as head, ThreadPoolExecutor() as aside:
+        head.bind(str(tmp_path / "hostile"))
+        head.listen()
+        note("train-1", "running", socket=str(tmp_path / "hostile"))
+        for asked in answers:
+            heard, out = aside.submit(answer, asked), io.StringIO()
+            if asked == "status":
+                jobs.show_status("train-1", out, as_json=True)
+            else:
+                jobs.stop_job("train-1", out, kill=False, as_json=True)
+            heard.result()
+            told = json.loads(out.getvalue())
+            assert told["job"] == "train-1" and told.get("backend", "local") == "local"
+    assert jobs.find_job("train-1")["backend"] == "local" and not (tmp_path / "chosen").exists()
 
 
 FAILURE = {

@@ -100,5 +100,5 @@ def test_only_an_ended_record_gives_the_end() -> None:
     over: Any = {**record, "code": 5, "reason": "it ended with 5", "elapsed_s": 2.5, "failure": failure}
     end = make_end(over)
     assert end is not None and (end["event"], end["time"], end["failure"]) == ("end", 102.5, failure)
-    over["failure"] = {"what": 7}
-    assert make_end(over) is None
+    for wrong in ({"failure": {"what": 7}}, {"started": 2**50}, {"elapsed_s": 2**50}):
+        assert make_end({**over, **wrong}) is None
