@@ -9,12 +9,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 
-def nest(depth: int) -> Any:
-    """Return a list within lists: the parser of JSON takes it, a function that calls itself may not."""
-    value: Any = 7
-    for _ in range(depth):
-        value = [value]
-    return value
+class Nest(list[Any]):
+    """Lists within a list: the parser of JSON takes them, a function that calls itself may not."""
+
+    def __init__(self, depth: int) -> None:
+        inner: list[Any] = []
+        for _ in range(depth - 2):
+            inner = [inner]
+        super().__init__([inner])
+
+    def __repr__(self) -> str:
+        return "a nest"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text("a nest")
 
 
 ANYTHING = st.recursive(
@@ -23,7 +31,7 @@ ANYTHING = st.recursive(
     | st.integers()
     | st.sampled_from([2**70, -(10**30), 1e308, 5e-324, "", "x" * 300, "\x1b[2J", "trainer/²", [], {}, 256])
     | st.sampled_from([2**50, 2**64, -(2**64), 2.0**64, -(2.0**64), "nan", "inf", "1e999"])
-    | st.sampled_from([150, 300, 450, 600, 900]).map(nest)
+    | st.sampled_from([150, 300, 450, 600, 900]).map(Nest)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
