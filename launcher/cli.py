@@ -58,7 +58,8 @@ def _list_face(name: str) -> Listed:
     if "" in face.helps:
         return _list_job(face, "")
     names = [command for command in face.helps if command != CHECK]
-    group = Commands(name, face.help, names, lambda command: _list_job(face, command))
+    others = {CHECK: f"pslaunch {CHECK} {name}", **{word: f"pslaunch {word}" for word in LATER}, **face.meant}
+    group = Commands(name, face.help, names, lambda command: _list_job(face, command), meant=others)
     return Listed(face.help, lambda _words: group)
 
 

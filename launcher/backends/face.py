@@ -57,6 +57,7 @@ class Face(ABC):
     # Options by which later shells find its jobs: metavar and help; the words for who has given none.
     place: ClassVar[Mapping[str, tuple[str, str]]] = {}
     place_hint: str = ""
+    meant: ClassVar[Mapping[str, str]] = {}  # command lines, by other tools' words for its commands
     file: str = ""  # option for a file that `read_file` reads
 
     # --- Options. ---

@@ -13,7 +13,7 @@ from ..node.dispatch.dispatch import Supply
 from ..node.dispatch.to_head import ToHead
 from ..node.head.events import Event, RecentEvents
 from ..node.head.supervisor import make_lost_advice
-from ..node.job import Placed, to_data
+from ..node.job import Placed, Plan, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
@@ -56,7 +56,7 @@ class RemoteHead:
         """`reopen`: returns a new line for a lost one, or the event `end` of a job that is over. Slow."""
         self._loop, self._name = loop, name
         self._lost_after_s, self._trace, self._reopen = lost_after_s, trace, reopen
-        self._job_id = "JOB_ID"  # until the head leads a job
+        self._plan = Plan(job_id="JOB_ID")  # until the head leads a job
         self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
         self._events = RecentEvents()
         self._next = 0
@@ -137,7 +137,7 @@ class RemoteHead:
 
         detach: refuse unless later shells will find the job.
         """
-        self._job_id, self.placed = placed.plan.job_id, placed
+        self._plan, self.placed = placed.plan, placed
         told = None if self._line.is_sealed else secret
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
                          "supplies": True})  # fmt: skip
@@ -153,13 +153,13 @@ class RemoteHead:
 
     def hold(self, placed: Placed) -> None:
         """Follow the job that a head leads, which may end once our line is lost for its lease."""
-        self.placed, self._job_id = placed, placed.plan.job_id
+        self.placed, self._plan = placed, placed.plan
         self._line.send({"type": "hold"})
         self.follow()
 
     def take_end(self, placed: Placed, end: Event) -> None:
         """End with the event `end` of a job whose head is over."""
-        self.placed, self._job_id = placed, placed.plan.job_id
+        self.placed, self._plan = placed, placed.plan
         self._keep({**end, "n": self._next})
         self._code = end["code"]
         self.close()
@@ -256,7 +256,7 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._job_id))
+        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._plan))
         if pause := self._loop.describe_pause(self._lost_after_s):
             failure = make_pause_failure("the launcher", 0, pause, self._name)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}

@@ -60,11 +60,15 @@ class Commands(TyperGroup):
         names: Sequence[str],
         find: Callable[[str], Listed],
         find_added: Callable[[], Iterable[str]] = tuple,
+        meant: Mapping[str, str] = {},
     ) -> None:
-        """find: returns a command by its name. find_added: returns names of further ones; slow."""
+        """find: returns a command by its name. find_added: returns names of further ones; slow.
+
+        meant: command lines, by words for them that are no commands of this group.
+        """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
-        self._names, self._find, self._find_added = names, find, find_added
+        self._names, self._find, self._find_added, self._meant = names, find, find_added, meant
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] in HELP_NAMES:
@@ -76,7 +80,8 @@ class Commands(TyperGroup):
         if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
             from .args import find_nearest
 
-            near = find_nearest(args[0].strip("-").lower(), names, cutoff=0.5)
+            word = args[0].strip("-").lower()
+            near = self._meant.get(word) or find_nearest(word, names, cutoff=0.5)
             meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(names)}"
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         ctx.args = args

@@ -43,6 +43,11 @@ class K8sFace(Face):
         The exit code is 0 if the job can run.
         """,
     }
+    meant: ClassVar = {
+        **dict.fromkeys(("create", "run", "start", "submit"), "pslaunch k8s apply"),
+        "describe": "pslaunch status",
+        "get": "pslaunch jobs",
+    }
     place: ClassVar = {
         "namespace": ("NAME", "Ask the cluster for the jobs in this namespace. [default: the context's]"),
         "context": ("NAME", "Ask the cluster of this context. [default: the current one]"),

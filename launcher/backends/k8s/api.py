@@ -25,6 +25,7 @@ from .api_errors import (
     explain_answer,
     explain_connection,
     explain_credentials,
+    explain_plugin,
     explain_rights,
 )
 from .job_records import SHAPES, Object
@@ -266,6 +267,10 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             settings.retries = False
             api = client.ApiClient(settings)
             own = known[name].safe_get("namespace")
+            if logged:
+                user = read["users"].get_with_name(known[name]["user"])
+                if failed := explain_plugin(logged[0], user["user"].safe_get("exec") or {}, user.path):
+                    raise failed
         except (config.ConfigException, YAMLError, OSError, *INVALID) as e:
             raise ClusterError(
                 "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 
@@ -26,8 +26,8 @@ _REFUSALS: Final[Mapping[str, str]] = {
     r"(minimum|maximum) \S+ usage per|limit to request ratio per|"
     r"must (specify|be less than or equal to) \S+ limit": "the namespace's LimitRange allows other "
     "amounts: give --cpu and --memory within its limits",
-    r"violates PodSecurity": "the namespace's security level forbids it: take it out of --patch or --pvc, "
-    "or use another --namespace",
+    r"violates PodSecurity": "the namespace's security level forbids it: take it out of --patch, or use "
+    "another --namespace",
     r"failed calling webhook|failed to call webhook": "this service of the cluster does not answer, so "
     "nothing can be created: its administrator can repair it",
     r"admission webhook .* denied|ValidatingAdmissionPolicy": "a rule of this cluster: its administrator "
@@ -122,6 +122,22 @@ def explain_credentials(said: str, place: Place) -> ClusterError:
         place.server,
         f"it does not accept the credentials of {place.source}: {said}",
         "log in to the cluster again, or give another --kubeconfig or --context",
+    )
+
+
+def explain_plugin(said: str, plugin: Mapping[str, Any], path: str) -> ClusterError | None:
+    """Return the error of a program for credentials that is not there; None if nothing says so.
+
+    said: by the library. plugin: `exec` of the user in the kubeconfig at `path`.
+    """
+    command = plugin.get("command")
+    if not said.endswith(f"No such file or directory: {command!r}"):
+        return None
+    hint = f" ({hinted})" if (hinted := " ".join(str(plugin.get("installHint") or "").split())) else ""
+    return ClusterError(
+        "",
+        f"the credentials of {path} come from {command}, which is not installed here",
+        f"install it{hint}, or give another --kubeconfig or --context",
     )
 
 

@@ -56,6 +56,7 @@ class _Sign(NamedTuple):
 _PULL: Final = "ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|ImageInspectError"
 _EVICTED: Final = "EvictionByEvictionAPI|DeletionByTaintManager|TerminationByKubelet|DeletionByPodGC|Evicted"
 _MOUNT: Final = "FailedMount|FailedAttachVolume"
+OWN_VOLUMES: Final = ("job", "wheel", "package", "secret", "workspace", "home", "temporary")
 _BAD_CONDITIONS: Final = (("PodScheduled", "False"), ("DisruptionTarget", "True"))
 
 # The first that fits a sign of any pod is the cause.
@@ -100,8 +101,11 @@ FAILURES: Final = (
         "no machine suits it", "check --node_selector", waits=True),
     PodFailure(_MOUNT, r"secret \"\S+-secret\" not found", codes.PREFLIGHT,
         "the job's secret is missing", "make it by the command that render prints", waits=True),
+    PodFailure(_MOUNT, rf'volume "({"|".join(OWN_VOLUMES)})"', codes.PREFLIGHT,
+        "a volume of the job's own can't be mounted",
+        "apply all that render prints, or ask the cluster's administrator", waits=True),
     PodFailure(_MOUNT, "", codes.PREFLIGHT,
-        "a volume can't be mounted", "check --pvc: the claim and its volume", waits=True),
+        "a volume can't be mounted", "check --pvc and --patch: the claim or the volume there", waits=True),
     PodFailure("CreateContainer(Config)?Error", "(?i)secret", codes.PREFLIGHT,
         "a secret for its environment is missing",
         "check secretKeyRef in --patch, or make the secret", waits=True),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,8 +46,20 @@ _SELECTOR: Final = rf"{_NAME}=({_WORD})?"
 QUANTITIES: Final = {
     "cpu": (rf"{NUMBER}|(?=.*[1-9])[0-9]{{1,15}}m", "a number above 0, such as 2, 0.5 or 500m"),
     "memory": (
-        rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|(?=.*[1-9])[0-9]{{1,15}}",
-        "a number above 0, such as 4Gi or 500M",
+        rf"{NUMBER}(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|0*[1-9][0-9]{{6,14}}",
+        "a number above 0 with its unit, such as 4Gi or 500M",
+    ),
+}
+# Near misses, by kind: what is written, and what is meant.
+_COMMAS: Final = (",(?=[0-9]{3}(?![0-9]))", ""), (",", ".")
+_NEARLY: Final[Mapping[str, tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]]] = {
+    "cpu": ((r"(?i)\s|cores?$|cpus?$", ""), *_COMMAS),
+    "memory": (
+        (r"(?i)\s|b$|bytes$", ""),
+        *_COMMAS,
+        (r"(?<=[0-9])(?:[mgtpeK]|[A-Za-z][iI])$", lambda unit: f"{unit[0][0].upper()}i"),
+        (r"^[0-9]{1,2}$", r"\g<0>Gi"),
+        (r"^[0-9]{3,6}$", r"\g<0>Mi"),
     ),
 }
 OBJECT: Final = _DOMAIN, "the name of an object: small letters, digits, dashes, dots"
@@ -300,8 +312,9 @@ def read_quantity(given: Given, name: str, kind: str) -> str:
     """Return an amount of `cpu` or `memory`; "" if it is not given."""
     value, (pattern, words) = given.get(name), QUANTITIES[kind]
     if value and not re.fullmatch(pattern, value.text):
-        near = re.sub(r"(?i)[\s,]|b$|bytes$|cores?$|cpus?$", "", value.text)
-        near = re.sub("(?<=[0-9])m$", "Mi", near) if kind == "memory" else near
+        near = value.text
+        for written, meant in _NEARLY[kind]:
+            near = re.sub(written, meant, near)
         words += f"; did you mean {near}?" if re.fullmatch(pattern, near) else ""
     return read_form(value, (pattern, words))
 

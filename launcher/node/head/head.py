@@ -201,7 +201,7 @@ class Head:
 
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
         plan, what = self.placed.plan, f"node {node} ({host})"
-        pause, advice = self._loop.describe_pause(plan.limits.lost_after_s), make_lost_advice(plan.job_id)
+        pause, advice = self._loop.describe_pause(plan.limits.lost_after_s), make_lost_advice(plan)
         failure = JobFailure(what, node, codes.NODE_LOST, f"was lost: {why}", advice=advice)
         failure = make_pause_failure(self._who, node, pause, what) if pause else failure
         self.tell("node", node=node, state="ended" if pause else "lost", text=why)
@@ -280,7 +280,7 @@ class Head:
             link.line.send({"type": "noted"})
             return
         if code == codes.NODE_LOST:
-            text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan.job_id)
+            text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan)
         log = member.log if member else ""
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         self._supervisor.note_failure(failure, self._loop.now())

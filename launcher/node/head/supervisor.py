@@ -13,6 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from .. import codes
 from ..ending import NEVER, Shutdown, Signal
+from ..job import Plan
 from ..link import JobFailure
 
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
@@ -21,9 +22,12 @@ _OLD_PYTHON = "Unknown option: -P"  # with which our pservers are started
 _RUNTIME = ("pslaunch", "numpy")  # modules that programs with bundled pservers need
 
 
-def make_lost_advice(job_id: str) -> str:
-    """Return the advice for a lost node: its keeper cleans up, or else this command."""
-    by_hand = f"grep -lsz '^PSLAUNCH_JOB_ID={job_id}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
+def make_lost_advice(plan: Plan) -> str:
+    """Return the advice for a lost node: its keeper cleans up, or else this command, but in a pod."""
+    if plan.backend == "k8s":
+        return "`kubectl describe pod` may say why; what ran there ends with its pod"
+    mark = f"PSLAUNCH_JOB_ID={plan.job_id}"
+    by_hand = f"grep -lsz '^{mark}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
     return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
 
 

@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from pslaunch.backends.k8s.api_errors import Place, Right
 from pslaunch.backends.k8s.pod_exec import MAX_FRAME_BYTES, PodExec
 from pslaunch.backends.k8s.pods import Pods, list_job_objects
 from pslaunch.backends.k8s.spec import Access
-from pslaunch.errors import PslaunchError
+from pslaunch.errors import ClusterError, PslaunchError
 from support.process import poll_until
 
 ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
@@ -157,6 +158,18 @@ def test_odd_end_of_an_exec_is_none(hostile: Callable[[Any], Cluster], status: s
     assert opened.find_code() is None
     assert isinstance(opened.describe_end(), str)
     os.close(opened.fd)
+
+
+def test_missing_program_for_credentials_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-program", "args": ["token"]}
+    named = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+             "users": [{"name": "u", "user": {"exec": exec_}}],
+             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}  # fmt: skip
+    paths = [tmp_path / "first", tmp_path / "second"]
+    paths[0].write_text('{"current-context": "x"}')
+    paths[1].write_text(json.dumps(named))
+    with pytest.raises(ClusterError, match=f"of {paths[1]} come from no-such-program, which is not"):
+        api.open_cluster(Access(), {"KUBECONFIG": os.pathsep.join(map(str, paths))})
 
 
 def test_end_of_an_exec_with_a_code_is_found(hostile: Callable[[Any], Cluster]) -> None:

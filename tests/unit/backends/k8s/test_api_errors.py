@@ -9,6 +9,7 @@ from pslaunch.backends.k8s.api_errors import (
     Right,
     explain_answer,
     explain_connection,
+    explain_plugin,
     explain_rights,
     find_refusal_remedy,
     make_rule,
@@ -66,6 +67,23 @@ def test_refusals_in_events_have_the_same_remedies() -> None:
     said = 'pods "j-0-x" is forbidden: [maximum cpu usage per Container is 1, but limit is 2]'
     assert "LimitRange" in find_refusal_remedy(f"Error creating: {said}")
     assert find_refusal_remedy("Created pod: j-0-x") == ""
+
+
+def test_missing_program_for_credentials_is_named_with_its_file_and_hint() -> None:
+    said, path = "[Errno 2] No such file or directory: 'get-token'", "/home/me/.kube/config"
+    error = explain_plugin(said, {"command": "get-token", "installHint": "See\nhttps://k.test\n"}, path)
+    assert (
+        error
+        and error.exit_code == 68
+        and str(error)
+        == (
+            "the credentials of /home/me/.kube/config come from get-token, which is not installed here; "
+            "install it (See https://k.test), or give another --kubeconfig or --context"
+        )
+    )
+    assert "install it, or" in str(explain_plugin(said, {"command": "get-token", "installHint": None}, path))
+    assert explain_plugin("exec: process returned 1", {"command": "get-token"}, path) is None
+    assert explain_plugin(said, {}, path) is None
 
 
 def test_connections_fail_in_the_systems_words() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pslaunch.backends.k8s.pod_failures import (
     FAILURES,
     MAX_WORDS,
+    OWN_VOLUMES,
     UNUSUAL,
     explain_loss,
     explain_pods,
@@ -50,7 +51,7 @@ WAITS = [
     ("tainted", r"by taints: 0/2 nodes are available: 2 node.s. had untolerated taint.s.; give tol"),
     ("claim-missing", 'claim is not bound: .*persistentvolumeclaim "nothing" not found; check --pvc'),
     ("claim-unbound", "claim is not bound: .*unbound immediate PersistentVolumeClaims; check --pvc"),
-    ("volume", "a volume can't be mounted: .*/nothing/here is not a directory; check --pvc"),
+    ("volume", "a volume can't be mounted: .*/nothing/here is not a directory; check --pvc and --patch"),
     ("secret-missing", 'the job\'s secret is missing: .*secret "secret-missing-secret" not found; make it'),
     ("env-secret-missing", 'a secret for its environment is missing: secret "nothing" not found; check'),
     ("env-key-missing", "couldn't find key k in Secret team/some; check secretKeyRef"),
@@ -61,6 +62,7 @@ UNRECORDED = {
     "Pulling",
     "no match for platform",
     "CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox",
+    "a volume of the job's own can't be mounted",  # below, by the words for others
 }
 
 
@@ -144,7 +146,7 @@ def test_every_failure_is_recorded() -> None:
         f for f in FAILURES
         if not any(f": {f.text}" in text and text.endswith(f.remedy) for text in texts)
         and f.reasons != "FailedCreate"  # its remedies are in api_errors
-        and not UNRECORDED & {f.reasons, f.message}
+        and not UNRECORDED & {f.reasons, f.message, f.text}
     ]  # fmt: skip
     assert missing == []
 
@@ -193,6 +195,20 @@ def test_long_words_are_cut() -> None:
     pods[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = "long\n" * MAX_WORDS
     cause = explain_pods(pods, [])
     assert cause is not None and len(cause.text) < MAX_WORDS + 300 and "\n" not in cause.text
+
+
+def test_volumes_of_the_job_itself_are_in_no_option() -> None:
+    made = re.findall(r"^ +- \{?name: (\w+)(?:\n +projected|, (?:configMap|emptyDir|secret): )",
+                      (GOLDEN / "k8s-default.yaml").read_text(), re.MULTILINE)  # fmt: skip
+    assert sorted(made) == sorted(OWN_VOLUMES)
+    recorded = copy.deepcopy(RECORDED["volume"])
+    for name in made:
+        for event in recorded["events"]:
+            said = 'configmap "j-plan" not found'
+            event["message"] = f'MountVolume.SetUp failed for volume "{name}" : {said}'
+        cause = explain_pods(**recorded)
+        assert cause is not None and "a volume of the job's own can't be mounted: " in cause.text
+        assert "--pvc" not in cause.text and "apply all that render prints" in cause.text
 
 
 def test_events_of_a_failure_are_asked_for() -> None:

@@ -89,8 +89,15 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
     [
         ("--cpu=2 cores", "'2 cores': expected a number above 0, such as 2, 0.5 or 500m; did you mean 2?"),
         ("--cpu=0.0001", "--cpu='0.0001': expected a number above 0"),
-        ("--memory=4GB", "--memory='4GB': expected a number above 0, such as 4Gi or 500M; did you mean 4G?"),
+        ("--cpu=1,5", "did you mean 1.5?"),
+        ("--memory=4GB", "expected a number above 0 with its unit, such as 4Gi or 500M; did you mean 4G?"),
         ("--memory=500m", "did you mean 500Mi?"),
+        ("--memory=100", "did you mean 100Mi?"),  # bytes, by which no program begins
+        ("--memory=8", "did you mean 8Gi?"),
+        ("--memory=4gi", "did you mean 4Gi?"),
+        ("--memory=512mb", "did you mean 512Mi?"),
+        ("--memory=4KB", "did you mean 4Ki?"),
+        ("--memory=1,500 MiB", "did you mean 1500Mi?"),
         ("--memory=0", "--memory='0': expected a number above 0"),
         ("--gpu=-1", "--gpu=-1: expected a whole number from 0"),
         ("--gpu=1", "--gpu=1: the bundled runtime of this build has CPU kernels only"),
@@ -143,6 +150,10 @@ def test_repeated_value_is_refused(folder: Path) -> None:
         make(folder, "--node_selector=a=1", "--node_selector=a=2")
     with pytest.raises(SpecError, match="/data in the pods is in use already"):
         make(folder, "--pvc=one:/data", "--pvc=two:/data/more")
+
+
+def test_bytes_that_a_program_can_use_need_no_unit(folder: Path) -> None:
+    assert make_reach(folder, "--memory=4000000000").memory == "4000000000"
 
 
 def test_given_values_reach_the_pods(folder: Path) -> None:

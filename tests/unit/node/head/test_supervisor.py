@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pslaunch.node import codes
 from pslaunch.node.ending import Signal
-from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
+from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor, make_lost_advice
+from pslaunch.node.job import Plan
 from pslaunch.node.link import JobFailure
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
@@ -230,6 +231,12 @@ def test_guess_of_a_pserver_explains_trainers_that_never_reached_it() -> None:
 
 def make_loss(node: int) -> JobFailure:
     return JobFailure(f"node {node} (n)", node, codes.NODE_LOST, "was lost: the line was closed")
+
+
+def test_advice_for_a_lost_pod_asks_nobody_to_log_in() -> None:
+    assert "xargs -r kill -9" in make_lost_advice(Plan(job_id="j-1", backend="fabric"))
+    advice = make_lost_advice(Plan(job_id="j-1", backend="k8s"))
+    assert "kubectl describe pod" in advice and "kill" not in advice and "machine" not in advice
 
 
 def test_lost_node_outranks_a_failure_just_before() -> None:
