@@ -8,6 +8,7 @@ import string
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
+from zipfile import is_zipfile
 
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
@@ -125,15 +126,15 @@ def read_programs(given: Given, split: Split, log_dir: str | None, cwd: Path) ->
         "program_args": (*split.forwarded, *split.program_args),
         "python": None if given.is_set("install") else given.read("python"),
         "log_dir": Path(log_dir) if log_dir else None,
-        "wheel": _find_wheel(wheel, cwd) if wheel else None,
+        "wheel": find_wheel(wheel, cwd) if wheel else None,
         "wheelhouse": find_folder(wheelhouse, cwd) if wheelhouse else None,
         "fetch_output": check_folder_to_make(given.get("fetch_output"), cwd),
         "fetch_logs": check_folder_to_make(given.get("fetch_logs"), cwd),
     }
 
 
-def _find_wheel(value: Value, cwd: Path) -> Path:
+def find_wheel(value: Value, cwd: Path) -> Path:
     path = cwd / value.text
-    if path.suffix != ".whl" or not path.is_file():
+    if path.suffix != ".whl" or not is_zipfile(path):
         raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
     return path
