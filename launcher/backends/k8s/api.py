@@ -163,11 +163,8 @@ class Cluster:
     def await_change(self, kind: str, **selectors: str) -> None:
         """Wait for a change since the latest list of a kind, at most WATCH_S. Raises PslaunchError."""
         if version := self._versions.get(kind):
-            watch = {"watch": "true", "resource_version": version, "timeout_seconds": WATCH_S}
-            limit = {"_request_timeout": (CONNECT_S, CONNECT_S + WATCH_S)}
-            self.request(
-                f"watch {make_plural(kind)}", "get", self.locate(kind), **watch, **limit, **selectors
-            )
+            watch = {"watch": "true", "resource_version": version, "timeout_seconds": WATCH_S, **selectors}
+            self.request("watch", "get", self.locate(kind), _request_timeout=(CONNECT_S, FIRST_S), **watch)
 
     def create(self, thing: Object, *, dry_run: bool = False) -> Object:
         """Create an object and return it as the server has it. Raises PslaunchError.

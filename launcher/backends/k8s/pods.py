@@ -79,7 +79,7 @@ class Pods:
         """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
-        pods = self.find_all()
+        pods = self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")  # others may be watched
         cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
