@@ -19,6 +19,7 @@ from ..options.locate import (
     check_folder_to_make,
     choose_job_name,
     find_folder,
+    find_wheel,
     locate,
     read_package,
     read_remote_path,
@@ -63,7 +64,7 @@ def make_hosts_spec(
         program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
         log_dir=Path(logs) if logs else None,
-        wheel=_find_wheel(wheel, line.cwd) if wheel else None,
+        wheel=find_wheel(wheel, line.cwd) if wheel else None,
         wheelhouse=find_folder(wheelhouse, line.cwd) if wheelhouse else None,
         fetch_output=check_folder_to_make(given.get("fetch_output"), line.cwd),
         fetch_logs=check_folder_to_make(given.get("fetch_logs"), line.cwd),
@@ -82,13 +83,6 @@ def _read_nic(given: Given) -> str:
     if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
         raise SpecError(f"{value.shown} is not the name of one network interface, such as eth0")
     return name
-
-
-def _find_wheel(value: Value, cwd: Path) -> Path:
-    path = cwd / value.text
-    if path.suffix != ".whl" or not path.is_file():
-        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
-    return path
 
 
 def make_carried_spec(

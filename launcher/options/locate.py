@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
+from zipfile import is_zipfile
 
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
@@ -243,3 +244,11 @@ def _check_inside(name: str, value: Value) -> None:
         raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")
     if path.partition("/")[0] in KEPT:
         raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
+
+
+def find_wheel(value: Value, cwd: Path) -> Path:
+    """Return the file of a wheel. Raises SpecError."""
+    path = cwd / value.text
+    if path.suffix != ".whl" or not is_zipfile(path):
+        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
+    return path

@@ -66,11 +66,11 @@ def test_jobs_at_the_same_time_share_one_program_which_goes_with_the_last(
 ) -> None:
     (workspace / "train.py").write_text(POLITE)
     with contextlib.ExitStack() as stack:
-        both = []
+        both: list[Job] = []
         for number in range(2):  # a folder for results is one job's
             options = [f"--fetch_{what}={tmp_path}/{what}-{number}" for what in ("output", "logs")]
-            job = running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK, *options)
-            both.append(stack.enter_context(job))
+            begun = running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK, *options)
+            both.append(stack.enter_context(begun))
         for job in both:
             job.until_printed("ready", ["trainer/0"])
         names = [job.get_job()["job"] for job in both]

@@ -20,6 +20,7 @@ from pslaunch.backends.k8s.spec import Access, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
 from pslaunch.plan import make_plan
+from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 from support.command_line import make_line
 from support.jobs import PSLAUNCH
 from support.kube import Kube
@@ -88,6 +89,22 @@ def test_namespace_without_rights_shows_each_with_its_rule(check: Check) -> None
     assert rule in said["no right to create, list, patch, delete jobs"]
     assert "nothing for pslaunch" in said["no right to get pods/log"]
     assert "resources: [pods/exec]" in said["no right to get, create pods/exec"]
+
+
+def test_wheel_that_no_node_takes_is_seen_before_the_job_is_made(
+    check: Check, cluster: Kube, workspace: Path
+) -> None:
+    """By a user who may list nodes, which is no right of the Role."""
+    name = "pslaunch-0-cp311-abi3-manylinux2014_s390x.whl"
+    (workspace / name).write_bytes(make_wheel(RUNTIME_FILES))
+    (workspace / "train.py").write_text("import pslaunch.runtime")
+    admin = f"--kubeconfig={cluster.kubeconfig.with_name('admin.kubeconfig')}"
+    code, told = check(admin, f"--wheel={name}")
+    assert (code, name_findings(told)) == (codes.PREFLIGHT, ["no wheel"])
+    argv = [*PSLAUNCH, "k8s", "apply", f"--image={PYTHON}", admin, cluster.where[1], f"--wheel={name}"]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == codes.PREFLIGHT and "give --wheel=FILE" in done.stderr, done.stderr
+    assert not cluster.list_names()
 
 
 def test_quota_is_compared_with_all_pods_and_judged_for_one(check: Check, added: Callable[..., None]) -> None:

@@ -23,10 +23,10 @@ from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...ship.find_python import make_search
 from ...ship.package import IGNORE, list_package
-from ...ship.wheel import RUNTIME_FILES, make_wheel, make_wheel_name
+from ...ship.wheel import RUNTIME_FILES, cut_wheel, make_wheel, make_wheel_name
 from ...ship.zipapp import make_zip, make_zipapp
 from ..face import CommandLine
-from .job_records import ENDING, INSTANCE, QUEUE_LABEL, Object
+from .job_records import ENDING, INSTANCE, QUEUE_LABEL
 from .options import DEFAULT
 from .patch import apply_patches, read_patches
 from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
@@ -181,12 +181,21 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
 
 def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return agent and keeper of each pod, and the bundled runtime for images without this version of it."""
-    wheel = {f"{beginning.WHEEL}/{make_wheel_name()}": make_wheel(RUNTIME_FILES)}
-    data, name = make_zip({beginning.PROGRAM: make_zipapp(), **wheel}), f"{reach.name}-program"
+    given = {Path(path).name: cut_wheel(Path(path)) for path in reach.wheels}
+    wheels = given or {make_wheel_name(): make_wheel(RUNTIME_FILES)}
+    named = {f"{beginning.WHEEL}/{name}": wheel for name, wheel in wheels.items()}
+    data, name = make_zip({beginning.PROGRAM: make_zipapp(), **named}), f"{reach.name}-program"
     if reach.shares:
         labels = {key: text for key, text in labels.items() if key != INSTANCE}
         name = f"pslaunch-program-{hashlib.sha256(data).hexdigest()[:16]}"
     return _make_bundle("program", name, labels, data)
+
+
+def name_wheels(plan: Plan, reach: K8sReach) -> list[str]:
+    """Return the names of the wheels of which each pod needs one, if it does."""
+    if reach.has_pslaunch or plan.server != "bundled":
+        return []
+    return [Path(path).name for path in reach.wheels] or [make_wheel_name()]
 
 
 def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
@@ -194,11 +203,6 @@ def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -
     pieces = [_encode(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES)]
     named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(pieces)}
     return {"kind": kind, "labels": labels, "digest": hashlib.sha256(data).hexdigest(), "pieces": named}
-
-
-def is_shared(thing: Object) -> bool:
-    """Return True for an object that is not the job's alone."""
-    return thing["kind"] == "ConfigMap" and INSTANCE not in thing["metadata"]["labels"]
 
 
 def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:

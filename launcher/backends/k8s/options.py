@@ -43,6 +43,8 @@ OPTIONS: Final = join_rows(
         Option("image", Text(), "Image of the pods, with Python 3.9 or later.", "NAME",
             says="PSLAUNCH_IMAGE"),
         make_flag("image_has_pslaunch", "The image has this version of pslaunch: no copy of it is sent."),
+        Option("wheel", MANY, "Wheel of pslaunch for pods on such processors; may be repeated.", "FILE",
+            says="made from this pslaunch", needs=(Need("image_has_pslaunch", True),)),
         Option("cpu", Text(), "Processors of each pod, such as 2 or 500m.", "QUANTITY",
             says="none asked for"),
         Option("memory", Text(), "Memory of each pod, such as 4Gi.", "QUANTITY", says="none asked for"),

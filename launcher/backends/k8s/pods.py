@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
+from ...node.later.record import OVER, WAITING
 from ...node.loop import ignore
 from ..lines import News, Tell
-from .api import AWAY, POLL_S, Cluster, begin_apart, try_again
+from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
 from .job_records import (
     INDEX,
@@ -31,6 +31,14 @@ from .job_records import (
 )
 from .pod_failures import UNUSUAL, PodCause, explain_pods
 
+if TYPE_CHECKING:
+    from ...node.messages import JobRecord
+
+NO_PODS: Final = (
+    "no pod of it runs any more, and its files ended with the pods, but for those in volume claims: "
+    "fetch them within --linger seconds after its end, and before pslaunch stop"
+)
+NOT_BEGUN: Final = "its pods do not all run yet"
 SHOWN_PODS: Final = 3
 LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
 REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
@@ -61,21 +69,17 @@ class Pods:
 
     def look_again(self, limit_s: float, stop: threading.Event | None = None) -> Iterator[int]:
         """Yield as `try_again`, but wait for a change of the pods that were listed last."""
-        stop = stop or threading.Event()
-        for number in try_again(limit_s, stop, every_s=0.0):
+        for number in try_again(limit_s, stop):
             yield number
-            stop.wait(POLL_S)
-            if label := self._watched:
-                watch = functools.partial(self._cluster.await_change, "Pod", label_selector=label)
-                change = begin_apart(watch)
-                while not change.done() and not stop.wait(POLL_S / 4):
-                    pass
+            if self._watched:
+                with contextlib.suppress(PslaunchError):  # the next list says it
+                    self._cluster.await_change("Pod", label_selector=self._watched)
 
     def explain(self) -> PodCause | None:
         """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
-        pods = self.find_all()
+        pods = self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")  # others may be watched
         cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
@@ -97,6 +101,17 @@ class Pods:
             if cause := self.explain():
                 return cause.text
         return ""
+
+    def add_reasons(self, record: JobRecord) -> JobRecord:
+        """Return the record of the job with the reasons for which its pods or files are not there."""
+        seen = self.seen.values()
+        if record["state"] in OVER and not any(get_state(pod, "running") for pod in seen):
+            record["unreachable"] = f"job {record['job']}: {NO_PODS}"
+        elif record["state"] == WAITING:
+            record["reason"] = self.describe_obstacle() or NOT_BEGUN
+        elif record["state"] == "running" and sum(map(has_begun, seen)) < record["nodes"]:
+            record.update({"reason": why} if (why := self.describe_obstacle()) else {})
+        return record
 
     def describe_cut(self, limit_s: float) -> str:
         """Return the failure of pods that run, but not all of their programs."""

@@ -16,7 +16,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
 from ...options.kinds import Value, refuse_unprintable
-from ...options.locate import check_folder_to_make, choose_job_name, locate, read_package
+from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, locate, read_package
 from ...options.sources import Given
 from ...options.spec import (
     Elsewhere,
@@ -108,6 +108,7 @@ class K8sReach(NamedTuple):
     linger_s: float = 0.0  # after the end, for its files to be fetched
     shares: bool = False  # the ConfigMaps of pslaunch's program with other jobs in the namespace
     has_pslaunch: bool = False  # in the image
+    wheels: tuple[str, ...] = ()  # paths; none: made from this pslaunch
 
 
 def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
@@ -208,6 +209,7 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         agent_python=given.read("agent_python"),
         access=_read_access(given),
         has_pslaunch=given.is_set("image_has_pslaunch"),
+        wheels=tuple(str(find_wheel(value, cwd)) for value in given.get_all("wheel")),
     )
 
 

@@ -100,8 +100,13 @@ class Creating:
     def demand_rights(self, _rights: Sequence[Right]) -> None:
         pass
 
+    share = Cluster.share
+
+    def list_processors(self, _node_selector: object) -> list[str]:
+        return []
+
     def create(self, thing: Object) -> Object:
-        if manifests.is_shared(thing):
+        if INSTANCE not in thing["metadata"]["labels"]:
             self._answer(thing["metadata"]["name"])
         self.made.append({**thing})
         return {"metadata": {"uid": "1"}}
@@ -180,7 +185,7 @@ def test_program_that_another_job_has_brought_gets_a_further_owner_unless_it_goe
 ) -> None:
     cluster = Creating(*answers)
     made = create(plan, K8sReach("j", "i", shares=True), monkeypatch, cluster)
-    brought = [thing for thing in made if manifests.is_shared(thing)]
+    brought = [thing for thing in made if INSTANCE not in thing["metadata"]["labels"]]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1"}
     assert all(thing["metadata"]["ownerReferences"] == [owner] for thing in brought)
     assert bool(brought) == makes and bool(cluster.owned) != makes

@@ -26,6 +26,7 @@ from pslaunch.backends.k8s.spec import K8sReach, make_nodes
 from pslaunch.errors import FileError, SpecError
 from pslaunch.node import beginning, codes
 from pslaunch.node.job import Count, Package, Plan, Role
+from pslaunch.ship.wheel import make_wheel
 from support.packages import fill_package
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -188,15 +189,19 @@ def test_objects_of_1000_pods_are_small_enough_for_any_kubectl_and_named_apart(
     ]
 
 
+def list_shared(things: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [thing for thing in things if thing["metadata"]["name"].startswith("pslaunch-program-")]
+
+
 def test_program_of_all_jobs_is_named_by_its_contents(package: Path, tmp_path: Path) -> None:
     plan, shares = make_plan(1, str(package)), REACH._replace(shares=True)
     one, two = (
-        [thing for thing in manifests.make_objects(plan, reach, b"") if manifests.is_shared(thing)]
+        list_shared(manifests.make_objects(plan, reach, b""))
         for reach in (shares, shares._replace(name="other"))
     )
     assert one == two != []
     assert all(re.match("pslaunch-program-[0-9a-f]{16}-", thing["metadata"]["name"]) for thing in one)
-    assert not any(map(manifests.is_shared, manifests.make_objects(plan, REACH, b"")))
+    assert list_shared(manifests.make_objects(plan, REACH, b"")) == []
 
 
 def begin_pod(
@@ -221,6 +226,25 @@ def test_pod_joins_its_pieces_and_runs_no_other_program(package: Path, tmp_path:
     done = begin_pod(rendered, tmp_path / "wrong", {"program.001": b"x"})
     assert done.returncode == codes.PREFLIGHT, done.stderr
     assert "contents of the ConfigMaps word2vec-program-0 and so on are not those" in done.stderr
+
+
+def test_each_given_wheel_comes_with_its_runtime_alone_in_place_of_our_own(
+    package: Path, tmp_path: Path
+) -> None:
+    given = [tmp_path / f"pslaunch-1-cp311-abi3-linux_{machine}.whl" for machine in ("a", "b")]
+    for path in given:
+        path.write_bytes(make_wheel())
+    plan = make_plan(1, str(package))
+    reach = REACH._replace(wheels=tuple(map(str, given)))
+    assert manifests.name_wheels(plan, reach) == [path.name for path in given]
+    assert manifests.name_wheels(plan, reach._replace(has_pslaunch=True)) == []
+    pieces = list_pieces(render(plan, reach, tmp_path))
+    joined = b"".join(pieces[key] for key in sorted(pieces) if key.startswith("program"))
+    with zipfile.ZipFile(io.BytesIO(joined)) as program:
+        assert sorted(program.namelist()) == [beginning.PROGRAM, *(f"wheel/{path.name}" for path in given)]
+        with zipfile.ZipFile(io.BytesIO(program.read(f"wheel/{given[0].name}"))) as wheel:
+            names = wheel.namelist()
+    assert "pslaunch/runtime/__init__.py" in names and "pslaunch/cli.py" not in names
 
 
 def test_image_with_pslaunch_gets_no_program_and_is_looked_at(package: Path, tmp_path: Path) -> None:
