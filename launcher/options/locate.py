@@ -19,6 +19,7 @@ from .args import Split, find_nearest
 from .kinds import Value
 from .sources import Given
 
+_exists = os.path.exists  # Path.exists raises for names that can't be
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
@@ -68,13 +69,6 @@ def find_program(workspace: Path, split: Split, cwd: Path) -> str:
         if inside.is_relative_to(workspace):
             return str(inside.relative_to(workspace))
     return str(path)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def find_folder(value: Value, cwd: Path) -> Path:

@@ -243,11 +243,6 @@ class DispatchProgress:
         self.over = False
 
     @property
-    def done(self) -> int:
-        """Number of nodes that have it all."""
-        return sum(e["state"] == "done" for e in self.nodes.values())
-
-    @property
     def come_bytes(self) -> int:
         return sum(int(e["received"]) for e in self.nodes.values())
 
@@ -259,7 +254,8 @@ class DispatchProgress:
         """Show the total: `45 % of 3.4 GB to 3 hosts (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
         hosts = f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}"
-        have = f" ({self.done} {'has' if self.done == 1 else 'have'} it)" if self.done else ""
+        done = sum(e["state"] == "done" for e in self.nodes.values())
+        have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
         took_s = self._now_s - self._began_s
         rate = ""
         if took_s > 0.001 and come:
