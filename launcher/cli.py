@@ -68,7 +68,7 @@ def _list_check(name: str) -> Listed:
         return _list_job(face, CHECK)
 
     def refuse(_words: Sequence[str]) -> None:
-        raise SpecError(face.no_check or f"pslaunch {name} has no check")
+        raise SpecError(f"pslaunch {name} has no hosts to check; with --dry_run it prints its plan")
 
     return Listed("", refuse)
 

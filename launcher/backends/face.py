@@ -59,7 +59,6 @@ class Face:
     # `pslaunch check NAME`. The first paragraph of each is its line in the list.
     helps: ClassVar[Mapping[str, str]]
     help: str = ""  # of `pslaunch NAME`, where it has several commands
-    no_check: str = ""  # reason and remedy, where helps has no "check"
     # Options by which later shells find its jobs: metavar and help; the words for who has given none.
     place: ClassVar[Mapping[str, tuple[str, str]]] = {}
     place_hint: str = ""

@@ -102,7 +102,8 @@ class Watch:
         if self._outlet.is_full and event["event"] in ("line", "gap", "progress"):
             if event["event"] != "progress":
                 gap = {**{k: event[k] for k in ("n", "time", "process")}, "event": "gap", "bytes": 0}
-                self._gaps.setdefault(event["process"], gap)["bytes"] += _count_bytes(event)
+                whole = len(event.get("text", "").encode()) + (not event.get("more", False))
+                self._gaps.setdefault(event["process"], gap)["bytes"] += event.get("bytes", whole)
             return
         gaps, self._gaps = self._gaps, {}
         for e in (*gaps.values(), event):
@@ -121,9 +122,3 @@ class Watch:
         if self._head and self._broken:
             why = f"the output can't be written ({self._broken.strerror})"
             self._head.stop(signal.SIGHUP, why, codes.IO)
-
-
-def _count_bytes(event: Event) -> int:
-    if event["event"] == "gap":
-        return int(event["bytes"])
-    return len(event["text"].encode()) + (not event.get("more", False))

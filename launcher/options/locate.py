@@ -20,6 +20,7 @@ from .args import Split, find_nearest
 from .kinds import Value
 from .sources import Given
 
+_exists = os.path.exists  # Path.exists raises for names that can't be
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
@@ -28,7 +29,7 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     workspace, package = _get_folders(given)
     folder = workspace or package
     if not folder:
-        path = _make_absolute(split.chosen_program, cwd)
+        path = Path(os.path.normpath(cwd / split.chosen_program))
         _check_program(
             path, split, "" if split.program else f" in {cwd}; name one, or give --job_workspace=DIR"
         )
@@ -71,29 +72,13 @@ def find_program(workspace: Path, split: Split, cwd: Path) -> str:
     return str(path)
 
 
-def _make_absolute(text: str, cwd: Path) -> Path:
-    try:
-        return Path(os.path.normpath(cwd / text))
-    except ValueError as e:  # an embedded NUL
-        raise SpecError(f"{text!r} is not a path: {e}") from e
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
 def find_folder(value: Value, cwd: Path) -> Path:
     """Return a readable folder of this machine, links resolved. Raises SpecError."""
-    path = _make_absolute(value.text, cwd)
-    if not value.text or not _exists(path):
-        raise SpecError(f"{value.shown}: no such folder")
-    if not path.is_dir():
-        raise SpecError(f"{value.shown} is not a folder")
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise SpecError(f"{value.shown} can't be read: permission denied")
+    path = Path(os.path.normpath(cwd / value.text))
+    try:
+        os.scandir(path if value.text else "").close()
+    except (OSError, ValueError) as e:
+        raise SpecError(f"{value.shown}: {getattr(e, 'strerror', e)}") from e
     return path.resolve()
 
 
@@ -158,7 +143,7 @@ def check_folder_to_make(value: Value | None, cwd: Path) -> Path | None:
     """Check that a folder of this machine exists or can be created, and return it."""
     if value is None:
         return None
-    path = _make_absolute(value.text, cwd)
+    path = Path(os.path.normpath(cwd / value.text))
     there = next((p for p in (path, *path.parents) if _exists(p)), path)
     if not value.text or (there == path and not path.is_dir()):
         raise SpecError(f"{value.shown} is not a folder")

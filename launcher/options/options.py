@@ -111,11 +111,6 @@ def pick_rows(table: Sequence[Option], *names: str) -> list[Option]:
     return [option for option in table if option.name in names]
 
 
-def _get_shared(name: str) -> Any:
-    """Return the default of the same argument of init()."""
-    return INIT_ARGS[name].default
-
-
 # Needs of several rows.
 SENT: Final = (Need("job_workspace", GIVEN, "where nothing is sent (--job_workspace)"),)
 SERVED: Final = (Need("server_num", 0, "without pservers (--server_num=0)"),)
@@ -145,21 +140,21 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="job_name", metavar="NAME", kind=Text(), says="the workspace's name",
         help="Name of the job."),
     Option(name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS),
-        default=_get_shared("trainer_count"), help="Compute threads of each trainer."),
-    Option(name="use_gpu", metavar="BOOL", kind=Truth(), default=_get_shared("use_gpu"),
+        default=INIT_ARGS["trainer_count"].default, help="Compute threads of each trainer."),
+    Option(name="use_gpu", metavar="BOOL", kind=Truth(), default=INIT_ARGS["use_gpu"].default,
         help="Train on a GPU; for programs with their own runtime."),
     Option(name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
         help="First port of the first pserver.", needs=SERVED),
-    Option(name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=_get_shared("ports_num"),
+    Option(name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=INIT_ARGS["ports_num"].default,
         help="Ports of each pserver for dense parameters.", needs=SERVED),
     Option(name="ports_num_for_sparse", metavar="N", kind=Number(0, MAX_PORTS),
-        default=_get_shared("ports_num_for_sparse"),
+        default=INIT_ARGS["ports_num_for_sparse"].default,
         help="Ports of each pserver for sparse tables; 0: the dense ones.", needs=SERVED),
     Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=5.0,
         help="Seconds between SIGTERM and SIGKILL when a job is stopped."),
     Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S), default=30.0,
         help="Seconds without a heartbeat until a node counts as lost."),
-    Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=_get_shared("stall_after"),
+    Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=INIT_ARGS["stall_after"].default,
         help="Seconds until a waiting step is reported.", needs=SERVED),
     Option(name="stall_timeout", metavar="SECONDS", kind=Seconds(0.1), says="never",
         help="A step that waits this long ends the job, in seconds.", needs=SERVED),

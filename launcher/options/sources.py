@@ -16,7 +16,7 @@ from pslaunch.runtime.shared.env import get_init_var
 from ..errors import SpecError
 from .args import Split
 from .kinds import SourceValues, Value
-from .options import GIVEN, Need, Option, Tables
+from .options import Option, Tables
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
@@ -55,14 +55,6 @@ class Given:
 
     def is_set(self, name: str) -> bool:
         return bool(self.read(name))
-
-    def list_unmet(self, name: str) -> list[Need]:
-        """Return the needs of an option that the others do not meet."""
-        needs = [need for need in self.options[name].needs if need.name in self.options]
-        return [
-            need for need in needs
-            if (need.name in self if need.value is GIVEN else self.read(need.name) == need.value)
-        ]  # fmt: skip
 
 
 def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:

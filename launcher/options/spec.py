@@ -16,7 +16,7 @@ from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
-from .options import DEFAULT
+from .options import DEFAULT, GIVEN
 from .sources import Given
 
 # Options with their value in the plan, apart from those that are read in a way of their own.
@@ -204,8 +204,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
 def refuse_unmet(given: Given) -> None:
     """Raise SpecError if an option of the command line has no effect beside others."""
     for name in filter(given.__contains__, given.options):
-        for need in given.list_unmet(name):
-            refuse_without_effect(given, name, need.words)
+        for need in [need for need in given.options[name].needs if need.name in given.options]:
+            if need.name in given if need.value is GIVEN else given.read(need.name) == need.value:
+                refuse_without_effect(given, name, need.words)
 
 
 def refuse_without_effect(given: Given, name: str, why: str) -> None:

@@ -296,8 +296,7 @@ def fetch_job(
     word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
-    from .fetch import fetch_results
-    from .result_folders import hold_folders
+    from .fetch import fetch_results, hold_folders
 
     r = _find_begun(word, elsewhere)
     nodes = _read_places(r)

@@ -122,7 +122,7 @@ def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> l
     given = {"fetch_output": spec.fetch_output, "fetch_logs": spec.fetch_logs}
     folders = {f"--{name}={folder}": folder for name, folder in given.items() if folder and not spec.detach}
     if folders:
-        from .result_folders import hold_folders
+        from .fetch import hold_folders
 
         at_end.enter_context(hold_folders(folders, job_id, warnings.append))
     return warnings

@@ -24,11 +24,11 @@ from ..node.head.events import Event
 from .table import fit_table
 from .view import (
     RATE,
+    SELF,
     DispatchProgress,
     Said,
     Transcript,
     View,
-    choose_colour,
     show_figures,
     show_reported_state,
     show_s,
@@ -143,7 +143,7 @@ class LiveView(View):
     def _render(self, said: Said) -> Text:
         prefix, text = self._transcript.make_columns(said)
         style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
-        return Text.assemble((prefix, f"color({choose_colour(said.who)})"), (text, style))
+        return Text.assemble((prefix, f"color({_choose_colour(said.who)})"), (text, style))
 
     def _note(self, e: Event) -> None:
         match e.get("event"):
@@ -174,3 +174,12 @@ class LiveView(View):
         if row.began_s is None:
             return ""
         return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
+
+
+def _choose_colour(who: str) -> int:
+    """Return the number of the terminal's colour for a prefix, readable on light and dark."""
+    if who == SELF:
+        return 8
+    role, _, rank = who.partition("/")
+    palette = (6, 2, 4, 14, 10, 12) if role == "trainer" else (5, 3, 13, 11)
+    return palette[int(rank) % len(palette) if rank.isdecimal() else 0]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from .view import View
 
-MIN_LIVE_COLUMNS: Final = 40
 FULL_CHARS: Final = 1 << 20
 GATHERED_CHARS: Final = 1 << 16  # for which the thread is woken before a flush
 
@@ -129,9 +128,6 @@ def make_view(
         return JsonView(out)
     if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
         return PlainView(out, clock, processes=processes)
-    colour = not environ.get("NO_COLOR")
-    if os.get_terminal_size(out.fileno()).columns < MIN_LIVE_COLUMNS:
-        return PlainView(out, clock, colour=colour, processes=processes)
     from .live import LiveView
 
-    return LiveView(out, clock, colour=colour, processes=processes)
+    return LiveView(out, clock, colour=not environ.get("NO_COLOR"), processes=processes)

@@ -243,11 +243,6 @@ class DispatchProgress:
         self.over = False
 
     @property
-    def done(self) -> int:
-        """Number of nodes that have it all."""
-        return sum(e["state"] == "done" for e in self.nodes.values())
-
-    @property
     def come_bytes(self) -> int:
         return sum(int(e["received"]) for e in self.nodes.values())
 
@@ -259,7 +254,8 @@ class DispatchProgress:
         """Show the total: `45 % of 3.4 GB to 3 hosts (1 has it), 110.0 MB/s, 17 s left`."""
         come, total = self.come_bytes, self.total_bytes
         hosts = f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}"
-        have = f" ({self.done} {'has' if self.done == 1 else 'have'} it)" if self.done else ""
+        done = sum(e["state"] == "done" for e in self.nodes.values())
+        have = f" ({done} {'has' if done == 1 else 'have'} it)" if done else ""
         took_s = self._now_s - self._began_s
         rate = ""
         if took_s > 0.001 and come:
@@ -287,10 +283,8 @@ class JsonView(View):
 class PlainView(View):
     """View with prefixed lines, for files, pipes and simple terminals."""
 
-    def __init__(
-        self, out: TextIO, clock: Callable[[], float], *, colour: bool = False, processes: Iterable[str] = ()
-    ) -> None:
-        self._out, self._clock, self._colour = out, clock, colour
+    def __init__(self, out: TextIO, clock: Callable[[], float], processes: Iterable[str] = ()) -> None:
+        self._out, self._clock = out, clock
         self._transcript = Transcript(out.encoding, processes)
         self._told_s: dict[str, float] = {}  # time of the last progress line of each process
         self._start_s = clock()
@@ -305,7 +299,8 @@ class PlainView(View):
             self._sending.note(e)
             if not self._sending.over and self._is_due("dispatch"):
                 said.append(Said(SELF, f"sending: {self._sending.show()}"))
-        self._out.write("".join(map(self._render, said)))
+        for one in said:
+            print(*self._transcript.make_columns(one), sep="", file=self._out)
 
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""
@@ -314,23 +309,6 @@ class PlainView(View):
             return False
         self._told_s[what] = now_s
         return True
-
-    def _render(self, said: Said) -> str:
-        prefix, text = self._transcript.make_columns(said)
-        if self._colour:
-            colour = choose_colour(said.who)
-            prefix = f"\x1b[{colour + (30 if colour < 8 else 82)}m{prefix}\x1b[0m"
-            text = f"\x1b[1;31m{text}\x1b[0m" if said.level == "error" else text
-        return f"{prefix}{text}\n"
-
-
-def choose_colour(who: str) -> int:
-    """Return the number of the terminal's colour for a prefix, readable on light and dark."""
-    if who == SELF:
-        return 8
-    role, _, rank = who.partition("/")
-    palette = (6, 2, 4, 14, 10, 12) if role == "trainer" else (5, 3, 13, 11)
-    return palette[int(rank) % len(palette) if rank.isdecimal() else 0]
 
 
 class LogView(View):

@@ -58,12 +58,6 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
     for key, value in namespace.items():
         if key in KEYS:
             layer[KEYS[key]] = list(_read_values(key, value, places))
-        elif (
-            "HOSTS" not in namespace
-            and isinstance(value, (list, tuple))
-            and find_nearest(key.upper(), ["HOSTS"])
-        ):
-            raise SpecError(f"{places.make_label(key)}: did you mean HOSTS?")
         elif _UPPER.fullmatch(key):
             variable = list(_read_variable(key, value, places))
             layer.setdefault("env", []).extend(variable)

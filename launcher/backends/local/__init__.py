@@ -19,10 +19,6 @@ class LocalFace(Face):
         --no_save) overrule the program. Options may also be in ./pslaunch.toml.
         """
     }
-    no_check = (
-        "pslaunch local has no hosts to check; pslaunch local --dry_run prints its plan, "
-        "and pslaunch check fabric checks hosts by SSH"
-    )
 
 
 FACE = LocalFace()

@@ -51,9 +51,7 @@ class LocalBackend(Here):
             try:
                 keeper.stdin.write(dial.encode(node))
             except OSError as e:  # it ended before it had the address
-                raise ServiceError(
-                    _format_no_agent(node, _read_last_words(self._keepers[-1][1]) or e.strerror)
-                ) from e
+                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or e.strerror) from e
             finally:
                 keeper.stdin.close()
 
@@ -64,7 +62,7 @@ class LocalBackend(Here):
             try:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
             except OSError as e:
-                raise ServiceError(_format_no_agent(node, e.strerror)) from e
+                raise _make_error(node, e.strerror) from e
         said = self._keepers[-1][1]
         return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
@@ -78,7 +76,7 @@ class LocalBackend(Here):
                 argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
             )
         except OSError as e:
-            raise ServiceError(_format_no_agent(node, e.strerror)) from e
+            raise _make_error(node, e.strerror) from e
         self._keepers.append((keeper, said))
         return keeper
 
@@ -105,8 +103,8 @@ class LocalBackend(Here):
         self._keepers.clear()
 
 
-def _format_no_agent(node: Node, why: str | None) -> str:
-    return f"no agent for node {node.id} ({node.name}): {why}"
+def _make_error(node: Node, why: str | None) -> ServiceError:
+    return ServiceError(f"no agent for node {node.id} ({node.name}): {why}")
 
 
 def _read_last_words(said: IO[bytes]) -> str:

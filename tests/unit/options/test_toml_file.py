@@ -140,7 +140,7 @@ def test_invalid_value_is_reported_in_the_same_words(tmp_path: Path, line: str, 
 
 def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "pslaunch.toml").write_bytes(b"a = '\xff'")
-    with pytest.raises(SpecError, match=r"pslaunch.toml is not UTF-8"):
+    with pytest.raises(SpecError, match=r"pslaunch.toml: 'utf-8' codec"):
         gathered(tmp_path, "")
     (tmp_path / "pslaunch.toml").unlink()
     (tmp_path / "pslaunch.toml").mkdir()

@@ -22,7 +22,7 @@ from pslaunch.node.later import record
 from pslaunch.node.line import wire
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs
-from pslaunch.run.result_folders import hold_folders
+from pslaunch.run.fetch import hold_folders
 from support.process import poll_until
 
 Note = Callable[..., None]

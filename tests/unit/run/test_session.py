@@ -32,7 +32,7 @@ from pslaunch.options.hosts import Host
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run import session
-from pslaunch.run.result_folders import hold_folders
+from pslaunch.run.fetch import hold_folders
 
 
 class Reaching(LocalBackend):

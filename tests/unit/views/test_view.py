@@ -213,12 +213,6 @@ def test_unknown_events_are_left_out() -> None:
     assert Transcript().make_lines({"event": "from the future"}) == []
 
 
-def test_colour_is_for_prefixes_and_errors() -> None:
-    out = io.StringIO()
-    PlainView(out, time.monotonic, colour=True).show_event({"event": "note", "level": "error", "text": "bad"})
-    assert out.getvalue().startswith("\x1b[") and out.getvalue().endswith("\x1b[0m\n")
-
-
 def test_json_is_one_object_a_line() -> None:
     out = io.StringIO()
     view = JsonView(out)
@@ -380,7 +374,7 @@ def test_live_view_closes_without_an_end_and_leaves_long_lines_to_the_terminal(
 
 @pytest.mark.parametrize(
     ("columns", "term", "kind"),
-    [(100, "xterm", LiveView), (30, "xterm", PlainView), (100, "dumb", PlainView), (0, "xterm", PlainView)],
+    [(100, "xterm", LiveView), (30, "xterm", LiveView), (100, "dumb", PlainView), (0, "xterm", PlainView)],
 )
 def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> None:
     main, side = pty.openpty()

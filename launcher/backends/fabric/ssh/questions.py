@@ -22,7 +22,6 @@ from pathlib import Path
 from ....node.logs import clean_lines
 from .attempt import SLICE_S, Deadline
 
-MAX_QUESTION_BYTES = 64 * 1024
 _TICKET = "PSLAUNCH_ASKPASS"
 _PROGRAM = """
 import os, socket, sys
@@ -127,7 +126,8 @@ class Askpass:
                 caller, _ = self._server.accept()
                 with caller, contextlib.suppress(OSError, ValueError):
                     caller.settimeout(5.0)
-                    caller.sendall(self._answer(_read_question(caller)).encode("utf-8", "surrogateescape"))
+                    words = caller.makefile("rb").read().decode("utf-8", "replace")
+                    caller.sendall(self._answer(words).encode("utf-8", "surrogateescape"))
 
     def _answer(self, words: str) -> str:
         """Return the answer to a caller; empty for an unknown ticket."""
@@ -141,12 +141,3 @@ class Askpass:
                 self._answers[question] = self._ask(question)
         asked.add(question)
         return f"{self._answers[question]}\n"
-
-
-def _read_question(caller: socket.socket) -> str:
-    data = b""
-    while piece := caller.recv(4096):
-        data += piece
-        if len(data) > MAX_QUESTION_BYTES:
-            raise ValueError("the question is too long")
-    return data.decode("utf-8", "replace")

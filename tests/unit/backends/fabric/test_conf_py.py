@@ -151,7 +151,6 @@ def test_modules_beside_it_can_be_imported(tmp_path: Path) -> None:
         ),
         ("JOB_NAME = ['x' * 90]", f"JOB_NAME=['{'x' * 55}...: expected text"),
         ("PADDLE_WITH_GLOO = []", "PADDLE_WITH_GLOO=[]: expected text or a number"),
-        ("hosts = ['a']", "conf.py:1: hosts: did you mean HOSTS?"),
     ],
 )
 def test_error_is_reported_with_its_line(tmp_path: Path, source: str | bytes, told: str) -> None:

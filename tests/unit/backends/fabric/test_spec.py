@@ -165,7 +165,7 @@ def check_error(told: str, here: Path, *line: str, conf: str = "") -> None:
         (["--hosts=a", "--link=x=/y", "--link=./x=/z"], "./x is given twice"),
         (["--hosts=a", "--wheel=p.whl"], "--wheel=p.whl has no effect without --install"),
         (["--hosts=a", "--install", "--wheel=ws/train.py"], "'ws/train.py' is not the file of a wheel"),
-        (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere': no such folder"),
+        (["--hosts=a", "--install", "--wheelhouse=nowhere"], "--wheelhouse='nowhere': No such file"),
         (["--hosts=a", "--install", "--python=/p"], "--python=/p has no effect with --install"),
         (["--hosts=a", "--setup="], "--setup='' is empty"),
         (["--hosts=a", "--fetch_logs=p.whl"], "--fetch_logs='p.whl' is not a folder"),

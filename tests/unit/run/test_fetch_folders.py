@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.run.result_folders import hold_folders
+from pslaunch.run.fetch import hold_folders
 
 
 def fail(text: str) -> None:
