@@ -237,13 +237,10 @@ class Agent:
         self._line.send({"type": "shut"})
 
     def order_reach(self, m: messages.ReachMsg) -> None:
-
-        def try_doors() -> list[tuple[int, str]]:
-            targets = [reach.Target(*door) for door in m["doors"]]
-            return [(t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"])]
-
         self._loop.do_aside(
-            try_doors, lambda reached: self._line.send({"type": "reached", "reached": reached}), self._refuse
+            lambda: reach.try_all(m["doors"], self._secret, m["limit_s"]),
+            lambda reached: self._line.send({"type": "reached", "reached": reached}),
+            self._refuse,
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:

@@ -198,18 +198,17 @@ class Startup:
     def _choose_addrs(self, tried: int | None) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         known = [x.addrs[:tried] for x in links]
-        try:
-            addrs = reach.choose_addrs([x.host for x in links], known, {x.node.id: x.reached for x in links})
-        except LookupError as e:
-            if tried is not None:
-                self._try_doors(None, reach.REACH_S)
-                return
+        chosen, wrong = reach.sort_out([x.host for x in links], known, {x.node.id: x.reached for x in links})
+        addrs = [*chosen.values()]
+        if wrong and tried is not None:
+            self._try_doors(None, reach.REACH_S)
+        elif wrong:
+            text = "; ".join(f"{links[k].host} {why}" for k, why in wrong.items())
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )
-            self._desk.fail(JobFailure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
-            return
-        if self._desk.placed.plan.port:
+            self._desk.fail(JobFailure("the nodes", 0, codes.PREFLIGHT, text, advice=advice))
+        elif self._desk.placed.plan.port:
             self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs), "shut")
         else:
             self._settle_addrs(addrs)
