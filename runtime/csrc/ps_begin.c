@@ -3,9 +3,14 @@
 
 #include "ps_serve.h"
 
+/* A frame without a body takes memory as well, and would be held any number of times. */
+static uint64_t charge_of(uint64_t bytes) {
+    return sizeof(ps_held) + bytes;
+}
+
 static bool may_hold(const ps_shard *s, const ps_object *o, uint64_t bytes) {
     if (o->sparse == NULL && o->held_n >= PS_MAX_HELD) return false;
-    return s->held_bytes + bytes <= PS_MAX_HELD_BYTES;
+    return s->held_bytes + charge_of(bytes) <= PS_MAX_HELD_BYTES;
 }
 
 static int body_buffer(ps_shard *s, ps_peer *p, uint64_t charge, ps_err *err) {
@@ -86,7 +91,7 @@ static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
     ps_dense *d = &o->dense;
     if (o->step.part[p->trainer] == PS_PART_HELD) {
         p->sink = PS_SINK_BYTES;
-        p->mem = (uint8_t *)o->held[p->trainer]->data;
+        p->mem = (uint8_t *)o->held[p->trainer].first->data;
     } else if (d->applied || (last && p->got == 0)) {
         p->sink = PS_SINK_APPLY;
     } else if (!d->sum_empty) {
@@ -133,7 +138,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
         if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
         ps_held *h = ps_held_new(p->head.length, 0);
         if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.*s'", PS_NAME(&o->spec));
-        h->charge = h->bytes;
+        h->charge = charge_of(h->bytes);
         s->held_bytes += h->charge;
         ps_object_hold(o, p->trainer, h);
         begin_part(s, p, o, PS_PART_HELD);
@@ -148,7 +153,7 @@ static int begin_read(ps_shard *s, ps_peer *p, const ps_object *o, ps_err *err) 
     int code = may_read(s, p, o, err);
     if (code < 0) return code;
     bool waits = !ps_object_async(o) && (p->head.flags & PS_AFTER) && p->head.version > o->step.version;
-    uint64_t charge = p->head.length + p->head.count * sizeof(float) * (uint64_t)o->spec.dim;
+    uint64_t charge = charge_of(p->head.length + p->head.count * sizeof(float) * (uint64_t)o->spec.dim);
     if (!waits) return body_buffer(s, p, 0, err);
     return s->held_bytes + charge <= PS_MAX_HELD_BYTES ? body_buffer(s, p, charge, err) : PS_EAGAIN;
 }
@@ -187,7 +192,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
     if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
     if (o->step.part[p->trainer] == PS_PART_NONE) begin_part(s, p, o, PS_PART_HELD);
-    return body_buffer(s, p, turn ? 0 : h->length, err);
+    return body_buffer(s, p, turn ? 0 : charge_of(h->length), err);
 }
 
 static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {

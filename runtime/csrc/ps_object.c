@@ -43,8 +43,8 @@ static void free_all(ps_held *h) {
 void ps_object_free(ps_object *o) {
     if (o == NULL) return;
     for (uint32_t t = 0; t < o->step.n; t++) {
-        if (o->held != NULL) free_all(o->held[t]);
-        if (o->parked != NULL) free_all(o->parked[t]);
+        if (o->held != NULL) free_all(o->held[t].first);
+        if (o->parked != NULL) free_all(o->parked[t].first);
     }
     free(o->held);
     free(o->parked);
@@ -64,13 +64,14 @@ ps_held *ps_held_new(uint64_t bytes, uint32_t count) {
     return h;
 }
 
-static void append(ps_held **end, ps_held *h) {
-    while (*end != NULL) end = &(*end)->next;
-    *end = h;
+static void append(ps_line *line, ps_held *h) {
+    if (line->first == NULL) line->first = h;
+    else line->last->next = h;
+    line->last = h;
 }
 
 void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h) {
-    if (o->held[trainer] == NULL) o->held_n++;
+    if (o->held[trainer].first == NULL) o->held_n++;
     append(&o->held[trainer], h);
 }
 
@@ -79,18 +80,18 @@ void ps_object_park(ps_object *o, uint32_t trainer, ps_held *h) {
 }
 
 ps_held *ps_object_unpark(ps_object *o, uint32_t trainer) {
-    ps_held *h = o->parked[trainer];
+    ps_held *h = o->parked[trainer].first;
     if (h == NULL || h->version > o->step.version) return NULL;
-    o->parked[trainer] = h->next;
+    o->parked[trainer].first = h->next;
     h->next = NULL;
     return h;
 }
 
 uint64_t ps_object_forget_parked(ps_object *o, uint32_t trainer) {
     uint64_t charge = 0;
-    for (const ps_held *h = o->parked[trainer]; h != NULL; h = h->next) charge += h->charge;
-    free_all(o->parked[trainer]);
-    o->parked[trainer] = NULL;
+    for (const ps_held *h = o->parked[trainer].first; h != NULL; h = h->next) charge += h->charge;
+    free_all(o->parked[trainer].first);
+    o->parked[trainer].first = NULL;
     return charge;
 }
 
@@ -118,14 +119,13 @@ static int take_one(ps_object *o, bool last, const ps_held *h, ps_err *err) {
 
 int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err) {
     bool last = ps_step_last(&o->step, ended, trainer);
-    while (o->held[trainer] != NULL) {
-        ps_held *h = o->held[trainer];
+    for (ps_held *h; (h = o->held[trainer].first) != NULL;) {
         int code = take_one(o, last, h, err);
         if (code < 0) return code;
-        o->held[trainer] = h->next;
+        o->held[trainer].first = h->next;
         *freed += h->charge;
         free(h);
-        if (o->held[trainer] == NULL) o->held_n--;
+        if (o->held[trainer].first == NULL) o->held_n--;
     }
     return PS_OK;
 }

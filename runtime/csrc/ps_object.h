@@ -15,6 +15,11 @@ typedef struct ps_drops {
     uint64_t told; /* the count in the last event */
 } ps_drops;
 
+/* Frames in order. */
+typedef struct ps_line {
+    ps_held *first, *last; /* last: undefined if there is no first */
+} ps_line;
+
 typedef struct ps_object {
     ps_create spec;
     uint32_t creator; /* the trainer that created it */
@@ -27,9 +32,9 @@ typedef struct ps_object {
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
     bool given;            /* it has values of ps_first.h: trainer 0 sets none */
-    ps_held **held;        /* [trainers], frames in order */
+    ps_line *held;         /* [trainers] */
     uint32_t held_n;       /* trainers with held frames */
-    ps_held **parked;      /* [trainers], keys of reads that wait for a step, in order */
+    ps_line *parked;       /* [trainers], keys of reads that wait for a step */
     ps_drops *drops;       /* [trainers] */
     uint64_t *init_waits;  /* [trainers], sequence of the INIT to answer when the values are there */
     int64_t init_since_ms; /* when the first trainer began to wait for them; 0: none */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "world.h"
@@ -169,6 +170,57 @@ TEST(random_and_damaged_frames_never_hurt) {
     send_frame(fd, (ps_header){.op = PS_PULL, .epoch = 9, .trainer = 1, .sequence = 1}, raw);
     CHECK(listen_to(fd, raw, sizeof raw) >= PS_HEADER_BYTES);
     CHECK(ps_header_decode(raw, PS_HEADER_BYTES, &answer, &err) > 0);
+    close(fd);
+    close_world(&w);
+}
+
+/* Send the same request `n` times, at most 500 ahead of the answers, and read `most` of these. Returns their
+ * number: fewer if none comes for so long. */
+static size_t send_many(int fd, ps_header h, const uint8_t *body, size_t n, size_t most, int patience_ms) {
+    static uint8_t heard[500 * PS_HEADER_BYTES];
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    size_t sent = 0, bytes = 0;
+    while (bytes < most * PS_HEADER_BYTES) {
+        for (; sent < n && sent < bytes / PS_HEADER_BYTES + 500; sent++, h.sequence++)
+            send_frame(fd, h, body);
+        if (poll(&p, 1, patience_ms) == 0) break;
+        ssize_t got = read(fd, heard, sizeof heard);
+        if (!CHECK(got > 0)) break;
+        bytes += (size_t)got;
+    }
+    return bytes / PS_HEADER_BYTES;
+}
+
+/* Frames without a key are held as well: each counts as memory, so that they are bounded, and one more costs
+ * no more than the first. */
+TEST(held_frames_are_bounded_and_cheap) {
+    enum { ROWS = 3276, ROW = 8 + 4 * DIM, FULL = 900, CHARGE = sizeof(ps_held) };
+    static const uint8_t body[ROWS * ROW];
+    const size_t empty = (PS_MAX_HELD_BYTES - FULL * (CHARGE + sizeof body)) / CHARGE;
+    world w;
+    open_slow_world(&w, 2, 0);
+    create_all(&w);
+    int fd = dial(&w, 1);
+    ps_header push = {.op = PS_PUSH_ROWS, .trainer = 1, .sequence = 4, .object = w.sparse, .version = 1};
+    push.flags = PS_MORE;
+    push.samples = 1;
+    push.factor = 1;
+    clock_t begin = clock();
+    push.count = ROWS;
+    push.length = sizeof body;
+    CHECK(send_many(fd, push, body, FULL, FULL, 10000) == FULL);
+    push.sequence += FULL;
+    push.count = 0;
+    push.length = 0;
+    CHECK(empty > 150000 && send_many(fd, push, body, empty + 100, empty + 100, 200) == empty);
+    CHECK((clock() - begin) / CLOCKS_PER_SEC < 4);
+    ps_err err;
+    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK); /* now it is the turn of trainer 1 */
+    uint32_t shard;
+    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    push.sequence += empty + 100;
+    push.flags = 0;
+    CHECK(send_many(fd, push, body, 1, 101, 60000) == 101);
     close(fd);
     close_world(&w);
 }
