@@ -11,7 +11,6 @@ import string
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
-from zipfile import is_zipfile
 
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
@@ -233,6 +232,8 @@ def _check_inside(name: str, value: Value) -> None:
 
 def find_wheel(value: Value, cwd: Path) -> Path:
     """Return the file of a wheel. Raises SpecError."""
+    from zipfile import is_zipfile  # slow: only where used
+
     path = cwd / value.text
     if path.suffix != ".whl" or not is_zipfile(path):
         raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")

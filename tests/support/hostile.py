@@ -25,6 +25,7 @@ class Nest(list[Any]):
         printer.text("a nest")
 
 
+BLOCK = 512  # of a tar file
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
@@ -52,6 +53,25 @@ def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
     elif how != "right" and field:
         changed[field] = draw(ANYTHING)
     return changed
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """Draw content of a file: changed bits, other bytes in place of some, a piece that comes twice, a cut."""
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        how = draw(st.sampled_from(["bit", "bytes", "twice", "cut"]))
+        if how == "bit" and data:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif how == "bytes":
+            new = draw(st.binary(max_size=9) | st.sampled_from([b"\xff" * 8, bytes(8), b"-1", b"1e999"]))
+            data[at : at + len(new)] = new
+        elif how == "twice":
+            data[at:at] = data[at : at + draw(st.integers(1, 2 * BLOCK))]
+        else:
+            del data[at : at + draw(st.integers(1, 2 * BLOCK))]
+    return bytes(data)
 
 
 CONTROLS = "".join(map(chr, (*range(32), *range(127, 160))))
