@@ -40,6 +40,8 @@ def find_remedy(e: OSError) -> str:
         return f" (of {limit}; raise the hard limit: ulimit -Hn, limits.conf, LimitNOFILE= of a service)"
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return "; free some space there"
+    if e.errno == errno.ELOOP:
+        return "; a link there is not followed: remove it"
     return ""
 
 
