@@ -12,6 +12,7 @@ from typing import IO
 
 from ...errors import ServiceError
 from ...node import procs
+from ...node.codes import describe_error
 from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
@@ -64,7 +65,7 @@ class LocalBackend(Here):
             try:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
             except OSError as e:
-                raise ServiceError(_format_no_agent(node, e.strerror)) from e
+                raise ServiceError(_format_no_agent(node, describe_error(e))) from e
         said = self._keepers[-1][1]
         return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
@@ -78,7 +79,7 @@ class LocalBackend(Here):
                 argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
             )
         except OSError as e:
-            raise ServiceError(_format_no_agent(node, e.strerror)) from e
+            raise ServiceError(_format_no_agent(node, describe_error(e))) from e
         self._keepers.append((keeper, said))
         return keeper
 
