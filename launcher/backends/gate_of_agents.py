@@ -85,7 +85,7 @@ def open_gate(
     """Listen for agents, which are added to `came`, and offer them the zip."""
 
     def check(text: bytes) -> str:
-        return _check_arrival(text, {rank for one in came for rank in one.trainers})
+        return _check_arrival(text, {rank for one in came for rank in one.trainers}, agents.ranks)
 
     def admit(text: bytes, fd: int, seals: Seals) -> None:
         came.append(Arrival(json.loads(text), fd, seals))
@@ -176,8 +176,8 @@ def unpack_ranks(triples: object) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _check_arrival(text: bytes, known: set[int]) -> str:
-    """Return why an agent is refused, or ""."""
+def _check_arrival(text: bytes, known: set[int], count: int) -> str:
+    """Return why an agent is refused, or "". count: of all ranks; known: those that have come."""
     try:
         told = json.loads(text)
         ranks = set(unpack_ranks(told["trainers"]))
@@ -186,4 +186,5 @@ def _check_arrival(text: bytes, known: set[int]) -> str:
             return f"{str(told['host'])[:MAX_SHOWN]!r} is not a host name"
     except wire.NONSENSE:
         return "its message lacks ranks, host or addresses"
-    return "" if ranks and not ranks & known else "its ranks are not among those expected"
+    expected = ranks and not ranks & known and max(ranks) < count
+    return "" if expected else "its ranks are not among those expected"

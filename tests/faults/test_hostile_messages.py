@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -14,13 +16,14 @@ from typing import Any, cast, get_args
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pslaunch.backends.here import NODE
 from pslaunch.backends.lines import Line
 from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell
 from pslaunch.follow.remote_head import RemoteHead
-from pslaunch.node import job, messages
+from pslaunch.node import codes, job, messages
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
 from pslaunch.node.head.events import Event
 from pslaunch.node.head.head import Head
@@ -28,7 +31,7 @@ from pslaunch.node.head.leader import Leader
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.listener import Listener
-from pslaunch.node.line.wire import Message, Output, encode_control, encode_output
+from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
@@ -93,6 +96,12 @@ OF_CHECKED = st.tuples(
 ).map(list)
 
 
+ORDERED: Message = {
+    "type": "prepare", "job_id": "j-1", "node": 0, "nodes": 1, "dispatched": True, "filled": True,
+    "workspace": "ws", "log_dir": "ws/log", "output_dir": "ws/output", "state_dir": "ws/.pslaunch",
+    "secret": "5e" * 32, "addr": "127.0.0.1", "nic": "", "lost_after_s": 30.0, "grace_s": 0.1,
+    "launcher": "", "trace": False,
+}  # fmt: skip
 OF_PROGRAM = st.builds(Output, st.integers(0, 1), st.sampled_from([0, 4, 2**64 - 1]), st.just(b"one\ntwo\n"))
 
 
@@ -245,6 +254,41 @@ def test_hostile_observer_ends_the_head_only_by_its_requests(said: list[Message]
             led.launcher.send({"type": "status"})
             led.run(lambda: "status" in led.heard)
     assert 0 < led.heard["over"]["code"] < 256
+
+
+ORDERS: tuple[list[Message], ...] = (
+    [{"type": "begin", "nodes": [], "numbers": {}}],
+    [{"type": "reach", "doors": [[1, 2]], "limit_s": 1}],
+    [{"type": "inspect", "node": 0, "secret": "5e"}],
+    [{"type": "finish", "linger_s": Nest(900)}],
+    [{**ORDERED, "output_dir": "\0"}],
+)
+
+
+def test_hostile_head_ends_an_agent_in_words(tmp_path: Path) -> None:
+    argv = [*NODE, "keeper", "30", "0.1", "serve"]
+    with contextlib.ExitStack() as stack:
+        agents = [
+            stack.enter_context(
+                subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+                )
+            )
+            for _ in ORDERS
+        ]
+        for agent, orders in zip(agents, ORDERS, strict=True):
+            assert agent.stdin
+            agent.stdin.write(sent(orders))
+            agent.stdin.flush()
+        for agent in agents:
+            assert agent.stdout and agent.stdin
+            decoder, said = Decoder(), list[str]()
+            while "refused" not in said:
+                data = os.read(agent.stdout.fileno(), 1 << 16)
+                assert data, agent.communicate()[1]
+                said += [str(m["type"]) for m in decoder.feed(data) if isinstance(m, dict)]
+            _, words = agent.communicate()
+            assert b"Traceback" not in words and agent.returncode == codes.PEER, words
 
 
 def count(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

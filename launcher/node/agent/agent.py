@@ -27,7 +27,7 @@ from ..codes import Refusal, find_remedy
 from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
-from ..line.wire import Data, Message, MessageLine
+from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..listing import mark_unfetched, write_text
 from ..loop import Loop
 from ..run_dir import end_leftovers
@@ -121,10 +121,10 @@ class Agent:
         self._answer(lambda: order(message))
 
     def _answer(self, work: Callable[[], None]) -> None:
-        """Carry out an order; report a refusal or a system error to the head."""
+        """Carry out an order; report to the head why that fails."""
         try:
             work()
-        except (Refusal, OSError) as e:
+        except (Refusal, OSError, *NONSENSE) as e:
             self._refuse(e)
 
     def _refuse(self, e: Exception) -> None:

@@ -225,17 +225,30 @@ def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[i
             sock.close()
             continue
         sock.settimeout(max(0.1, end_s - time.monotonic()))
-        (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
-        if size > MAX_LOAN_BYTES:
-            raise OSError(f"a rank process lends {size} bytes")
-        data = json.loads(_receive(sock, size))
-        sock.setblocking(False)
-        environ = {**settings, **data["environ"]}
-        environ.pop(LOCAL_BASE, None)
-        describe = functools.partial(_describe_daemon, lender.parent, environ)
-        loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"], describe)
-        if len(loans) == int(environ[LOCAL_SIZE]):
-            return int(environ[SIZE])
+        try:
+            rank, loan = _read_loan(sock, lender, settings)
+            if rank in loans or not 0 <= rank < int(os.environ[SIZE]):
+                raise ValueError(f"rank {rank} is not among those expected")
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+            procs.complain(f"keeper: refused process {pid}, which is no rank of the job: {e}")
+            sock.close()
+            continue
+        loans[rank] = loan
+        if len(loans) == int(os.environ[LOCAL_SIZE]):
+            return int(os.environ[SIZE])
+
+
+def _read_loan(sock: socket.socket, lender: procs.Proc, settings: Mapping[str, str]) -> tuple[int, Loan]:
+    """Return a rank and its loan. Raises OSError, or another error if it is none."""
+    (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
+    if size > MAX_LOAN_BYTES:
+        raise ValueError(f"it lends {size} bytes")
+    data = json.loads(_receive(sock, size))
+    sock.setblocking(False)
+    environ = {**settings, **data["environ"]}
+    environ.pop(LOCAL_BASE, None)
+    describe = functools.partial(_describe_daemon, lender.parent, environ)
+    return int(environ[RANK]), Loan(sock, lender, environ, data["cpus"], describe)
 
 
 def _may_read_others() -> bool:
