@@ -1,4 +1,4 @@
-"""Pages about backends have the failures, names and lists of the code, and an example of a patch that works."""
+"""Pages about backends have the failures, names and lists of the code, and a patch that works."""
 
 from __future__ import annotations
 
