@@ -55,7 +55,7 @@ R = TypeVar("R", bound=CarriedReach)
 
 
 class CarrierError(PreflightError):
-    """The carrier failed before all agents had come."""
+    """The carrier failed before all agents were connected."""
 
     def __init__(self, cause: CarrierFailure) -> None:
         super().__init__(cause.text, cause.code)
@@ -181,9 +181,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     ) -> PslaunchError:
         """Return the error for ranks that did not connect. refused: callers that are no agents of the job."""
         if self._cancelled.is_set():
-            return ServiceError(f"{self.carrier} was ended before its {self.unit} had come")
+            return ServiceError(f"{self.carrier} was ended before all {self.unit} were connected")
         there, silent = sum(len(one.trainers) for one in came), self._list_missing(came)
-        text = f"{there} of {self._reach.agents.ranks} {self.unit} came"
+        text = f"{there} of {self._reach.agents.ranks} {self.unit} connected"
         text += f", none from {', '.join(silent)}" if silent else ""
         if not run.wait(0.0):
             text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"

@@ -123,7 +123,7 @@ class Offer(NamedTuple):
     digest: str
 
     def make_program(self, argv: Sequence[str], agents: CarriedAgents) -> list[str]:
-        """Return the words by which mpirun runs a mode of `pslaunch.node`."""
+        """Return the words by which the carrier runs a mode of `pslaunch.node`."""
         where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {agents.connect_timeout_s}"
         return ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", agents.agent_python)]
 
@@ -182,7 +182,7 @@ def _check_arrival(text: bytes, known: set[int], count: int) -> str:
         told = json.loads(text)
         ranks = set(unpack_ranks(told["trainers"]))
         check_addrs(told["own"])
-        if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
+        if not NAME.fullmatch(told["host"]):  # which the carrier and ssh may get
             return f"{str(told['host'])[:MAX_SHOWN]!r} is not a host name"
     except wire.NONSENSE:
         return "its message lacks ranks, host or addresses"

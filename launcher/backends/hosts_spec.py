@@ -128,14 +128,37 @@ def _choose_gate_port(draft: Plan, pservers: int) -> int:
     return after if after <= 65535 else 0
 
 
-def read_words(value: Value | None) -> list[str]:
-    """Return the words for the carrier in a text, split as in a shell. Raises SpecError."""
+def read_words(
+    value: Value | None, backend: str, ours: Mapping[str, str], refused: Mapping[str, str] = {}
+) -> list[str]:
+    """Return the words for the carrier in a text, split as in a shell. Raises SpecError.
+
+    ours: options of the carrier that only options of ours may give, and these; the value of one such as -N
+    may be in the same word. refused: reasons by words.
+    """
     if value is None:
         return []
     try:
-        return shlex.split(value.text)
+        words = shlex.split(value.text)
     except ValueError as e:
         raise SpecError(f"{value.shown}: {e}") from None
+    for word in words:
+        name = word.lstrip("-").partition("=")[0].replace("-", "_") if word.startswith(("-", ":")) else ""
+        if why := refused.get(name):
+            raise SpecError(f"{value.label}: {word} is not supported: {why}")
+        if option := ours.get(name) or ours.get(word[:2]):
+            raise SpecError(f"{value.label}: give {word} as an option of pslaunch {backend}, --{option}")
+    return words
+
+
+def refuse_step(environ: Mapping[str, str], backend: str, why: str) -> None:
+    """Raise SpecError in a step of srun."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if re.fullmatch(r"[0-9]{1,9}", step):  # steps of Slurm itself have longer ones
+        raise SpecError(
+            f"this is step {step} of srun, {why}: leave srun out "
+            f"(in a script of sbatch, or after salloc: pslaunch {backend} ...)"
+        )
 
 
 def read_count(name: str, environ: Mapping[str, str]) -> int | None:

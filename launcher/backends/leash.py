@@ -4,8 +4,8 @@
 terminal's signals. Standard input is a socket to the launcher. At its word the command ends at once; its
 closing ends the command after the grace, in which it may end by itself. If the leash follows the job, by its
 head's address, the end of the job does that, and the launcher may go. All processes of the session end with
-the command, found by its number, which no stranger can take on. AFTER, a list in JSON, is a command that runs
-after it. The launcher gets the command's wait status.
+the command, found by its number, which no other process gets meanwhile. AFTER, a list in JSON, is a command
+that runs after it. The launcher gets the command's wait status.
 """
 
 from __future__ import annotations

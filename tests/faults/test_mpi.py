@@ -76,8 +76,8 @@ LOST = {
     "mpirun": "mpirun was lost: it was killed by SIGKILL",
     "leash": "mpirun was lost: its leash was killed",
     # mpirun ends the others when one has ended: their loss may be reported first.
-    "rank": "trainer/. lost the process that its scheduler had started for it",
-    "daemon": "trainer/. lost the process|mpirun was lost: it ended with",
+    "rank": "trainer/. lost its rank process",
+    "daemon": "trainer/. lost its rank process|mpirun was lost: it ended with",
 }
 
 

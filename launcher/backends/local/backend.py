@@ -52,7 +52,7 @@ class LocalBackend(Here):
             try:
                 keeper.stdin.write(dial.encode(node))
             except OSError as e:  # it ended before it had the address
-                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or e.strerror) from e
+                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or describe_error(e)) from e
             finally:
                 keeper.stdin.close()
 

@@ -104,7 +104,7 @@ def test_mapping_by_node_takes_all_hosts(folder: Path) -> None:
 
 def test_step_of_srun_is_refused_at_once(folder: Path) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
-    with pytest.raises(SpecError, match=r"this is step 0 of srun, .*: leave srun out .*pslaunch slurm"):
+    with pytest.raises(SpecError, match=r"this is step 0 of srun, .*: leave srun out .*pslaunch mpi"):
         make(folder, **environ)
     make(folder, **{**environ, "SLURM_STEP_ID": "4294967290"})  # the shell of salloc
 
