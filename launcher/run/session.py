@@ -200,10 +200,13 @@ def _follow_to_end(
     if spec.detach and way.keeps_files(watch):
         _leave_job(way, watch, "is over already" if way.has_ended else "may go on")
         return code, True
+    for who, text in way.backend.read_output(last=True):
+        if not quiet:  # in JSON, `end` is the last line
+            watch.say(text, who=who)
     fetched = codes.OK
     if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
         fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=quiet)
-    elif spec.site.remote and head.code == codes.OK and not quiet:  # in JSON, `end` is the last line
+    elif spec.site.remote and head.code == codes.OK and not quiet:
         node_0 = head.placed.nodes[0]
         kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
         watch.say(way.describe_keeping() or kept)
@@ -255,6 +258,11 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     if isinstance(found, Asked):
         watch.say(f"fetching results was interrupted: {found.why}", "error")
         return codes.SIGNAL_BASE + found.number
+    if logs:
+        try:
+            way.backend.keep_output(logs)
+        except OSError as error:
+            watch.say(f"not kept: {codes.describe_error(error)}", "warning")
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
     for e, there in found.failed:
