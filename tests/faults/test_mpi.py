@@ -69,7 +69,8 @@ def list_sessions(hosts: Hosts, mpirun: int) -> list[Path]:
         path for host in hosts for name in ("ompi*", "prte*") for path in host.get_folder("tmp").glob(name)
     ]
     environ = Path(f"/proc/{mpirun}/environ").read_text().split("\0")
-    return [*found, *(Path(line.partition("=")[2]) for line in environ if "local_tmpdir_base=" in line)]
+    own = re.compile(r"(TMPDIR|.*local_tmpdir_base)=(.*-sessions)")
+    return [*found, *(Path(match[2]) for line in environ if (match := own.fullmatch(line)))]
 
 
 LOST = {

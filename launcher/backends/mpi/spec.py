@@ -53,7 +53,8 @@ class MpiHost(NamedTuple):
 
     name: str
     user: str | None
-    slots: int
+    slots: int  # its ranks, with --map-by those that mpirun may place there
+    spare: int = 0  # slots for what ranks spawn
 
 
 class MpiReach(NamedTuple):
@@ -156,7 +157,9 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         raise SpecError(f"{sum(counts)} slots of the hosts: {MAX_PROCESSES} ranks at most; give -n N")
     mapped = "map_by" in given or rankfile is not None  # by mpirun, which needs all of them
     hosts = [
-        MpiHost(one.host.name, one.host.user, max(count, one.ranks) if mapped else count)
+        MpiHost(one.host.name, one.host.user, max(count, one.ranks))
+        if mapped
+        else MpiHost(one.host.name, one.host.user, count, max(0, one.ranks - count))
         for one, count in zip(found, counts, strict=True)
         if count or mapped
     ]

@@ -33,7 +33,7 @@ HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond t
 
 
 class SlurmBackend(CarriedBackend[SlurmReach]):
-    name, carrier, unit, mode = "slurm", "srun", "nodes", "task"
+    name, carrier, unit, mode, printer = "slurm", "srun", "nodes", "task", "srun"
     failures = words.FAILURES
 
     def __init__(self, reach: SlurmReach) -> None:
