@@ -13,10 +13,10 @@ N ?= 1
 # Set on some machines, it would have each of the thousands of processes compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
-BINDINGS := $(wildcard runtime/csrc/py_*.c)
+CORE := $(filter-out runtime/csrc/bindings/%,$(wildcard runtime/csrc/*/*.c))
+BINDINGS := $(wildcard runtime/csrc/bindings/*.c)
 C_TESTS := $(wildcard tests/c/*.c)
-HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
+HEADERS := $(wildcard runtime/csrc/*/*.h tests/c/*.h)
 C_PROGRAMS := $(wildcard tests/c/*/*.c bench/*.c)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
