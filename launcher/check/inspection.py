@@ -49,7 +49,7 @@ class ReachedHost:
         self.free_port = self.door = 0
         self.doors: list[tuple[int, str, int]] = []  # of other nodes, to try: node, address, port
         self.reached: list[tuple[int, str]] = []  # the reached ones
-        self.lost = ""  # reason of its loss
+        self.lost = self.mpi = ""  # reason of its loss; of the failure of MPI
         self.clock_off_s = 0.0
         self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
         self.line: MessageLine[messages.OfCheck] = MessageLine(
@@ -86,6 +86,8 @@ class ReachedHost:
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it reports doors that it was not asked to try")
+        elif message["type"] == "allreduced":
+            self.mpi = str(message["text"])
         elif message["type"] not in ("hello", "shut", "finished"):
             return
         self.answers[message["type"]] = message
@@ -162,6 +164,14 @@ class Inspection:
         self._chosen = {answering[i].node: addr for i, addr in chosen.items()}
         self._cut_off = {answering[i].node: f"its port {answering[i].door} {why}" for i, why in wrong.items()}
 
+    def try_mpi(self, python: str, env: dict[str, str], limit_s: float) -> None:
+        """Let the ranks of all nodes add up a number by MPI, if all can import mpi4py."""
+        if all(one.facts and "mpi4py" not in one.facts["programs"]["missing"] for one in self._hosts):
+            order: messages.AllreduceMsg = {
+                "type": "allreduce", "python": python, "env": env, "limit_s": min(limit_s, STAGE_LIMIT_S / 2),
+            }  # fmt: skip
+            self._ask(lambda _one: order, "allreduced")
+
     def end(self) -> None:
         """End the agents, which clean up their hosts."""
         self._ask(lambda _one: {"type": "finish", "linger_s": 0.0}, "finished")
@@ -178,6 +188,7 @@ class Inspection:
             return one
         return one._replace(
             lost=host.lost,
+            mpi=host.mpi,
             facts=host.facts,
             clock_off_s=host.clock_off_s,
             addr=self._chosen.get(node, ""),
