@@ -221,15 +221,11 @@ class Parameters:
         """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
         try:
             with tarfile.open(fileobj=f, mode="r:") as tar:
-                files = {info.name: info for info in tar if info.isfile()}
-                parameters = Parameters(_read_configs(tar, files))
-                for name in parameters:
-                    if name not in files:
-                        raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
-                    parameters.deserialize(name, _open_member(tar, files[name]))
-        except tarfile.TarError as e:
-            raise ValueError(f"not a tar file of parameters: {e}") from None
-        return parameters
+                return _read_tar(tar)
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as e:
+            path = getattr(f, "name", None)
+            where = f"{path}: " if isinstance(path, str) else ""
+            raise ValueError(f"{where}not a tar file of parameters: {e}") from None
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
         """Take the values of parameters that are both in a tar file and here."""
@@ -251,6 +247,22 @@ class Parameters:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _read_tar(tar: tarfile.TarFile) -> Parameters:
+    # A sparse member, of zeros that the file lacks, would take any memory.
+    files = {info.name: info for info in tar if info.isfile() and not info.issparse()}
+    parameters = Parameters(_read_configs(tar, files))
+    for name in parameters:
+        if name not in files:
+            raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
+        rows, cols = parameters.get_shape(name)
+        if files[name].size != _HEADER.size + 4 * rows * cols:
+            raise ValueError(
+                f"parameter {name}: {files[name].size} bytes do not fit its shape {(rows, cols)}"
+            )
+        parameters.deserialize(name, _open_member(tar, files[name]))
+    return parameters
 
 
 def _add_header(tar: tarfile.TarFile, name: str, size: int) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
+from support.hostile import damaged, spoilt
 
 
 def make_program() -> tuple[static.Executor, list[static.Variable], static.Variable]:
@@ -46,6 +49,42 @@ def test_lacking_input_is_named(tmp_path: Path) -> None:
     _, inputs, out = make_program()
     with pytest.raises(ValueError, match="save_inference_model: dense is needed too; add it to feed_vars"):
         static.save_inference_model(str(tmp_path / "model"), inputs[:1], out)
+
+
+@given(st.data())
+def test_model_of_anything_is_a_program_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "spoilt"
+    path, whole = folder / "model.pdmodel", folder / "whole.json"
+    if not folder.exists():
+        executor, inputs, out = make_program()
+        static.save_inference_model(str(folder / "model"), inputs, [out], executor)
+        path.rename(whole)
+    model = json.loads(whole.read_text())
+    if data.draw(st.booleans()):
+        i = data.draw(st.integers(0, len(model["values"]) - 1))
+        model["values"][i] = data.draw(spoilt(model["values"][i]))
+        text = json.dumps(model).encode()
+    else:
+        text = data.draw(
+            damaged(json.dumps(model).encode()) | spoilt(model).map(lambda x: json.dumps(x).encode())
+        )
+    path.write_bytes(text)
+    try:
+        program, names, fetches = static.load_inference_model(str(folder / "model"))
+    except ValueError as e:
+        assert str(path) in str(e)
+    else:
+        assert all(isinstance(one, static.Variable) for one in [*program.graph, *fetches])
+        assert all(isinstance(name, str) for name in names)
+
+
+def test_deep_or_huge_models_are_named(tmp_path: Path) -> None:
+    for text in ("[" * 100_000, "1" * 5000, "\xff"):
+        (tmp_path / "model.pdmodel").write_text(text, encoding="latin-1")
+        with pytest.raises(ValueError, match=r"model\.pdmodel is damaged"):
+            static.load_inference_model(str(tmp_path / "model"))
 
 
 def test_damaged_model_is_named(tmp_path: Path) -> None:
