@@ -149,8 +149,6 @@ def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
         meant = 'a list, such as ["node1", "node2"]'
         raise SpecError(f"{places.make_label('HOSTS')}={format_value(value)}: expected {meant}")
-    if not value:
-        raise SpecError(f"{places.make_label('HOSTS')} names no host")
     for host, place in zip(value, places.find_elements("HOSTS", len(value)), strict=True):
         if not isinstance(host, str):
             raise SpecError(f"{place}: HOSTS has {format_value(host)}, which is not text")
