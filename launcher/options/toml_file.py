@@ -11,7 +11,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
 
 from ..errors import SpecError
 from .args import find_nearest
-from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text
+from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
@@ -80,10 +80,7 @@ def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:
     else:
         words = [value]
     for word in words:
-        text = option.kind.to_text(word)
-        if text is None:
-            raise SpecError(f"{label}={format_value(value)}: expected {option.kind.meant}")
-        yield Value(text, label)
+        yield Value(to_text(option.kind, word, label), label)
 
 
 def read_trainer_flag(name: str, value: object, label: str) -> str:

@@ -20,7 +20,7 @@ from pslaunch.runtime.shared import env as contract
 
 from ...errors import SpecError
 from ...options.args import find_nearest
-from ...options.kinds import SourceValues, Value, format_value, to_plain_text
+from ...options.kinds import SourceValues, Value, format_value, to_plain_text, to_text
 from .options import OPTIONS
 
 # Names of our options in conf.py.
@@ -138,11 +138,9 @@ def _read_values(key: str, value: object, places: _Places) -> Iterator[Value]:
     if key == "HOSTS":
         yield from _read_hosts(value, places)
         return
-    kind = _KINDS[KEYS[key]]
-    text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
-    if text is None:
-        raise SpecError(f"{places.make_label(key)}={format_value(value)}: expected {kind.meant}")
-    yield Value(text, places.make_label(key))
+    label = places.make_label(key)
+    # Numbers as text are common.
+    yield Value(value if isinstance(value, str) else to_text(_KINDS[KEYS[key]], value, label), label)
 
 
 def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
