@@ -67,6 +67,7 @@ hosts-down: ## remove them, and all that is theirs
 	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts
 
 kube: dev ## a Kubernetes cluster of two nodes on this machine; needs root, Linux, and the packages that it names
+	@PYTHONPATH=tests $(BIN)/python -m testbed.kube needs build/kube
 	@nice -n 19 .ci/kube
 	@PYTHONPATH=tests $(BIN)/python -m testbed.kube up build/kube
 

@@ -318,6 +318,8 @@ def _run(argv: Sequence[str] | None) -> int:
         _give_up_output()  # its reader has gone
         return BROKEN_PIPE
     except OSError as e:
+        if e.errno in (errno.EMFILE, errno.ENFILE):
+            return _complain("pslaunch", codes.describe_error(e), codes.IO)
         if e.filename is not None or e.errno not in WRITE_ERRORS:
             raise
         _give_up_output()

@@ -25,6 +25,8 @@ from ..errors import PslaunchError, SpecError
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..errors import HostError
     from ..node.job import Limits, Node
     from .lines import Dial, Ended, Line, Tell
@@ -53,9 +55,15 @@ class Backend:
         """Start as `start` does, but return an error in place of a node that fails, and keep the others."""
         return [*self.start(nodes, limits)]
 
-    def read_output(self) -> list[tuple[str, str]]:
-        """Return new output of what brings the agents of a job that runs: who, and a line of text."""
+    def read_output(self, *, last: bool = False) -> list[tuple[str, str]]:
+        """Return new output of what brings the agents of a job that runs: who, and a line of text.
+
+        last: wait for its end.
+        """
         return []
+
+    def keep_output(self, folder: Path) -> None:
+        """Write to a log there what agents can't log, if there is anything. Raises OSError."""
 
     # --- A head on node 0. ---
 

@@ -39,6 +39,7 @@ from .node_answers import Answered, Ending, read_answer
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all nodes, once they were reached
 ASK_TRIES: Final = 3
+_MAX_KEPT_BYTES: Final = (1 << 31) - 4096  # of one read
 
 
 class CarriedReach(Protocol):
@@ -55,7 +56,7 @@ R = TypeVar("R", bound=CarriedReach)
 
 
 class CarrierError(PreflightError):
-    """The carrier failed before all agents had come."""
+    """The carrier failed before all agents were connected."""
 
     def __init__(self, cause: CarrierFailure) -> None:
         super().__init__(cause.text, cause.code)
@@ -72,6 +73,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     carrier: str  # its program, and
     unit: str  # what it starts, in messages
     mode: str  # of pslaunch.node, which it runs
+    printer: str  # who has printed what is on its standard output
     failures: FailureTable  # of the carrier
 
     def __init__(self, reach: R) -> None:
@@ -83,6 +85,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         self._dial: Dial | None = None  # of a head on a node,
         self._first = ""  # with this name
         self._lost_after_s, self._has_started = 0.0, False
+        self._early: list[str] = []  # printed by the carrier itself, before the programs
 
     # --- What carriers do differently. ---
 
@@ -150,7 +153,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     if self._cancelled.is_set():
                         self._running.end_now()
                     self._wait(loop, self._running, came, refused)
-                self._has_started = True
+                self._has_started, self._early = True, self._running.printed.read_new()
                 came.sort(key=lambda one: one.trainers[0])
                 return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
             except BaseException:
@@ -181,9 +184,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     ) -> PslaunchError:
         """Return the error for ranks that did not connect. refused: callers that are no agents of the job."""
         if self._cancelled.is_set():
-            return ServiceError(f"{self.carrier} was ended before its {self.unit} had come")
+            return ServiceError(f"{self.carrier} was ended before all {self.unit} were connected")
         there, silent = sum(len(one.trainers) for one in came), self._list_missing(came)
-        text = f"{there} of {self._reach.agents.ranks} {self.unit} came"
+        text = f"{there} of {self._reach.agents.ranks} {self.unit} connected"
         text += f", none from {', '.join(silent)}" if silent else ""
         if not run.wait(0.0):
             text += f" within {limit_s:.0f} s; a host may hang, or need a longer --connect_timeout"
@@ -197,11 +200,21 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         cause = self._find_cause(run.read_said())
         return CarrierError(cause if cause.known else cause._replace(text=f"{text}: {cause.text}"))
 
-    def read_output(self) -> list[tuple[str, str]]:
-        if not (self._running and self._has_started) or self._end_s < float("inf"):
-            return []  # the error of a start has its cause; at the end it complains of ranks that have ended
-        lines = [line.strip() for line in self._running.read_new()]
-        return [(self.carrier, line) for line in lines if not self.failures.noise.fullmatch(line)]
+    def read_output(self, *, last: bool = False) -> list[tuple[str, str]]:
+        if not (self._running and self._has_started):
+            return []  # the error of a start has its cause
+        if last:
+            self._running.wait(max(LAST_WORDS_S, self.begin_close() - LEASH_S - time.monotonic()))
+        printed = [(self.printer, line) for line in self._running.printed.read_new(last=last)]
+        if self._end_s < float("inf"):
+            return printed  # at the end it complains of ranks that have ended
+        said = [line.strip() for line in (*self._early, *self._running.said.read_new())]
+        self._early = []
+        return [(self.carrier, line) for line in said if not self.failures.noise.fullmatch(line)] + printed
+
+    def keep_output(self, folder: Path) -> None:
+        if self._running and (data := self._running.printed.read(0, _MAX_KEPT_BYTES)):
+            (folder / f"{self.printer}.log").write_bytes(data)
 
     def _describe_end(self) -> tuple[str, bool]:
         """Return a text on the carrier's end, with its last output, and True for an end by a signal."""

@@ -85,7 +85,7 @@ def open_gate(
     """Listen for agents, which are added to `came`, and offer them the zip."""
 
     def check(text: bytes) -> str:
-        return _check_arrival(text, {rank for one in came for rank in one.trainers})
+        return _check_arrival(text, {rank for one in came for rank in one.trainers}, agents.ranks)
 
     def admit(text: bytes, fd: int, seals: Seals) -> None:
         came.append(Arrival(json.loads(text), fd, seals))
@@ -123,7 +123,7 @@ class Offer(NamedTuple):
     digest: str
 
     def make_program(self, argv: Sequence[str], agents: CarriedAgents) -> list[str]:
-        """Return the words by which mpirun runs a mode of `pslaunch.node`."""
+        """Return the words by which the carrier runs a mode of `pslaunch.node`."""
         where = f"{self.addrs!a}, {self.port}, {self.request!a}, {self.digest!a}, {agents.connect_timeout_s}"
         return ["/bin/sh", "-c", make_search(f"{_LOADER}run({where}, {list(argv)!a})", agents.agent_python)]
 
@@ -176,14 +176,15 @@ def unpack_ranks(triples: object) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _check_arrival(text: bytes, known: set[int]) -> str:
-    """Return why an agent is refused, or ""."""
+def _check_arrival(text: bytes, known: set[int], count: int) -> str:
+    """Return why an agent is refused, or "". count: of all ranks; known: those that have come."""
     try:
         told = json.loads(text)
         ranks = set(unpack_ranks(told["trainers"]))
         check_addrs(told["own"])
-        if not NAME.fullmatch(told["host"]):  # which mpirun and ssh may get
+        if not NAME.fullmatch(told["host"]):  # which the carrier and ssh may get
             return f"{str(told['host'])[:MAX_SHOWN]!r} is not a host name"
     except wire.NONSENSE:
         return "its message lacks ranks, host or addresses"
-    return "" if ranks and not ranks & known else "its ranks are not among those expected"
+    expected = ranks and not ranks & known and max(ranks) < count
+    return "" if expected else "its ranks are not among those expected"

@@ -19,6 +19,7 @@ from ..options.locate import (
     check_folder_to_make,
     choose_job_name,
     find_folder,
+    find_wheel,
     locate,
     read_package,
     read_remote_path,
@@ -63,7 +64,7 @@ def make_hosts_spec(
         program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
         log_dir=Path(logs) if logs else None,
-        wheel=_find_wheel(wheel, line.cwd) if wheel else None,
+        wheel=find_wheel(wheel, line.cwd) if wheel else None,
         wheelhouse=find_folder(wheelhouse, line.cwd) if wheelhouse else None,
         fetch_output=check_folder_to_make(given.get("fetch_output"), line.cwd),
         fetch_logs=check_folder_to_make(given.get("fetch_logs"), line.cwd),
@@ -82,13 +83,6 @@ def _read_nic(given: Given) -> str:
     if not name or len(os.fsencode(name)) > MAX_NIC_BYTES or not name.isprintable() or set(name) & set(" /,"):
         raise SpecError(f"{value.shown} is not the name of one network interface, such as eth0")
     return name
-
-
-def _find_wheel(value: Value, cwd: Path) -> Path:
-    path = cwd / value.text
-    if path.suffix != ".whl" or not path.is_file():
-        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
-    return path
 
 
 def make_carried_spec(
@@ -134,14 +128,37 @@ def _choose_gate_port(draft: Plan, pservers: int) -> int:
     return after if after <= 65535 else 0
 
 
-def read_words(value: Value | None) -> list[str]:
-    """Return the words for the carrier in a text, split as in a shell. Raises SpecError."""
+def read_words(
+    value: Value | None, backend: str, ours: Mapping[str, str], refused: Mapping[str, str] = {}
+) -> list[str]:
+    """Return the words for the carrier in a text, split as in a shell. Raises SpecError.
+
+    ours: options of the carrier that only options of ours may give, and these; the value of one such as -N
+    may be in the same word. refused: reasons by words.
+    """
     if value is None:
         return []
     try:
-        return shlex.split(value.text)
+        words = shlex.split(value.text)
     except ValueError as e:
         raise SpecError(f"{value.shown}: {e}") from None
+    for word in words:
+        name = word.lstrip("-").partition("=")[0].replace("-", "_") if word.startswith(("-", ":")) else ""
+        if why := refused.get(name):
+            raise SpecError(f"{value.label}: {word} is not supported: {why}")
+        if option := ours.get(name) or ours.get(word[:2]):
+            raise SpecError(f"{value.label}: give {word} as an option of pslaunch {backend}, --{option}")
+    return words
+
+
+def refuse_step(environ: Mapping[str, str], backend: str, why: str) -> None:
+    """Raise SpecError in a step of srun."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if re.fullmatch(r"[0-9]{1,9}", step):  # steps of Slurm itself have longer ones
+        raise SpecError(
+            f"this is step {step} of srun, {why}: leave srun out "
+            f"(in a script of sbatch, or after salloc: pslaunch {backend} ...)"
+        )
 
 
 def read_count(name: str, environ: Mapping[str, str]) -> int | None:

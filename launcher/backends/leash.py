@@ -4,8 +4,8 @@
 terminal's signals. Standard input is a socket to the launcher. At its word the command ends at once; its
 closing ends the command after the grace, in which it may end by itself. If the leash follows the job, by its
 head's address, the end of the job does that, and the launcher may go. All processes of the session end with
-the command, found by its number, which no stranger can take on. AFTER, a list in JSON, is a command that runs
-after it. The launcher gets the command's wait status.
+the command, found by its number, which no other process gets meanwhile. AFTER, a list in JSON, is a command
+that runs after it. The launcher gets the command's wait status.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 AFTER_S = 1.0  # for the command that runs after it
 ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
-_SHOWN_BYTES = 4000
+_SHOWN_BYTES, _READ_BYTES = 4000, 1 << 20
 # Kinds of messages: to the leash; from it; and for an end without a message.
 _END: Final = "end"
 _FOLLOW: Final = "follow"
@@ -72,6 +72,28 @@ class _Line:
 # --- The launcher's side. ---
 
 
+class Said:
+    """Output of a command, in memory."""
+
+    def __init__(self) -> None:
+        self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return a piece; a negative `begin` counts from the end."""
+        begin += os.fstat(self.file.fileno()).st_size if begin < 0 else 0
+        return os.pread(self.file.fileno(), size, max(0, begin))
+
+    def read_end(self) -> str:
+        return self.read(-_SHOWN_BYTES, _SHOWN_BYTES).decode("utf-8", "replace")
+
+    def read_new(self, *, last: bool = False) -> list[str]:
+        """Return the whole lines that were not read by this before; last: and the beginning of one."""
+        data = self.read(self._read, _READ_BYTES)
+        end = data.rfind(b"\n") + 1 or (len(data) if last or len(data) == _READ_BYTES else 0)
+        self._read += end
+        return data[:end].decode("utf-8", "replace").splitlines()
+
+
 class Leashed:
     """A command below a leash; `fd` is readable once it has ended."""
 
@@ -88,19 +110,19 @@ class Leashed:
 
         Raises ServiceError.
         """
-        self._after, self._name, self._read = after, posixpath.basename(argv[0]), 0
-        self._said = os.fdopen(os.memfd_create("said"), "w+b")
+        self._after, self._name = after, posixpath.basename(argv[0])
+        self.printed, self.said = Said(), Said()  # on standard output, unless that is elsewhere; on errors
         sock, theirs = socket.socketpair()
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
         with contextlib.ExitStack() as on_error, theirs:
-            on_error.enter_context(self._said)
-            on_error.enter_context(sock)
+            for one in (self.printed.file, self.said.file, sock):
+                on_error.enter_context(one)
             try:
                 self._leash = subprocess.Popen(
                     words,
                     stdin=theirs.fileno(),
-                    stdout=self._said if stdout is None else stdout,
-                    stderr=self._said,
+                    stdout=self.printed.file if stdout is None else stdout,
+                    stderr=self.said.file,
                     env=env,
                     start_new_session=True,
                 )
@@ -147,8 +169,7 @@ class Leashed:
     def leave(self) -> None:
         """Leave it to its leash, which follows the job."""
         self._leash.returncode = 0  # no longer waited for here
-        self._line.sock.close()
-        self._said.close()
+        self._close_files()
 
     def describe(self) -> tuple[str, bool]:
         """Return the end in words, and True for one by a signal."""
@@ -167,17 +188,7 @@ class Leashed:
 
     def read_said(self) -> str:
         """Return the end of its output."""
-        size = os.fstat(self._said.fileno()).st_size
-        return os.pread(self._said.fileno(), _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(
-            "utf-8", "replace"
-        )
-
-    def read_new(self) -> list[str]:
-        """Return the whole lines of its output that were not read by this before."""
-        data = os.pread(self._said.fileno(), _SHOWN_BYTES, self._read)
-        end = data.rfind(b"\n") + 1 or (len(data) if len(data) == _SHOWN_BYTES else 0)
-        self._read += end
-        return data[:end].decode("utf-8", "replace").splitlines()
+        return self.printed.read_end() + self.said.read_end()
 
     def close(self) -> None:
         """End it if it still runs. A killed leash has the kernel end its command."""
@@ -190,8 +201,11 @@ class Leashed:
             self._leash.wait()
         if self._leash.returncode:
             _run_after(self._after)
-        self._line.sock.close()
-        self._said.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for one in (self._line.sock, self.printed.file, self.said.file):
+            one.close()
 
 
 # --- The leash. ---

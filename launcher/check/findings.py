@@ -30,8 +30,8 @@ class FindingKind(NamedTuple):
 
 FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "name": FindingKind("reached", "problem",
-        "correct the host's name in HOSTS, or its block in ~/.ssh/config; ssh -G HOST shows the "
-        "settings in effect"),
+        "correct the host's name (HOSTS, --hosts or the hostfile), or its block in ~/.ssh/config; "
+        "ssh -G HOST shows the settings in effect"),
     "connect": FindingKind("reached", "problem",
         "check that the host is on, that sshd listens on this port, and that no firewall blocks it; "
         "ssh -v HOST shows more"),
@@ -86,11 +86,11 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "give the host access to its index, or give a --wheelhouse that has them"),
     "other pslaunch": FindingKind("imports", "warning",
         "install the same version there as here, or use --install"),
-    "no way": FindingKind("network", "problem",
+    "unreachable": FindingKind("network", "problem",
         "open the nodes' network to each other for the ports of the job, or give the interface that "
         "they share: PADDLE_NIC (--nics)"),
     "little memory": FindingKind("memory", "warning",
-        "end the programs that use it, or leave the host out: --exclude"),
+        "end the programs that use it, or leave this host out"),
     "clock": FindingKind("clock", "warning",
         "synchronize the clocks by NTP: times in logs can't be compared"),
     "proxies": FindingKind("system", "warning",
@@ -193,7 +193,7 @@ def _judge_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str
         yield from (("busy port", why) for why in facts["ports"].values() if why)
     yield from _judge_programs(facts, wanted)
     if one.cut_off:
-        yield "no way", one.cut_off
+        yield "unreachable", one.cut_off
     free = facts["memory"].get("available")
     if free is not None and free < MIN_MEMORY_BYTES:
         yield "little memory", f"{show_bytes(free)} are free"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 from . import codes, job
@@ -13,8 +14,8 @@ from . import codes, job
 JOB_FILE, PROGRAM = "job/job.json.gz", "job/pslaunch.pyz"
 PACKAGE = "package/package.zip"
 SECRET_FILE = "secret/secret"
-WHEEL = "wheel"  # folder of a wheel of pslaunch
-NAME_FILE = "job/name"  # of the Job that this node's pod is of, from the cluster
+WHEEL = "wheel"  # folder of wheels of pslaunch
+NAME_FILE = "pieces/name"  # of the Job that this node's pod is of, from the cluster
 MIN_SECRET_BYTES = 16
 
 
@@ -39,6 +40,12 @@ def read_beginning(folder: str) -> Beginning:
     with gzip.open(os.path.join(folder, JOB_FILE)) as f:
         data: dict[str, Any] = json.load(f)
     return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})
+
+
+def is_wheel_for(name: str, machine: str, libc: str = "many|musl") -> bool:
+    """Return True if a wheel is for Linux on a kind of processor; by its name, `machine` as of uname."""
+    tags = name[: -len(".whl")].rpartition("-")[2].split(".")
+    return any(re.fullmatch(f"({libc})?linux[0-9_]*_{machine}", tag) for tag in tags)
 
 
 def check_name(folder: str, name: str) -> None:

@@ -36,10 +36,14 @@ class Refusal(Exception):
 def find_remedy(e: OSError) -> str:
     """Return a remedy as the end of a message; "" where the system's own words suffice."""
     if e.errno in (errno.EMFILE, errno.ENFILE):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit < hard:
+            return f" (of {limit}; raise the limit: ulimit -n {hard})"
         return f" (of {limit}; raise the hard limit: ulimit -Hn, limits.conf, LimitNOFILE= of a service)"
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return "; free some space there"
+    if e.errno == errno.ELOOP:
+        return "; a link there is not followed: remove it"
     return ""
 
 
@@ -49,7 +53,7 @@ def choose_code(e: OSError) -> int:
 
 def describe_error(e: OSError) -> str:
     """Return an error of the system in words: path, cause and remedy."""
-    return (f"can't use {e.filename}: {e.strerror}" if e.filename else str(e)) + find_remedy(e)
+    return (f"can't use {e.filename}: {e.strerror}" if e.filename else e.strerror or str(e)) + find_remedy(e)
 
 
 def explain_failure(e: Exception) -> tuple[int, str]:

@@ -1,9 +1,9 @@
-"""The head's state of one node, the head's interface for its parts, and questions to many nodes."""
+"""The head's state of one node, and the head's interface for its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import codes
 
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from . import job
     from .line.wire import MessageLine
     from .messages import StartMsg, ToAgent
-
-Sent = TypeVar("Sent")
 
 
 class JobFailure(NamedTuple):
@@ -59,47 +57,6 @@ class Link:
 
     def make_failure(self, code: int, text: str, **more: Any) -> JobFailure:
         return JobFailure(self.name, self.node.id, code, text, **more)
-
-
-class Round:
-    """One question to many nodes at once; continues after the last answer."""
-
-    def __init__(
-        self,
-        missing: Iterable[int] = (),
-        answers: Collection[str] = (),
-        then: Callable[[], None] = lambda: None,
-        *,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`answers`: types of messages that answer it; `is_over` returns True when nothing may follow."""
-        self.missing = set(missing)  # nodes that have not answered
-        self._answers = answers
-        self._then, self._is_over = then, is_over
-
-    def ask(
-        self,
-        asked: Sequence[tuple[int, Callable[[Sent], Any], Sent]],
-        answers: Collection[str],
-        then: Callable[[], None],
-    ) -> None:
-        """Send each node its message; call `then` once all have answered."""
-        self.missing, self._answers, self._then = {node for node, _, _ in asked}, answers, then
-        for _, send, message in asked:
-            send(message)
-        self._go_on()
-
-    def take_answer(self, node: int, answer: str) -> None:
-        """Note that a node has answered, or never will. Raises ValueError for an unasked answer."""
-        if answer not in self._answers:
-            raise ValueError(f"{answer!r} was not asked for")
-        self.missing.discard(node)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if not self.missing and not self._is_over():
-            then, self._then = self._then, lambda: None  # only once, even after late answers
-            then()
 
 
 class Desk(Protocol):

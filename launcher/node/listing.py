@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -13,6 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 OWNER = "job"
 EARLIER = "earlier"
 UNFETCHED = "unfetched-"  # and a mode of relay.py: its answer was not given yet, and the agent waits for that
+
+
+def refuse_foreign_link(path: str) -> None:
+    """Raise PermissionError for a link of another user than root and this one: it could lead anywhere."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, "it is a link of another user", path)
 
 
 def make_own_folder(path: str) -> None:
@@ -31,7 +40,7 @@ def replace_file(path: str, beside: str, lines: Iterable[str]) -> None:
 
 
 def write_text(path: str, text: str, mode: int = 0o644) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     with name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
 

@@ -100,14 +100,13 @@ def list_descendants(root: int) -> list[Proc]:
 
 def send(proc: Proc, number: int) -> bool:
     """Signal this process, never another with its pid; return False where it is gone or not ours."""
+    pidfd = -1  # of kernels before 5.3, or an old libc: rely on the start time alone
     try:
-        pidfd = os.pidfd_open(proc.pid)
-    except AttributeError:
-        pidfd = -1
+        with contextlib.suppress(AttributeError):
+            pidfd = os.pidfd_open(proc.pid)
     except OSError as e:
-        if e.errno != errno.ENOSYS:  # kernels before 5.3: rely on the start time alone
+        if e.errno != errno.ENOSYS:
             return False
-        pidfd = -1
     try:
         now = read_proc(proc.pid)
         if now is None or now.start != proc.start:

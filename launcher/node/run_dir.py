@@ -13,7 +13,9 @@ import signal
 import time
 
 from . import procs
+from .marked import Marked, mark_spawned
 
+SPAWNER_FILE = "spawner"  # has the name of the daemon of MPI, if trainers are its ranks
 _PREFIX, _LOCK = "pslaunch-", "guarded"
 # Of a search for what nothing guards: its length if nothing is found, the time until KILL, the longest.
 LOOK_S, GRACE_S, KILL_S = 0.3, 5.0, 6.5
@@ -48,38 +50,29 @@ def end_leftovers() -> str:
             if name.startswith(_PREFIX) and os.lstat(path).st_uid == os.geteuid():
                 with open(os.path.join(path, _LOCK), "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    jobs, left = _end_all(f"/{name}/".encode())
-                    told += [f"processes of job {job}, whose keepers were killed, were ended" for job in jobs]
+                    marked = Marked((f"/{name}/".encode(),), *mark_spawned(_read_spawner(path)))
+                    left = _end_all(marked)
+                    told += [f"processes of {x}, whose keepers were killed, were ended" for x in marked.jobs]
                     told += [f"process {pid} can't be ended: {procs.WHY_LEFT}" for pid in left]
                     if not left:
                         shutil.rmtree(path, ignore_errors=True)
     return "; ".join(told)
 
 
-def _end_all(mark: bytes) -> tuple[set[str], list[int]]:
-    """End all with the name of a run folder in its environment; return its job, and pids that survived."""
-    jobs, told, left = set[str](), set[tuple[int, int, int]](), list[int]()
-    begun_s, past_s, limit_s = time.monotonic(), 0.0, LOOK_S
+def _read_spawner(path: str) -> list[str]:
+    try:
+        with open(os.path.join(path, SPAWNER_FILE), encoding="utf-8") as f:
+            return [f.read()]
+    except FileNotFoundError:
+        return []
+
+
+def _end_all(marked: Marked) -> list[int]:
+    """End all that is marked; return the pids of what survived."""
+    left, begun_s, past_s, limit_s = list[int](), time.monotonic(), 0.0, LOOK_S
     while past_s < limit_s:
-        found, past_s = _list_marked(mark), time.monotonic() - begun_s
-        number = signal.SIGTERM if past_s < GRACE_S else signal.SIGKILL
-        left = [proc.pid for proc, _ in found]
-        for proc, job in found:
-            jobs.add(job)
+        if left := marked.send(signal.SIGTERM if past_s < GRACE_S else signal.SIGKILL):
             limit_s = min(past_s + LOOK_S, KILL_S)  # a chain of forks hides from most looks
-            if (proc.pid, proc.start, number) not in told:
-                told.add((proc.pid, proc.start, number))
-                procs.send(proc, number)
         time.sleep(0.01)  # the kernel ends them without notice
-    return jobs, left
-
-
-def _list_marked(mark: bytes) -> list[tuple[procs.Proc, str]]:
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:
-            environ = dict(v.partition(b"=")[::2] for v in f.read().split(b"\0"))
-            proc = procs.read_proc(int(pid))
-            if proc and not proc.is_gone and mark in environ.get(b"PSLAUNCH_PROGRESS", b""):
-                found.append((proc, os.fsdecode(environ.get(b"PSLAUNCH_JOB_ID", b"?"))))
-    return found
+        past_s = time.monotonic() - begun_s
+    return left

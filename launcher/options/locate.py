@@ -228,3 +228,13 @@ def _check_inside(name: str, value: Value) -> None:
         raise SpecError(f"{value.shown}: {name!r} is not inside the workspace")
     if path.partition("/")[0] in KEPT:
         raise SpecError(f"{value.shown}: {path.partition('/')[0]} in the workspace is pslaunch's own")
+
+
+def find_wheel(value: Value, cwd: Path) -> Path:
+    """Return the file of a wheel. Raises SpecError."""
+    from zipfile import is_zipfile  # slow: only where used
+
+    path = cwd / value.text
+    if path.suffix != ".whl" or not is_zipfile(path):
+        raise SpecError(f"{value.shown} is not the file of a wheel (.whl)")
+    return path

@@ -144,6 +144,7 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
     except (tarfile.TarError, ValueError, OverflowError) as e:  # also for impossible names and times
         raise FileError(f"the data for {folder} is not a valid tar stream: {e}") from e
     except OSError as e:
+        e.filename = e.filename or str(folder)
         raise FileError.from_os(e, "write what was fetched:") from e
 
 

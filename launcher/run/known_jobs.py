@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
 SHOWN_BYTES = 100  # bytes of an invalid record
 ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
-OF_TERMINALS = "a job without --detach is ended in its own terminal"
+OF_TERMINALS = "a job without --detach ends with its own terminal, its logs are in log/ of its workspace"
 NOT_KNOWN = (
     f"its first host does not know it any more: it keeps only the last {record.KEPT_RECORDS} ended jobs"
 )

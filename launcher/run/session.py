@@ -205,10 +205,13 @@ def _follow_to_end(
     if spec.detach and way.keeps_files(watch):
         _leave_job(way, watch, "is over already" if way.has_ended else "may go on")
         return code, True
+    for who, text in way.backend.read_output(last=True):
+        if not quiet:  # in JSON, `end` is the last line
+            watch.say(text, who=who)
     fetched = codes.OK
     if (spec.fetch_output or spec.fetch_logs) and not way.drops_results:
         fetched = _fetch(loop, spec, way, watch, head.placed.nodes, quiet=quiet)
-    elif spec.site.remote and head.code == codes.OK and not quiet:  # in JSON, `end` is the last line
+    elif spec.site.remote and head.code == codes.OK and not quiet:
         node_0 = head.placed.nodes[0]
         kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
         watch.say(way.describe_keeping() or kept)
@@ -261,11 +264,16 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     except EndedEarlyError as e:
         watch.say(f"fetching results was interrupted: {e.why}", "error")
         return e.exit_code
+    if logs:
+        try:
+            way.backend.keep_output(logs)
+        except OSError as error:
+            watch.say(f"not kept: {codes.describe_error(error)}", "warning")
     for left_out in found.left_out:
         watch.say(f"not fetched: {left_out}", "warning")
-    for error, there in found.failed:
+    for failed, there in found.failed:
         place = "" if way.backend.owns_nodes else f"; they are in {there}"  # which stay
-        watch.say(f"results were not fetched: {error}{place}", "error")
+        watch.say(f"results were not fetched: {failed}{place}", "error")
     if found.failed:
         return found.failed[0].error.exit_code
     if not quiet:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 import pslaunch
 import pslaunch.runtime
@@ -64,6 +65,14 @@ def keep_wheel(given: Path | None, environ: Mapping[str, str]) -> Path:
         if other.is_dir() and time.time() - other.stat().st_mtime > UNWANTED_S:
             shutil.rmtree(other, ignore_errors=True)
     return folder
+
+
+def cut_wheel(path: Path) -> bytes:
+    """Return the runtime of a wheel of pslaunch. Raises OSError, BadZipFile."""
+    with ZipFile(path) as wheel:
+        return make_zip(
+            {name: wheel.read(name) for name in wheel.namelist() if name.startswith(RUNTIME_FILES)}
+        )
 
 
 def make_wheel(parts: tuple[str, ...] = ("",)) -> bytes:

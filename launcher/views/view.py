@@ -127,7 +127,7 @@ class Transcript:
 
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
-        kill = f" (KILL after {e['grace_s']:g} s)" if self._begun else ""
+        kill = f"; KILL after {e['grace_s']:g} s" if self._begun else ""
         yield Said(SELF, f"ending the job: {why}{kill}", "warning")
 
     def _on_end(self, e: Event) -> Iterator[Said]:

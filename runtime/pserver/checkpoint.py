@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
 PIECE_BYTES = 1 << 20
+MOST_MISSING = 10  # files in a message
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -81,6 +83,8 @@ def read(path: Path) -> ShardFile:
         start = f.read(START.size + MAX_HEADER_BYTES)
     try:
         header, at = Header.decode(start)
+        if header.name != path.name:
+            raise ValueError(f"the content is that of {header.name}")
         data = np.memmap(path, np.uint8, "r")
         return ShardFile(path, header, list(_read_objects(data[: len(data) - DIGEST_BYTES], at)))
     except (ValueError, struct.error) as e:
@@ -103,6 +107,8 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method not in NAMES:
             raise ValueError(f"unknown optimizer {method}")
+        if length < CREATE.size + rest[-1]:
+            raise ValueError(f"a description of {length} bytes with a name of {rest[-1]}")
         name = bytes(data[at + length - rest[-1] : at + length]).decode()
         at += length
         at += -at % 8
@@ -140,7 +146,10 @@ def load(folder: Path) -> dict[str, Saved]:
     for parts in zip(*(shard.objects for shard in shards), strict=True):
         name = parts[0].name
         if parts[0].keys is None:
-            found[name] = _join_dense([parts[i] for i in dense], first_block)
+            try:
+                found[name] = _join_dense([parts[i] for i in dense], first_block)
+            except ValueError as e:
+                raise CheckpointError(f"{folder}: {name}: {e}") from None
             first_block += blocks.count_blocks(parts[0].total)
         else:
             found[name] = _join_tables([parts[i] for i in sparse])
@@ -157,17 +166,30 @@ def _check_set(folder: Path, shards: Sequence[ShardFile]) -> None:
             )
     h = first.header
     ports = h.ports_num + h.ports_num_for_sparse
-    names = {replace(h, pserver=p, port=i).name for p in range(h.pservers) for i in range(ports)}
-    have = [[(saved.name, saved.keys is None, saved.total) for saved in shard.objects] for shard in shards]
+    names = (replace(h, pserver=p, port=i).name for p in range(h.pservers) for i in range(ports))
+    have = [[_describe(saved) for saved in shard.objects] for shard in shards]
     if any(objects != have[0] for objects in have):
         raise CheckpointError(f"{folder}: the shards have different parameters")
-    if missing := names - {shard.path.name for shard in shards}:
-        raise CheckpointError(f"{folder}: {', '.join(sorted(missing))}: missing")
+    there = {shard.path.name for shard in shards}
+    if missing := list(islice((name for name in names if name not in there), MOST_MISSING)):
+        more = ", ..." if len(missing) == MOST_MISSING else ""
+        raise CheckpointError(f"{folder}: {', '.join(missing)}{more}: missing")
+
+
+def _describe(saved: Saved) -> tuple[object, ...]:
+    """Return what is equal in all shards."""
+    return saved.name, saved.method, saved.keys is None, saved.total, saved.values.shape[1:]
 
 
 def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
-    """Join `parts`, in order of the dense shards."""
-    pieces = blocks.place(parts[0].total, first_block, len(parts))
+    """Join `parts`, in order of the dense shards. Raises ValueError."""
+    sizes, placed = [part.values.size for part in parts], [0] * len(parts)
+    # A number that no shard vouches for takes neither time nor memory.
+    pieces = blocks.place(parts[0].total, first_block, len(parts)) if sum(sizes) == parts[0].total else []
+    for piece in pieces:
+        placed[piece.shard] += piece.length
+    if sizes != placed:
+        raise ValueError(f"the shards have {sizes} values, which are not the {parts[0].total} of the whole")
     used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
 
     def join(arrays: Sequence[F32 | None]) -> F32 | None:

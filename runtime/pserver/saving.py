@@ -62,11 +62,22 @@ class Header:
         text = start[START.size : START.size + length]
         if len(text) < length or length > MAX_HEADER_BYTES:
             raise ValueError("cut off within its header")
-        found = json.loads(text)
-        names = {f.name for f in fields(cls)}
-        if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"the header must have exactly {sorted(names)}")
-        return cls(**found), START.size + length
+        try:
+            found = json.loads(text)
+        except RecursionError:
+            raise ValueError("the header is nested too deeply") from None
+        kinds = {f.name: f.type for f in fields(cls)}
+        if not isinstance(found, dict) or {name: type(one).__name__ for name, one in found.items()} != kinds:
+            raise ValueError(f"the header must have exactly {kinds}")
+        header = cls(**found)
+        ports = header.ports_num + header.ports_num_for_sparse
+        if header.pserver not in range(header.pservers) or header.port not in range(ports):
+            raise ValueError(f"the header is of the impossible file {header.name}")
+        if header.ports_num < 1 or header.ports_num_for_sparse < 0:
+            raise ValueError(
+                f"the header is of {header.ports_num} ports, {header.ports_num_for_sparse} sparse"
+            )
+        return header, START.size + length
 
 
 class SaveError(OSError):

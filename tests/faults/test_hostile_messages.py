@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
+import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pslaunch.backends.here import NODE
 from pslaunch.backends.lines import Line
 from pslaunch.check.check_hosts import reject_nonsense
 from pslaunch.check.findings import Seen, Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell
 from pslaunch.follow.remote_head import RemoteHead
-from pslaunch.node import job, messages
+from pslaunch.node import codes, job, messages
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
 from pslaunch.node.head.events import Event
 from pslaunch.node.head.head import Head
+from pslaunch.node.head.leader import Leader
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
-from pslaunch.node.line.wire import Message, encode_control
+from pslaunch.node.line.listener import Listener
+from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import JsonView, PlainView, View
-from support.hostile import find_obeyed, spoilt
+from support.hostile import Nest, find_obeyed, spoilt
+from support.lines import open_line
 
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "l", "tail": ["x"],
@@ -90,13 +96,24 @@ OF_CHECKED = st.tuples(
 ).map(list)
 
 
-def sent(messages: list[Message]) -> bytes:
-    return b"".join(encode_control(m) for m in (wire.make_hello(), *messages))
+ORDERED: Message = {
+    "type": "prepare", "job_id": "j-1", "node": 0, "nodes": 1, "dispatched": True, "filled": True,
+    "workspace": "ws", "log_dir": "ws/log", "output_dir": "ws/output", "state_dir": "ws/.pslaunch",
+    "secret": "5e" * 32, "addr": "127.0.0.1", "nic": "", "lost_after_s": 30.0, "grace_s": 0.1,
+    "launcher": "", "trace": False,
+}  # fmt: skip
+OF_PROGRAM = st.builds(Output, st.integers(0, 1), st.sampled_from([0, 4, 2**64 - 1]), st.just(b"one\ntwo\n"))
+
+
+def sent(said: Sequence[Message | Output]) -> bytes:
+    encoded = (encode_output(m) if isinstance(m, Output) else encode_control(m) for m in said)
+    return encode_control(wire.make_hello()) + b"".join(encoded)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(OF_NODE, min_size=1, max_size=6))
-def test_hostile_node_ends_the_head_only_with_a_message(said: list[Message]) -> None:
+@example([PREPARED, Output(0, 2**64 - 1, b"one\ntwo\n")])
+@given(st.lists(OF_NODE | OF_PROGRAM, min_size=1, max_size=6))
+def test_hostile_node_ends_the_head_only_with_a_message(said: list[Message | Output]) -> None:
     run_head(make_plan(1), [said])
 
 
@@ -121,7 +138,7 @@ def make_plan(count: int) -> Plan:
     )  # fmt: skip
 
 
-def run_head(plan: Plan, said: Sequence[list[Message]]) -> None:
+def run_head(plan: Plan, said: Sequence[Sequence[Message | Output]]) -> None:
     """Run a job to its end with nodes that send these messages and close their lines."""
     now_s, before = 0.0, set(threading.enumerate())
     with contextlib.ExitStack() as stack:
@@ -168,6 +185,110 @@ def test_hostile_head_ends_the_launcher_only_with_a_message(
         ends = [e for e in known if e["event"] == "end"]
         assert 0 <= head.code < 256 and not (ends and ends[-1]["failure"] and head.code == 0)
         show(known)
+
+
+LEAD: Message = {"type": "lead", "placed": {}, "secret": "5e" * 32, "detach": False, "supplies": False}
+ASKED = [st.from_type(m) for m in get_args(messages.OfObserver) if m is not messages.LeadMsg]
+OF_OBSERVER = st.one_of(*ASKED, st.just(LEAD)).flatmap(spoilt)
+STOP: Message = {"type": "stop", "number": 15, "reason": "so", "code": 0}
+
+
+class Led:
+    """A job whose head is here, with its agent and its launcher."""
+
+    def __init__(self, folder: str) -> None:
+        self.loop, ends = Loop(), [[sock.detach() for sock in socket.socketpair()] for _ in range(2)]
+        self.leader = Leader(self.loop, ends[0][0], ends[0][0], ends[1][0], folder, 1000.0)
+        self.heard: dict[str, Message] = {}  # by the launcher
+        self.launcher = open_line(self.loop, ends[0][1], self._hear, lost_after_s=1000)
+        self._agent = open_line(self.loop, ends[1][1], self._end, lost_after_s=1000)
+        plan = make_plan(1)
+        node = plan.nodes[0]._replace(addr="127.0.0.1")
+        placed = job.to_data(job.place(plan._replace(nodes=(node,)), [node]))
+        self.launcher.send({**LEAD, "placed": placed})
+        self.launcher.send({"type": "follow", "cursor": 0})
+        self.run(lambda: "leading" in self.heard)
+
+    def _hear(self, message: Message) -> None:
+        self.heard[message["type"]] = message
+
+    def _end(self, message: Message) -> None:
+        if message["type"] == "finish":
+            self._agent.send({"type": "finished", "killed": 0, "left": []})
+
+    def run(self, until: Callable[[], bool]) -> None:
+        self.loop.run(until, after_each=[self.leader.push])
+
+    def observe(self) -> socket.socket:
+        """Return the observer's end of a line."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(self.leader._socket_path)
+        known = len(self.leader._observers)
+        self.run(lambda: len(self.leader._observers) > known)
+        return sock
+
+    def close(self) -> None:
+        """End the job."""
+        self.launcher.send(STOP)
+        self.run(lambda: "over" in self.heard)
+        for key in list(self.loop._selector.get_map().values()):
+            if isinstance(listener := getattr(key.data[0], "__self__", None), Listener):
+                listener.close()
+        for line in (self.launcher, self._agent, *(observer.line for observer in self.leader._observers)):
+            line.close()
+        self.loop.close()
+
+
+@settings(max_examples=60, deadline=None)
+@example([{**STOP, "number": 2**70}])
+@example([{**STOP, "code": 256}])
+@example([{**STOP, "of": Nest(900)}])
+@given(st.lists(OF_OBSERVER, min_size=1, max_size=6))
+def test_hostile_observer_ends_the_head_only_by_its_requests(said: list[Message]) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Led(folder)) as led:
+        with led.observe() as far:
+            far.sendall(sent(said))
+            far.shutdown(socket.SHUT_WR)
+            led.run(lambda: len(led.leader._observers) == 1)
+        if not led.heard.get("over"):
+            led.launcher.send({"type": "status"})
+            led.run(lambda: "status" in led.heard)
+    assert 0 < led.heard["over"]["code"] < 256
+
+
+ORDERS: tuple[list[Message], ...] = (
+    [{"type": "begin", "nodes": [], "numbers": {}}],
+    [{"type": "reach", "doors": [[1, 2]], "limit_s": 1}],
+    [{"type": "inspect", "node": 0, "secret": "5e"}],
+    [{"type": "finish", "linger_s": Nest(900)}],
+    [{**ORDERED, "output_dir": "\0"}],
+)
+
+
+def test_hostile_head_ends_an_agent_in_words(tmp_path: Path) -> None:
+    argv = [*NODE, "keeper", "30", "0.1", "serve"]
+    with contextlib.ExitStack() as stack:
+        agents = [
+            stack.enter_context(
+                subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+                )
+            )
+            for _ in ORDERS
+        ]
+        for agent, orders in zip(agents, ORDERS, strict=True):
+            assert agent.stdin
+            agent.stdin.write(sent(orders))
+            agent.stdin.flush()
+        for agent in agents:
+            assert agent.stdout and agent.stdin
+            decoder, said = Decoder(), list[str]()
+            while "refused" not in said:
+                data = os.read(agent.stdout.fileno(), 1 << 16)
+                assert data, agent.communicate()[1]
+                said += [str(m["type"]) for m in decoder.feed(data) if isinstance(m, dict)]
+            _, words = agent.communicate()
+            assert b"Traceback" not in words and agent.returncode == codes.PEER, words
 
 
 def count(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

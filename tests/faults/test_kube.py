@@ -21,7 +21,10 @@ from pathlib import Path
 import pytest
 from kubernetes import client, config
 
+from pslaunch.backends.k8s.backend import GONE_EXTRA_S
+from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S
 from pslaunch.node import codes
+from pslaunch.node.line.wire import SILENCE
 from support.jobs import QUICK, Event, Job, finished, running
 from support.kube import Kube, KubePlace, open_own
 from support.others import NO_BULLSEYE, bullseye_root
@@ -50,6 +53,7 @@ for i in range({lines}):
     time.sleep(0.02)
 """
 AWAY_S = 8.0
+GRACE_S = 1.0  # as QUICK has it
 LOST_AFTER_S, SLACK_S = 10.0, 45.0  # silence of a machine, and of a busy one of ours
 NOT_READY_S = 60.0  # until the cluster tells it
 LEASE_S = 300.0  # longer than all these
@@ -237,9 +241,12 @@ def check_lost(job: Job, lost_s: float) -> None:
     assert job.launcher.wait(timeout_s=200.0) == codes.NODE_LOST, job.launcher.output()
     lost = f"{job.get_job()['job']}-1"
     assert job.end()["reason"].startswith(f"node 1 ({lost}) was lost"), job.launcher.output()
+    silent = re.search(rf"{SILENCE} (\d+) s", job.end()["reason"])  # by the head's own clock, busy or not
+    assert silent and LOST_AFTER_S <= int(silent[1]) < 2 * LOST_AFTER_S, job.end()["reason"]
     assert job.end()["time"] - lost_s < LOST_AFTER_S + SLACK_S, job.launcher.output()
     assert re.search(rf"Pod {lost}-\w+ on node2", job.launcher.output()), job.launcher.output()
-    assert time.time() - lost_s < LOST_AFTER_S + SLACK_S, job.launcher.output()
+    gone_s = GRACE_S + ENDING_EXTRA_S + GONE_EXTRA_S  # for the pod on the machine that answers
+    assert time.time() - job.end()["time"] < 2 * gone_s, job.launcher.output()
     said = [e["text"] for e in job.events() if "not fetched" in e.get("text", "")]
     assert len(said) == 1 and f"{lost}: its machine does not answer" in said[0], said
 

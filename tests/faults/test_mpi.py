@@ -69,15 +69,16 @@ def list_sessions(hosts: Hosts, mpirun: int) -> list[Path]:
         path for host in hosts for name in ("ompi*", "prte*") for path in host.get_folder("tmp").glob(name)
     ]
     environ = Path(f"/proc/{mpirun}/environ").read_text().split("\0")
-    return [*found, *(Path(line.partition("=")[2]) for line in environ if "local_tmpdir_base=" in line)]
+    own = re.compile(r"(TMPDIR|.*local_tmpdir_base)=(.*-sessions)")
+    return [*found, *(Path(match[2]) for line in environ if (match := own.fullmatch(line)))]
 
 
 LOST = {
     "mpirun": "mpirun was lost: it was killed by SIGKILL",
     "leash": "mpirun was lost: its leash was killed",
     # mpirun ends the others when one has ended: their loss may be reported first.
-    "rank": "trainer/. lost the process that its scheduler had started for it",
-    "daemon": "trainer/. lost the process|mpirun was lost: it ended with",
+    "rank": "trainer/. lost its rank process",
+    "daemon": "trainer/. lost its rank process|mpirun was lost: it ended with",
 }
 
 

@@ -341,9 +341,10 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
 
     (workspace / "train.py").write_text("import pslaunch_beside; print(pslaunch_beside.HERE)")
     write_job(folder, workspace)
-    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    machine = sysconfig.get_platform().rpartition("-")[2]
+    system = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
     (folder / beginning.WHEEL).mkdir()
-    for there in (system, "another_system"):
+    for there in (system, "manylinux2014_another", f"musllinux_1_2_{machine}", "macosx_11_0_arm64"):
         with zipfile.ZipFile(folder / beginning.WHEEL / f"x-1-cp311-abi3-{there}.whl", "w") as wheel:
             wheel.writestr("pslaunch_beside.py", f"HERE = {there!r}")
             wheel.writestr("x-1.dist-info/RECORD", "pslaunch_beside.py,,\nx-1.dist-info/RECORD,,\n")

@@ -56,7 +56,7 @@ def test_the_network_is_tried_at_the_port_that_was_given(hosts: Hosts, plain: Pa
     code, told = check(hosts, plain, *words)
     assert code == codes.PREFLIGHT
     assert {host: list(kinds) for host, kinds in found(told).items()} == {
-        host.name: ["no way"] for host in hosts
+        host.name: ["unreachable"] for host in hosts
     }
 
 
@@ -153,8 +153,8 @@ def test_nodes_that_can_not_reach_each_other(hosts: Hosts, plain: Path) -> None:
     assert code == codes.PREFLIGHT
     problems = found(told)
     assert set(problems) == {"node1", "node2"}, "neither reaches the other"
-    assert "can't be reached from node1" in problems["node2"]["no way"]
-    assert hosts[1].address in problems["node2"]["no way"]
+    assert "can't be reached from node1" in problems["node2"]["unreachable"]
+    assert hosts[1].address in problems["node2"]["unreachable"]
 
 
 def test_missing_imports_of_the_program_are_named_with_their_host(hosts: Hosts, workspace: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_job_that_is_not_there_is_named() -> None:
         assert (
             done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
         )
-        assert "a job without --detach is ended in its own terminal" in done.stderr
+        assert "a job without --detach ends with its own terminal, its logs are in" in done.stderr
 
 
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:

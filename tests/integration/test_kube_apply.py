@@ -54,6 +54,35 @@ def test_shorter_time_limit_of_a_job_holds_from_its_beginning(cluster: Kube, wor
     assert (code, "the job's time is over" in job.launcher.output()) == (codes.NODE_LOST, True)
 
 
+def list_owners(cluster: Kube) -> list[set[str]]:
+    """Name the jobs that own each of the ConfigMaps that jobs share."""
+    found = cluster.core.list_namespaced_config_map(cluster.namespace).items
+    shared = [one.metadata for one in found if one.metadata.name.startswith("pslaunch-program-")]
+    return [{owner.name for owner in metadata.owner_references} for metadata in shared]
+
+
+def test_jobs_at_the_same_time_share_one_program_which_goes_with_the_last(
+    cluster: Kube, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(POLITE)
+    with contextlib.ExitStack() as stack:
+        both: list[Job] = []
+        for number in range(2):  # a folder for results is one job's
+            options = [f"--fetch_{what}={tmp_path}/{what}-{number}" for what in ("output", "logs")]
+            begun = running(KubePlace(cluster, 1), workspace, *ALONE, *QUICK, *options)
+            both.append(stack.enter_context(begun))
+        for job in both:
+            job.until_printed("ready", ["trainer/0"])
+        names = [job.get_job()["job"] for job in both]
+        owners = list_owners(cluster)
+        assert owners and all(each == set(names) for each in owners)
+        for job in both:
+            job.launcher.proc.send_signal(signal.SIGINT)
+            assert job.launcher.wait() == codes.INT, job.launcher.output()
+            assert job is both[1] or len(list_owners(cluster)) == len(owners)
+    cluster.wait_until_gone()
+
+
 COUNT = """
 import time
 for i in range(400):
@@ -200,13 +229,13 @@ def hash_data(workspace: Path) -> str:
     return hashlib.sha256((workspace / "data").read_bytes()).hexdigest()
 
 
-def test_package_of_just_the_limit_reaches_all_pods_in_a_config_map(cluster: Kube, workspace: Path) -> None:
+def test_package_of_just_the_limit_reaches_all_pods_in_config_maps(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(HASH)
     fill_package(workspace, MAX_PACKAGE_BYTES)
     code, job = finished(KubePlace(cluster, 2), workspace, *TRAINERS, "--network_policy")
     assert code == 0, job.launcher.output()
     (way,) = (e["text"] for e in job.events() if e.get("text", "").startswith("the package goes"))
-    assert way == "the package goes into a ConfigMap: 921,600 bytes when compressed"
+    assert way == "the package goes into ConfigMaps: 921,600 bytes when compressed"
     assert job.lines("trainer/0") == job.lines("trainer/1") == [hash_data(workspace)]
 
 

@@ -20,6 +20,7 @@ from pslaunch.backends.k8s.spec import Access, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
 from pslaunch.plan import make_plan
+from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 from support.command_line import make_line
 from support.jobs import PSLAUNCH
 from support.kube import Kube
@@ -90,6 +91,22 @@ def test_namespace_without_rights_shows_each_with_its_rule(check: Check) -> None
     assert "resources: [pods/exec]" in said["no right to get, create pods/exec"]
 
 
+def test_wheel_that_no_node_takes_is_seen_before_the_job_is_made(
+    check: Check, cluster: Kube, workspace: Path
+) -> None:
+    """By a user who may list nodes, which is no right of the Role."""
+    name = "pslaunch-0-cp311-abi3-manylinux2014_s390x.whl"
+    (workspace / name).write_bytes(make_wheel(RUNTIME_FILES))
+    (workspace / "train.py").write_text("import pslaunch.runtime")
+    admin = f"--kubeconfig={cluster.kubeconfig.with_name('admin.kubeconfig')}"
+    code, told = check(admin, f"--wheel={name}")
+    assert (code, name_findings(told)) == (codes.PREFLIGHT, ["no wheel"])
+    argv = [*PSLAUNCH, "k8s", "apply", f"--image={PYTHON}", admin, cluster.where[1], f"--wheel={name}"]
+    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == codes.PREFLIGHT and "give --wheel=FILE" in done.stderr, done.stderr
+    assert not cluster.list_names()
+
+
 def test_quota_is_compared_with_all_pods_and_judged_for_one(check: Check, added: Callable[..., None]) -> None:
     added("resource_quota", {"hard": {"limits.memory": "1Gi", "pods": "1", "count/secrets": "0"}})
     code, told = check("--nodes=2")
@@ -127,7 +144,7 @@ def test_each_object_is_accepted(apply: Apply) -> None:
     done = apply("--validate", "--nodes=2", "--cpu=1", "--memory=1Gi", "--json")
     told = read(done)
     kinds = [one["object"].split()[0] for one in told]
-    assert kinds == ["Service"] * 2 + ["ConfigMap"] * 4 + ["Secret", "Job", "Pod"], done.stderr
+    assert [*dict.fromkeys(kinds)] == ["Service", "ConfigMap", "Secret", "Job", "Pod"], done.stderr
     assert {one["answer"] for one in told} == {"accepted"} and done.returncode == 0
 
 

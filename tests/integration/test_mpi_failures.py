@@ -120,7 +120,7 @@ FAILURES: dict[str, tuple[Callable[[Hosts], None], list[str], int, str]] = {
     ),
     "unlisted failure": (
         leave, ["--mca", "odls", "absent"], codes.PREFLIGHT,
-        "0 of 3 ranks came, none from node1, node2, node3: mpirun failed: .*developer.*Not found",
+        "0 of 3 ranks connected, none from node1, node2, node3: mpirun failed: .*developer.*Not found",
     ),
     "slots": (
         leave, ["-H", "node1:1,node2:1"], codes.USAGE,
@@ -143,7 +143,7 @@ def test_failure_names_host_and_remedy(hosts: Hosts, package: Path, major: int, 
     if failure != "slots":  # found before anything was tried
         (end,) = job.events()
         assert (end["event"], end["code"]) == ("end", code) and end["reason"] in output
-        assert ("ranks came" in output) == (failure == "unlisted failure")
+        assert ("ranks connected" in output) == (failure == "unlisted failure")
         assert "dropped" not in failure or end["elapsed_s"] < 10
 
 
@@ -152,7 +152,7 @@ def test_root_needs_the_option(hosts: Hosts, package: Path, major: int) -> None:
     place._options = tuple(option for option in place._options if option != "--allow-run-as-root")
     found, job = finished(place, package, *THREE)
     output = job.launcher.output()
-    assert found == codes.USAGE and "add --allow-run-as-root" in output and "ranks came" not in output
+    assert found == codes.USAGE and "add --allow-run-as-root" in output and "ranks connected" not in output
 
 
 def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> None:
@@ -177,7 +177,7 @@ def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> No
         hosts[1].crash()  # which ends its shell
     (end,) = job.events()  # no process was started
     assert found == codes.PREFLIGHT == end["code"]
-    assert re.match(r"\d of 3 ranks came, none from .*node2.* within 32 s; a host may hang", end["reason"])
+    assert re.match(r"\d of 3 ranks connected, none from .*node2.* within 32 s; a host may", end["reason"])
 
 
 def test_hosts_without_the_runtime_end_the_job_by_name(hosts: Hosts, package: Path) -> None:

@@ -258,5 +258,8 @@ def test_check_reports_on_the_cluster_and_on_nodes_that_are_asked_for(slurm: Slu
     closed = call(slurm, "check", "slurm", "--partition=closed", program)
     assert closed.returncode == codes.SERVICE and "partition closed is not up" in closed.stdout
     many = call(slurm, "check", "slurm", "--nodes=9", program)
-    assert many.returncode == codes.USAGE and "has 3 nodes, and the job wants 9" in many.stdout
+    assert (
+        many.returncode == codes.USAGE
+        and "has 3 nodes, and the job needs 9: give --nodes N, at most 3" in many.stdout
+    )
     assert not list_queue(slurm)

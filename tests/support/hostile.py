@@ -9,21 +9,30 @@ from typing import Any
 from hypothesis import strategies as st
 
 
-def nest(depth: int) -> Any:
-    """Return a list within lists: the parser of JSON takes it, a function that calls itself may not."""
-    value: Any = 7
-    for _ in range(depth):
-        value = [value]
-    return value
+class Nest(list[Any]):
+    """Lists within a list: the parser of JSON takes them, a function that calls itself may not."""
+
+    def __init__(self, depth: int) -> None:
+        inner: list[Any] = []
+        for _ in range(depth - 2):
+            inner = [inner]
+        super().__init__([inner])
+
+    def __repr__(self) -> str:
+        return "a nest"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text("a nest")
 
 
+BLOCK = 512  # of a tar file
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.sampled_from([2**70, -(10**30), 1e308, 5e-324, "", "x" * 300, "\x1b[2J", "trainer/²", [], {}, 256])
     | st.sampled_from([2**50, 2**64, -(2**64), 2.0**64, -(2.0**64), "nan", "inf", "1e999"])
-    | st.sampled_from([150, 300, 450, 600, 900]).map(nest)
+    | st.sampled_from([150, 300, 450, 600, 900]).map(Nest)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
@@ -44,6 +53,25 @@ def spoilt(draw: st.DrawFn, right: Mapping[str, Any]) -> dict[str, Any]:
     elif how != "right" and field:
         changed[field] = draw(ANYTHING)
     return changed
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """Draw content of a file: changed bits, other bytes in place of some, a piece that comes twice, a cut."""
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        how = draw(st.sampled_from(["bit", "bytes", "twice", "cut"]))
+        if how == "bit" and data:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif how == "bytes":
+            new = draw(st.binary(max_size=9) | st.sampled_from([b"\xff" * 8, bytes(8), b"-1", b"1e999"]))
+            data[at : at + len(new)] = new
+        elif how == "twice":
+            data[at:at] = data[at : at + draw(st.integers(1, 2 * BLOCK))]
+        else:
+            del data[at : at + draw(st.integers(1, 2 * BLOCK))]
+    return bytes(data)
 
 
 CONTROLS = "".join(map(chr, (*range(32), *range(127, 160))))

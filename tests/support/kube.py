@@ -23,6 +23,9 @@ from testbed.kube import NAMESPACE, Cluster, of_run, why_not
 from testbed.kube.cluster import PYTHON, RESTRICTED, ROLE, make_binding
 
 GONE_S = 60.0
+SHARED = (
+    "configmap pslaunch-program-"  # of all jobs in a namespace; the cluster removes it after the last one
+)
 
 
 class Kube:
@@ -76,7 +79,10 @@ class Kube:
         return path
 
     def list_names(self) -> set[str]:
-        """Name all objects in the namespace that a job may have made."""
+        """Name all objects in the namespace that a job may have made, but those that the cluster removes."""
+        return {name for name in self._list_all_names() if not name.startswith(SHARED)}
+
+    def _list_all_names(self) -> set[str]:
         return {f"{kind} {name}" for kind, name, _ in self._list()}
 
     def _list(self) -> list[tuple[str, str, Callable[..., Any]]]:
@@ -153,8 +159,8 @@ class Kube:
     def wait_until_gone(self, but: Set[str] = frozenset()) -> None:
         """Wait until the namespace has no object, or none but these."""
         poll_until(
-            lambda: self.list_names() <= but,
-            describe=lambda: f"left: {self.list_names() - but}",
+            lambda: self._list_all_names() <= but,
+            describe=lambda: f"left: {self._list_all_names() - but}",
             timeout_s=GONE_S,
             every_s=0.2,
         )

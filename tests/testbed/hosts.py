@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -23,11 +23,16 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 BASTION = "bastion"
 
 
-def why_not() -> str:
-    """Return the reason why no hosts can be made here; empty if they can."""
-    for program, package in PROGRAMS.items():
-        if not shutil.which(program, path=PATH):
-            return f"no {program}: apt-get install {package}"
+def why_not(more: Mapping[str, str] = {}) -> str:
+    """Return the reason why no hosts can be made here; empty if they can.
+
+    more: further programs and files that are needed, and their packages.
+    """
+    needed = {**PROGRAMS, **more}
+    lacking = [one for one in needed if not (shutil.which(one, path=PATH) or Path("/", one).exists())]
+    if lacking:
+        packages = sorted({needed[one] for one in lacking})
+        return f"no {', '.join(lacking)}: apt-get install {' '.join(packages)}"
     if os.geteuid() != 0:
         return "hosts in namespaces of their own need root"
     probe = ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "pt", "type", "bridge"]

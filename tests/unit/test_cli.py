@@ -238,6 +238,15 @@ def test_full_output_is_reported_in_a_line_and_a_vanished_reader_by_the_code_alo
     assert done.returncode == code and re.fullmatch(said, done.stderr), done.stderr
 
 
+@pytest.mark.parametrize("limit", [20, 25])  # reached in a start of an agent, and beside one
+def test_too_few_open_files_are_named_with_the_remedy(ws: Path, limit: int) -> None:
+    argv = ["prlimit", f"--nofile={limit}:1024", *PSLAUNCH, "local", "--nodes=6", "--server_num=0"]
+    argv += [f"--job_dispatch_package={ws}", "train.py"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert done.returncode in (codes.SERVICE, codes.IO) and "Traceback" not in done.stdout
+    assert f"Too many open files (of {limit}; raise the limit: ulimit -n 1024)" in done.stdout
+
+
 def test_closed_errors_do_not_get_into_the_output() -> None:
     line = f"{shlex.join([*PSLAUNCH, 'frobnicate'])} 2>&-"
     done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60)

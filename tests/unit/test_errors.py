@@ -7,7 +7,7 @@ from pslaunch.node import codes
 
 def test_from_os_names_action_path_and_the_systems_words() -> None:
     error = errors.FileError.from_os(OSError(28, "No space left on device", "/ws/log"), "write the log")
-    assert str(error) == "can't write the log /ws/log: No space left on device"
+    assert str(error) == "can't write the log /ws/log: No space left on device; free some space there"
     assert error.exit_code == 74
 
 

@@ -31,7 +31,7 @@ class K8sFace(Face):
         output/ and logs and removes all of it. Needs a kubeconfig and the rights of templates/k8s/role.yaml.
         Words before and after PROGRAM are handled as by `pslaunch local`.
         """,
-        RENDER: """Print the manifests of one job, for `kubectl apply --server-side -f -`.
+        RENDER: """Print the manifests of one job, for `kubectl apply -f -`.
 
         Each pod is a node with a pserver and a trainer, and the program's folder travels along. The cluster
         needs no operator. The same job gives the same text; its secret is in none of it: a command that makes

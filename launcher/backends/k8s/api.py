@@ -15,11 +15,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ...errors import ClusterError, RightsError, SpecError
+from ...errors import ClusterError, PslaunchError, RightsError, SpecError
 from ...node.shapes import check_shape
 from ...options.args import find_nearest
 from .api_errors import (
     AbsentError,
+    ConflictError,
     Place,
     Right,
     explain_answer,
@@ -37,6 +38,7 @@ ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
 VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
 RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 POLL_S: Final = 0.2
+WATCH_S: Final = 1  # which nothing interrupts
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # 4096 pods have 40 MB
 WITH_UID: Final = {"metadata": {"uid": str}}
 AT_ONCE: Final = 8  # calls at the same time
@@ -44,7 +46,8 @@ AWAY: Final = (ClusterError, RightsError)  # for its first second an API server 
 INVALID: Final = (ValueError, TypeError, LookupError, AttributeError)  # in a kubeconfig
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
 
-METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+ARCH: Final = "kubernetes.io/arch"  # label of nodes
+METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 MERGE: Final = "application/strategic-merge-patch+json"
 
 T = TypeVar("T")
@@ -58,17 +61,17 @@ def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ..
 JOB: Final = (
     *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
     *_list_rights("services", "create", "list", "delete"),
-    *_list_rights("configmaps", "create", "list", "delete"),
+    *_list_rights("configmaps", "create", "list", "patch", "delete"),
     *_list_rights("secrets", "create", "delete"),
-    *_list_rights("pods", "list", "delete"),
+    *_list_rights("pods", "list", "watch", "delete"),
     *_list_rights("events", "list"),
 )
-# For the steps of docs/kubernetes.md with kubectl: `apply --server-side`, `get`, `logs`, `describe`.
+# For the steps of docs/kubernetes.md with kubectl: `apply`, `get`, `logs`, `describe`.
 KUBECTL: Final = (
     *_list_rights("jobs", "get", "watch", group="batch"),
     *_list_rights("services", "get", "watch", "patch"),
-    *_list_rights("configmaps", "get", "watch", "patch"),
-    *_list_rights("pods", "get", "watch"),
+    *_list_rights("configmaps", "get", "watch"),
+    *_list_rights("pods", "get"),
     *_list_rights("pods/log", "get"),
     *_list_rights("events", "get", "watch"),
 )
@@ -96,6 +99,7 @@ class Cluster:
         """
         self.api, self.place, self.access, self.namespace = api, place, access, place.namespace
         self._client, self._logged = make_client(api), logged
+        self._versions: dict[str, str] = {}  # of the latest lists, by kind
         pool = api.rest_client.pool_manager
         pool.request = functools.partial(_read_bounded, pool.request)  # for answers that are errors, too
 
@@ -151,9 +155,17 @@ class Cluster:
 
     def list_objects(self, kind: str, **selectors: str) -> list[Object]:
         """Return the objects of a kind that fit, by `label_selector` and such. Raises PslaunchError."""
-        doing, shape = f"list {make_plural(kind)}", {"items": [SHAPES.get(kind, dict)]}
-        found: list[Object] = self.get(doing, self.locate(kind), shape, **selectors)["items"]
+        shape = {"metadata": {"resourceVersion": str}, "items": [SHAPES.get(kind, dict)]}
+        answer = self.get(f"list {make_plural(kind)}", self.locate(kind), shape, **selectors)
+        self._versions[kind] = answer["metadata"]["resourceVersion"]
+        found: list[Object] = answer["items"]
         return found
+
+    def await_change(self, kind: str, **selectors: str) -> None:
+        """Wait for a change since the latest list of a kind, at most WATCH_S. Raises PslaunchError."""
+        if version := self._versions.get(kind):
+            watch = {"watch": "true", "resource_version": version, "timeout_seconds": WATCH_S, **selectors}
+            self.request("watch", "get", self.locate(kind), _request_timeout=(CONNECT_S, FIRST_S), **watch)
 
     def create(self, thing: Object, *, dry_run: bool = False) -> Object:
         """Create an object and return it as the server has it. Raises PslaunchError.
@@ -170,6 +182,18 @@ class Cluster:
         """Change an object by a strategic merge patch. Raises PslaunchError."""
         self.request(f"change {kind} {name}", "patch", self.locate(kind, name), change, content_type=MERGE)
 
+    def share(self, thing: Object) -> Object:
+        """Create an object that others use too, or add its owners to that of others. Raises PslaunchError."""
+        try:
+            return self.create(thing)
+        except ConflictError:
+            owned = {"metadata": {"ownerReferences": thing["metadata"]["ownerReferences"]}}
+        try:
+            self.patch(thing["kind"], thing["metadata"]["name"], owned)
+            return thing
+        except AbsentError:  # its last owner has gone, and it with that
+            return self.share(thing)
+
     def delete(self, thing: Mapping[str, Any], **options: Any) -> None:
         """Delete an object and all that it owns; it may be gone already. Raises PslaunchError."""
         kind, name = thing["kind"], thing["metadata"]["name"]
@@ -180,7 +204,10 @@ class Cluster:
     def read_metadata(self, kind: str, name: str) -> Any:
         """Return an object without its contents. Raises PslaunchError."""
         return self.get(
-            f"get {kind} {name}", self.locate(kind, name), WITH_UID, header_params={"Accept": METADATA}
+            f"get {kind} {name}",
+            self.locate(kind, name),
+            WITH_UID,
+            header_params={"Accept": METADATA.format("")},
         )
 
     def has_object(self, kind: str, name: str) -> bool:
@@ -202,6 +229,18 @@ class Cluster:
         if missing := [right for right in rights if not self.has_right(right)]:
             raise explain_rights(missing, self.place)
 
+    def list_processors(self, node_selector: Mapping[str, str]) -> list[str]:
+        """Return the kinds of processors of nodes with these labels; none if they are not seen."""
+        if named := node_selector.get(ARCH):
+            return [named]
+        labels = ",".join(f"{name}={text}" for name, text in node_selector.items())
+        chosen = {"label_selector": labels, "header_params": {"Accept": METADATA.format("List")}}
+        shape = {"items": [{"metadata": {"labels": {f"{ARCH}?": str}}}]}
+        with contextlib.suppress(PslaunchError):
+            nodes = self.get("list nodes", "/api/v1/nodes", shape, **chosen)["items"]
+            return sorted({node["metadata"]["labels"].get(ARCH, "") for node in nodes} - {""})
+        return []
+
     def close(self) -> None:
         self.api.close()
 
@@ -211,6 +250,10 @@ def _read_bounded(request: Callable[..., Any], *args: Any, **params: Any) -> Any
     from urllib3.exceptions import HTTPError
 
     answer = request(*args, **params)
+    if "watch=true" in args[1]:
+        answer._body = next(answer.stream(), b"")  # the first change
+        answer.close()
+        return answer
     answer._body = answer.read(MAX_ANSWER_BYTES + 1)
     if len(answer._body) > MAX_ANSWER_BYTES:
         answer.close()

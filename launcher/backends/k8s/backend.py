@@ -19,13 +19,14 @@ from ...errors import ClusterError, FileError, HostError, NodeLostError, Pslaunc
 from ...node import codes
 from ...node.head.events import Event, make_end
 from ...node.job import Node, Plan
-from ...node.later.record import OVER, STATE_UNKNOWN, WAITING
+from ...node.later.record import STATE_UNKNOWN, WAITING
 from ..base import Backend
 from ..lines import Line, News, Tell
 from ..node_answers import SILENT_S, Answered, Ending, read_answer
 from . import manifests
 from .api import AT_ONCE, AWAY, EXEC, JOB, Cluster, begin_apart, open_cluster, try_again
 from .api_errors import AbsentError, ConflictError
+from .cluster_check import refuse_processors
 from .job_records import (
     BEGINNING,
     ENDING,
@@ -36,7 +37,6 @@ from .job_records import (
     describe_end,
     find_record,
     get_state,
-    has_begun,
     make_record,
     read_end,
     select_main,
@@ -49,12 +49,7 @@ from .spec import K8sReach
 if TYPE_CHECKING:
     from ...node.messages import JobRecord
 
-NO_PODS: Final = (
-    "no pod of it runs any more, and its files ended with the pods, but for those in volume claims: "
-    "fetch them within --linger seconds after its end, and before pslaunch stop"
-)
 POD_GONE: Final = "the pod is gone, and with it all of its files that are in no volume claim"
-NOT_BEGUN: Final = "its pods do not all run yet"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then
 CREATION_S: Final = 30.0  # of it, for an API server that is away
 HELLO_S: Final = 20.0  # for the head's first bytes, on a busy machine
@@ -79,6 +74,7 @@ class K8sBackend(Backend):
         self._reach = reach
         self._attached = reach.lease_s > 0
         self._made: list[Object] = []  # all to remove, the Job first
+        self._shared: list[Object] = []  # with other jobs: the cluster removes them after the last one
         self._own_limits: dict[str, int | None] = {}  # of Jobs, for the time when their programs run
         self._ending_s = 0.0  # of a pod's programs after a signal
         self.silent: set[str] = set()  # nodes, by name, whose machines do not answer
@@ -122,10 +118,11 @@ class K8sBackend(Backend):
                 self._reach = self._reach._replace(linger_s=0.0)  # nothing could be fetched
             making = meanwhile.submit(manifests.make_objects, plan, self._reach, package)
             tell(News(manifests.describe_package(plan, self._reach, package), level="info"))
+            refuse_processors(self._cluster, self._reach, plan, tell)
             sweeping.result()
         self._count = len(plan.nodes)
         self._ending_s = manifests.compute_ending_s(plan)
-        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s)
+        wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s, self._share_again)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         wait.wait_for(self._release, self._cancelled)
         if not has_exec:
@@ -172,11 +169,20 @@ class K8sBackend(Backend):
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
             raise NodeLostError("cancelled")
+        if INSTANCE not in thing["metadata"]["labels"]:
+            self._shared.append(thing)
+            return wait.wait_for(functools.partial(self._cluster.share, thing), self._cancelled)
         self._made.append({**thing, "spec": None})  # before it is there: the answer may be lost
         try:
             return self._cluster.create(thing)
         except ClusterError:
             return wait.wait_for(functools.partial(self._create_again, thing), self._cancelled)
+
+    def _share_again(self, said: str) -> None:
+        """Create what a pod waits for: a cluster may remove it just when it gets the job as its owner."""
+        for thing in self._shared:
+            if f'"{thing["metadata"]["name"]}" not found' in said:
+                self._cluster.share(thing)
 
     def _create_again(self, thing: Object) -> Object:
         """Create an object, unless an earlier request whose answer was lost has done so: names are new."""
@@ -241,7 +247,8 @@ class K8sBackend(Backend):
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        for _ in try_again(self._reach.lease_s + self._ending_s + GONE_EXTRA_S, self._cancelled):
+        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
+        for _ in try_again(limit_s, self._cancelled, LOOK_S / 2):
             try:
                 first = self._pods.find_first()
                 if first is None:
@@ -382,7 +389,7 @@ class K8sBackend(Backend):
                 break
             except PslaunchError as e:  # perhaps it ends just now
                 record.update({"state": STATE_UNKNOWN, "reason": str(e)})
-        return record and _add_reasons(record, pods)
+        return record and pods.add_reasons(record)
 
     def explain_forgotten(self) -> PslaunchError:
         return FileError(
@@ -425,7 +432,7 @@ class K8sBackend(Backend):
     def explain_end(self, code: int) -> tuple[str, int]:
         if code != codes.NODE_LOST or self.silent:  # the cluster notices silence only later
             return "", code
-        for _ in try_again(TOLD_S):
+        for _ in self._pods.look_again(TOLD_S):
             with contextlib.suppress(PslaunchError):  # of one look
                 pods = self._pods.find_all().values()
                 cause = self._pods.explain()
@@ -443,7 +450,7 @@ class K8sBackend(Backend):
         if not left:
             return []
         self._made.clear()
-        for _ in try_again(self._ending_s + GONE_EXTRA_S):
+        for _ in self._pods.look_again(self._ending_s + GONE_EXTRA_S):
             try:
                 with ThreadPoolExecutor(AT_ONCE) as pool:
                     errors = list(pool.map(self._try_to_delete, left))
@@ -473,18 +480,6 @@ class K8sBackend(Backend):
             return None
         except PslaunchError as e:
             return e
-
-
-def _add_reasons(record: JobRecord, pods: Pods) -> JobRecord:
-    """Return the record of a job with the reasons for which its pods or files are not there."""
-    seen = pods.seen.values()
-    if record["state"] in OVER and not any(get_state(pod, "running") for pod in seen):
-        record["unreachable"] = f"job {record['job']}: {NO_PODS}"
-    elif record["state"] == WAITING:
-        record["reason"] = pods.describe_obstacle() or NOT_BEGUN
-    elif record["state"] == "running" and sum(map(has_begun, seen)) < record["nodes"]:
-        record.update({"reason": why} if (why := pods.describe_obstacle()) else {})
-    return record
 
 
 def _drop(late: Future[Line | Event]) -> None:

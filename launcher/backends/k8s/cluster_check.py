@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TextIO, TypeVar
 
-from ...errors import ClusterError, PslaunchError, RightsError, SpecError
+from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 from ...node import codes
 from ...node.job import Plan
 from ...node.line.wire import NONSENSE
@@ -18,16 +18,19 @@ from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...views.table import show
 from ..face import CommandLine
+from ..lines import News, Tell
 from . import manifests
 from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
-from .api_errors import Right
+from .api_errors import ConflictError, Right
 from .cluster_findings import (
+    ClusterFinding,
     ClusterSeen,
     Needs,
     ObjectVerdict,
     choose_exit_code,
     find_right,
     judge_cluster,
+    judge_wheels,
     make_data,
     make_lines,
     make_pod,
@@ -50,7 +53,7 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
     try:
         with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
             seen = examine(cluster, needs)
-            findings = judge_cluster(seen, needs)
+            findings = [*judge_cluster(seen, needs), *judge_processors(cluster, reach, plan)]
     except ClusterError as e:
         seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
         findings = judge_cluster(seen, needs)
@@ -102,6 +105,20 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     return seen._replace(verdicts=[*ask_verdicts(cluster, allowed)])
 
 
+def judge_processors(cluster: Cluster, reach: K8sReach, plan: Plan) -> list[ClusterFinding]:
+    """Compare the wheels that the job brings with the nodes' processors. Raises ClusterError."""
+    wheels = manifests.name_wheels(plan, reach)
+    return judge_wheels(cluster.list_processors(reach.node_selector), wheels) if wheels else []
+
+
+def refuse_processors(cluster: Cluster, reach: K8sReach, plan: Plan, tell: Tell) -> None:
+    """Raise PreflightError if no node takes a wheel of the job, report if only some do."""
+    for found in judge_processors(cluster, reach, plan):
+        tell(News(text := f"{found.text}; {found.advice}"))
+        if found.level == "problem":
+            raise PreflightError(text)
+
+
 def _look(ask: Callable[[], T]) -> T | None:
     """Return an answer; None without the right to it."""
     with contextlib.suppress(RightsError):
@@ -137,6 +154,8 @@ def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
         return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
     except ClusterError:
         raise
+    except ConflictError:
+        return ObjectVerdict(name)  # other jobs share it
     except PslaunchError as e:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
             return ObjectVerdict(name, left_out=str(e))

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from ...check.findings import FindingKind
 from ...errors import PslaunchError
 from ...node import codes
+from ...node.beginning import is_wheel_for
 from ...views.table import LEVEL_WORDS, Level, Table
 from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK, make_plural
 from .api_errors import Right, find_refusal_remedy, make_rule
@@ -25,6 +26,8 @@ COLUMNS: Final = (
 DROPPED: Final = ("security", "secrets", "version", "quota", "network", "objects")
 UNKNOWN: Final = "?"
 OLDEST: Final = (1, 28)
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}  # by their names in labels of nodes
+WHEELS: Final[Mapping[str, Level]] = {"no wheel": "problem", "few wheels": "warning"}
 LEVEL_LABEL: Final = "pod-security.kubernetes.io/enforce"
 
 CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
@@ -53,6 +56,10 @@ CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "nothing for pslaunch, but kubectl needs it: apply --server-side, get, logs, describe; RULE"),
     "refused": FindingKind("objects", "problem",
         "correct the option or the --patch that gives this, or ask the cluster's administrator"),
+    **{name: FindingKind("objects", level,
+        "give --wheel=FILE of this version for each kind of processor, nodes by "
+        "--node_selector=kubernetes.io/arch=NAME, or an image with pslaunch and --image_has_pslaunch")
+        for name, level in WHEELS.items()},
     "quota": FindingKind("quota", "problem",
         "ask for less (--nodes, --cpu, --memory), wait until other jobs have ended, or ask the namespace's "
         "administrator for more"),
@@ -190,6 +197,15 @@ def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[ClusterFin
 def _judge_refusal(text: str) -> ClusterFinding:
     remedy = find_refusal_remedy(text)
     return ClusterFinding("refused", text.removesuffix(f"; {remedy}"), remedy=remedy)
+
+
+def judge_wheels(processors: Sequence[str], wheels: Sequence[str]) -> list[ClusterFinding]:
+    """Compare wheels, of which each pod needs one, with the nodes' processors; without those, with any."""
+    machines = {name: MACHINES.get(name, name) for name in processors} or {"any": r"\w+"}
+    lacks = [name for name, machine in machines.items() if not any(is_wheel_for(w, machine) for w in wheels)]
+    kind = "no wheel" if len(lacks) == len(machines) else "few wheels"
+    text = f"no wheel is for Linux on {', '.join(lacks)} (kubernetes.io/arch)"
+    return [ClusterFinding(kind, text)] if lacks else []
 
 
 def _judge_quotas(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from ... import __version__
 from ...errors import FileError, SpecError
-from ...node import beginning, job
+from ...node import beginning, codes, job
 from ...node.codes import Refusal
 from ...node.dispatch.archive import pack_archive
 from ...node.job import Plan
@@ -22,24 +23,31 @@ from ...options.spec import JobSpec
 from ...plan import make_plan
 from ...ship.find_python import make_search
 from ...ship.package import IGNORE, list_package
-from ...ship.wheel import RUNTIME_FILES, make_wheel, make_wheel_name
-from ...ship.zipapp import make_zipapp
+from ...ship.wheel import RUNTIME_FILES, cut_wheel, make_wheel, make_wheel_name
+from ...ship.zipapp import make_zip, make_zipapp
 from ..face import CommandLine
-from .job_records import ENDING, QUEUE_LABEL
+from .job_records import ENDING, INSTANCE, QUEUE_LABEL
 from .options import DEFAULT
 from .patch import apply_patches, read_patches
 from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
 
 REPORT: Final = "/dev/termination-log"
-MAX_PACKAGE_BYTES: Final = 900 * 1024  # of 1 MiB that a ConfigMap may hold
-TO_CONFIG_MAP: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
+MAX_PACKAGE_BYTES: Final = 900 * 1024  # in a few ConfigMaps; a cluster is no store for files
+TO_CONFIG_MAPS: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
+# `kubectl apply` writes the whole object, in base64, into an annotation of it, and 256 KiB are the limit.
+PIECE_BYTES: Final = 184 * 1024
 LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is there says the reason first
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 # One each, in the order in which they are applied.
-TEMPLATES: Final = ("services", "policy", "programs", "plan", "package", "job")
+TEMPLATES: Final = ("services", "policy", "files", "job")
+# first: what the first process of a pod does before all else. Without our zip the image has pslaunch.
 _PROGRAM: Final = """
 import os, sys
-sys.path.insert(0, {app!r})
+{first}if os.path.exists({app!r}):
+    sys.path.insert(0, {app!r})
+else:
+    import site
+    site.main()
 from pslaunch.node.__main__ import main
 sys.exit(main([{words}]))
 """
@@ -76,11 +84,13 @@ def render_manifests(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, s
     )
     templates.filters["yaml"] = _quote
     values = make_values(plan, reach, package)
-    is_needed = {"policy": reach.network_policy, "package": bool(package)}
+    first = templates.get_template("k8s/first.py.j2").render(values)
+    for group in values["groups"]:
+        group["command"] = make_pod_command(reach, *group["words"], first=first)
     rendered = {
         f"{name}.yaml": templates.get_template(f"k8s/{name}.yaml.j2").render(values)
         for name in TEMPLATES
-        if is_needed.get(name, True)
+        if name != "policy" or reach.network_policy
     }
     return apply_patches(rendered, read_patches(reach.patch)) if reach.patch else rendered
 
@@ -135,18 +145,26 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         plan, head, port, reach.wait_timeout_s + LIMIT_EXTRA_S, REPORT,
         packed=bool(package), lease_s=reach.lease_s, linger_s=reach.linger_s,
     )  # fmt: skip
+    labels = {
+        "app.kubernetes.io/name": "pslaunch",
+        INSTANCE: reach.name,
+        "app.kubernetes.io/version": __version__,
+        "app.kubernetes.io/managed-by": "pslaunch",
+    }
+    files = {beginning.JOB_FILE: begun.encode(), **({beginning.PACKAGE: package} if package else {})}
     return {
         "name": reach.name,
         "head": head,
         "port": port,
         "groups": _make_groups(plan, reach),
         "reach": reach,
-        "labels": {
-            "app.kubernetes.io/name": "pslaunch",
-            "app.kubernetes.io/instance": reach.name,
-            "app.kubernetes.io/version": __version__,
-            "app.kubernetes.io/managed-by": "pslaunch",
-        },
+        "labels": labels,
+        "bundles": [
+            *([] if reach.has_pslaunch else [_make_program(reach, labels)]),
+            _make_bundle("files", f"{reach.name}-files", labels, make_zip(files)),
+        ],
+        "version": __version__,
+        "refusal": codes.PREFLIGHT,
         "queue_label": QUEUE_LABEL,
         "ending_s": compute_ending_s(plan),
         "grace_s": compute_ending_s(plan) + math.ceil(reach.linger_s),
@@ -158,12 +176,33 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "root": ROOT,
         "home": HOME,
         "secret_command": make_secret_command(reach),
-        "app": _encode(make_zipapp()),
-        "wheel": {make_wheel_name(): _encode(make_wheel(RUNTIME_FILES))},
-        "plan": _encode(begun.encode()),
-        "packed": bool(package),
-        "package": _encode(package),
     }
+
+
+def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return agent and keeper of each pod, and the bundled runtime for images without this version of it."""
+    given = {Path(path).name: cut_wheel(Path(path)) for path in reach.wheels}
+    wheels = given or {make_wheel_name(): make_wheel(RUNTIME_FILES)}
+    named = {f"{beginning.WHEEL}/{name}": wheel for name, wheel in wheels.items()}
+    data, name = make_zip({beginning.PROGRAM: make_zipapp(), **named}), f"{reach.name}-program"
+    if reach.shares:
+        labels = {key: text for key, text in labels.items() if key != INSTANCE}
+        name = f"pslaunch-program-{hashlib.sha256(data).hexdigest()[:16]}"
+    return _make_bundle("program", name, labels, data)
+
+
+def name_wheels(plan: Plan, reach: K8sReach) -> list[str]:
+    """Return the names of the wheels of which each pod needs one, if it does."""
+    if reach.has_pslaunch or plan.server != "bundled":
+        return []
+    return [Path(path).name for path in reach.wheels] or [make_wheel_name()]
+
+
+def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
+    """Return a zip file of files below FOLDER in pieces, by their ConfigMaps."""
+    pieces = [_encode(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES)]
+    named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(pieces)}
+    return {"kind": kind, "labels": labels, "digest": hashlib.sha256(data).hexdigest(), "pieces": named}
 
 
 def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
@@ -185,14 +224,14 @@ def _make_group(
 ) -> dict[str, Any]:
     times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
     number = f'str({nodes.start} + int(os.environ["JOB_COMPLETION_INDEX"]))'
-    command = make_pod_command(reach, ["keeper", *times, "begin", FOLDER, name], number)
-    return {"name": name, "component": component, "pods": len(nodes), "command": command, "limits": limits}
+    words = (["keeper", *times, "begin", FOLDER, name], number)
+    return {"name": name, "component": component, "pods": len(nodes), "words": words, "limits": limits}
 
 
-def make_pod_command(reach: K8sReach, words: Sequence[str], *computed: str) -> list[str]:
+def make_pod_command(reach: K8sReach, words: Sequence[str], *computed: str, first: str = "") -> list[str]:
     """Return the command of a program of ours in a pod; `computed`: further words, as expressions there."""
     listed = ", ".join([*map(repr, words), *computed])
-    program = _PROGRAM.format(app=f"{FOLDER}/{beginning.PROGRAM}", words=listed)
+    program = _PROGRAM.format(app=f"{FOLDER}/{beginning.PROGRAM}", first=first, words=listed)
     return ["/bin/sh", "-c", make_search(program, reach.agent_python)]
 
 
@@ -202,7 +241,7 @@ def compute_ending_s(plan: Plan) -> int:
 
 
 def pack_package(plan: Plan, environ: Mapping[str, str], warn: Callable[[str], object] = ignore) -> bytes:
-    """Return the package for a ConfigMap, b"" if none is sent or it is too large.
+    """Return the package for ConfigMaps, b"" if none is sent or it is too large.
 
     warn: gets a remark on large folders that tools have made. Raises SpecError, FileError.
     """
@@ -235,15 +274,15 @@ def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:
         place = f"in the volume claim {max(claims)[1]}" if claims else f"in the image {reach.image}"
         return f"nothing is sent: {folder} is {place}"
     if package:
-        return f"the package goes into a ConfigMap: {len(package):,} bytes when compressed"
-    return f"the package goes over the line to pod 0: it is over {TO_CONFIG_MAP} when compressed"
+        return f"the package goes into ConfigMaps: {len(package):,} bytes when compressed"
+    return f"the package goes over the line to pod 0: it is over {TO_CONFIG_MAPS} when compressed"
 
 
 def refuse_brought(plan: Plan, package: bytes) -> None:
     """Raise SpecError if a launcher has to bring the package: manifests have none."""
     if brought := find_brought(plan, package):
         raise SpecError(
-            f"{brought.folder} is over {TO_CONFIG_MAP} when compressed, and a ConfigMap takes no more: "
+            f"{brought.folder} is over {TO_CONFIG_MAPS} when compressed, too much for ConfigMaps: "
             f"leave files out ({IGNORE}), put them into a volume claim (--pvc), or the whole folder into the "
             "image or a claim (--job_workspace); pslaunch k8s apply sends a folder of any size"
         )

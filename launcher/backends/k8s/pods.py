@@ -6,12 +6,14 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
+from ...node.later.record import OVER, WAITING
+from ...node.loop import ignore
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
@@ -29,6 +31,14 @@ from .job_records import (
 )
 from .pod_failures import UNUSUAL, PodCause, explain_pods
 
+if TYPE_CHECKING:
+    from ...node.messages import JobRecord
+
+NO_PODS: Final = (
+    "no pod of it runs any more, and its files ended with the pods, but for those in volume claims: "
+    "fetch them within --linger seconds after its end, and before pslaunch stop"
+)
+NOT_BEGUN: Final = "its pods do not all run yet"
 SHOWN_PODS: Final = 3
 LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
 REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
@@ -42,21 +52,34 @@ class Pods:
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster, self._job = cluster, job
         self.seen: Mapping[str, Object] = {}  # by the name of the node
+        self._watched = ""  # label of the pods that were listed last
 
     def find_all(self) -> Mapping[str, Object]:
         """Return the pods by the names of their nodes. Raises PslaunchError."""
-        self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")
+        self._watched = f"{INSTANCE}={self._job}"
+        self.seen = list_pods(self._cluster, self._watched)
         return self.seen
 
     def find_first(self) -> Object | None:
         """Return pod 0 of the job, without a look at the others. Raises PslaunchError."""
-        return list_pods(self._cluster, f"{INSTANCE}={self._job},{INDEX}=0").get(f"{self._job}-0")
+        label = f"{INSTANCE}={self._job},{INDEX}=0"
+        first = list_pods(self._cluster, label).get(f"{self._job}-0")
+        self._watched = "" if first and get_state(first, "running") else label  # no change shows its head
+        return first
+
+    def look_again(self, limit_s: float, stop: threading.Event | None = None) -> Iterator[int]:
+        """Yield as `try_again`, but wait for a change of the pods that were listed last."""
+        for number in try_again(limit_s, stop):
+            yield number
+            if self._watched:
+                with contextlib.suppress(PslaunchError):  # the next list says it
+                    self._cluster.await_change("Pod", label_selector=self._watched)
 
     def explain(self) -> PodCause | None:
         """Return the reason why pods do not start, if there is one. Raises PslaunchError."""
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
-        pods = self.find_all()
+        pods = self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")  # others may be watched
         cause = explain_pods([*pods.values()], ours)
         if cause or pods:
             return cause
@@ -78,6 +101,17 @@ class Pods:
             if cause := self.explain():
                 return cause.text
         return ""
+
+    def add_reasons(self, record: JobRecord) -> JobRecord:
+        """Return the record of the job with the reasons for which its pods or files are not there."""
+        seen = self.seen.values()
+        if record["state"] in OVER and not any(get_state(pod, "running") for pod in seen):
+            record["unreachable"] = f"job {record['job']}: {NO_PODS}"
+        elif record["state"] == WAITING:
+            record["reason"] = self.describe_obstacle() or NOT_BEGUN
+        elif record["state"] == "running" and sum(map(has_begun, seen)) < record["nodes"]:
+            record.update({"reason": why} if (why := self.describe_obstacle()) else {})
+        return record
 
     def describe_cut(self, limit_s: float) -> str:
         """Return the failure of pods that run, but not all of their programs."""
@@ -117,14 +151,17 @@ def list_job_objects(cluster: Cluster, name: str = "") -> list[Object]:
 class PodWait:
     """Wait for a job's pods: reports a passing reason for a delay, raises the error of any other."""
 
-    def __init__(self, pods: Pods, count: int, tell: Tell, limit_s: float) -> None:
-        self._pods, self._count, self._tell, self._limit_s = pods, count, tell, limit_s
+    def __init__(
+        self, pods: Pods, count: int, tell: Tell, limit_s: float, mend: Callable[[str], object] = ignore
+    ) -> None:
+        """mend: takes each reason, and may do something against it. It may raise PslaunchError."""
+        self._pods, self._count, self._tell, self._limit_s, self._mend = pods, count, tell, limit_s, mend
         self._began_s = self._looked_s = self._unrefused_s = time.monotonic()
         self._told: set[str] = set()
 
     def wait_for(self, look: Callable[[], T], cancelled: threading.Event) -> T:
         """Return the first true result; the API may be away until pods are late. Raises PslaunchError."""
-        for _ in try_again(math.inf, cancelled):
+        for _ in self._pods.look_again(math.inf, cancelled):
             try:
                 if found := look():
                     return found
@@ -187,4 +224,5 @@ class PodWait:
         if is_late:
             raise PreflightError(f"the job's pods are not there within {self._limit_s:g} s (--wait_timeout)")
         if cause:
+            self._mend(cause.text)
             self._tell_once(cause.text)

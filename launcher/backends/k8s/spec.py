@@ -1,4 +1,4 @@
-"""The job of `pslaunch k8s` from its options: pods, their image and resources, the package in a ConfigMap.
+"""The job of `pslaunch k8s` from its options: pods, their image and resources, the package in ConfigMaps.
 
 Rejected values raise SpecError with option, place and value. No cluster is asked.
 """
@@ -16,7 +16,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
 from ...options.kinds import Value, refuse_unprintable
-from ...options.locate import check_folder_to_make, choose_job_name, locate, read_package
+from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, locate, read_package
 from ...options.sources import Given
 from ...options.spec import (
     Elsewhere,
@@ -106,6 +106,9 @@ class K8sReach(NamedTuple):
     access: Access = Access()
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
     linger_s: float = 0.0  # after the end, for its files to be fetched
+    shares: bool = False  # the ConfigMaps of pslaunch's program with other jobs in the namespace
+    has_pslaunch: bool = False  # in the image
+    wheels: tuple[str, ...] = ()  # paths; none: made from this pslaunch
 
 
 def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
@@ -129,6 +132,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     reach = reach._replace(
         lease_s=0.0 if detach else given.read("lease"),
         linger_s=_choose_linger_s(given, reach, detach=detach) if run else given.read("linger") or 0.0,
+        shares=bool(run),
     )
     fetches = not detach and reach.linger_s > 0
     one = Count("per_node", 1)
@@ -204,6 +208,8 @@ def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mappi
         wait_timeout_s=given.read("wait_timeout"),
         agent_python=given.read("agent_python"),
         access=_read_access(given),
+        has_pslaunch=given.is_set("image_has_pslaunch"),
+        wheels=tuple(str(find_wheel(value, cwd)) for value in given.get_all("wheel")),
     )
 
 

@@ -12,6 +12,7 @@ from typing import IO
 
 from ...errors import ServiceError
 from ...node import procs
+from ...node.codes import describe_error
 from ...node.job import Limits, Node
 from ...node.line.beats import keep_beating
 from ...node.line.wire import BEAT
@@ -51,7 +52,7 @@ class LocalBackend(Here):
             try:
                 keeper.stdin.write(dial.encode(node))
             except OSError as e:  # it ended before it had the address
-                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or e.strerror) from e
+                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or describe_error(e)) from e
             finally:
                 keeper.stdin.close()
 
@@ -62,7 +63,7 @@ class LocalBackend(Here):
             try:
                 write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
             except OSError as e:
-                raise _make_error(node, e.strerror) from e
+                raise _make_error(node, describe_error(e)) from e
         said = self._keepers[-1][1]
         return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
@@ -76,7 +77,7 @@ class LocalBackend(Here):
                 argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
             )
         except OSError as e:
-            raise _make_error(node, e.strerror) from e
+            raise _make_error(node, describe_error(e)) from e
         self._keepers.append((keeper, said))
         return keeper
 
@@ -103,7 +104,7 @@ class LocalBackend(Here):
         self._keepers.clear()
 
 
-def _make_error(node: Node, why: str | None) -> ServiceError:
+def _make_error(node: Node, why: str) -> ServiceError:
     return ServiceError(f"no agent for node {node.id} ({node.name}): {why}")
 
 

@@ -12,10 +12,12 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...errors import HostError, NodeLostError, ServiceError
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
+from ...node.agent.rank import MPIRUN_FOLDER
 from ...node.job import Limits, Node
 from ..carried import CarriedBackend, CarrierError
 from ..failures import CarrierFailure
@@ -26,7 +28,7 @@ from .spec import MpiHost, MpiReach
 
 
 class MpiBackend(CarriedBackend[MpiReach]):
-    name, carrier, unit, mode = "mpi", "mpirun", "ranks", "rank"
+    name, carrier, unit, mode, printer = "mpi", "mpirun", "ranks", "rank", "spawn"
     failures = mpirun.FAILURES
 
     @contextlib.contextmanager
@@ -36,7 +38,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
         with contextlib.ExitStack() as at_end:
             try:
                 place = tempfile.TemporaryDirectory(
-                    prefix="pslaunch-mpirun-", dir=None if plain else "/tmp", ignore_cleanup_errors=True
+                    prefix=MPIRUN_FOLDER, dir=None if plain else "/tmp", ignore_cleanup_errors=True
                 )
                 folder = at_end.enter_context(place)
                 for name, text in mpirun.make_files(reach, offer).items():
@@ -53,13 +55,16 @@ class MpiBackend(CarriedBackend[MpiReach]):
             "rm", "-rf", place, mpirun.find_sessions(place),
         ]  # fmt: skip
 
+    def _make_order(self) -> dict[str, Any]:
+        return {"tmpdir": os.environ.get("TMPDIR", "")}
+
     def _select(self, node: Node) -> MpiReach:
         host = next((h for h in self._reach.hosts if h.name == node.name), None)
         if self._reach.hosts and not host:
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
         host = host or MpiHost(node.name, None, 1)
         agents = self._reach.agents._replace(ranks=1)
-        return self._reach._replace(hosts=(host._replace(slots=1),), agents=agents, rankfile="")
+        return self._reach._replace(hosts=(host._replace(slots=1, spare=0),), agents=agents, rankfile="")
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does; then again and again without the hosts that let mpirun fail."""

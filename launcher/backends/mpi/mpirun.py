@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
-from ...node.agent.rank import LOCAL_BASE
 from ...options.args import find_nearest
 from ...ship.find_python import make_search
 from ..failures import CarrierFailure, FailureTable, Pattern
@@ -101,7 +100,7 @@ def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
 
 def leave_out(reach: MpiReach, names: Container[str]) -> MpiReach:
     """Return the reach with one rank on each of the other hosts."""
-    hosts = tuple(host._replace(slots=1) for host in reach.hosts if host.name not in names)
+    hosts = tuple(host._replace(slots=1, spare=0) for host in reach.hosts if host.name not in names)
     mapping = {"--map-by", "--rank-by"}
     args = [word for before, word in itertools.pairwise(("", *reach.args)) if not {before, word} & mapping]
     agents = reach.agents._replace(ranks=len(hosts))
@@ -109,9 +108,10 @@ def leave_out(reach: MpiReach, names: Container[str]) -> MpiReach:
 
 
 def make_hostfile(hosts: Sequence[MpiHost]) -> str:
-    """Return a hostfile in which each host has as many slots as ranks."""
+    """Return a hostfile with the slots of each host."""
     return "".join(
-        f"{f'{host.user}@' if host.user else ''}{host.name} slots={host.slots}\n" for host in hosts
+        f"{f'{host.user}@' if host.user else ''}{host.name} slots={host.slots + host.spare}\n"
+        for host in hosts
     )
 
 
@@ -154,11 +154,13 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
             found.setdefault(ours + name.removeprefix(others), value)
     if five:  # else ranks that miss another one end themselves before its own exit is reported
         found.setdefault("OMPI_MCA_mpi_abort_delay", str(ABORT_DELAY_S))
+        if not reach.rankfile and "--map-by" not in reach.args:  # else what ranks spawn is bound to cores
+            found.setdefault("PRTE_MCA_rmaps_default_inherit", "1")
     else:  # rank processes have nothing to save
         found.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
     if not any("tmpdir_base" in word for word in (*environ, *reach.args)):
-        name = "PRTE_MCA_prte_local_tmpdir_base" if five else LOCAL_BASE
-        found[name] = find_sessions(folder)
+        # The setting of Open MPI 4 would also reach what ranks spawn, which could not have MPI_Init with it.
+        found["PRTE_MCA_prte_local_tmpdir_base" if five else "TMPDIR"] = find_sessions(folder)
     if reach.hosts:
         found.setdefault(f"{ours}agent", f"/bin/sh {folder}/{_AGENT}")
         limit_s = math.ceil(reach.agents.connect_timeout_s)

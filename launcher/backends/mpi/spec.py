@@ -29,7 +29,7 @@ from ...options.sources import Given
 from ...options.spec import JobSpec
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
-from ..hosts_spec import make_carried_spec, read_count, read_words
+from ..hosts_spec import make_carried_spec, read_count, read_words, refuse_step
 from .hostfile import SlotHost, deal_ranks, filter_hosts, parse_host_list, parse_hostfile, parse_rankfile
 from .options import FOR_MPIRUN, REFUSED
 
@@ -53,7 +53,8 @@ class MpiHost(NamedTuple):
 
     name: str
     user: str | None
-    slots: int
+    slots: int  # its ranks, with --map-by those that mpirun may place there
+    spare: int = 0  # slots for what ranks spawn
 
 
 class MpiReach(NamedTuple):
@@ -85,7 +86,8 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
     if any(word == ":" and after.startswith("-") for word, after in itertools.pairwise(words)):
         raise SpecError(f"a colon between programs is not supported: {REFUSED['app']}")
     args = _read_args(given)
-    _check_step(line.environ, args)
+    if "plm" not in args:
+        refuse_step(line.environ, "mpi", "in which mpirun can start nothing on other nodes")
     hosts, ranks = _read_hosts(given, line.cwd, line.environ)
     mpirun, version = find_mpirun(given.read("mpirun"), line.cwd, line.environ)
     _check_users(hosts)
@@ -155,7 +157,9 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         raise SpecError(f"{sum(counts)} slots of the hosts: {MAX_PROCESSES} ranks at most; give -n N")
     mapped = "map_by" in given or rankfile is not None  # by mpirun, which needs all of them
     hosts = [
-        MpiHost(one.host.name, one.host.user, max(count, one.ranks) if mapped else count)
+        MpiHost(one.host.name, one.host.user, max(count, one.ranks))
+        if mapped
+        else MpiHost(one.host.name, one.host.user, count, max(0, one.ranks - count))
         for one, count in zip(found, counts, strict=True)
         if count or mapped
     ]
@@ -175,16 +179,6 @@ def _fit_to_map(map_by: Value | None, ranks: int | None, hosts: int, label: str)
             f"give {label} {most}, or {more}, or more hosts"
         )
     return ranks or most
-
-
-def _check_step(environ: Mapping[str, str], args: Sequence[str]) -> None:
-    """Raise SpecError in a step of srun, where mpirun's own srun would wait for this step to end."""
-    step = environ.get("SLURM_STEP_ID", "")
-    if re.fullmatch(r"[0-9]{1,9}", step) and "plm" not in args:  # steps of Slurm itself have longer ones
-        raise SpecError(
-            f"this is step {step} of srun, in which mpirun can start nothing on other nodes: leave srun out "
-            "(in a script of sbatch, or after salloc: pslaunch mpi ...), or use pslaunch slurm"
-        )
 
 
 def _check_users(hosts: Sequence[MpiHost]) -> None:
@@ -222,20 +216,8 @@ def _read_args(given: Given) -> tuple[str, ...]:
     args += [
         f"--{name.replace('_', '-')}" for name in ("oversubscribe", "allow_run_as_root") if given.is_set(name)
     ]
-    return (*args, *_read_free_args(given))
-
-
-def _read_free_args(given: Given) -> list[str]:
-    value = given.get("mpirun_args")
-    words, label = read_words(value), value.label if value else ""
-    for word in words:
-        name = word.lstrip("-").partition("=")[0].replace("-", "_") if word.startswith("-") else ""
-        if word == ":" or name in REFUSED.keys() - FOR_MPIRUN:
-            why = REFUSED.get(name, REFUSED["app"])
-            raise SpecError(f"{label}: {word} is not supported: {why}")
-        if name in OURS:
-            raise SpecError(f"{label}: give {word} as an option of pslaunch mpi, --{OURS[name]}")
-    return words
+    refused = {name: why for name, why in REFUSED.items() if name not in FOR_MPIRUN}
+    return (*args, *read_words(given.get("mpirun_args"), "mpi", OURS, {":": REFUSED["app"], **refused}))
 
 
 def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:

@@ -33,7 +33,7 @@ HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond t
 
 
 class SlurmBackend(CarriedBackend[SlurmReach]):
-    name, carrier, unit, mode = "slurm", "srun", "nodes", "task"
+    name, carrier, unit, mode, printer = "slurm", "srun", "nodes", "task", "srun"
     failures = words.FAILURES
 
     def __init__(self, reach: SlurmReach) -> None:
@@ -57,7 +57,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         self._held, reason, next_look_s = held, "", 0.0
         while not held.wait(LOOK_S):
             if self._cancelled.is_set():
-                raise ServiceError("waiting for an allocation was ended")
+                raise ServiceError("the job was ended while it waited for an allocation")
             said = held.read_said()
             if match := re.search(rf"^{words.READY}(\d+)$", said, re.M):
                 self._reach = self._reach._replace(job=match[1])
@@ -127,7 +127,8 @@ def find_silence() -> str:
     """Return why the controller is not reached, "" if it answers. Raises ServiceError."""
     ping = ask_slurm("scontrol", "ping")
     said = (ping.stdout + ping.stderr).strip().partition("\n")[0]
-    return "" if " is UP" in said else f"Slurm's controller does not answer: {said}"
+    remedy = "scontrol ping must find it: use a login node, or set SLURM_CONF to the cluster's slurm.conf"
+    return "" if " is UP" in said else f"Slurm's controller does not answer: {said}; {remedy}"
 
 
 def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:

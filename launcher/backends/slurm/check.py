@@ -11,7 +11,8 @@ from ..face import CommandLine
 from .backend import ask_slurm, find_silence
 from .spec import SlurmReach
 
-USABLE: Final = ("idle", "mixed", "allocated", "completing")
+# States of nodes that get no job; in all others one waits at most.
+OUT: Final = ("down", "drained", "draining", "fail", "failing", "error", "future", "inval")
 FORMAT: Final = "%R|%P|%a|%l|%D|%T"
 
 
@@ -63,7 +64,7 @@ def parse_partitions(said: str) -> list[Partition]:
         before = found.get(name, Partition(name, marked.endswith("*"), avail == "up", limit, 0, 0, 0))
         found[name] = before._replace(
             nodes=before.nodes + count,
-            usable=before.usable + (count if known in USABLE and not state.endswith("*") else 0),
+            usable=before.usable + (0 if known in OUT or state.endswith("*") else count),
             idle=before.idle + (count if state == "idle" else 0),
         )
     return list(found.values())
@@ -72,21 +73,28 @@ def parse_partitions(said: str) -> list[Partition]:
 def judge_partition(
     there: Sequence[Partition], name: str, wanted: int
 ) -> tuple[Partition | None, PartitionFinding | None]:
-    """Return the partition of a job, and what stands against the job there. Pure."""
-    chosen = next((one for one in there if (one.name == name if name else one.is_default)), None)
-    if chosen is None:
-        names = ", ".join(one.name for one in there) or "none"
-        why = f"no partition {name!r}" if name else "no default partition; give --partition NAME"
-        return None, PartitionFinding("problem", f"{why}; there are: {names}", codes.USAGE)
-    wants, code = f", and the job wants {wanted}", codes.SERVICE
+    """Return the partition of a job, of several the best, and what prevents or delays the job there. Pure."""
+    names, known = name.split(",") if name else [], [one.name for one in there]
+    chosen = [one for one in there if (one.name in names if names else one.is_default)]
+    lacking = ", ".join(repr(one) for one in names if one not in known)
+    if lacking or not chosen:
+        why = f"no partition {lacking}" if names else "no default partition; give --partition NAME"
+        text = f"{why}; there are: {', '.join(known) or 'none'}"
+        return None, PartitionFinding("problem", text, codes.USAGE)
+    judged = [(one, _judge(one, wanted)) for one in chosen]
+    return min(judged, key=lambda pair: pair[1].code + 1 if pair[1] else 0)
+
+
+def _judge(chosen: Partition, wanted: int) -> PartitionFinding | None:
+    needs, code = f", and the job needs {wanted}", codes.SERVICE
     if not chosen.is_up:
         text = "is not up; take another one (sinfo)"
     elif wanted > chosen.nodes:
-        text, code = f"has {chosen.nodes} nodes{wants}: --nodes", codes.USAGE
+        text, code = f"has {chosen.nodes} nodes{needs}: give --nodes N, at most {chosen.nodes}", codes.USAGE
     elif wanted > chosen.usable:
-        text = f"has {chosen.usable} nodes that are up{wants} (sinfo -R)"
+        text = f"has {chosen.usable} nodes that are up{needs} (sinfo -R)"
     elif wanted > chosen.idle:
         text, code = f"has {chosen.idle} idle nodes: the job would wait in the queue", codes.OK
     else:
-        return chosen, None
-    return chosen, PartitionFinding("problem" if code else "warning", f"partition {chosen.name} {text}", code)
+        return None
+    return PartitionFinding("problem" if code else "warning", f"partition {chosen.name} {text}", code)

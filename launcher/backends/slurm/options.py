@@ -40,13 +40,13 @@ OPTIONS: Final = join_rows(
     COMMON,
 )  # fmt: skip
 
-_FOR_SALLOC: Final = "it is salloc's: --slurm_args '{}'"
+WHEN_MADE: Final = "ask sbatch or salloc for it when you make the allocation"
 # Words of sbatch and srun, with the reason and the remedy. {}: as it was written.
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("c", "cpus_per_task", "mem", "mem_per_cpu", "gres", "gpus", "exclusive", "qos", "q", "constraint",
          "C", "nodelist", "w", "exclude", "x", "reservation", "begin", "dependency", "d", "immediate"),
-        _FOR_SALLOC,
+        "it is salloc's: --slurm_args '{}'; in an allocation, " + WHEN_MADE,
     ),
     **dict.fromkeys(
         ("ntasks_per_node", "mpi", "overlap", "exact"),

@@ -17,10 +17,17 @@ from ...options.sources import Given
 from ...options.spec import JobSpec, refuse_without_effect
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
-from ..hosts_spec import make_carried_spec, read_count, read_words
+from ..hosts_spec import make_carried_spec, read_count, read_words, refuse_step
+from .options import WHEN_MADE
 
 COMMANDS: Final = ("salloc", "srun", "scancel", "scontrol", "squeue", "sinfo")
 FOR_ALLOCATION: Final = ("partition", "time", "account", "slurm_args")
+# Words of salloc that only options of ours may give; the end of a job finds its allocation by its name.
+OURS: Final[Mapping[str, str]] = {
+    **{name: name for name in ("nodes", "job_name", "partition", "time", "account")},
+    "-N": "nodes", "-J": "job_name", "-p": "partition", "-t": "time", "-A": "account",
+    **dict.fromkeys(("-n", "ntasks"), "worker_num"),
+}  # fmt: skip
 
 
 class SlurmReach(NamedTuple):
@@ -41,6 +48,8 @@ def make_slurm_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch slurm`. Raises SpecError or PreflightError."""
     given, environ = line.given, line.environ
     _find_commands(environ)
+    if environ.get("SLURM_STEP_NUM_TASKS") != "1":  # else the shell of `srun --pty`
+        refuse_step(environ, "slurm", "each task of which would start this job")
     job = environ.get("SLURM_JOB_ID", "")
     nodes = _read_nodes(given, environ, job)
     trainers: int | None = given.read("worker_num") or read_count("SLURM_NTASKS", environ)
@@ -68,19 +77,18 @@ def _find_commands(environ: Mapping[str, str]) -> None:
 
 def _read_nodes(given: Given, environ: Mapping[str, str], job: str) -> int:
     """Return the number of nodes; in an allocation, all of it unless fewer are given."""
-    value, wanted = given.get("nodes"), given.read("nodes") if "nodes" in given else None
+    wanted: int | None = given.read("nodes")
     if not job:
         return wanted or 1
     for name in FOR_ALLOCATION:
-        refuse_without_effect(given, name, f"in an allocation (SLURM_JOB_ID={job})")
+        refuse_without_effect(given, name, f"in an allocation (SLURM_JOB_ID={job}): {WHEN_MADE}")
     there = read_count("SLURM_JOB_NUM_NODES", environ)
     if there is None:
         raise SpecError(
             f"the allocation SLURM_JOB_ID={job} does not tell its number of nodes; give --nodes N"
         )
     if wanted and wanted > there:
-        assert value
-        raise SpecError(f"{value.shown}: the allocation SLURM_JOB_ID={job} has {there} nodes")
+        raise SpecError(f"--nodes={wanted}: the allocation SLURM_JOB_ID={job} has {there} nodes; {WHEN_MADE}")
     return wanted or there
 
 
@@ -88,4 +96,4 @@ def _list_args(given: Given, nodes: int, trainers: int | None) -> tuple[str, ...
     """Return the words for salloc that get an allocation."""
     args = [f"--nodes={nodes}", f"--ntasks={max(nodes, trainers or 0)}"]
     args += [f"--{name}={given.read(name)}" for name in ("partition", "time", "account") if name in given]
-    return (*args, *read_words(given.get("slurm_args")))
+    return (*args, *read_words(given.get("slurm_args"), "slurm", OURS))

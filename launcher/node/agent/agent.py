@@ -27,12 +27,13 @@ from ..codes import Refusal, find_remedy
 from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
-from ..line.wire import Data, Message, MessageLine
+from ..line.wire import NONSENSE, Data, Message, MessageLine
 from ..listing import mark_unfetched, write_text
 from ..loop import Loop
-from ..run_dir import end_leftovers
+from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
 from .keeper_link import KeeperLink
+from .loan import Loans
 from .program import Program
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Agent:
     ) -> None:
         """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
         self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
-        self._secret, self._lent = secret, lent
+        self._secret, self._lent = secret, Loans(loop, lent)
         for key, loan in lent.items():
             loan.watch(loop, functools.partial(self._report_vanished, key))
         # Ours becomes the maximum: a program needs four files here.
@@ -121,10 +122,10 @@ class Agent:
         self._answer(lambda: order(message))
 
     def _answer(self, work: Callable[[], None]) -> None:
-        """Carry out an order; report a refusal or a system error to the head."""
+        """Carry out an order; report to the head why that fails."""
         try:
             work()
-        except (Refusal, OSError) as e:
+        except (Refusal, OSError, *NONSENSE) as e:
             self._refuse(e)
 
     def _refuse(self, e: Exception) -> None:
@@ -175,6 +176,8 @@ class Agent:
                 trace=self._trace,
             )
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
+        for loan in self._lent.values():
+            write_text(os.path.join(self._run_dir, SPAWNER_FILE), loan.spawner, 0o600)
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
@@ -237,13 +240,10 @@ class Agent:
         self._line.send({"type": "shut"})
 
     def order_reach(self, m: messages.ReachMsg) -> None:
-
-        def try_doors() -> list[tuple[int, str]]:
-            targets = [reach.Target(*door) for door in m["doors"]]
-            return [(t.node, t.addr) for t in reach.try_all(targets, self._secret, m["limit_s"])]
-
         self._loop.do_aside(
-            try_doors, lambda reached: self._line.send({"type": "reached", "reached": reached}), self._refuse
+            lambda: reach.try_all(m["doors"], self._secret, m["limit_s"]),
+            lambda reached: self._line.send({"type": "reached", "reached": reached}),
+            self._refuse,
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
@@ -304,10 +304,16 @@ class Agent:
             program = self._programs.get(key)
             if program:
                 program.signal(m["number"])
+        self._lent.signal(m["keys"], m["number"], self._grace_s)
 
     def order_finish(self, m: messages.FinishMsg) -> None:
         """End the job on this node; the agent may linger to serve its files."""
         self._linger_until_s = self._loop.now() + float(m["linger_s"])
+        self._lent.end_spawned(self._grace_s, self._finish)
+
+    def _finish(self) -> None:
+        if self.code is not None:
+            return
         killed, left = self._clean()
         if self._lingers and self._folders and self._programs:
             with contextlib.suppress(OSError):  # without marks a signal ends us sooner
@@ -381,20 +387,24 @@ class Agent:
         for action in self._ending.decide(now):
             for key in action.keys:
                 self._programs[key].signal(action.number)
+            self._lent.signal(action.keys, action.number, self._grace_s)
         if self._ending.over:
+            self._lent.end_spawned(self._grace_s, self._leave)
+        else:
+            self._loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on)
+
+    def _leave(self) -> None:
+        if self.code is None:
             _, left = self._clean()
             procs.report_left("agent", left, self._folders.guards_log if self._folders else "")
             self.code = codes.PEER
-        else:
-            self._loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on)
 
     def _clean(self) -> tuple[int, list[int]]:
         """Kill the remaining descendants, release ports, lock and files.
 
         Returns the number of killed processes, and those that can't be ended.
         """
-        if self._filling:
-            self._filling.stop()
+        self._close_doors()
         killed, ended, left = procs.kill_descendants()
         self._reap(ended)
         for program in self._programs.values():
@@ -403,13 +413,12 @@ class Agent:
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
-        self._close_doors()
         ports.close_all(self._marks, *self._held.values())
         if self._folders:
             self._folders.leave()
         if not self._lingers:  # else late observers find the head there
             shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
-        return killed, left
+        return killed, left + self._lent.left
 
     def _close_doors(self) -> None:
         if self._door:

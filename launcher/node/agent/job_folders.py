@@ -18,7 +18,16 @@ from pslaunch.runtime.shared import env
 
 from .. import codes
 from ..codes import Refusal, choose_code
-from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, replace_file, write_text
+from ..listing import (
+    EARLIER,
+    OWNER,
+    list_folder,
+    make_own_folder,
+    name_file,
+    refuse_foreign_link,
+    replace_file,
+    write_text,
+)
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
@@ -91,6 +100,7 @@ class JobFolders:
 
     def _make(self, path: str, *, own: bool = False) -> None:
         try:
+            refuse_foreign_link(path)
             if own:
                 make_own_folder(path)
             else:
@@ -108,7 +118,7 @@ class JobFolders:
     def _lock(self) -> str | None:
         """Take the lock, or return its holder: job, node, launcher."""
         path = os.path.join(self.paths["state_dir"], "lock")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.fchmod(fd, 0o600)  # another user who can open it could lock it
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,7 +176,7 @@ class JobFolders:
         self._write_state(OWNER, ())
         folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
         write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
-        os.makedirs(self.paths["output_dir"], exist_ok=True)
+        self._make(self.paths["output_dir"])
         if not self._node:
             with contextlib.suppress(OSError):  # then everything in output/ will count as the job's
                 self._write_state(EARLIER, list_folder(self.paths["output_dir"]))

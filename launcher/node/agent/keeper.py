@@ -18,6 +18,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import codes, procs
+from ..marked import Marked, mark_spawned
 from ..run_dir import make_run_dir_name
 from ..silence import Silence
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .loan import Loan
 
 
-def end_descendants(grace_s: float, trainers: Container[int]) -> list[int]:
-    """Send TERM to all descendants, KILL after the grace; return the pids that survived.
+def end_all(grace_s: float, trainers: Container[int], spawned: Marked) -> list[int]:
+    """Send TERM to all descendants and spawned ones, KILL after the grace; return the pids that survived.
 
     trainers: which have TERM from the kernel, unless they have another user's rights (procs.end_with_parent).
     """
@@ -40,10 +41,13 @@ def end_descendants(grace_s: float, trainers: Container[int]) -> list[int]:
                     if proc.pid not in trainers or os.stat(f"/proc/{proc.pid}").st_uid != os.geteuid():
                         procs.send(proc, signal.SIGTERM)
         procs.reap()
-        if not procs.has_children():
+        if not spawned.send(signal.SIGTERM) and not procs.has_children():
             return []
         time.sleep(0.02)  # no event when a process ends that is not our child
-    return procs.kill_descendants()[2]
+    left, end_s = procs.kill_descendants()[2], time.monotonic() + procs.KILL_LIMIT_S
+    while (others := spawned.send(signal.SIGKILL)) and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return left + others
 
 
 class Keeper:
@@ -137,10 +141,11 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") ->
     procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` spares us: we end the programs
     theirs.close()
     os.close(0)
-    return _guard(Keeper(agent, ours, lost_after_s), run_dir, grace_s, ends_with_job=mode == "begin")
+    one, spawned = Keeper(agent, ours, lost_after_s), mark_spawned(loan.spawner for loan in lent.values())
+    return _guard(one, run_dir, grace_s, Marked(*spawned), ends_with_job=mode == "begin")
 
 
-def _guard(keeper: Keeper, run_dir: str, grace_s: float, *, ends_with_job: bool) -> int:
+def _guard(keeper: Keeper, run_dir: str, grace_s: float, spawned: Marked, *, ends_with_job: bool) -> int:
     """Wait for the agent, end what it leaves and return its code. ends_with_job: that code is the job's."""
     code, why = keeper.wait()
     clean = code == 0 or (ends_with_job and not why)
@@ -150,7 +155,7 @@ def _guard(keeper: Keeper, run_dir: str, grace_s: float, *, ends_with_job: bool)
         os.close(1)  # the head learns of the loss at once; we continue to clean up
         if stat.S_ISFIFO(os.fstat(2).st_mode):  # sshd's: a line over SSH closes when both are closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    procs.report_left("keeper", end_descendants(0.0 if clean else grace_s, keeper.trainers), keeper.log)
+    procs.report_left("keeper", end_all(0.0 if clean else grace_s, keeper.trainers, spawned), keeper.log)
     if os.path.lexists(run_dir):  # an agent that ends by itself has removed it
         shutil.rmtree(run_dir, ignore_errors=True)
     return code

@@ -1,4 +1,8 @@
-"""Environment and processors that a trainer has from the process which its scheduler started for its rank."""
+"""Environment and processors that a trainer has from the process which its scheduler started for its rank.
+
+What trainers spawn as ranks of MPI (MPI_Comm_spawn) are children of Open MPI's daemons, not ours: it is found
+by its mark.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Callable
 
 from pslaunch.runtime.shared import env
 
 from .. import procs
+from ..ending import NEVER
 from ..loop import Loop
+from ..marked import SPAWNER, Marked, mark_spawned
 
 # For the lender: its exit code; True if it has to end its own parent, too; length of a text for its standard
 # error, which follows.
 WORD = struct.Struct("<i?H")
+SETTLE_S = 1.0  # for what was spawned to end by itself, after the trainers
+LOOK_EVERY_S = 0.02  # no event when a process ends that is not our child
 
 
 class Loan:
@@ -35,6 +43,11 @@ class Loan:
         self._sock, self._lender, self._environ, self._cpus = sock, lender, environ, cpus
         self.describe = describe
         self._loop: Loop | None = None
+
+    @property
+    def spawner(self) -> str:
+        """Name of the daemon that starts what the trainer spawns; "": none."""
+        return self._environ.get(SPAWNER, "")
 
     def make_environ(self, argv: Sequence[str]) -> dict[str, str]:
         """Return the environment that the trainer inherits; it names the trainer's command."""
@@ -72,3 +85,35 @@ class Loan:
             self._sock.sendall(WORD.pack(code, alone, len(text)) + text)
         self._sock.close()
         procs.send(self._lender, signal.SIGCONT)
+
+
+class Loans(dict[str, Loan]):
+    """The loans of a node, by program, and the end of what their trainers have spawned."""
+
+    def __init__(self, loop: Loop, loans: Mapping[str, Loan]) -> None:
+        super().__init__(loans)
+        self._loop, self._kill_s = loop, NEVER
+        self._spawned = Marked(*mark_spawned(loan.spawner for loan in loans.values()))
+        self.left: list[int] = []  # of the spawned: can't be ended
+
+    def signal(self, keys: Iterable[str], number: int, grace_s: float) -> None:
+        """Signal what was spawned if it is so for the trainers among `keys`."""
+        if not self.keys().isdisjoint(keys):
+            self._kill_s = min(self._kill_s, self._loop.now() + (number != signal.SIGKILL) * grace_s)
+            self._spawned.send(number)
+
+    def end_spawned(self, grace_s: float, then: Callable[[], None]) -> None:
+        """Call `then` when nothing spawned lives: it has TERM soon, if not before, KILL after the grace."""
+        term_s = self._loop.now() + min(SETTLE_S, grace_s / 2)
+        self._kill_s = min(self._kill_s, self._loop.now() + grace_s)
+
+        def look() -> None:
+            now = self._loop.now()
+            number = signal.SIGKILL if now >= self._kill_s else signal.SIGTERM if now >= term_s else 0
+            self.left = self._spawned.send(number)
+            if self.left and now < self._kill_s + procs.KILL_LIMIT_S:
+                self._loop.call_after(LOOK_EVERY_S, look)
+            else:
+                then()
+
+        look()

@@ -25,6 +25,7 @@ from typing import Any
 from pslaunch.runtime.shared import env
 
 from .. import codes, procs
+from ..marked import Marked, mark_spawned
 from . import brought
 from .brought import SECRET_VARIABLE
 from .loan import WORD, Loan
@@ -39,8 +40,7 @@ PARENT_EVERY_S = 0.5  # between two looks for mpirun's daemon, which may end wit
 # For trainers of Open MPI 4 that may not read each other's memory; Open MPI 5 finds that out by itself.
 NO_COPIES = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 SESSION = "PMIX_SERVER_TMPDIR"  # the folder of mpirun's daemon on this node
-# Of Open MPI 4, for mpirun alone: with it no trainer on another host could have MPI_Init.
-LOCAL_BASE = "OMPI_MCA_orte_local_tmpdir_base"
+MPIRUN_FOLDER = "pslaunch-mpirun-"  # beginning of the name of its folders
 MAX_TEXT_BYTES = 2000  # of a failure
 MAX_LOAN_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -53,11 +53,14 @@ def main(argv: Sequence[str]) -> int:
     """Run `rank ORDER`: lend, wait, end; return the trainer's exit code, 76 without one.
 
     ORDER is JSON: name (of the job, for the socket), addrs, port, lost_after, grace, head (its place:
-    launcher, or node for the node of rank 0).
+    launcher, or node for the node of rank 0), tmpdir (the launcher's TMPDIR).
     """
     order, parent = json.loads(argv[0]), os.getppid()
     daemon = _find_daemon(parent)
     secret = os.environ.pop(SECRET_VARIABLE, "")
+    if f"/{MPIRUN_FOLDER}" in os.environ.get("TMPDIR", ""):  # beside mpirun of Open MPI 4, whose own it is
+        del os.environ["TMPDIR"]
+        os.environ.update({"TMPDIR": order["tmpdir"]} if order["tmpdir"] else {})
     address = "\0pslaunch-ranks-" + order["name"]
     with socket.socket(socket.AF_UNIX) as listener:
         try:
@@ -145,6 +148,8 @@ def _fork_keeper(
         with suppress(OSError):
             _close_inherited(set())  # the lock and all loans: nobody waits for us any more
             _remove_session(session, daemon)
+            late = Marked(*mark_spawned(loan.spawner for loan in loans.values()))  # started by it at last
+            late.send(signal.SIGKILL)
         os._exit(code)
 
 
@@ -225,17 +230,29 @@ def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[i
             sock.close()
             continue
         sock.settimeout(max(0.1, end_s - time.monotonic()))
-        (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
-        if size > MAX_LOAN_BYTES:
-            raise OSError(f"a rank process lends {size} bytes")
-        data = json.loads(_receive(sock, size))
-        sock.setblocking(False)
-        environ = {**settings, **data["environ"]}
-        environ.pop(LOCAL_BASE, None)
-        describe = functools.partial(_describe_daemon, lender.parent, environ)
-        loans[int(environ[RANK])] = Loan(sock, lender, environ, data["cpus"], describe)
-        if len(loans) == int(environ[LOCAL_SIZE]):
-            return int(environ[SIZE])
+        try:
+            rank, loan = _read_loan(sock, lender, settings)
+            if rank in loans or not 0 <= rank < int(os.environ[SIZE]):
+                raise ValueError(f"rank {rank} is not among those expected")
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+            procs.complain(f"keeper: refused process {pid}, which is no rank of the job: {e}")
+            sock.close()
+            continue
+        loans[rank] = loan
+        if len(loans) == int(os.environ[LOCAL_SIZE]):
+            return int(os.environ[SIZE])
+
+
+def _read_loan(sock: socket.socket, lender: procs.Proc, settings: Mapping[str, str]) -> tuple[int, Loan]:
+    """Return a rank and its loan. Raises OSError, or another error if it is none."""
+    (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
+    if size > MAX_LOAN_BYTES:
+        raise ValueError(f"it lends {size} bytes")
+    data = json.loads(_receive(sock, size))
+    sock.setblocking(False)
+    environ = {**settings, **data["environ"]}
+    describe = functools.partial(_describe_daemon, lender.parent, environ)
+    return int(environ[RANK]), Loan(sock, lender, environ, data["cpus"], describe)
 
 
 def _may_read_others() -> bool:

@@ -141,13 +141,17 @@ def _stand_in(
 
 
 def _take_wheel(folder: str, run_dir: str) -> None:
-    """Let programs import pslaunch from the wheel in a folder, if it fits this Python and machine."""
+    """Let programs import pslaunch from the wheel in a folder that fits this Python and machine, if any."""
+    import platform
     import sysconfig
     from zipfile import ZipFile
 
-    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    from ..beginning import is_wheel_for
+
+    machine = sysconfig.get_platform().rpartition("-")[2]
+    libc = "many" if platform.libc_ver()[0] == "glibc" else "musl"
     for name in os.listdir(folder) if os.path.isdir(folder) and sys.version_info >= (3, 11) else ():
-        if name.endswith(f"-{system}.whl"):
+        if is_wheel_for(name, machine, libc):
             there = os.path.join(run_dir, "wheel")
             with ZipFile(os.path.join(folder, name)) as wheel:
                 wheel.extractall(there)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Callable
 
+from ..line.wire import MessageLine
+from ..loop import ignore
 from .receiver import Receiver
 
 if TYPE_CHECKING:
+    from ..line.gate import Seals
     from ..line.trace import Trace
     from ..line.wire import Data
     from ..loop import Loop
     from ..messages import DispatchedMsg, DispatchMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
     from .manifest import Entry
-    from .peers import Fetching, Serving
+    from .peers import Serving
+
+PEER_LOST_AFTER_S = 30.0
+REACH_LIMIT_S = 3.0
 
 
 class Filling:
@@ -38,7 +45,7 @@ class Filling:
         self._entries: list[Entry] = []  # the package, once it has arrived
         self._closed = False
         self._serving: Serving | None = None
-        self._fetching: Fetching | None = None
+        self._server: MessageLine[OfPackage] | None = None  # the node that sends us the package
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
         self._receiver.expect()
 
@@ -51,8 +58,8 @@ class Filling:
             self._receiver.take(piece)
 
     def _finish(self, failed: Exception | None) -> None:
-        if self._fetching:
-            self._fetching.close()
+        if self._server:
+            self._server.close()
         if self._receiver:
             self._entries = self._receiver.entries
         self._receiver = None
@@ -85,23 +92,44 @@ class Filling:
             self._serving.go_on()
 
     def order_fetch(self, m: FetchMsg) -> None:
-        from .peers import Fetching
+        """Get the package from another node's server; ask the head if that fails."""
+        from ..line import gate
+        from .peers import REQUEST
 
-        if self._receiver:
-            self._fetching = Fetching(
-                self._loop, self._receiver, m["addrs"], int(m["port"]), self._secret, self._trace
-            )
+        self._loop.do_aside(
+            lambda: gate.dial(m["addrs"], int(m["port"]), self._secret, REQUEST, REACH_LIMIT_S),
+            lambda reached: self._begin_fetching(*reached),
+            self._ask_head,
+        )
 
-    def stop(self) -> None:
-        """Take nothing more. May be called twice."""
+    def _begin_fetching(self, fd: int, seals: Seals) -> None:
+        self._server = MessageLine(
+            self._loop,
+            fd,
+            fd,
+            lost_after_s=PEER_LOST_AFTER_S,
+            on_message=ignore,
+            on_lost=self._ask_head,
+            on_data=self.take,
+            seals=seals,
+            trace=self._trace,
+        )
         if self._receiver:
-            self._receiver.close()
+            leave = functools.partial(self._ask_head, "a content has a wrong hash")
+            self._receiver.ask_of(self._server.send, alone=False, leave=leave)
+        else:
+            self._server.close()
+
+    def _ask_head(self, _why: object) -> None:
+        if self._server:
+            self._server.close()
+        if self._receiver:
+            self._receiver.ask_of(None, alone=True)
 
     def close(self) -> None:
-        """Stop serving and fetching. May be called twice."""
+        """Take nothing more and stop serving. May be called twice."""
         self._closed = True
-        if self._serving:
-            self._serving.close()
-            self._serving = None
-        if self._fetching:
-            self._fetching.close()
+        for part in (self._receiver, self._server, self._serving):
+            if part:
+                part.close()
+        self._receiver = self._serving = None

@@ -1,27 +1,22 @@
-"""Transfer of a package between nodes, over their own network, so that the head sends it once.
+"""Service of a package to other nodes, over their own network, so that the head sends it once.
 
-A node that has it, or still receives it, listens; another one dials, both prove the job's secret and exchange
-the same messages and pieces as head and node. The head sends files that a node can't get so.
+A node that has it, or still receives it, listens; another one dials (filling.py), both prove the job's secret
+and exchange the same messages and pieces as head and node. The head sends files that a node can't get so.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..line import gate
 from ..line.gate import Gate, Seals
 from ..line.wire import MessageLine
 from ..loop import Aside, Loop, ignore
-from .receiver import Receiver
 from .sender import Sender, Source
 
 if TYPE_CHECKING:
     from ..line.trace import Note
-    from ..messages import DispatchMsg, OfPackage
+    from ..messages import DispatchMsg
 
-REACH_LIMIT_S = 3.0
 PEER_LOST_AFTER_S = 30.0
 REQUEST = b"files"  # of a node at the gate of another one
 
@@ -76,52 +71,3 @@ class Serving:
         for line in list(self._peers):
             self._drop(line)
         self._aside.close()
-
-
-class Fetching:
-    """Client of another node's server; asks the head if that fails."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        receiver: Receiver,
-        addrs: Sequence[str],
-        port: int,
-        secret: bytes,
-        trace: Note | None = None,
-    ) -> None:
-        self._loop, self._receiver, self._trace, self._closed = loop, receiver, trace, False
-        self._line: MessageLine[OfPackage] | None = None
-        loop.do_aside(
-            lambda: gate.dial(addrs, port, secret, REQUEST, REACH_LIMIT_S),
-            lambda reached: self._begin(*reached),
-            self._ask_head,
-        )
-
-    def _begin(self, fd: int, seals: Seals) -> None:
-        self._line = MessageLine(
-            self._loop,
-            fd,
-            fd,
-            lost_after_s=PEER_LOST_AFTER_S,
-            on_message=ignore,
-            on_lost=self._ask_head,
-            on_data=self._receiver.take,
-            seals=seals,
-            trace=self._trace,
-        )
-        if self._closed:
-            self._line.close()
-        else:
-            leave = functools.partial(self._ask_head, "a content has a wrong hash")
-            self._receiver.ask_of(self._line.send, alone=False, leave=leave)
-
-    def _ask_head(self, _why: object) -> None:
-        if not self._closed:
-            self.close()
-            self._receiver.ask_of(None, alone=True)
-
-    def close(self) -> None:
-        self._closed = True
-        if self._line:
-            self._line.close()

@@ -19,7 +19,7 @@ from ..line.wire import Data
 from ..listing import show_few
 from ..procs import write_all
 from . import unchanged
-from .into_place import HASHES, MANIFEST, Store, assign_stage_names, put_in_place, survey
+from .into_place import HASHES, MANIFEST, Store, Survey, assign_stage_names, put_in_place, survey
 from .manifest import (
     HASH_READ_BYTES,
     LINK_ADVICE,
@@ -49,10 +49,8 @@ class Staging:
         self.entries: list[Entry] = []  # its entries for this workspace
         self._staged_before: set[str] = set()  # names
         self._guests: set[str] = set()  # contents for other nodes alone
-        self._lacking: list[Entry] = []
-        self._off = False
+        self._found = Survey()
         self._unchanged = False
-        self._intact: dict[str, str] = {}
         self._sure: set[str] = set()  # verified names in staged/
         self._wanted: deque[Want] = deque()  # the first one from the byte that comes next
         self._wanted_again: set[str] = set()  # contents that had a wrong hash once
@@ -85,7 +83,7 @@ class Staging:
             self.entries = self._mine(self.listed)
             self._data = encode(self.entries)
         old = self.listed if manifest == self.read_own_manifest() else self._store.read_entries(MANIFEST)
-        found = survey(self._store.workspace, self.entries, old, self._hashes)
+        found = self._found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             where, names = self._store.workspace, show_few(found.conflicts, MAX_NAMED)
             text = f"programs put {names} into {where}, where the package has something else: move it away"
@@ -93,19 +91,18 @@ class Staging:
         if found.unfit:
             where, why = self._store.workspace, "; ".join(found.unfit[:MAX_NAMED])
             raise Refusal(codes.IO, f"{where} can't be filled: {why}; {LINK_ADVICE}")
-        self._lacking, self._off, self._intact = found.lacking, found.off, found.intact
         self._staged_before = self._store.list_staged()
         self._want_missing()
         return list(self._wanted)
 
     def _want_missing(self) -> None:
         """Want the contents that are nowhere here, each once, and those that other nodes get from here."""
-        own = {e.content for e in self._lacking} - self._intact.keys()
+        own = {e.content for e in self._found.lacking} - self._found.intact.keys()
         if self._mine:
             self._guests = {e.content for e in self.listed if e.kind == "f"}
             self._guests -= {e.content for e in self.entries}
         seen: set[str] = set()
-        need = sum(e.size for e in self._lacking)
+        need = sum(e.size for e in self._found.lacking)
         for i, e in enumerate(self.listed):
             if e.kind != "f" or e.content in seen or not (e.content in own or e.content in self._guests):
                 continue
@@ -236,11 +233,11 @@ class Staging:
         """Move all into place atomically; do nothing if all is there already."""
         if self._unchanged:
             return
-        if self._lacking or self._off or self._data != self.read_own_manifest():
+        if self._found.lacking or self._found.off or self._data != self.read_own_manifest():
             self._store.clear(self._sure)  # of leftovers
             self._stage_all()
             put_in_place(self._store, self._data, self.entries, self._guests)
-            for e in self._lacking:
+            for e in self._found.lacking:
                 st = os.lstat(f"{self._store.workspace}/{e.path}")
                 if st.st_ctime_ns % 1_000_000_000:
                     self._hashes.trust(st, e.content)
@@ -249,7 +246,7 @@ class Staging:
 
     def _stage_all(self) -> None:
         """Stage every lacking file under its own name, with mode and time."""
-        lacking, staged_fd = {e.path for e in self._lacking}, self._store.staged_fd
+        lacking, staged_fd = {e.path for e in self._found.lacking}, self._store.staged_fd
         staged = [(e, name) for e, name in assign_stage_names(self.entries) if e.path in lacking]
         for e, name in staged:
             if name not in self._sure:
@@ -273,8 +270,8 @@ class Staging:
     def _open_copied(self, e: Entry) -> int:
         if e.size == 0:
             return os.open(os.devnull, os.O_RDONLY)
-        if e.content in self._intact:
-            path = os.path.join(self._store.workspace, self._intact[e.content])
+        if e.content in self._found.intact:
+            path = os.path.join(self._store.workspace, self._found.intact[e.content])
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         return self._store.open_staged(e.content)
 

@@ -287,7 +287,7 @@ class Head:
         link.line.send({"type": "noted"})
 
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
-        text = "lost the process that its scheduler had started for it, which was ended from outside"
+        text = "lost its rank process, which was ended from outside"
         failure = JobFailure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 

@@ -14,7 +14,7 @@ from pslaunch.runtime.shared.env import PSERVER
 
 from .. import codes, job
 from ..line import reach
-from ..link import JobFailure, Round
+from ..link import JobFailure
 from ..logs import ADVICE_MARK
 from ..shapes import check_shape, is_failure_code, is_port
 
@@ -33,8 +33,9 @@ class Startup:
     def __init__(self, desk: Desk, secret: str, package: Dispatch, launcher: str) -> None:
         self._desk, self._secret, self._package, self._launcher = desk, secret, package, launcher
         plan = desk.placed.plan
-        nodes = [n.id for n in desk.placed.nodes]
-        self._round = Round(nodes, ["hello"], self._prepare, is_over=lambda: desk.is_ending)
+        self._missing = {n.id for n in desk.placed.nodes}  # that have not answered the last question,
+        self._answers: tuple[str, ...] = ("hello",)  # by a message of such a type;
+        self._then = self._prepare  # this follows
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -47,12 +48,22 @@ class Startup:
 
         `answers`: types of messages that are an answer.
         """
-        links = self._desk.links.values()
-        asked = [(x.node.id, x.line.send, message) for x in links if (message := question(x))]
-        self._round.ask(asked, answers, then)
+        asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
+        self._missing, self._answers, self._then = {link.node.id for link, _ in asked}, answers, then
+        for link, message in asked:
+            link.line.send(message)
+        self._go_on()
 
     def _take_answer(self, link: Link, m: messages.HelloMsg | messages.OfAgent) -> None:
-        self._round.take_answer(link.node.id, m["type"])
+        if m["type"] not in self._answers:
+            raise ValueError(f"{m['type']!r} was not asked for")
+        self._missing.discard(link.node.id)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._missing and not self._desk.is_ending:
+            then, self._then = self._then, lambda: None  # only once, even after late answers
+            then()
 
     on_bound = on_shut = _take_answer
 
@@ -187,18 +198,17 @@ class Startup:
     def _choose_addrs(self, tried: int | None) -> None:
         links = [self._desk.links[n.id] for n in self._desk.placed.nodes]
         known = [x.addrs[:tried] for x in links]
-        try:
-            addrs = reach.choose_addrs([x.host for x in links], known, {x.node.id: x.reached for x in links})
-        except LookupError as e:
-            if tried is not None:
-                self._try_doors(None, reach.REACH_S)
-                return
+        chosen, wrong = reach.sort_out([x.host for x in links], known, {x.node.id: x.reached for x in links})
+        addrs = [*chosen.values()]
+        if wrong and tried is not None:
+            self._try_doors(None, reach.REACH_S)
+        elif wrong:
+            text = "; ".join(f"{links[k].host} {why}" for k, why in wrong.items())
             advice = (
                 "open the nodes' network to each other, or name the interface that they share: PADDLE_NIC"
             )
-            self._desk.fail(JobFailure("the nodes", 0, codes.PREFLIGHT, str(e.args[0]), advice=advice))
-            return
-        if self._desk.placed.plan.port:
+            self._desk.fail(JobFailure("the nodes", 0, codes.PREFLIGHT, text, advice=advice))
+        elif self._desk.placed.plan.port:
             self._ask_all(lambda _link: {"type": "shut"}, lambda: self._settle_addrs(addrs), "shut")
         else:
             self._settle_addrs(addrs)

@@ -315,6 +315,7 @@ def _find_advice(end: Exit) -> str:
     if missing:
         return (
             f"its Python has no {missing}: install it there, give another --python or --image, "
+            f"{'in pods a --wheel for their processor, ' if missing == 'pslaunch' else ''}"
             "or on hosts --install, which brings pslaunch, numpy and the package's requirements.txt"
         )
     if _OLD_PYTHON in end.tail:

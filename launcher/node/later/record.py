@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from .. import job
+from ..codes import find_remedy
 from ..listing import replace_file, write_text
 from ..run_dir import end_leftovers
 from ..shapes import check_shape, is_code, is_name, is_time
@@ -68,7 +69,7 @@ def write_record(path: str, r: JobRecord) -> str:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         replace_file(path, f"{path}.{os.getpid()}", [json.dumps(r)])
     except OSError as e:
-        return f"{path}: {e.strerror}"
+        return f"{path}: {e.strerror}{find_remedy(e)}"
     return ""
 
 

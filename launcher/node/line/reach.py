@@ -13,8 +13,8 @@ import selectors
 import socket
 import time
 from _blake2 import blake2b  # hmac and hashlib load OpenSSL, which costs megabytes
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pslaunch.runtime.shared import nics
 
@@ -29,14 +29,6 @@ MAX_TRIES = 256  # connections at once
 PASS_BYTES = 16
 MAX_ADDRS = 64  # of a node
 MAX_ADDR_CHARS = 64
-
-
-class Target(NamedTuple):
-    """A door to try."""
-
-    node: int
-    addr: str
-    port: int
 
 
 def list_candidates(nic: str) -> list[str]:
@@ -126,47 +118,50 @@ def _listen(addr: str, port: int, family: int) -> socket.socket:
     return sock
 
 
-def try_all(targets: Sequence[Target], secret: bytes, limit_s: float = REACH_S) -> list[Target]:
-    """Return the targets whose door sent the right word within `limit_s`.
+def try_all(
+    doors: Sequence[tuple[int, str, int]], secret: bytes, limit_s: float = REACH_S
+) -> list[tuple[int, str]]:
+    """Return those of doors (node, address, port) that sent the right word within `limit_s`: node, address.
 
     Once the first address of every node has answered, the others get less time.
     """
-    opened: list[Target] = []
-    for at in range(0, len(targets), MAX_TRIES):
-        opened += _try_some(targets[at : at + MAX_TRIES], secret, limit_s)
+    opened: list[tuple[int, str]] = []
+    for at in range(0, len(doors), MAX_TRIES):
+        opened += _try_some(doors[at : at + MAX_TRIES], secret, limit_s)
     return opened
 
 
-def _try_some(targets: Sequence[Target], secret: bytes, limit_s: float) -> list[Target]:
-    opened: list[Target] = []
+def _try_some(
+    doors: Sequence[tuple[int, str, int]], secret: bytes, limit_s: float
+) -> Iterator[tuple[int, str]]:
     begin_s = time.monotonic()
     end_s = begin_s + limit_s
-    likeliest = set({target.node: target for target in reversed(targets)}.values())
+    likeliest = {node: addr for node, addr, _ in reversed(doors)}
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-        for target in targets:
-            sock = stack.enter_context(_begin_connect(target))
-            selector.register(sock, selectors.EVENT_READ, (sock, target))
+        for node, addr, port in doors:
+            sock = stack.enter_context(_begin_connect(addr, port))
+            selector.register(sock, selectors.EVENT_READ, (sock, node, addr))
         while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
             for key, _ in selector.select(left_s):
-                sock, target = key.data
+                sock, node, addr = key.data
                 selector.unregister(sock)
                 with contextlib.suppress(OSError):
                     # Not in constant time: the peer learns nothing from the duration.
-                    if sock.recv(PASS_BYTES) == make_word(secret, target.node):
-                        opened.append(target)
-                        likeliest.discard(target)
+                    if sock.recv(PASS_BYTES) == make_word(secret, node):
+                        yield node, addr
+                        if likeliest.get(node) == addr:
+                            del likeliest[node]
             if not likeliest:
                 now_s = time.monotonic()
                 end_s = min(end_s, now_s + max(REACH_SETTLE_S, now_s - begin_s))
-    return opened
 
 
-def _begin_connect(target: Target) -> socket.socket:
-    family = socket.AF_INET6 if ":" in target.addr else socket.AF_INET
+def _begin_connect(addr: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setblocking(False)
     with contextlib.suppress(OSError):  # in progress; an immediate failure is found by the read
-        sock.connect((target.addr, target.port))
+        sock.connect((addr, port))
     return sock
 
 
@@ -179,20 +174,6 @@ def plan_tries(nodes: int) -> dict[int, list[int]]:
         return {i: [k for k in range(nodes) if k != i] for i in range(nodes)}
     steps = [1 << b for b in range((nodes - 1).bit_length())]
     return {i: sorted({(i + step) % nodes for step in steps} - {i}) for i in range(nodes)}
-
-
-def choose_addrs(
-    names: Sequence[str], known: Sequence[Sequence[str]], opened: Mapping[int, Sequence[tuple[int, str]]]
-) -> list[str]:
-    """Return for each node the first of its `known` addresses that all who tried it could open.
-
-    opened: by node, the (node, address) pairs that it could open. Raises LookupError naming every node
-    without such an address, and those who could not reach it.
-    """
-    chosen, wrong = sort_out(names, known, opened)
-    if wrong:
-        raise LookupError("; ".join(f"{names[k]} {why}" for k, why in wrong.items()))
-    return [chosen[k] for k in range(len(names))]
 
 
 def sort_out(

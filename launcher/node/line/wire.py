@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WIRE_VERSION = 18
 HEADER = struct.Struct("<IB")
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
+MAX_WAITING_BYTES = 4 * MAX_CONTROL_BYTES  # of messages to a peer that does not read
 MAX_OUTPUT_BYTES = 64 * 1024  # of a process, in one frame
 MAX_DATA_BYTES = 256 * 1024  # of a file, in one frame
 READ_BYTES = 256 * 1024  # in one round of the loop: perhaps as many lines, while others wait
@@ -216,7 +217,7 @@ class MessageLine(Generic[Sent]):
         self._sending = memoryview(b"")
         self._control: deque[bytes] = deque()
         self._bulk: deque[tuple[bytes, int]] = deque()  # with its lines of output
-        self._bulk_bytes = self._bulk_lines = 0
+        self._control_bytes = self._bulk_bytes = self._bulk_lines = 0
         self._source: Callable[[], list[Data]] = list  # asked for pieces when nothing else waits
         self._wants_write = True
         self._last_sent_s = loop.now()
@@ -224,7 +225,7 @@ class MessageLine(Generic[Sent]):
         for fd in {read_fd, write_fd}:
             os.set_blocking(fd, False)
         # Sent by the loop: no loss may be reported before the owner has this object.
-        self._control.append(encode_control(self._note("sent", make_hello())))
+        self._queue_control(encode_control(self._note("sent", make_hello())))
         self._watch()
         loop.call_after(HEARTBEAT_S, self._beat)
 
@@ -238,8 +239,10 @@ class MessageLine(Generic[Sent]):
         if in_order and self._bulk:
             self._queue_bulk(frame)
         else:
-            self._control.append(frame)
+            self._queue_control(frame)
         self._write()
+        if self._control_bytes > MAX_WAITING_BYTES:
+            self._stop_writing("it does not read what is sent to it")
 
     def send_output(self, piece: Output) -> bool:
         """Queue a piece of output; return False where a slow reader makes us leave it out."""
@@ -249,6 +252,10 @@ class MessageLine(Generic[Sent]):
         self._queue_bulk(encode_output(piece), max(1, piece.data.count(b"\n")))
         self._write()
         return True
+
+    def _queue_control(self, frame: bytes) -> None:
+        self._control.append(frame)
+        self._control_bytes += len(frame)
 
     def _queue_bulk(self, frame: bytes, lines: int = 0) -> None:
         self._bulk.append((frame, lines))
@@ -277,7 +284,9 @@ class MessageLine(Generic[Sent]):
 
     def _take_next(self) -> bytes:
         if self._control:
-            return self._seal_frame(self._control.popleft())
+            frame = self._control.popleft()
+            self._control_bytes -= len(frame)
+            return self._seal_frame(frame)
         if self._bulk:
             frame, lines = self._bulk.popleft()
             self._bulk_bytes -= len(frame)
@@ -312,6 +321,7 @@ class MessageLine(Generic[Sent]):
         """Send no more; lose the line after reading the last messages of the peer."""
         self._deaf = True
         self._control.clear()
+        self._control_bytes = 0
         self._bulk.clear()
         self._sending = memoryview(b"")
         self._wants_write = False
@@ -379,7 +389,7 @@ class MessageLine(Generic[Sent]):
             self._lose(f"{SILENCE} {now - self.silence.heard_s:.0f} s")
             return
         if now - self._last_sent_s >= HEARTBEAT_S * 0.9 and not self._sending and not self._deaf:
-            self._control.append(BEAT)
+            self._queue_control(BEAT)
             self._write()
         self._loop.call_after(min(HEARTBEAT_S, max(0.05, self.lost_after_s - silent_s)), self._beat)
 

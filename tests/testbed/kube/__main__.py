@@ -1,6 +1,7 @@
 """A cluster for trying things out: `python -m testbed.kube up FOLDER`, `python -m testbed.kube down FOLDER`.
 
-It stays until `down`, held by a process in the background; FOLDER gets the kubeconfigs that lead to it.
+`needs FOLDER` says what this machine lacks for it, before anything is built. The cluster stays until `down`,
+held by a process in the background; FOLDER gets the kubeconfigs that lead to it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import signal
 import sys
 from pathlib import Path
 
+from testbed import hosts
 from testbed.__main__ import began, close_output, holder, start_holder
-from testbed.kube.cluster import BUILT, NAMESPACE, PYTHON, USER, Cluster, why_not
+from testbed.kube.cluster import BUILDERS, BUILT, NAMESPACE, PROGRAMS, PYTHON, USER, Cluster, why_not
 
 ENDS_S = 150.0  # nobody hears while the cluster is made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make")
-    parser.add_argument("what", choices=["up", "hold", "down"])
+    parser.add_argument("what", choices=["needs", "up", "hold", "down"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("owner", nargs="?", type=int, default=0)
     chosen = parser.parse_args()
     folder = chosen.folder.absolute()
-    if chosen.what == "up":
+    if chosen.what == "needs":
+        refuse(hosts.why_not({**PROGRAMS, **BUILDERS}))
+    elif chosen.what == "up":
         print(up(folder))
     elif chosen.what == "hold":
         hold(folder, chosen.owner)
@@ -34,13 +38,18 @@ def main() -> None:
         print(down(folder))
 
 
+def refuse(reason: str) -> None:
+    """Raise SystemExit with the reason, if there is one."""
+    if reason:
+        sys.exit(f"kube: {reason}" + ("" if os.geteuid() == 0 else ": sudo make kube"))
+
+
 def up(folder: Path, owner: int = 0) -> str:
     """Start a holder in the background; return how to go on. It ends with the process `owner`, if given.
 
     Raises SystemExit with the reason where no cluster can be made.
     """
-    if reason := why_not():
-        sys.exit(f"kube: {reason}" + ("" if os.geteuid() == 0 else ": sudo make kube"))
+    refuse(why_not())
     if holder(folder) is not None:
         sys.exit(f"kube: the cluster of {folder} is up: make kube-down")
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import ssl
 import subprocess
 import sys
@@ -38,7 +37,12 @@ READY_S = 120.0
 POD_SHARES = 8
 PROGRAMS = {
     "containerd": "containerd", "runc": "runc", "etcd": "etcd-server", "iptables": "iptables",
-    "conntrack": "conntrack", "nsenter": "util-linux",
+    "conntrack": "conntrack", "nsenter": "util-linux", "openssl": "openssl",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
+}  # fmt: skip
+BUILDERS = {
+    "debootstrap": "debootstrap", "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "umoci": "umoci", "gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev",
 }  # fmt: skip
 # The highest level: a pod that is not restricted is refused.
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -96,13 +100,8 @@ def make_import(image: str, archive: Path | None = None) -> list[str | Path]:
 
 def why_not() -> str:
     """Return the reason why no cluster can be made here; empty if one can."""
-    if reason := hosts.why_not():
+    if reason := hosts.why_not(PROGRAMS):
         return reason
-    for program, package in PROGRAMS.items():
-        if not shutil.which(program, path=hosts.PATH):
-            return f"no {program}: apt-get install {package}"
-    if not Path("/usr/lib/cni/ptp").exists():
-        return "no network plugins: apt-get install containernetworking-plugins"
     missing = [
         name
         for name in ("kubernetes", "kubectl", "coredns", "pause", "python", "mpi")

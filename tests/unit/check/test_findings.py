@@ -90,7 +90,7 @@ def test_clocks_and_networks_are_compared_between_hosts() -> None:
     late = Seen(host="a", facts=FACTS, clock_off_s=-2.5, cut_off="its port 1 can't be reached from b")
     found = judge_hosts([late], WANTED, [0])
     assert [f.text for f in found if f.kind == "clock"] == ["2.5 s behind this machine's"]
-    assert [f.text for f in found if f.kind == "no way"] == ["its port 1 can't be reached from b"]
+    assert [f.text for f in found if f.kind == "unreachable"] == ["its port 1 can't be reached from b"]
     assert kinds(Seen(host="a", facts=FACTS, clock_off_s=1.9)) == []
 
 

@@ -28,7 +28,7 @@ MODULES = {
 ORDER = (
     "runtime.shared",
     *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
-    *("node.run_dir", "node.silence", "node.loop"),
+    *("node.marked", "node.run_dir", "node.silence", "node.loop"),
     *("node.ending", "node.job", "node.beginning", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "backends.lines", "backends.base", "follow", "check"),

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md and docs/mpi.md: failures, names and the example of a patch are those of the code."""
+"""Pages about backends have the failures, names and lists of the code, and a patch that works."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.patch import patch_object
 from pslaunch.backends.k8s.pod_failures import FAILURES
 from pslaunch.backends.mpi.mpirun import PATTERNS
-from pslaunch.backends.registry import get_options
+from pslaunch.backends.registry import OWN, get_options
+from pslaunch.backends.slurm.words import OF_TASK
 from support.pages import DOCS, rows, section
 
 PAGE = (DOCS / "kubernetes.md").read_text()
@@ -73,3 +74,18 @@ def test_page_of_mpi_names_the_options_that_only_hosts_have() -> None:
         n for n in names if f"--{n}" not in page and f"-{n.replace('_', '-')}" not in page and n != "host"
     ]
     assert missing == [] and "`-H " in page
+
+
+def test_lists_of_backends_are_complete() -> None:
+    pages = [*DOCS.glob("*.md"), *(DOCS.parent / name for name in ("README.md", "CHANGELOG.md"))]
+    parts = [part for page in pages for part in re.split(r"\n\s*\n|\n(?=\s*\* |\|)", page.read_text())]
+    listed = [(part, {name for name in OWN if re.search(rf"\b{name}\b", part)}) for part in parts]
+    lists = [(part, names) for part, names in listed if {"fabric", "k8s"} < names - {"local"}]
+    assert [part for part, names in lists if not names >= {*OWN[1:]}] == [] and len(lists) > 4
+    commands = re.findall(r"^\| `pslaunch (\w+)", (DOCS.parent / "README.md").read_text(), re.MULTILINE)
+    assert commands == [*OWN]
+
+
+def test_page_names_the_variables_of_a_task_of_slurm() -> None:
+    text = section("environment.md", "MPI")
+    assert [name for name in OF_TASK if f"`{name}`" not in text] == []

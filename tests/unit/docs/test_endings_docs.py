@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from pslaunch.backends import carried, leash
+from pslaunch.backends.k8s.backend import GONE_EXTRA_S
+from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S
 from pslaunch.follow import remote_head
 from pslaunch.node import codes, ending, procs
 from pslaunch.node.head import head, supervisor
@@ -73,6 +75,8 @@ def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
         f"stall_timeout + {dialer.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",
     }
+    removed = f"  the pods, grace + {ENDING_EXTRA_S + GONE_EXTRA_S:g} s at most."
+    assert removed in section(PAGE, "Causes of an end")
     for what, within, code in rows(PAGE, "Causes of an end"):
         assert within in bounds, what
         assert set(code.removesuffix(", when it goes on").split(", ")) <= known, what

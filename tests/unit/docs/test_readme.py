@@ -49,3 +49,8 @@ def test_the_cluster_and_its_command_are_taken(
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)\)", TEXT))
 def test_links_lead_to_existing_files(target: str) -> None:
     assert (Path(__file__).parents[3] / target).exists()
+
+
+def test_every_page_is_linked() -> None:
+    pages = {f"docs/{page.name}" for page in (Path(__file__).parents[3] / "docs").glob("*.md")}
+    assert pages - {*re.findall(r"\]\(([^)#]+)\)", TEXT)} == set()

@@ -22,7 +22,7 @@ from pslaunch.node.job import Package
 from pslaunch.node.line.wire import Data
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
-from support.hostile import nest
+from support.hostile import Nest
 from support.lines import open_line
 from support.process import open_below
 
@@ -145,8 +145,8 @@ END = {"n": 0, "time": 0.0, "event": "end", "code": 3, "reason": "", "elapsed_s"
         ([{"type": "events", "events": [{**NOTE, "n": 10**30}]}], "event 1" + "0" * 30),
         ([{"type": "events", "events": [{**NOTE, "n": 2**50}]}], "event 1125899906842624 after -1"),
         ([{"type": "events", "events": [{**NOTE, "time": -(2**64)}]}], "time can't be"),
-        ([{"type": "events", "events": [{**NOTE, "of": nest(900)}]}], "RecursionError"),
-        ([{"type": "status", **STATUS, "failure": {"of": nest(900)}}], "RecursionError"),
+        ([{"type": "events", "events": [{**NOTE, "of": Nest(900)}]}], "RecursionError"),
+        ([{"type": "status", **STATUS, "failure": {"of": Nest(900)}}], "RecursionError"),
         ([{"type": "leading", "port": 1, "addrs": ["127.0.0.1"] * 65}], "at most 64 addresses"),
         ([{"type": "leading", "port": 1, "addrs": ["a host"]}], "'a host' is not an address"),
         ([{"type": "leading", "port": 65536, "addrs": ["::1"]}], "port can't be"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -164,6 +166,13 @@ def test_existing_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="outside"):
         fetched([stream(entry("way/file", b"x"))], tmp_path / "in")
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_full_disk_is_named_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda _path, _mode: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
+    text = f"can't write what was fetched: {tmp_path}: No space left on device; free some space there"
+    with pytest.raises(FileError, match=re.escape(text)):
+        fetched([stream(entry("file", b"x" * 100_000))], tmp_path)
 
 
 def test_invalid_or_truncated_archive_is_an_error(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_the_state_of_a_process_that_ended(
 )
 def test_the_end_is_announced_with_its_reason(why: str, told: str) -> None:
     ending = {"event": "ending", "why": why, "grace_s": 5.0}
-    assert plain(JOB, RUNNING, ending)[-1].endswith(f"ending the job: {told} (KILL after 5 s)")
+    assert plain(JOB, RUNNING, ending)[-1].endswith(f"ending the job: {told}; KILL after 5 s")
     (said,) = plain(JOB, ending)[3:]  # nothing runs yet
     assert said.endswith(f"ending the job: {told}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def here(tmp_path: Path) -> Path:
     """A folder with a package `ws`, a wheel and a wheelhouse."""
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws/train.py").write_text("import pslaunch.runtime\n")
-    (tmp_path / "p.whl").touch()
+    zipfile.ZipFile(tmp_path / "p.whl", "w").close()
     (tmp_path / "house").mkdir()
     return tmp_path
 

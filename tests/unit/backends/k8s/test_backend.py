@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from pslaunch.backends.k8s import FACE, manifests
 from pslaunch.backends.k8s import backend as k8s
-from pslaunch.backends.k8s.api import Cluster
-from pslaunch.backends.k8s.api_errors import AbsentError, Right
+from pslaunch.backends.k8s.api import Cluster, try_again
+from pslaunch.backends.k8s.api_errors import AbsentError, ConflictError, Right
 from pslaunch.backends.k8s.backend import LIMIT, K8sBackend
 from pslaunch.backends.k8s.job_records import BEGINNING, HELD, INDEX, INSTANCE, OF_JOB, Object
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
@@ -83,10 +83,16 @@ AWAY = ClusterError("https://k:6443", "it is not reached: Connection refused", "
 
 
 class Creating:
-    """A cluster that keeps all created objects, and refuses to release the job."""
+    """A cluster that keeps all created objects, and refuses to release the job.
 
-    def __init__(self) -> None:
+    shared: answers to further requests about each object that jobs share, once another has made it.
+    """
+
+    def __init__(self, *shared: PreflightError | None) -> None:
         self.made: list[dict[str, Any]] = []
+        self.owned: list[Any] = []
+        self._shared = dict[str, list[PreflightError | None]]()
+        self._answers = shared
 
     def has_right(self, _right: Right) -> bool:
         return True
@@ -94,12 +100,27 @@ class Creating:
     def demand_rights(self, _rights: Sequence[Right]) -> None:
         pass
 
+    share = Cluster.share
+
+    def list_processors(self, _node_selector: object) -> list[str]:
+        return []
+
     def create(self, thing: Object) -> Object:
+        if INSTANCE not in thing["metadata"]["labels"]:
+            self._answer(thing["metadata"]["name"])
         self.made.append({**thing})
         return {"metadata": {"uid": "1"}}
 
-    def patch(self, *_args: Any) -> None:
-        raise PreflightError("not released")
+    def _answer(self, name: str) -> None:
+        left = self._shared.setdefault(name, [*self._answers])
+        if left and (error := left.pop(0)):
+            raise error
+
+    def patch(self, kind: str, name: str, change: Any) -> None:
+        if kind == "Job":
+            raise PreflightError("not released")
+        self._answer(name)
+        self.owned.append(change)
 
 
 @pytest.fixture
@@ -109,10 +130,12 @@ def plan(tmp_path: Path) -> Plan:
     return make_plan(JobSpec(draft=Plan(backend="k8s", name="j"), workspace=tmp_path, site=site), "j")
 
 
-def create(plan: Plan, reach: K8sReach, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def create(
+    plan: Plan, reach: K8sReach, monkeypatch: pytest.MonkeyPatch, cluster: Creating | None = None
+) -> list[dict[str, Any]]:
     """Return the objects of a job that is not released."""
     monkeypatch.setattr(k8s, "list_job_objects", lambda _cluster: [])
-    cluster, backend = Creating(), K8sBackend(reach)
+    cluster, backend = cluster or Creating(), K8sBackend(reach)
     backend._cluster = cast(Cluster, cluster)
     with pytest.raises(PreflightError, match="not released"):
         backend.begin(plan, lambda _news: None)
@@ -148,6 +171,25 @@ def test_apply_creates_the_printed_objects_and_a_secret_alone(
     assert secret["stringData"]["secret"] not in json.dumps(found)
     labels = {tuple(thing["metadata"]["labels"].items())[:4] for thing in made}
     assert labels == {tuple(job["metadata"]["labels"].items())[:4]}
+
+
+THERE, GONE = ConflictError("it is there"), AbsentError("it is gone")
+
+
+@pytest.mark.parametrize(
+    ("answers", "makes"),
+    [((), True), ((THERE,), False), ((THERE, GONE), True), ((THERE, GONE, THERE), False)],
+)
+def test_program_that_another_job_has_brought_gets_a_further_owner_unless_it_goes_just_then(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, answers: tuple[PreflightError, ...], makes: bool
+) -> None:
+    cluster = Creating(*answers)
+    made = create(plan, K8sReach("j", "i", shares=True), monkeypatch, cluster)
+    brought = [thing for thing in made if INSTANCE not in thing["metadata"]["labels"]]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1"}
+    assert all(thing["metadata"]["ownerReferences"] == [owner] for thing in brought)
+    assert bool(brought) == makes and bool(cluster.owned) != makes
+    assert all(change == {"metadata": {"ownerReferences": [owner]}} for change in cluster.owned)
 
 
 class Deleting(Cluster):
@@ -191,6 +233,7 @@ class Failing:
     def __init__(self, fails: int, pod: Object, cause: PodCause | None = None) -> None:
         self._fails, self._pod, self._cause = fails, pod, cause
         self.seen: dict[str, Object] = {}
+        self.look_again = try_again
 
     def find_all(self) -> dict[str, Object]:
         self._fails -= 1

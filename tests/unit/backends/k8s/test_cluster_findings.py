@@ -21,6 +21,7 @@ from pslaunch.backends.k8s.cluster_findings import (
     ObjectVerdict,
     choose_exit_code,
     judge_cluster,
+    judge_wheels,
     make_data,
     make_lines,
     make_table,
@@ -67,8 +68,8 @@ def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[
         ({"missing": (Right("create", "jobs", "batch"),)}, ["no right"], codes.RIGHTS),
         ({"missing": EXEC}, ["no exec"], codes.RIGHTS),
         ({"missing": LOOK}, ["no look"] * 4, codes.OK),
-        ({"missing": (Right("get", "pods/log"), Right("watch", "pods"))}, ["no kubectl"] * 2, codes.OK),
-        ({"missing": (Right("list", "pods"), Right("watch", "pods"))}, ["no right", "no kubectl"], 77),
+        ({"missing": (Right("get", "pods/log"), Right("get", "pods"))}, ["no kubectl"] * 2, codes.OK),
+        ({"missing": (Right("list", "pods"), Right("get", "pods"))}, ["no right", "no kubectl"], 77),
         ({"secrets": {"pull": False, "other": None}}, ["no secret"], codes.PREFLIGHT),
         ({"missing": (Right("list", "pods"),), "phase": "Terminating"}, ["ending namespace", "no right"], 78),
     ],
@@ -83,6 +84,32 @@ def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
     jobs, pods = judge_cluster(GOOD._replace(missing=missing), make_needs())
     assert (jobs.text, pods.text) == ("no right to create, delete jobs", "no right to list pods")
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [create, delete]}' in jobs.advice
+
+
+X86, ARM, MAC = (f"pslaunch-1-cp311-abi3-{tag}.whl" for tag in (
+    "linux_x86_64", "manylinux_2_17_aarch64.manylinux2014_aarch64", "macosx_14_0_arm64"
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("processors", "wheels", "kind", "lacks"),
+    [
+        (["amd64"], [X86], "", ""),
+        (["amd64", "arm64"], [X86, ARM], "", ""),
+        (["amd64", "arm64"], [X86], "few wheels", "arm64"),
+        (["arm64"], [X86, MAC], "no wheel", "arm64"),
+        (["amd64", "arm64"], [MAC], "no wheel", "amd64, arm64"),
+        (["s390x"], ["p-1-cp311-abi3-linux_s390x.whl"], "", ""),
+        ([], [ARM], "", ""),
+        ([], [MAC], "no wheel", "any"),
+    ],
+)
+def test_wheels_are_compared_with_the_processors_of_nodes(
+    processors: list[str], wheels: list[str], kind: str, lacks: str
+) -> None:
+    found = [(f.kind, f.text) for f in judge_wheels(processors, wheels)]
+    text = f"no wheel is for Linux on {lacks} (kubernetes.io/arch)"
+    assert found == ([(kind, text)] if kind else [])
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gzip
+import io
 import json
 import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +20,17 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pslaunch import __version__
 from pslaunch.backends.k8s import manifests
 from pslaunch.backends.k8s.spec import K8sReach, make_nodes
 from pslaunch.errors import FileError, SpecError
-from pslaunch.node import beginning
+from pslaunch.node import beginning, codes
 from pslaunch.node.job import Count, Package, Plan, Role
+from pslaunch.ship.wheel import make_wheel
 from support.packages import fill_package
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-MOST_BYTES = 1024 * 1024  # of a ConfigMap
+MOST_BYTES = 256 * 1024  # of an object's annotations, where kubectl keeps a copy of the object
 REACH = K8sReach("word2vec", "example/image:1")
 FULL = REACH._replace(
     cpu="2", memory="4Gi", gpu=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
@@ -75,22 +82,32 @@ def pack_package(plan: Plan, tmp_path: Path) -> bytes:
     ("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL), ("k8s-separate", SEPARATE)]
 )
 def test_job_services_and_policy_equal_their_golden_files(
-    name: str, reach: K8sReach, package: Path, tmp_path: Path
+    name: str, reach: K8sReach, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With REGOLD=1 in the environment, the files are written anew."""
+    monkeypatch.setattr(manifests, "make_zipapp", lambda: b"")
+    monkeypatch.setattr(manifests, "make_wheel", lambda _parts: b"")
     rendered = render(make_plan(2, str(package), reach.server_pods), reach, tmp_path)
     text = "---\n".join(rendered[n] for n in ("services.yaml", "policy.yaml", "job.yaml") if n in rendered)
+    text = re.sub("[0-9a-f]{64}", "DIGEST", text)
     golden = GOLDEN / f"{name}.yaml"
     if os.environ.get("REGOLD"):
         golden.write_text(text)
     assert text == golden.read_text()
 
 
+def list_pieces(rendered: dict[str, str]) -> dict[str, bytes]:
+    """Return the files that are mounted in pods."""
+    things = list(yaml.safe_load_all(rendered["files.yaml"]))
+    return {key: base64.b64decode(data) for thing in things for key, data in thing["binaryData"].items()}
+
+
 def read_begun(rendered: dict[str, str], tmp_path: Path) -> beginning.Beginning:
     """Return the plan as a pod reads it."""
-    data = yaml.safe_load(rendered["plan.yaml"])["binaryData"]["job.json.gz"]
-    (tmp_path / "job").mkdir()
-    (tmp_path / beginning.JOB_FILE).write_bytes(base64.b64decode(data))
+    pieces = list_pieces(rendered)
+    joined = b"".join(pieces[key] for key in sorted(pieces) if key.startswith("files"))
+    with zipfile.ZipFile(io.BytesIO(joined)) as files:
+        files.extractall(tmp_path)
     return beginning.read_beginning(str(tmp_path))
 
 
@@ -138,7 +155,7 @@ def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
     plan, reach = make_plan(1, str(package)), REACH._replace(claims=(("home", "/home"), ("data", "/data")))
     packed = pack_package(plan, tmp_path)
     says = manifests.describe_package
-    assert says(plan, reach, packed).startswith("the package goes into a ConfigMap: ")
+    assert says(plan, reach, packed).startswith("the package goes into ConfigMaps: ")
     assert says(plan, reach, b"").startswith("the package goes over the line to pod 0")
     (node,) = plan.nodes
     places = {"/data/ws": "in the volume claim data", "/database": f"in the image {REACH.image}"}
@@ -154,15 +171,90 @@ def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> N
     assert [*one] == [f"{name}.yaml" for name in manifests.TEMPLATES]
 
 
-def test_objects_of_1000_pods_are_small_and_named_apart(package: Path, tmp_path: Path) -> None:
+def test_objects_of_1000_pods_are_small_enough_for_any_kubectl_and_named_apart(
+    package: Path, tmp_path: Path
+) -> None:
+    fill_package(package, manifests.MAX_PACKAGE_BYTES)
     rendered = render(make_plan(1000, str(package)), REACH, tmp_path)
     objects = [thing for text in rendered.values() for thing in yaml.safe_load_all(text)]
     for thing in objects:
-        data = thing.get("binaryData", {})
-        assert sum(len(base64.b64decode(value)) for value in data.values()) < MOST_BYTES, thing["metadata"]
+        assert len(json.dumps(thing)) + 1024 < MOST_BYTES, thing["metadata"]
         assert thing["metadata"]["labels"]["app.kubernetes.io/instance"] == "word2vec"
     names = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
     assert len(set(names)) == len(names)
+    mounted = yaml.safe_load(rendered["job.yaml"])["spec"]["template"]["spec"]["volumes"]
+    (sources,) = (volume["projected"]["sources"] for volume in mounted if volume["name"] == "pieces")
+    assert [source["configMap"]["name"] for source in sources if "configMap" in source] == [
+        name for kind, name in names if kind == "ConfigMap"
+    ]
+
+
+def list_shared(things: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [thing for thing in things if thing["metadata"]["name"].startswith("pslaunch-program-")]
+
+
+def test_program_of_all_jobs_is_named_by_its_contents(package: Path, tmp_path: Path) -> None:
+    plan, shares = make_plan(1, str(package)), REACH._replace(shares=True)
+    one, two = (
+        list_shared(manifests.make_objects(plan, reach, b""))
+        for reach in (shares, shares._replace(name="other"))
+    )
+    assert one == two != []
+    assert all(re.match("pslaunch-program-[0-9a-f]{16}-", thing["metadata"]["name"]) for thing in one)
+    assert list_shared(manifests.make_objects(plan, REACH, b"")) == []
+
+
+def begin_pod(
+    rendered: dict[str, str], folder: Path, changed: Mapping[str, bytes] = {}
+) -> subprocess.CompletedProcess[str]:
+    """Begin a pod as far as it comes without a secret, below a folder in place of its root."""
+    pieces = folder / "pslaunch/pieces"
+    pieces.mkdir(parents=True)
+    for name, data in {**list_pieces(rendered), "name": b"another", **changed}.items():
+        (pieces / name).write_bytes(data)
+    container = yaml.safe_load(rendered["job.yaml"])["spec"]["template"]["spec"]["containers"][0]
+    command = [re.sub("/pslaunch(?=[/\"'])", f"{folder}/pslaunch", word) for word in container["command"]]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the image has pslaunch
+    environ = {**os.environ, "PATH": path, "JOB_COMPLETION_INDEX": "0"}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_pod_joins_its_pieces_and_runs_no_other_program(package: Path, tmp_path: Path) -> None:
+    rendered = render(make_plan(1, str(package)), REACH, tmp_path)
+    done = begin_pod(rendered, tmp_path / "right")
+    assert "this pod is of the Job another" in done.stderr, done.stderr
+    done = begin_pod(rendered, tmp_path / "wrong", {"program.001": b"x"})
+    assert done.returncode == codes.PREFLIGHT, done.stderr
+    assert "contents of the ConfigMaps word2vec-program-0 and so on are not those" in done.stderr
+
+
+def test_each_given_wheel_comes_with_its_runtime_alone_in_place_of_our_own(
+    package: Path, tmp_path: Path
+) -> None:
+    given = [tmp_path / f"pslaunch-1-cp311-abi3-linux_{machine}.whl" for machine in ("a", "b")]
+    for path in given:
+        path.write_bytes(make_wheel())
+    plan = make_plan(1, str(package))
+    reach = REACH._replace(wheels=tuple(map(str, given)))
+    assert manifests.name_wheels(plan, reach) == [path.name for path in given]
+    assert manifests.name_wheels(plan, reach._replace(has_pslaunch=True)) == []
+    pieces = list_pieces(render(plan, reach, tmp_path))
+    joined = b"".join(pieces[key] for key in sorted(pieces) if key.startswith("program"))
+    with zipfile.ZipFile(io.BytesIO(joined)) as program:
+        assert sorted(program.namelist()) == [beginning.PROGRAM, *(f"wheel/{path.name}" for path in given)]
+        with zipfile.ZipFile(io.BytesIO(program.read(f"wheel/{given[0].name}"))) as wheel:
+            names = wheel.namelist()
+    assert "pslaunch/runtime/__init__.py" in names and "pslaunch/cli.py" not in names
+
+
+def test_image_with_pslaunch_gets_no_program_and_is_looked_at(package: Path, tmp_path: Path) -> None:
+    rendered = render(make_plan(1, str(package)), REACH._replace(has_pslaunch=True), tmp_path)
+    assert [*list_pieces(rendered)] == ["files.000"] and "-program-" not in rendered["job.yaml"]
+    assert "pslaunch agent: " in begin_pod(rendered, tmp_path / "right").stderr  # it began
+    old = {**rendered, "job.yaml": rendered["job.yaml"].replace(f'\\"{__version__}\\"', '\\"0.0.9\\"')}
+    done = begin_pod(old, tmp_path / "old")
+    assert done.returncode == codes.PREFLIGHT, done.stderr
+    assert "--image_has_pslaunch" in done.stderr
 
 
 @pytest.mark.parametrize("sent", [True, False])
@@ -173,7 +265,7 @@ def test_plan_survives_the_way_to_the_pods_with_or_without_a_package(
     rendered = render(plan, REACH, tmp_path)
     begun = read_begun(rendered, tmp_path)
     assert (begun.plan, begun.packed) == (plan, sent)
-    assert ("package.yaml" in rendered) == ("package" in rendered["job.yaml"]) == sent
+    assert (tmp_path / beginning.PACKAGE).exists() == sent
     assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 610.0)
 
 
@@ -201,7 +293,7 @@ def test_package_over_the_limit_is_brought_or_refused_with_the_remedy(
     packed = pack_package(plan, tmp_path)
     rendered = manifests.render_manifests(plan, REACH, packed)
     assert len(packed) == (0 if more else manifests.MAX_PACKAGE_BYTES)
-    assert ("package.yaml" in rendered) == ("package" in rendered["job.yaml"]) == (not more)
+    assert read_begun(rendered, tmp_path).packed == (tmp_path / beginning.PACKAGE).exists() == (not more)
     words = r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"
     with pytest.raises(SpecError, match=words) if more else contextlib.nullcontext():
         manifests.refuse_brought(plan, packed)
@@ -211,9 +303,8 @@ def test_job_to_detach_is_held_until_its_package_was_brought(package: Path, tmp_
     plan = make_plan(1, str(package))
     for packed, lease_s in ((b"small", 0.0), (b"", 120.0)):
         reach = manifests.add_lease(REACH._replace(lease_s=0.0), plan, packed)
-        values = manifests.make_values(plan, reach, packed)
-        begun = json.loads(gzip.decompress(base64.b64decode(values["plan"])))
-        assert (begun["packed"], begun["lease_s"]) == (bool(packed), lease_s)
+        begun = read_begun(manifests.render_manifests(plan, reach, packed), tmp_path)
+        assert (begun.packed, begun.lease_s) == (bool(packed), lease_s)
 
 
 def test_package_that_cannot_be_sent_is_a_mistake_of_its_folder(package: Path, tmp_path: Path) -> None:

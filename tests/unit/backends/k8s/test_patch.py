@@ -87,7 +87,10 @@ def test_patch_adds_to_the_pod_and_its_container() -> None:
         ("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds must stay"),
         ("tolerations: null", "spec.template.spec.tolerations must stay"),
         ("volumes: [{name: secret, $patch: delete}]", "spec.template.spec.volumes.secret must stay"),
-        ("volumes: [{name: job, projected: null}]", "spec.template.spec.volumes.job.projected must stay"),
+        (
+            "volumes: [{name: pieces, projected: null}]",
+            "spec.template.spec.volumes.pieces.projected must stay",
+        ),
         ("containers: [{name: node, command: [sh]}]", "containers.node.command must stay"),
         ("containers: [{name: node, args: [x]}]", "containers.node.args can't be set: the command is"),
         ("containers: [{name: node, env: [{name: HOME, value: /}]}]", "env.HOME.value must stay"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,19 @@ def test_given_values_reach_the_pods(folder: Path) -> None:
     assert (reach.node_selector, reach.claims) == ({"example.com/disk": "ssd"}, (("d", "/data"),))
     assert reach.access == Access("/k", "big", "team")
     assert make_reach(folder).access == Access()
+
+
+def test_wheels_are_for_images_without_pslaunch(folder: Path) -> None:
+    paths = [folder / f"p-1-cp311-abi3-linux_{machine}.whl" for machine in ("x86_64", "aarch64")]
+    for path in paths:
+        zipfile.ZipFile(path, "w").close()
+    words = [f"--wheel={path.name}" for path in paths]
+    assert make_reach(folder, *words).wheels == tuple(map(str, paths))
+    assert make_reach(folder, "--image_has_pslaunch").has_pslaunch
+    with pytest.raises(SpecError, match="has no effect with --image_has_pslaunch"):
+        make(folder, *words, "--image_has_pslaunch")
+    with pytest.raises(SpecError, match="is not the file of a wheel"):
+        make(folder, "--wheel=train.py")
 
 
 def test_separate_gives_each_process_a_pod_and_trainers_the_first_ones(folder: Path) -> None:

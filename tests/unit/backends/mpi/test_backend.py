@@ -20,6 +20,7 @@ from pslaunch.node.agent.brought import pack_ranks
 from pslaunch.node.job import Node
 from pslaunch.node.line.gate import Seals
 from pslaunch.options.options import MAX_PROCESSES
+from support.hostile import Nest
 
 ALIASES = (MpiHost("alias1.invalid", None, 1), MpiHost("alias2.invalid", None, 2))
 TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [[1, 2, 1]]}
@@ -43,14 +44,18 @@ def make_arrival(told: dict[str, Any]) -> Arrival:
         ({"own": ["not an address"]}, "lacks ranks, host or addresses"),
         ({"own": "x"}, "lacks ranks, host or addresses"),
         ({"trainers": [[0, 1, 1]]}, "not among those expected"),
+        ({"trainers": [[2, 2, 1]]}, "not among those expected"),
+        ({"trainers": [[2**63, 1, 1]]}, "not among those expected"),
+        ({"trainers": [[-1, 2, 1]]}, "lacks ranks, host or addresses"),
+        ({"own": Nest(600)}, "lacks ranks, host or addresses"),
         ({"trainers": [0]}, "lacks ranks, host or addresses"),
         ({"trainers": [[0, 2]]}, "lacks ranks, host or addresses"),
         ({"trainers": [[0, 10**12, 1]]}, "lacks ranks, host or addresses"),
     ],
 )
 def test_agent_with_wrong_words_alone_is_refused(wrong: dict[str, Any], words: str) -> None:
-    assert words in _check_arrival(json.dumps({**TOLD, **wrong}).encode(), {0})
-    assert _check_arrival(json.dumps(TOLD).encode(), {0}) == ""
+    assert words in _check_arrival(json.dumps({**TOLD, **wrong}).encode(), {0}, 3)
+    assert _check_arrival(json.dumps(TOLD).encode(), {0}, 3) == ""
 
 
 def test_host_with_a_name_of_ssh_is_found_by_its_ranks_unless_mpirun_places_them() -> None:

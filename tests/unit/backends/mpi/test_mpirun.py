@@ -90,7 +90,11 @@ def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
     assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
     environ = make_environ(reach, {"A": "b"}, "/run/j")
-    own = {"OMPI_MCA_mpi_abort_delay": "1", "PRTE_MCA_prte_local_tmpdir_base": "/run/j-sessions"}
+    own = {
+        "OMPI_MCA_mpi_abort_delay": "1",
+        "PRTE_MCA_prte_local_tmpdir_base": "/run/j-sessions",
+        "PRTE_MCA_rmaps_default_inherit": "1",
+    }
     assert environ == {"A": "b", **own}
     given = {"PRTE_MCA_prte_tmpdir_base": "/scratch"}  # together with ours it would be an error
     assert own.keys() - make_environ(reach, given, "/run/j").keys() == {"PRTE_MCA_prte_local_tmpdir_base"}
@@ -104,11 +108,12 @@ def test_settings_have_the_names_of_the_version() -> None:
     of_4 = {
         "OMPI_MCA_odls_base_sigkill_timeout": "0",  # rank processes need no time to end
         "OMPI_MCA_orte_keep_fqdn_hostnames": "1",  # else ssh gets half a name
-        "OMPI_MCA_orte_local_tmpdir_base": "/run/j-sessions",
+        "TMPDIR": "/run/j-sessions",  # ranks beside mpirun have it back, and what they spawn has no other
     }
     of_5 = {
         "OMPI_MCA_mpi_abort_delay": "1",  # else ranks end before the cause is reported
         "PRTE_MCA_prte_local_tmpdir_base": "/run/j-sessions",
+        "PRTE_MCA_rmaps_default_inherit": "1",  # else what ranks spawn is bound to cores
     }
     for version, name, own in ((4, "OMPI_MCA_plm_rsh_", of_4), (5, "PRTE_MCA_plm_ssh_", of_5)):
         assert make_environ(make_reach(version), {}, "/run/j") == {
@@ -131,10 +136,10 @@ def test_many_hosts_are_reached_in_groups() -> None:
     assert make_environ(make_reach(hosts=hosts), {}, "")["PRTE_MCA_plm_ssh_num_concurrent"] == "64"
 
 
-def test_our_hostfile_has_the_ranks_of_each_host() -> None:
-    hosts = (*HOSTS, MpiHost("fd00::2", None, 4))
+def test_our_hostfile_has_the_slots_of_each_host() -> None:
+    hosts = (*HOSTS, MpiHost("fd00::2", None, 3, spare=1))
     read = parse_hostfile(make_hostfile(hosts), "hosts")
-    assert [(one.host.name, one.host.user, one.ranks) for one in read] == [*hosts]
+    assert [(one.host.name, one.host.user, one.ranks, 0) for one in read] == [*HOSTS, ("fd00::2", None, 4, 0)]
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -61,11 +61,14 @@ def test_allocation_that_is_there_gives_nodes_and_trainers(folder: Path) -> None
 @pytest.mark.parametrize(
     ("argv", "environ", "said"),
     [
-        (["--partition=gpu"], IN_JOB, r"--partition=gpu has no effect in an allocation \(SLURM_JOB_ID=7\)"),
+        (["--partition=gpu"], IN_JOB, r"has no effect in an allocation \(SLURM_JOB_ID=7\): ask sbatch"),
         (["--nodes=4"], IN_JOB, "has 3 nodes"),
         ([], {"SLURM_JOB_ID": "7"}, "does not tell its number of nodes; give --nodes N"),
         (["--slurm_args='"], {}, "--slurm_args=.*No closing quotation"),
-        (["--gres=gpu:1"], {}, "it is salloc's: --slurm_args '--gres"),
+        (["--gres=gpu:1"], IN_JOB, "it is salloc's: --slurm_args '--gres'; in an allocation, ask sbatch or"),
+        (["--slurm_args=--mem=0 --nodes=9"], {}, "give --nodes=9 as an option of pslaunch slurm, --nodes"),
+        (["--slurm_args=-J mine"], {}, "give -J as an option of pslaunch slurm, --job_name"),
+        (["--slurm_args=-N9"], {}, "give -N9 as an option of pslaunch slurm, --nodes"),
         ([], {**IN_JOB, "SLURM_NTASKS": "9999"}, "4096 at most"),
     ],
 )
@@ -74,6 +77,13 @@ def test_rejected_values_name_the_remedy(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         make(folder, *argv, **environ)
+
+
+def test_step_of_srun_with_several_tasks_is_refused(folder: Path) -> None:
+    environ = {**IN_JOB, "SLURM_STEP_ID": "0"}
+    with pytest.raises(SpecError, match=r"this is step 0 of srun, each .*: leave srun out .*pslaunch slurm"):
+        make(folder, **environ, SLURM_STEP_NUM_TASKS="3")
+    make(folder, **environ, SLURM_STEP_NUM_TASKS="1")
 
 
 def test_missing_commands_of_slurm_are_named(folder: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from pslaunch.node.codes import Refusal
+from pslaunch.node.codes import Refusal, describe_error
+from pslaunch.node.run_dir import end_leftovers, make_run_dir_name
 from support.folders import begin_job
+
+NOBODY = 65534
 
 
 def test_refusal_of_used_folders_names_the_launcher_of_their_job(tmp_path: Path) -> None:
@@ -24,3 +29,57 @@ def test_no_other_user_can_take_the_lock(tmp_path: Path) -> None:
     lock.touch(0o644)  # of an earlier version
     begin_job(tmp_path).leave()
     assert lock.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["log", "output", ".pslaunch"])
+@pytest.mark.parametrize("owner", [NOBODY, 0])
+def test_link_of_another_user_is_no_folder_of_a_job(tmp_path: Path, name: str, owner: int) -> None:
+    if os.geteuid():
+        pytest.skip("makes a link of another user")
+    outside, ws = tmp_path / "outside", tmp_path / "ws"
+    for folder in (outside, ws):
+        folder.mkdir()
+    (outside / "train.log").write_text("not ours")
+    (ws / name).symlink_to(outside)
+    os.lchown(ws / name, owner, owner)
+    if owner == NOBODY:
+        with pytest.raises(Refusal, match=f"{ws / name} can't be made: it is a link of another user"):
+            begin_job(ws)
+        assert [p.read_text() for p in outside.iterdir()] == ["not ours"]
+    else:  # the user's own, to a larger disk
+        begin_job(ws).leave()
+
+
+@pytest.mark.parametrize("name", ["nodefile", ".pslaunch/lock"])
+def test_our_own_files_are_no_links(tmp_path: Path, name: str) -> None:
+    outside, ws = tmp_path / "outside", tmp_path / "ws"
+    outside.write_text("not ours")
+    (ws / ".pslaunch").mkdir(parents=True)
+    (ws / name).symlink_to(outside)
+    with pytest.raises(OSError, match="Too many levels") as e:
+        begin_job(ws)
+    assert outside.read_text() == "not ours" and outside.stat().st_mode & 0o777 == 0o644
+    assert describe_error(e.value).endswith(
+        f"{name}: {e.value.strerror}; a link there is not followed: remove it"
+    )
+
+
+def test_foreign_run_folders_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also links of another user: what is left of our jobs is looked for only in folders of our own."""
+    if os.geteuid():
+        pytest.skip("makes a folder of another user")
+    with tempfile.TemporaryDirectory() as name:
+        base, foreign = Path(name), f"pslaunch-{'22' * 6}"
+        for folder in (base / "outside", base / "pslaunch-111111111111"):
+            folder.mkdir()
+            (folder / "guarded").touch()
+            os.chown(folder, NOBODY, NOBODY)
+        (base / foreign).symlink_to(base / "outside")
+        os.lchown(base / foreign, NOBODY, NOBODY)
+        before = sorted(base.rglob("*"))
+        monkeypatch.setenv("TMPDIR", name)
+        assert end_leftovers() == "" and sorted(base.rglob("*")) == before
+        monkeypatch.setattr(os, "urandom", lambda _count: b"\x22" * 6)
+        assert make_run_dir_name() == str(base / foreign)
+        with pytest.raises(FileExistsError):
+            Path(make_run_dir_name()).mkdir(0o700)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pslaunch.node.dispatch.peers import REQUEST, Fetching, Serving
-from pslaunch.node.dispatch.receiver import Receiver
+from pslaunch.node.dispatch.filling import Filling
+from pslaunch.node.dispatch.peers import REQUEST, Serving
 from pslaunch.node.dispatch.sender import Sender, Source, encode_numbers
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
@@ -38,15 +38,23 @@ class Nodes:
         self.stop_after_bytes = 2 * SIZE
         self.head = open_line(self.loop, near.detach(), self.heard)
         self.node = open_line(self.loop, far.detach(), self.ordered, on_data=self.count)
-        self.receiver = Receiver(
-            self.loop, str(workspace), say=self.node.send, end=self.ends.append, tell=self.told.append
-        )
-        self.take, self.receiver.take = self.receiver.take, self.count  # type: ignore[method-assign]
+        self.filling = Filling(
+            self.loop, str(workspace), secret, say=self.say, answer=lambda work: work(),
+            refuse=self.ends.append,
+        )  # fmt: skip
+        self.take, self.filling.take = self.filling.take, self.count  # type: ignore[method-assign]
         self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
-        self.fetching: Fetching | None = None
         self.secret = secret
         self.aside = Aside(self.loop)
         self.sender = Sender(self.aside, source, self.head, fail=self.ends.append)
+
+    def say(self, m: Any) -> None:
+        if m["type"] == "dispatched":
+            self.ends.append(None)
+        elif m["type"] == "filling":
+            self.told.append(m)
+        else:
+            self.node.send(m)
 
     def count(self, piece: Data) -> None:
         self.come += len(piece.data)
@@ -57,20 +65,19 @@ class Nodes:
 
     def heard(self, m: Any) -> None:
         if m["type"] == "lacks" and not m["alone"]:
-            self.head.send({"type": "fetch", "port": self.serving.port})
+            self.head.send({"type": "fetch", "addrs": ["127.0.0.1"], "port": self.serving.port})
         else:
             self.sender.obey(m, self.ends.append)
 
     def ordered(self, m: Any) -> None:
         if m["type"] == "dispatch":
-            self.receiver.take_offer(m)
+            self.filling.order_dispatch(m)
         elif m["type"] == "fetch":
-            self.fetching = Fetching(self.loop, self.receiver, ["127.0.0.1"], m["port"], self.secret)
+            self.filling.order_fetch(m)
 
     def close(self) -> None:
         self.serving.close()
-        if self.fetching:
-            self.fetching.close()
+        self.filling.close()
         self.aside.close()
         self.head.close()
         self.node.close()

@@ -94,7 +94,6 @@ class Chain(QuietDesk):
 
     def close(self) -> None:
         for node in self.nodes:
-            node.filling.stop()
             node.filling.close()
             node.line.close()
         for link in self.links.values():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +86,95 @@ def test_mac_of_a_piece_covers_all_but_its_content() -> None:
     (found,) = Decoder(Seal(b"k")).feed(bytes(changed))
     assert isinstance(found, Data) and found[:2] == piece[:2]
     assert found != piece  # as the manifest's hash shows
+
+
+class Recorded:
+    """A caller that proves itself to a server, and what both have said."""
+
+    def __init__(self, secret: bytes = SECRET, plane: prove.Plane = gate.PLANE) -> None:
+        self.server = prove.Server(gate.PLANE, SECRET, lambda _text: "")
+        ours, theirs = socket.socketpair()
+        with ours, theirs, ThreadPoolExecutor(1) as aside:
+            dialled = aside.submit(prove.dial, theirs, plane, secret, b"welcome", time.monotonic() + 20)
+            self.said = self.answered = b""
+            while not (self.server.proved or self.server.failure):
+                data = ours.recv(4096)
+                self.said += data
+                answer = self.server.feed(data)
+                self.answered += answer
+                ours.sendall(answer)
+            self.error = dialled.exception()
+
+
+def listen_to(said: bytes, *pieces: int) -> prove.Server:
+    """Return a new server of the job that has heard this in pieces."""
+    server = prove.Server(gate.PLANE, SECRET, lambda _text: "")
+    for begin, end in itertools.pairwise((0, *sorted(pieces), len(said))):
+        if not server.failure:
+            server.feed(said[begin:end])
+    return server
+
+
+HELLO_BYTES = len(gate.PLANE.knock(SECRET, bytes(prove.NONCE_BYTES)))
+
+
+def test_a_recorded_proof_is_refused_at_every_cut() -> None:
+    recorded = Recorded()
+    assert recorded.server.proved and not recorded.error
+    for cut in range(len(recorded.said)):
+        part = listen_to(recorded.said[:cut])
+        assert not part.proved and (part.failure == "" or "secret is not" in part.failure)
+        whole = listen_to(recorded.said, cut)
+        assert not whole.proved and "secret is not" in whole.failure
+        mixed = listen_to(recorded.said[:HELLO_BYTES] + recorded.said[cut:])
+        assert not mixed.proved
+
+
+def test_any_changed_byte_of_a_proof_is_refused() -> None:
+    """Among them other versions of the handshake, lower ones too."""
+    recorded = Recorded()
+    for at in range(len(recorded.said)):
+        changed = bytearray(recorded.said)
+        changed[at] ^= 1 << at % 8
+        assert not listen_to(bytes(changed)).proved
+    for version in {*range(256)} - {prove.VERSION}:
+        older = recorded.said[:4] + bytes([version]) + recorded.said[5:]
+        assert "use equal versions" in listen_to(older).failure
+
+
+def test_an_answer_that_was_recorded_or_changed_is_no_head() -> None:
+    """The caller refuses it too: an agent obeys only a head of its job."""
+    answered = Recorded().answered
+    for at in range(0, len(answered) + 1, 5):
+        changed = bytearray(answered)
+        if at < len(answered):
+            changed[at] ^= 1
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(changed)
+            ours.shutdown(socket.SHUT_WR)
+            with pytest.raises((prove.ProofError, ConnectionError)):
+                prove.dial(theirs, gate.PLANE, SECRET, b"welcome", time.monotonic() + 20)
+
+
+OTHER_PLANE = gate.PLANE._replace(label=b"pslaunch data plane")
+
+
+@pytest.mark.parametrize(
+    ("secret", "plane"), [(b"", gate.PLANE), (b"of another job", gate.PLANE), (SECRET, OTHER_PLANE)]
+)
+def test_caller_with_another_secret_or_purpose_is_refused(secret: bytes, plane: prove.Plane) -> None:
+    recorded = Recorded(secret, plane)
+    assert not recorded.server.proved and "secret is not" in recorded.server.failure
+    assert isinstance(recorded.error, prove.ProofError)
+
+
+@given(
+    st.lists(st.binary(max_size=80) | st.sampled_from([prove.HEAD.pack(b"PSHS", 4, k, 0) for k in range(7)]))
+)
+def test_anything_else_is_refused_or_waits(said: list[bytes]) -> None:
+    server = listen_to(b"".join(said), *itertools.accumulate(map(len, said[:-1])))
+    assert not server.proved and len(server.buffer) <= 4096 + prove.HEAD.size
 
 
 class Guarded:

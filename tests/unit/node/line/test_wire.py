@@ -226,6 +226,18 @@ def test_control_goes_before_bulk_and_bulk_is_bounded(peers: Peers) -> None:
     assert peers.line.is_idle
 
 
+def test_peer_that_asks_and_never_reads_is_lost(peers: Peers) -> None:
+    """The answers to it take a bounded part of memory."""
+    answer = {"type": "x", "text": "x" * 1_000_000}
+    sent = 0
+    while peers.line.open and sent < 1000:
+        peers.line.send(answer)
+        sent += 1
+        peers.until(int(peers.now_s) + 1) if peers.line._deaf else peers.loop.run_once(0.0)
+    assert sent * 1_000_000 < 6 * wire.MAX_CONTROL_BYTES
+    assert peers.lost == ["it does not read what is sent to it"]
+
+
 @pytest.mark.parametrize(
     ("data", "most"), [(b"\n" * 20_000, wire.MAX_BULK_BYTES // 2), (b"x", 2 * wire.MAX_BULK_LINES)]
 )

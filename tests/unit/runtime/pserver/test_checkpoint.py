@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import re
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.pserver import checkpoint, saving
+from support.hostile import damaged, spoilt
 from support.pages import rows, words
 
 pytestmark = pytest.mark.asan
@@ -76,9 +79,32 @@ def test_a_header_that_is_cut_off_is_an_error(n: int) -> None:
         saving.Header.decode(HEADER.encode()[:n])
 
 
-def write(folder: Path, content: bytes) -> Path:
+@given(spoilt(dataclasses.asdict(HEADER)))
+@example(dataclasses.asdict(HEADER) | {"pservers": 10**12})
+@example(dataclasses.asdict(HEADER) | {"ports_num": 10**12, "finished": 1})
+def test_a_header_of_anything_is_a_header_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]
+) -> None:
+    folder = tmp_path_factory.mktemp("header")
+    write(folder, encode(data))
+    with pytest.raises(checkpoint.CheckpointError, match=re.escape(str(folder))):  # others are missing
+        checkpoint.load(folder)
+
+
+def encode(header: object) -> bytes:
+    text = json.dumps(header).encode()
+    return saving.START.pack(saving.MAGIC, saving.VERSION, len(text)) + text
+
+
+def test_a_header_that_is_nested_is_an_error() -> None:
+    text = b"[" * 60000
+    with pytest.raises(ValueError, match="nested too deeply"):
+        saving.Header.decode(saving.START.pack(saving.MAGIC, saving.VERSION, len(text)) + text)
+
+
+def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
     """A file with a good digest."""
-    path = folder / HEADER.name
+    path = folder / name
     path.write_bytes(content + hashlib.sha256(content).digest())
     return path
 
@@ -97,6 +123,81 @@ def test_objects_that_make_no_sense_are_an_error(
     folder = tmp_path_factory.mktemp("bad")
     with pytest.raises(checkpoint.CheckpointError, match="shard-00001"):
         checkpoint.read(write(folder, HEADER.encode() + data))
+
+
+OF_ONE = [dataclasses.replace(HEADER, pserver=i) for i in range(2)]
+
+
+def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> bytes:
+    """One object of a shard: n values, or rows of `dim` values, and no state."""
+    name = b"name"
+    numbers = [0.0] * 7
+    what = checkpoint.CREATE.pack(
+        table,
+        dim if table else 0,
+        n,
+        total,
+        0,
+        0,
+        *numbers,
+        0,
+        0.0,
+        0.0,
+        0,
+        0,
+        0,
+        0.0,
+        0.0,
+        1,
+        1,
+        0,
+        0.0,
+        0.0,
+        4,
+    )
+    body = checkpoint.HEAD.pack(0, len(what) + len(name), 7, n, 0) + what + name
+    body += bytes(-len(body) % 8)
+    body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
+    return body + bytes(-len(body) % 8)
+
+
+WHOLE = [make_object(table=False, n=n) + make_object(table=True, n=n + 1) for n in (5, 0)]
+
+
+@given(st.data())
+def test_damaged_objects_are_an_error_or_numbers(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("objects")
+    for header, whole in zip(OF_ONE, WHOLE, strict=True):
+        write(folder, header.encode() + data.draw(st.just(whole) | damaged(whole)), header.name)
+    try:
+        checkpoint.load(folder)
+    except checkpoint.CheckpointError as e:
+        assert str(folder) in str(e)
+
+
+@pytest.mark.parametrize("total", [2**62, 6])
+def test_a_number_of_values_that_the_shards_do_not_have_is_an_error(tmp_path: Path, total: int) -> None:
+    for header in OF_ONE:
+        write(tmp_path, header.encode() + make_object(table=False, total=total), header.name)
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"name: the shards have \[3, 3\] values, which are not"
+    ):
+        checkpoint.load(tmp_path)
+
+
+def test_tables_of_other_sizes_are_an_error(tmp_path: Path) -> None:
+    for header in OF_ONE:
+        write(tmp_path, header.encode() + make_object(table=True, dim=1 + header.pserver), header.name)
+    with pytest.raises(checkpoint.CheckpointError, match="the shards have different parameters"):
+        checkpoint.load(tmp_path)
+
+
+def test_a_file_under_the_name_of_another_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, HEADER.encode(), "shard-00000-000.bin")
+    with pytest.raises(checkpoint.CheckpointError, match=f"{path}: the content is that of {HEADER.name}"):
+        checkpoint.load(tmp_path)
 
 
 def test_files_of_a_training_belong_together(tmp_path: Path) -> None:

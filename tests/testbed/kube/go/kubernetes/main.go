@@ -1,16 +1,18 @@
-// Command kubernetes is a cluster's four programs in one: the first argument chooses.
+// Command kubernetes is a cluster's programs in one: the first argument chooses, or the name kubectl of a link to it.
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -19,6 +21,9 @@ import (
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		os.Exit(cli.Run(kubectl.NewDefaultKubectlCommand()))
+	}
 	programs := map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": controllermanager.NewControllerManagerCommand,

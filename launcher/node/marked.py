@@ -1,0 +1,43 @@
+"""Processes with a mark in their environment, wherever they descend from.
+
+A mark is some words that are all in it, of which one has been drawn or made for a single job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from . import procs
+
+Mark = tuple[bytes, ...]
+SPAWNER = "PMIX_SERVER_URI2"  # name and port of the daemon of Open MPI that starts a process
+
+
+def mark_spawned(spawners: Iterable[str]) -> list[Mark]:
+    """Return the marks of processes that ranks of MPI spawn on this node, which these daemons start."""
+    return [(f"\0{SPAWNER}={one}\0".encode(), b"\0OMPI_PARENT_PORT=") for one in {*spawners} - {""}]
+
+
+class Marked:
+    """What carries one of these marks; jobs: words for whose they were."""
+
+    def __init__(self, *marks: Mark) -> None:
+        self._marks, self._told, self.jobs = marks, set[tuple[int, int, int]](), set[str]()
+
+    def send(self, number: int) -> list[int]:
+        """Signal each of them once, with 0 none; return the pids of those that live."""
+        found = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc") if self._marks else ())):
+            proc, environ = procs.read_proc(pid), b"\0"
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:
+                environ += f.read()
+            if proc and not proc.is_gone and any(all(map(environ.__contains__, m)) for m in self._marks):
+                found.append(pid)
+                job = environ.partition(b"\0PSLAUNCH_JOB_ID=")[2].partition(b"\0")[0]
+                self.jobs.add(f"job {os.fsdecode(job)}" if job else "a job of MPI")
+                if number and (pid, proc.start, number) not in self._told:
+                    self._told.add((pid, proc.start, number))
+                    procs.send(proc, number)
+        return found
