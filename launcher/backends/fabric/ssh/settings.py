@@ -104,6 +104,13 @@ def parse_ssh_output(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _get_number(values: Values, key: str) -> int:
+    text = values.get(key, ["0"])[0].replace("none", "0")
+    if not text.isdecimal():
+        raise ValueError(f"{key} {text} is not a number")
+    return int(text)
+
+
 def make_settings(
     name: str, values: Values, *, home: str, local_user: str, environ: Mapping[str, str]
 ) -> HopSettings:
@@ -113,14 +120,9 @@ def make_settings(
         value = values.get(key, [default])[0]
         return default if value == "none" else value
 
-    def get_number(key: str) -> int:
-        if not get(key, "0").isdecimal():
-            raise ValueError(f"{key} {get(key)} is not a number")
-        return int(get(key, "0"))
-
     hostname = get("hostname", name)
     user = get("user", local_user)
-    port = get_number("port") or 22
+    port = _get_number(values, "port") or 22
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
@@ -148,8 +150,8 @@ def make_settings(
         hash_known_hosts=_is_on(get("hashknownhosts")),
         proxy_command=expand(get("proxycommand"), tokens, "", {}),
         jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
-        connect_timeout_s=get_number("connecttimeout") or None,
-        keepalive_s=get_number("serveraliveinterval") or KEEPALIVE_S,
+        connect_timeout_s=_get_number(values, "connecttimeout") or None,
+        keepalive_s=_get_number(values, "serveraliveinterval") or KEEPALIVE_S,
         compression=_is_on(get("compression")),
         family=get("addressfamily", "any"),
         bind_address=get("bindaddress"),
