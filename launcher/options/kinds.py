@@ -141,7 +141,7 @@ class Text(NamedTuple):
 
 OptionKind = Number | Seconds | Choice | Truth | Text
 # Types that values of typed files have.
-_TYPES: Final = {
+_TYPES: Final[Mapping[type, Sequence[type]]] = {
     Number: (int,),
     Seconds: (int, float),
     Choice: (str,),
