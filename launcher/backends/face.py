@@ -55,6 +55,7 @@ class Face:
     spec: str  # function
     backend: str  # class
     reach: str = ""  # class
+    start: str = ""  # function, which describes how its agents are started
     # Texts for --help, by command: "" is `pslaunch NAME`, any other `pslaunch NAME COMMAND`; "check" is
     # `pslaunch check NAME`. The first paragraph of each is its line in the list.
     helps: ClassVar[Mapping[str, str]]
@@ -119,7 +120,7 @@ class Face:
 
         `argv`: the command that brings all agents.
         """
-        return None
+        return cast("Mapping[str, Any]", self._import(self.start)(reach)) if self.start else None
 
     # --- Later shells. ---
 

@@ -118,8 +118,7 @@ STEPS: Final[Mapping[str, str]] = {
     "start": "start",
     "mpirun": "mpirun",
 }
-RIGHTS_KINDS: Final = frozenset({"key"})
-OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key"}) | RIGHTS_KINDS
+OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key", "key"})
 
 
 class HostFinding(NamedTuple):
@@ -178,7 +177,7 @@ def choose_check_code(findings: Sequence[HostFinding]) -> int:
     kinds = {f.kind for f in findings if f.level == "problem"}
     if not kinds:
         return codes.OK
-    if kinds <= RIGHTS_KINDS:
+    if kinds == {"key"}:
         return codes.RIGHTS
     return codes.HOST if kinds <= OF_REACHING else codes.PREFLIGHT
 

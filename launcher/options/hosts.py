@@ -140,19 +140,6 @@ def _check_name(name: str, word: str, where: str) -> str:
     return name
 
 
-def find_host(hosts: Sequence[Host], text: str, shown: str, remedy: str) -> Host:
-    """Return the host of a `Host.text`, with any user. Raises SpecError.
-
-    shown: its name in messages.
-    """
-    address = text.rpartition("@")[2]
-    for host in hosts:
-        if host.address == address:
-            return host
-    known = ", ".join([host.text for host in hosts[:SHOWN]]) + (", ..." if len(hosts) > SHOWN else "")
-    raise SpecError(f"{shown} is not among the hosts of this command: {known}; {remedy}")
-
-
 # --- Selection. ---
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pslaunch.runtime.shared.env import EnvError, parse_bool
 
@@ -67,7 +67,7 @@ def parse_argument(parse: Callable[[str, str], T], text: str, label: str) -> T:
         raise SpecError(str(e)) from e
 
 
-# --- Kinds of options: each reads and checks text, and makes text of a typed file's values. ---
+# --- Kinds of options: each reads and checks text. ---
 
 
 class Number(NamedTuple):
@@ -75,11 +75,6 @@ class Number(NamedTuple):
 
     low: int
     high: int
-
-    @property
-    def meant(self) -> str:
-        """Return the expected value in words."""
-        return "a whole number"
 
     def read(self, text: str, label: str) -> int:
         """Return the value, checked. label: as in Value. Raises SpecError."""
@@ -90,21 +85,11 @@ class Number(NamedTuple):
             shown = str(int(text))
         raise SpecError(f"{label}={shown}: expected a whole number from {self.low} to {self.high}")
 
-    def to_text(self, value: object) -> str | None:
-        """Return the text of a file's value; None if its type is wrong."""
-        if not isinstance(value, int) or isinstance(value, bool):
-            return None
-        return str(value) if abs(value) < 10**18 else None
-
 
 class Seconds(NamedTuple):
     """A duration."""
 
     low_s: float
-
-    @property
-    def meant(self) -> str:
-        return "a number of seconds"
 
     def read(self, text: str, label: str) -> float:
         try:
@@ -115,43 +100,24 @@ class Seconds(NamedTuple):
             raise SpecError(f"{label}={value_s:g}: expected at least {self.low_s:g} seconds")
         return value_s
 
-    def to_text(self, value: object) -> str | None:
-        return to_plain_text(value) if not isinstance(value, (bool, str)) else None
-
 
 class Choice(NamedTuple):
     """One of some words."""
 
     words: Sequence[str]
 
-    @property
-    def meant(self) -> str:
-        return f"one of {', '.join(self.words)}"
-
     def read(self, text: str, label: str) -> str:
         word = text.replace("-", "_")
         if word not in self.words:
-            raise SpecError(f"{label}={word!r}: expected {self.meant}")
+            raise SpecError(f"{label}={word!r}: expected {describe_kind(self)}")
         return word
-
-    def to_text(self, value: object) -> str | None:
-        return value if isinstance(value, str) else None
 
 
 class Truth:
     """True or false, with a value, as in v2."""
 
-    meant = "true or false"
-
     def read(self, text: str, label: str) -> bool:
         return parse_argument(parse_bool, text, label)
-
-    def to_text(self, value: object) -> str | None:
-        text = to_plain_text(value)
-        try:
-            return None if text is None else str(parse_bool(text, ""))
-        except EnvError:
-            return None
 
 
 class Flag(Truth):
@@ -165,13 +131,6 @@ class Text(NamedTuple):
     values: int = 1  # all but the last without a blank in it
     dashed: bool = False  # words for another program, which may begin with dashes
 
-    @property
-    def meant(self) -> str:
-        one, many = (
-            ("text", "texts") if self.values == 1 else (f"a list of {self.values} texts", "such lists")
-        )
-        return f"{one}, or a list of {many}" if self.repeatable else one
-
     def read(self, text: str, label: str) -> str:
         if not text or "\0" in text:
             raise SpecError(f"{label}={text!r} is {'empty' if not text else 'no text'}")
@@ -179,11 +138,40 @@ class Text(NamedTuple):
             raise SpecError(f"{label}={text!r}: expected {self.values} values")
         return text
 
-    def to_text(self, value: object) -> str | None:
-        if self.values > 1 and isinstance(value, list):
-            whole = len(value) == self.values and all(isinstance(part, str) for part in value)
-            return " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None
-        return value if isinstance(value, str) else None
-
 
 OptionKind = Number | Seconds | Choice | Truth | Text
+# Types that values of typed files have.
+_TYPES: Final[Mapping[type, Sequence[type]]] = {
+    Number: (int,),
+    Seconds: (int, float),
+    Choice: (str,),
+    Text: (str,),
+    **dict.fromkeys((Truth, Flag), (bool, int, str)),
+}
+
+
+def describe_kind(kind: OptionKind) -> str:
+    """Return the expected value in words."""
+    match kind:
+        case Number():
+            return "a whole number"
+        case Seconds():
+            return "a number of seconds"
+        case Choice():
+            return f"one of {', '.join(kind.words)}"
+        case Text():
+            one = "text" if kind.values == 1 else f"a list of {kind.values} texts"
+            return f"{one}, or several in a list" if kind.repeatable else one
+        case _:
+            return "true or false"
+
+
+def to_text(kind: OptionKind, value: object, label: str) -> str:
+    """Return the text of a typed file's value. Raises SpecError if its type is wrong."""
+    text = to_plain_text(value) if type(value) in _TYPES[type(kind)] else None
+    if isinstance(kind, Text) and kind.values > 1 and isinstance(value, list):
+        whole = len(value) == kind.values and all(isinstance(part, str) for part in value)
+        text = " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None
+    if text is None:
+        raise SpecError(f"{label}={format_value(value)}: expected {describe_kind(kind)}")
+    return text

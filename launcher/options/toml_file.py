@@ -11,7 +11,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
 
 from ..errors import SpecError
 from .args import find_nearest
-from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text
+from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
 Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
@@ -63,7 +63,8 @@ def _read_table(
         if name in values or name in flags:
             raise SpecError(f"{label} is given twice")
         if name in TRAINER_FLAGS:
-            flags[name] = read_trainer_flag(name, value, label)
+            flags[name] = _read_plain(value, label)
+            parse_argument(INIT_ARGS[name].parse, flags[name], label)
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
@@ -74,28 +75,16 @@ def _read_table(
 
 def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:
     if option.name == "env" and isinstance(value, dict):
-        words = [_read_variable(name, text, label) for name, text in value.items()]
+        words = [f"{name}={_read_plain(text, f'{label} {name}')}" for name, text in value.items()]
     elif option.repeatable and isinstance(value, list):
         words = value
     else:
         words = [value]
     for word in words:
-        text = option.kind.to_text(word)
-        if text is None:
-            raise SpecError(f"{label}={format_value(value)}: expected {option.kind.meant}")
-        yield Value(text, label)
+        yield Value(to_text(option.kind, word, label), label)
 
 
-def read_trainer_flag(name: str, value: object, label: str) -> str:
-    """Return the text of a trainer's flag, checked as on a command line."""
-    text = to_plain_text(value)
-    if text is None:
-        raise SpecError(f"{label}={format_value(value)}: expected text, a number, or true or false")
-    parse_argument(INIT_ARGS[name].parse, text, label)
-    return text
-
-
-def _read_variable(name: str, value: object, label: str) -> str:
+def _read_plain(value: object, label: str) -> str:
     if (text := to_plain_text(value)) is not None:
-        return f"{name}={text}"
-    raise SpecError(f"{label} {name}={format_value(value)}: expected text or a number")
+        return text
+    raise SpecError(f"{label}={format_value(value)}: expected text or a number")

@@ -128,7 +128,7 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
 def _find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job; raises the reason if its nodes can't be asked, or no head leads it yet."""
     r = find_job(word, elsewhere)
-    if "error" in r or r["state"] == record.STATE_UNKNOWN:
+    if "error" in r or "unreachable" in r or r["state"] == record.STATE_UNKNOWN:
         raise make_unknown_error(r)
     if r["state"] == record.WAITING:
         raise PslaunchError(_explain_nothing_ran(r))

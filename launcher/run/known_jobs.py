@@ -61,15 +61,9 @@ def list_jobs(elsewhere: Elsewhere | None = None) -> list[Record]:
 def _add_reach(r: Record) -> Record:
     """Add the reach to the record of an ended job, or as `error` the reason why it has none."""
     try:
-        r = _add_error(r)
         return {**r, "reach": find_face(r["backend"]).from_data(r["reach"])} if "reach" in r else r
     except SpecError as e:
         return {**r, "reach": None, "error": e}
-
-
-def _add_error(r: Record) -> Record:
-    """Add the error for requests of files that no longer exist."""
-    return {**r, "error": FileError(r["unreachable"])} if "unreachable" in r else r
 
 
 def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list[Record]:
@@ -82,7 +76,7 @@ def _parse_records(pieces: Iterator[bytes], backend: str, reach: object) -> list
     for line in text.splitlines():
         try:
             told = {k: v for k, v in record.parse_record(bytes(line)).items() if k not in ADDED}
-            found.append(_add_error(cast("Record", {**told, "backend": backend, "reach": reach})))
+            found.append(cast("Record", {**told, "backend": backend, "reach": reach}))
         except (ValueError, RecursionError) as e:
             begin = line[:SHOWN_BYTES].decode("utf-8", "replace")
             why = f"is not a valid record of a job, and is left out: {e}"
@@ -175,6 +169,8 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
 
 def make_unknown_error(r: Record) -> PslaunchError:
     error: PslaunchError | None = r.get("error")
+    if "unreachable" in r:  # files that no longer exist
+        error = FileError(r["unreachable"])
     return error or SpecError(f"job {r['job']}: {r['reason']}")
 
 

@@ -88,7 +88,6 @@ class LiveView(View):
     def close(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._finish()
-        with contextlib.suppress(OSError, ValueError):
             self._draw()
 
     def compose(self, *, whole: bool = False) -> RenderableType:

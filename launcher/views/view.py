@@ -300,7 +300,7 @@ class PlainView(View):
             if not self._sending.over and self._is_due("dispatch"):
                 said.append(Said(SELF, f"sending: {self._sending.show()}"))
         for one in said:
-            print(*self._transcript.make_columns(one), sep="", file=self._out)
+            self._out.write("".join((*self._transcript.make_columns(one), "\n")))
 
     def _is_due(self, what: str) -> bool:
         """Check for the time of the next progress line, and record it."""

@@ -110,7 +110,7 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
 
     done = another("node2").run("logs", job)
     assert (done.returncode, done.stdout) == (codes.USAGE, "trainer/0 | 0\n")
-    assert "node 1 of the job (node3) is not among the hosts of this command: node2; --conf" in done.stderr
+    assert "node 1 of the job (node3) is not among the hosts of this command; --conf" in done.stderr
 
 
 def test_results_come_with_the_end_of_a_job_that_a_node_has_led(

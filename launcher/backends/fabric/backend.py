@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import HostError, HostsError
+from ...errors import HostError, HostsError, SpecError
 from ...node import codes
 from ...node.job import Limits, Node
 from ...node.line import wire
-from ...options.hosts import Host, find_host
+from ...options.hosts import Host
 from ..base import Backend
 from ..lines import CLOSE_EXTRA_S, Dial, Line
 from ..node_answers import Ending, read_answer
@@ -68,8 +68,11 @@ class FabricBackend(Backend):
         return self._answer(self._reach.hosts[0], ["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        shown = f"node {node.id} of the job ({node.name})"
-        host = find_host(self._reach.hosts, node.name, shown, "--conf conf.py names others")
+        address = node.name.rpartition("@")[2]  # the user may be another one now
+        host = next((host for host in self._reach.hosts if host.address == address), None)
+        if host is None:
+            what = f"node {node.id} of the job ({node.name})"
+            raise SpecError(f"{what} is not among the hosts of this command; --conf conf.py names others")
         return self._answer(host, words)
 
     def _answer(self, host: Host, words: Sequence[str]) -> Iterator[bytes]:

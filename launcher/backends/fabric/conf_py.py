@@ -20,7 +20,7 @@ from pslaunch.runtime.shared import env as contract
 
 from ...errors import SpecError
 from ...options.args import find_nearest
-from ...options.kinds import SourceValues, Value, format_value, to_plain_text
+from ...options.kinds import SourceValues, Value, format_value, to_plain_text, to_text
 from .options import OPTIONS
 
 # Names of our options in conf.py.
@@ -138,19 +138,15 @@ def _read_values(key: str, value: object, places: _Places) -> Iterator[Value]:
     if key == "HOSTS":
         yield from _read_hosts(value, places)
         return
-    kind = _KINDS[KEYS[key]]
-    text = value if isinstance(value, str) else kind.to_text(value)  # numbers as text are common
-    if text is None:
-        raise SpecError(f"{places.make_label(key)}={format_value(value)}: expected {kind.meant}")
-    yield Value(text, places.make_label(key))
+    label = places.make_label(key)
+    # Numbers as text are common.
+    yield Value(value if isinstance(value, str) else to_text(_KINDS[KEYS[key]], value, label), label)
 
 
 def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
         meant = 'a list, such as ["node1", "node2"]'
         raise SpecError(f"{places.make_label('HOSTS')}={format_value(value)}: expected {meant}")
-    if not value:
-        raise SpecError(f"{places.make_label('HOSTS')} names no host")
     for host, place in zip(value, places.find_elements("HOSTS", len(value)), strict=True):
         if not isinstance(host, str):
             raise SpecError(f"{place}: HOSTS has {format_value(host)}, which is not text")

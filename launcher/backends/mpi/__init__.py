@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..face import CommandLine, Face
 
 if TYPE_CHECKING:
-    from ...node.job import Plan
     from ...options.spec import JobSpec
-    from .spec import MpiReach
 
 
 class MpiFace(Face):
     name = "mpi"
-    refused = "options:REFUSED"
+    refused, start = "options:REFUSED", "mpirun:describe_start"
     spec, backend, reach = "spec:make_mpi_spec", "backend:MpiBackend", "spec:MpiReach"
     helps: ClassVar = {
         "": """Run one job under mpirun of Open MPI 4 or 5.
@@ -37,11 +34,6 @@ class MpiFace(Face):
         from .script import write_script
 
         return write_script(line, spec)
-
-    def describe_start(self, reach: MpiReach, plan: Plan) -> Mapping[str, Any]:
-        from .mpirun import describe_start
-
-        return describe_start(reach)
 
 
 FACE = MpiFace()

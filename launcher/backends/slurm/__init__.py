@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..face import CommandLine, Face
 
 if TYPE_CHECKING:
-    from ...node.job import Plan
     from ...options.spec import JobSpec
-    from .spec import SlurmReach
 
 
 class SlurmFace(Face):
     name = "slurm"
-    refused = "options:REFUSED"
+    refused, start = "options:REFUSED", "words:describe_start"
     spec, backend, reach = "spec:make_slurm_spec", "backend:SlurmBackend", "spec:SlurmReach"
     helps: ClassVar = {
         "": """Run one job on nodes of Slurm.
@@ -41,11 +38,6 @@ class SlurmFace(Face):
         if not spec.site.reach.job and "nodes" not in line.given:
             return 0
         return super().check(line, spec)
-
-    def describe_start(self, reach: SlurmReach, plan: Plan) -> Mapping[str, Any]:
-        from .words import describe_start
-
-        return describe_start(reach)
 
 
 FACE = SlurmFace()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
-from pslaunch.options.hosts import MAX_HOSTS, Host, choose, find_host, parse_hosts, split_list
+from pslaunch.options.hosts import MAX_HOSTS, Host, choose, parse_hosts, split_list
 from pslaunch.options.kinds import Value
 
 
@@ -90,15 +90,6 @@ HOSTS = st.tuples(
     st.none() | st.from_regex(r"[a-z_][a-z0-9_.-]{0,9}", fullmatch=True),
     st.none() | st.integers(1, 65535),
 ).map(lambda fields: Host(*fields))
-
-
-@given(st.lists(HOSTS, min_size=1, max_size=5, unique_by=lambda host: host.address), st.data())
-def test_a_host_is_found_by_its_text_whoever_logs_in_there(hosts: list[Host], data: st.DataObject) -> None:
-    one = data.draw(st.sampled_from(hosts))
-    for user in (one.user, "another"):
-        assert find_host(hosts, one._replace(user=user).text, "it", "") is one
-    with pytest.raises(SpecError, match=r"^node 1 \(9\) is not among .*; --conf conf.py names others$"):
-        find_host(hosts, "9:22", "node 1 (9)", "--conf conf.py names others")
 
 
 @given(st.text(max_size=30))

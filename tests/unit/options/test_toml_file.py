@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pslaunch.backends.registry import OWN, find_face
 from pslaunch.errors import SpecError
-from pslaunch.options.kinds import Value, format_value
+from pslaunch.options.kinds import Value, format_value, to_text
 from pslaunch.options.sources import Given, merge_layers
 from support.command_line import make_line
 from support.pages import section
@@ -109,14 +109,13 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
         ("server_num = '2'\n", "pslaunch.toml: server_num='2': expected a whole number"),
         ("json = 0.0\n", "json=0.0: expected true or false"),
         ("server = 1\n", "server=1: expected one of auto, bundled, script"),
-        ("env = [1]\n", "env=[1]: expected text, or a list of texts"),
+        ("env = [1]\n", "env=1: expected text, or several in a list"),
         ("[env]\nA = []\n", "pslaunch.toml: env A=[]: expected text or a number"),
         ("job_name = ['a']\n", "job_name=['a']: expected text"),
         ("num_passes = 'x'\n", "pslaunch.toml: num_passes='x'"),
         ("port = \n", "pslaunch.toml: Invalid value"),
         ("a = 1\na = 2\n", "pslaunch.toml: Cannot overwrite a value (at line 2"),
         ("port = 7\n[local", "pslaunch.toml"),
-        (f"port = {'9' * 30}\n", "port=999999999999999999999999999999: expected a whole number"),
         (f"port = {'9' * 5000}\n", "Exceeds the limit"),
         (f"port = {'[' * 5000}\n", "pslaunch.toml: maximum recursion depth"),
         ("grace = [nan]\n", "grace=[nan]: expected a number of seconds"),
@@ -180,9 +179,8 @@ values = st.recursive(
 @arbitrary(values)
 def test_any_value_of_a_file_is_read_or_reported(value: object) -> None:
     for option in OPTIONS:
-        text = option.kind.to_text(value)
         with contextlib.suppress(SpecError):
-            option.kind.read(text or "", "x")
+            option.kind.read(to_text(option.kind, value, "x"), "x")
     assert len(format_value(value)) <= 60
 
 

@@ -84,9 +84,6 @@ class HopSettings(NamedTuple):
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
 class Route(NamedTuple):
     """The hops to a host, ending with the host itself."""
 
@@ -107,11 +104,11 @@ def parse_ssh_output(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _parse_seconds(key: str, value: str) -> int:
-    """Return the seconds of a time in the form of sshd_config(5): `90`, `1m30s`."""
-    if not re.fullmatch(r"(\d+[smhdw]?)+", value.lower()):
-        raise ValueError(f"{key} {value} is not a time, such as 90 or 1m30s")
-    return sum(int(n) * _UNITS_S[unit] for n, unit in re.findall(r"(\d+)([smhdw]?)", value.lower()))
+def _get_number(values: Values, key: str) -> int:
+    text = values.get(key, ["0"])[0].replace("none", "0")
+    if not text.isdecimal():
+        raise ValueError(f"{key} {text} is not a number")
+    return int(text)
 
 
 def make_settings(
@@ -125,9 +122,7 @@ def make_settings(
 
     hostname = get("hostname", name)
     user = get("user", local_user)
-    if not get("port", "22").isdecimal():
-        raise ValueError(f"Port {get('port')} is not a number")
-    port = int(get("port", "22"))
+    port = _get_number(values, "port") or 22
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
@@ -155,8 +150,8 @@ def make_settings(
         hash_known_hosts=_is_on(get("hashknownhosts")),
         proxy_command=expand(get("proxycommand"), tokens, "", {}),
         jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
-        connect_timeout_s=_parse_seconds("ConnectTimeout", get("connecttimeout", "0")) or None,
-        keepalive_s=_parse_seconds("ServerAliveInterval", get("serveraliveinterval", "0")) or KEEPALIVE_S,
+        connect_timeout_s=_get_number(values, "connecttimeout") or None,
+        keepalive_s=_get_number(values, "serveraliveinterval") or KEEPALIVE_S,
         compression=_is_on(get("compression")),
         family=get("addressfamily", "any"),
         bind_address=get("bindaddress"),
