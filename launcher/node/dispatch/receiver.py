@@ -75,7 +75,6 @@ class Receiver:
         self._incoming: Staging | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
-        self._foreseen = "", list[Want]()  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
         self._held_bytes = self._written_bytes = 0  # in our memory; written, but not granted anew yet
         self._writing = False
@@ -83,23 +82,10 @@ class Receiver:
         self.closed = False
         self.entries: list[Entry] = []  # the received package; empty if it was here already
 
-    def expect(self) -> None:
-        """Compare the workspace with the last package while the next, often the same, is being listed."""
-
-        def compare() -> None:
-            self._incoming = Staging(self._workspace, self._mine)
-            if known := self._incoming.glance():
-                self._foreseen = known, []
-            elif own := self._incoming.read_own_manifest():
-                self._foreseen = compute_digest(own), self._incoming.list_lacking(own)
-
-        self._aside.do(compare)  # a failure: take_offer meets the same failure again
-
     def start_again(self) -> None:
         """Forget the offer, whose line was lost; the next one supplies the rest."""
         self._tries += 1
-        self._manifest, self._foreseen = None, ("", [])
-        self._pieces, self._writing = [], False
+        self._manifest, self._pieces, self._writing = None, [], False
         self._held_bytes = self._written_bytes = 0
 
     def take_offer(self, m: DispatchMsg) -> None:
@@ -115,10 +101,7 @@ class Receiver:
         def compare() -> Sequence[Want] | None:
             if self._incoming is None:
                 self._incoming = Staging(self._workspace, self._mine)
-            if self._foreseen[0] == self.digest:
-                return self._foreseen[1]
-            own = self._incoming.read_own_manifest()
-            return self._incoming.list_lacking(own) if compute_digest(own) == self.digest else None
+            return self._incoming.compare(self.digest)
 
         def ask(wants: Sequence[Want] | None) -> None:
             if wants is None:
