@@ -166,7 +166,10 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     found, job = finished(place, package, *THREE)
     output = job.launcher.output()
     assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
-    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
+    assert (
+        "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR; without root: pip"
+        in output
+    )
 
 
 def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
