@@ -128,8 +128,9 @@ def _decode(program: Program, data: dict[str, Any], configs: Sequence[ParamConfi
     form = Form(tuple(data["shape"]), data["kind"], data["is_sequence"])
     if op in ("data", "parameter"):  # their shapes are their own
         sizes = [math.prod(form.shape)] if op == "parameter" else []
-        fits = form.kind in ("float", "id") and all(type(size) is int for size in form.shape)
-        fits = fits and type(form.is_sequence) is bool and [c.rows * c.cols for c in configs] == sizes
+        fits = data["kind"] in ("float", "id") and type(data["is_sequence"]) is bool
+        fits = fits and all(type(size) is int for size in data["shape"])
+        fits = fits and [c.rows * c.cols for c in configs] == sizes
     else:
         fits = form == find_form(op, inputs, attrs, configs, name)
     if not fits:
