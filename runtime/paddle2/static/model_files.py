@@ -14,7 +14,7 @@ from typing import Any
 from ...engine.graph import Value, sort_values
 from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
-from ...engine.parameters import Parameters
+from ...engine.parameters import Parameters, write_whole
 from ..program.program import Program, Variable, default_main_program, get_variable
 
 SUFFIX = ".pdparams"
@@ -79,7 +79,7 @@ def save_inference_model(
     }
     path = Path(f"{path_prefix}{PARAMETERS}")
     get_parameters(main, "save_inference_model").save(path, list(dict.fromkeys(names)))
-    Path(f"{path_prefix}{MODEL}").write_text(json.dumps(data, indent=1), encoding="utf-8")
+    write_whole(Path(f"{path_prefix}{MODEL}"), lambda f: f.write(json.dumps(data, indent=1).encode()))
 
 
 def _encode(value: Value) -> dict[str, Any]:
