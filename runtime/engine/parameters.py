@@ -6,6 +6,7 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tarfile
@@ -237,15 +238,23 @@ class Parameters:
 
     def save(self, path: Path, names: Iterable[str] | None = None) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
+        write_whole(path, lambda f: self.to_tar(f, names))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` make a file: `path` is complete, old or absent at any time. OSErrors name it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with part.open("wb") as f:
-                self.to_tar(f, names)
-                f.flush()
-                os.fsync(f.fileno())
-            part.replace(path)
-        finally:
+        with part.open("wb") as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):  # it says nothing new
             part.unlink(missing_ok=True)
 
 

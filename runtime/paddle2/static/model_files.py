@@ -14,7 +14,7 @@ from typing import Any
 from ...engine.graph import Value, sort_values
 from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
-from ...engine.parameters import Parameters
+from ...engine.parameters import Parameters, write_whole
 from ..program.program import Program, Variable, default_main_program, get_variable
 
 SUFFIX = ".pdparams"
@@ -79,7 +79,7 @@ def save_inference_model(
     }
     path = Path(f"{path_prefix}{PARAMETERS}")
     get_parameters(main, "save_inference_model").save(path, list(dict.fromkeys(names)))
-    Path(f"{path_prefix}{MODEL}").write_text(json.dumps(data, indent=1), encoding="utf-8")
+    write_whole(Path(f"{path_prefix}{MODEL}"), lambda f: f.write(json.dumps(data, indent=1).encode()))
 
 
 def _encode(value: Value) -> dict[str, Any]:
@@ -128,8 +128,9 @@ def _decode(program: Program, data: dict[str, Any], configs: Sequence[ParamConfi
     form = Form(tuple(data["shape"]), data["kind"], data["is_sequence"])
     if op in ("data", "parameter"):  # their shapes are their own
         sizes = [math.prod(form.shape)] if op == "parameter" else []
-        fits = form.kind in ("float", "id") and all(type(size) is int for size in form.shape)
-        fits = fits and type(form.is_sequence) is bool and [c.rows * c.cols for c in configs] == sizes
+        fits = data["kind"] in ("float", "id") and type(data["is_sequence"]) is bool
+        fits = fits and all(type(size) is int for size in data["shape"])
+        fits = fits and [c.rows * c.cols for c in configs] == sizes
     else:
         fits = form == find_form(op, inputs, attrs, configs, name)
     if not fits:

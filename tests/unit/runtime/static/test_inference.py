@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,41 @@ def test_loaded_model_gives_the_same_bits(tmp_path: Path) -> None:
     assert names == ["word", "dense"]
     (after,) = executor.run(program, feed=feed, fetch_list=fetches)
     np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "limit", "most", "words"),
+    [
+        (".pdparams", resource.RLIMIT_FSIZE, 100, "File too large"),
+        (".pdparams", resource.RLIMIT_NOFILE, 0, "Too many open files"),
+        (".pdiparams", resource.RLIMIT_FSIZE, 100, "File too large"),
+        (".pdmodel", resource.RLIMIT_FSIZE, 30_000, "File too large"),  # it is the larger file
+    ],
+)
+def test_file_that_can_not_be_saved_is_named_and_the_old_one_stays(
+    tmp_path: Path, suffix: str, limit: int, most: int, words: str
+) -> None:
+    executor, inputs, out = make_program()
+    for _ in range(200):
+        out = out + 1.0
+    model = str(tmp_path / "m")
+
+    def save() -> None:
+        if suffix == ".pdparams":
+            static.save(static.default_main_program(), model)
+        else:
+            static.save_inference_model(model, inputs, [out], executor)
+
+    save()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    own = resource.getrlimit(limit)
+    resource.setrlimit(limit, (most, own[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"{words}: '{model}{suffix}'")):
+            save()
+    finally:
+        resource.setrlimit(limit, own)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_lacking_input_is_named(tmp_path: Path) -> None:
