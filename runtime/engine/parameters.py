@@ -264,9 +264,7 @@ def _read_tar(tar: tarfile.TarFile) -> Parameters:
             raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
         rows, cols = parameters.get_shape(name)
         if files[name].size != _HEADER.size + 4 * rows * cols:
-            raise ValueError(
-                f"parameter {name}: {files[name].size} bytes do not fit its shape {(rows, cols)}"
-            )
+            raise ValueError(f"parameter {name}: {files[name].size} bytes for the shape {(rows, cols)}")
         parameters.deserialize(name, _open_member(tar, files[name]))
     return parameters
 

@@ -183,7 +183,7 @@ def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
     pieces = blocks.place(parts[0].total, first_block, len(parts)) if sum(sizes) == parts[0].total else []
     for piece in pieces:
         placed[piece.shard] += piece.length
-    if sizes != placed:
+    if sum(sizes) != parts[0].total or sizes != placed:
         raise ValueError(f"the shards have {sizes} values, which are not the {parts[0].total} of the whole")
     used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
 
