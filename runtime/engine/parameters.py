@@ -6,7 +6,6 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import tarfile
@@ -224,8 +223,7 @@ class Parameters:
             with tarfile.open(fileobj=f, mode="r:") as tar:
                 return _read_tar(tar)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as e:
-            path = getattr(f, "name", None)
-            where = f"{path}: " if isinstance(path, str) else ""
+            where = f"{f.name}: " if isinstance(getattr(f, "name", None), str) else ""
             raise ValueError(f"{where}not a tar file of parameters: {e}") from None
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
@@ -244,8 +242,8 @@ class Parameters:
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` make a file: `path` is complete, old or absent at any time. OSErrors name it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as f:
             write(f)
             f.flush()
@@ -254,8 +252,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except OSError as e:
         raise OSError(e.errno, e.strerror, str(path)) from None
     finally:
-        with contextlib.suppress(OSError):  # it says nothing new
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:
@@ -267,9 +264,7 @@ def _read_tar(tar: tarfile.TarFile) -> Parameters:
             raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
         rows, cols = parameters.get_shape(name)
         if files[name].size != _HEADER.size + 4 * rows * cols:
-            raise ValueError(
-                f"parameter {name}: {files[name].size} bytes do not fit its shape {(rows, cols)}"
-            )
+            raise ValueError(f"parameter {name}: {files[name].size} bytes for the shape {(rows, cols)}")
         parameters.deserialize(name, _open_member(tar, files[name]))
     return parameters
 

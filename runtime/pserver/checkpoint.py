@@ -103,10 +103,8 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         flags, length, steps, n, _ = HEAD.unpack(data[at : at + HEAD.size].tobytes())
         at += HEAD.size
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
-        if method not in NAMES:
-            raise ValueError(f"unknown optimizer {method}")
-        if length < CREATE.size + rest[-1]:
-            raise ValueError(f"a description of {length} bytes with a name of {rest[-1]}")
+        if method not in NAMES or length < CREATE.size + rest[-1]:
+            raise ValueError(f"unknown optimizer {method}, or a name of {rest[-1]} bytes in {length}")
         name = bytes(data[at + length - rest[-1] : at + length]).decode()
         at += length
         at += -at % 8
@@ -185,7 +183,7 @@ def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
     pieces = blocks.place(parts[0].total, first_block, len(parts)) if sum(sizes) == parts[0].total else []
     for piece in pieces:
         placed[piece.shard] += piece.length
-    if sizes != placed:
+    if sum(sizes) != parts[0].total or sizes != placed:
         raise ValueError(f"the shards have {sizes} values, which are not the {parts[0].total} of the whole")
     used = [parts[i] for i in sorted({piece.shard for piece in pieces})] or list(parts)
 

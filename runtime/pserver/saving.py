@@ -71,10 +71,9 @@ class Header:
             raise ValueError(f"the header must have exactly {kinds}")
         header = cls(**found)
         ports = header.ports_num + header.ports_num_for_sparse
-        if header.pserver not in range(header.pservers) or header.port not in range(ports):
-            raise ValueError(f"the header is of the impossible file {header.name}")
-        if not 0 < header.ports_num <= ports:
-            raise ValueError(f"the header has {header.ports_num} dense ports of {ports}")
+        known = header.pserver in range(header.pservers) and header.port in range(ports)
+        if not known or not 0 < header.ports_num <= ports:
+            raise ValueError(f"the header is of the impossible file {header.name}, of {ports} ports")
         return header, START.size + length
 
 
