@@ -90,7 +90,7 @@ def test_several_values_are_a_list_in_a_file(seen: Callable[..., Seen], tmp_path
     file.write_text('[made]\nmca = [["btl", "tcp,self"], ["a", "b c"]]\n')
     assert seen()["mca"] == ["btl tcp,self", "a b c"]
     file.write_text('[made]\nmca = [["btl"]]\n')
-    with pytest.raises(SpecError, match="expected a list of 2 texts, or a list of such lists"):
+    with pytest.raises(SpecError, match="expected a list of 2 texts, or several in a list"):
         seen()
 
 
