@@ -13,10 +13,10 @@ N ?= 1
 # Set on some machines, it would have each of the thousands of processes compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-CORE := $(filter-out runtime/csrc/py_%.c,$(wildcard runtime/csrc/*.c))
-BINDINGS := $(wildcard runtime/csrc/py_*.c)
+CORE := $(filter-out runtime/csrc/bindings/%,$(wildcard runtime/csrc/*/*.c))
+BINDINGS := $(wildcard runtime/csrc/bindings/*.c)
 C_TESTS := $(wildcard tests/c/*.c)
-HEADERS := $(wildcard runtime/csrc/*.h tests/c/*.h)
+HEADERS := $(wildcard runtime/csrc/*/*.h tests/c/*.h)
 C_PROGRAMS := $(wildcard tests/c/*/*.c bench/*.c)
 C_FLAGS := -std=c11 -D_GNU_SOURCE -fno-math-errno -ffp-contract=off -Iruntime/csrc
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Werror
@@ -31,7 +31,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 bench docs clean setup-train dev
+.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 fuzz bench docs clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -130,6 +130,20 @@ arm64: build/ctest-arm64 ## the same tests as arm64 code under qemu-user (tests/
 build/ctest-arm64: $(CORE) $(C_TESTS) $(HEADERS) Makefile
 	@mkdir -p build
 	$(ARM64_CC) $(C_FLAGS) -O3 $(WRAP) -Wall -Wextra -Werror -static $(CORE) $(C_TESTS) -lm -lpthread -o $@
+
+fuzz: SECONDS = 60
+fuzz: build/fuzz-shard ## a shard and trainers that say anything, under libFuzzer for SECONDS (default 60); needs clang
+	@mkdir -p build/fuzz/corpus
+	@$(PYTHON) -c 'from pathlib import Path; [Path(f"build/fuzz/corpus/{i}").write_bytes(bytes.fromhex(seed)) \
+	    for i, seed in enumerate(Path("tests/c/fuzz/shard.seeds").read_text().split())]'
+	nice -n 19 ./$< -max_len=512 -timeout=60 -max_total_time=$(SECONDS) -artifact_prefix=build/fuzz/ build/fuzz/corpus \
+	    >build/fuzz/log 2>&1 || { tail -n 99 build/fuzz/log; exit 1; }
+	@grep '^Done ' build/fuzz/log
+
+build/fuzz-shard: tests/c/fuzz/fuzz_shard.c $(CORE) $(HEADERS) Makefile
+	@mkdir -p build
+	clang $(C_FLAGS) $(SANITIZE) -fsanitize=fuzzer $(WRAP),--wrap=epoll_wait,--wrap=clock_gettime -Wall -Wextra -Werror \
+	    $< $(CORE) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md
 	@for what in launch agents push_pull tables modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done

@@ -93,7 +93,7 @@ def prepare(level: str) -> None:
     import tomllib  # not in Pythons older than OLDEST
 
     sha = hashlib.sha256()
-    for path in [ROOT / "pyproject.toml", *sorted((ROOT / "runtime" / "csrc").glob("*.[ch]"))]:
+    for path in [ROOT / "pyproject.toml", *sorted((ROOT / "runtime" / "csrc").rglob("*.[ch]"))]:
         sha.update(hashlib.sha256(path.read_bytes()).digest())
     have = STAMP.read_text().split("\n") if STAMP.exists() else []
     level = "dev" if "dev" in have else level  # who can test can train

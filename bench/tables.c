@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "ps_sparse.h"
+#include "tables/ps_sparse.h"
 
 enum { PUSH = 1000 };
 

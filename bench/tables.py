@@ -22,7 +22,7 @@ SLOTS = 1  # of AdaGrad
 def compile_program(folder: Path) -> Path:
     """Compile bench/tables.c with the C core."""
     program = folder / "tables"
-    sources = [Path(__file__).with_name("tables.c"), *CORE.glob("ps_*.c")]
+    sources = [Path(__file__).with_name("tables.c"), *CORE.rglob("ps_*.c")]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-fno-math-errno", "-ffp-contract=off", f"-I{CORE}"]
     compiler, names = os.environ.get("CC", "cc"), map(str, sources)
     argv = [compiler, *flags, "-o", str(program), *names, "-lm", "-lpthread"]

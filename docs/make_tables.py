@@ -186,7 +186,7 @@ def list_rooms() -> Iterator[tuple[Path, str]]:
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
     """Return name and task of each module of a folder, of the C core by its header if it has one."""
-    if folder.name != "csrc":
+    if folder.parent.name != "csrc":
         return [(p.name, _read_summary(p)) for p in sorted(folder.glob("*.py")) if p.stem != "__init__"]
     files = [(path, path.with_suffix(".h")) for path in sorted(folder.glob("*.c"))]
     return [(path.stem, _read_summary(header if header.exists() else path)) for path, header in files]
@@ -204,13 +204,13 @@ def _make_rooms() -> str:
 
 def _make_modules(top: str) -> str:
     if top == "runtime/csrc":
-        folders = [ROOT / top]
+        folders = sorted(path for path in (ROOT / top).iterdir() if path.is_dir())
     else:
         folders = [folder for folder, _ in list_rooms() if folder.relative_to(ROOT).parts[0] == top]
     parts = []
     for folder in folders:
         rows = [(f"`{module}`", task) for module, task in list_modules(folder)]
-        heading = "" if len(folders) == 1 else f"### {folder.relative_to(ROOT)}/\n\n"
+        heading = f"### {folder.relative_to(ROOT)}/\n\n"
         parts += [heading + _make_table(("module", "task"), rows)] if rows else []
     return "\n" + "\n\n".join(parts) + "\n"
 

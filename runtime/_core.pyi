@@ -1,4 +1,4 @@
-"""Types of the compiled core: kernels, shards, client; implemented by csrc/py_*.c.
+"""Types of the compiled core: kernels, shards, client; implemented by csrc/bindings/.
 
 Arrays are C-contiguous, aligned, of the named item type, and never share memory with another one of the
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
@@ -140,7 +140,7 @@ def read_slots(  # returns the number of lines before the first with a value tha
     /,
 ) -> int: ...
 
-# -- shards and frames: py_shard.c, documented in csrc/ps_shard.h and ps_frame.h
+# -- shards and frames: py_shard.c, documented in csrc/shard/ps_shard.h and ps_frame.h
 
 # Values that an object has in place of trainer 0's: its name, values, dim of a table or 0, shard of the table
 # among so many. A table's are of all its rows. The list is emptied: the shard copies its part.
@@ -171,7 +171,7 @@ def encode_header(
 ) -> bytes: ...
 def get_protocol() -> dict[str, int]: ...
 
-# -- client: py_client.c, documented in csrc/ps_client.h. Arrays are borrowed until their call is done.
+# -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.
 
 class Client:
     def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..node.dispatch.manifest import Entry
 
 OWN_PACKAGE: Final = "pslaunch"
+MPI_MODULE: Final = "mpi4py"
 RUNTIME_MODULES: Final = ("pslaunch.runtime", "numpy")
 FOR_VENV: Final = ("venv", "ensurepip")
 PACKAGES: Final = (OWN_PACKAGE, "numpy")  # whose versions matter
@@ -104,6 +105,8 @@ def examine_hosts(
         placed = place_found(plan, [node for node, _ in started])
         inspection.ask_facts(lambda node: make_question(spec, wanted, placed, node))
         inspection.try_network(plan.port or 0)
+        if MPI_MODULE in wanted.modules:
+            inspection.try_mpi(spec.python or "", dict(plan.added_env), plan.limits.lost_after_s)
         inspection.end()
     finally:
         inspection.close()

@@ -89,6 +89,9 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "unreachable": FindingKind("network", "problem",
         "open the nodes' network to each other for the ports of the job, or give the interface that "
         "they share: PADDLE_NIC (--nics)"),
+    "no MPI": FindingKind("network", "problem",
+        "give the network that all hosts share, as NETWORK/BITS: --mca btl_tcp_if_include 10.0.0.0/24; "
+        "and a Python with the mpi4py of this Open MPI"),
     "little memory": FindingKind("memory", "warning",
         "end the programs that use it, or leave this host out"),
     "clock": FindingKind("clock", "warning",
@@ -144,6 +147,7 @@ class Seen(NamedTuple):
     clock_off_s: float = 0.0  # its clock minus the launcher's
     addr: str = ""  # reachable from the others; empty: none found or needed
     cut_off: str = ""  # the hosts that could not reach it
+    mpi: str = ""  # why its ranks failed to add up a number
 
 
 class Wanted(NamedTuple):
@@ -194,6 +198,8 @@ def _judge_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str
     yield from _judge_programs(facts, wanted)
     if one.cut_off:
         yield "unreachable", one.cut_off
+    if one.mpi:
+        yield "no MPI", one.mpi
     free = facts["memory"].get("available")
     if free is not None and free < MIN_MEMORY_BYTES:
         yield "little memory", f"{show_bytes(free)} are free"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 TOP_PORT: Final = 65535
-ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off")  # in Seen as in ReachedHost
+ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off", "mpi")  # in Seen as in ReachedHost
 
 
 class ReachedHost:
@@ -46,7 +46,7 @@ class ReachedHost:
         self.free_port = self.door = 0
         self.doors: list[tuple[int, str, int]] = []  # of other nodes, to try: node, address, port
         self.reached: list[tuple[int, str]] = []  # the reached ones
-        self.lost = self.addr = self.cut_off = ""  # as in Seen
+        self.lost = self.addr = self.cut_off = self.mpi = ""  # as in Seen
         self.clock_off_s = 0.0
         self.facts: messages.NodeFacts | None = None
         self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
@@ -85,6 +85,8 @@ class ReachedHost:
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it reports doors that it was not asked to try")
+        elif message["type"] == "allreduced":
+            self.mpi = str(message["text"])
         elif message["type"] not in ("hello", "shut", "finished"):
             return
         self.answers.add(message["type"])
@@ -140,6 +142,14 @@ class Inspection:
             answering[i].addr = addr
         for i, why in wrong.items():
             answering[i].cut_off = f"its port {answering[i].door} {why}"
+
+    def try_mpi(self, python: str, env: dict[str, str], limit_s: float) -> None:
+        """Let the ranks of all nodes add up a number by MPI, if all can import mpi4py."""
+        if all(one.facts and "mpi4py" not in one.facts["programs"]["missing"] for one in self._hosts):
+            order: messages.AllreduceMsg = {
+                "type": "allreduce", "python": python, "env": env, "limit_s": min(limit_s, STAGE_LIMIT_S / 2),
+            }  # fmt: skip
+            self._ask(lambda _one: order, "allreduced")
 
     def end(self) -> None:
         """End the agents, which clean up their hosts."""

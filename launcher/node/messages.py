@@ -119,6 +119,11 @@ ReachMsg = TypedDict("ReachMsg", {
     "type": Literal["reach"], "doors": list[tuple[int, str, int]], "limit_s": float,
 })
 ReachedMsg = TypedDict("ReachedMsg", {"type": Literal["reached"], "reached": list[tuple[int, str]]})
+# -> Run MPI_Init and an allreduce as the ranks of this node; <- why that failed, or "".
+AllreduceMsg = TypedDict("AllreduceMsg", {
+    "type": Literal["allreduce"], "python": str, "env": dict[str, str], "limit_s": float,
+})
+AllreducedMsg = TypedDict("AllreducedMsg", {"type": Literal["allreduced"], "text": str})
 # -> Shut the door; <- done.
 ShutMsg = TypedDict("ShutMsg", {"type": Literal["shut"]})
 # -> Bind all ports of these processes, or none. last: name the holder of a busy one, no proposal follows.
@@ -275,11 +280,11 @@ ToAgent = Union[
     PrepareMsg, DispatchMsg, ServeMsg, FetchMsg, FurnishMsg, DoorMsg, ReachMsg, ShutMsg, PortsMsg, BeginMsg,
     StartMsg, NotedMsg, SignalMsg, FinishMsg,
 ]
-OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, FinishMsg]
+OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, AllreduceMsg, FinishMsg]
 OfAgent = Union[
     PreparedMsg, RefusedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
     ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, VanishedMsg, ProgressMsg, ExitedMsg,
-    FinishedMsg, ClockMsg, InspectedMsg,
+    FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
 ]
 OfObserver = Union[
     LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, LeaseMsg, HoldMsg, FreeMsg, DispatchMsg,

@@ -1,6 +1,6 @@
 """Client of the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
 
-calls.py carries out calls; the compiled core (csrc/ps_client.h) sends requests and reads answers.
+calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends requests and reads answers.
 """
 
 from __future__ import annotations

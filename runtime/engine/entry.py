@@ -1,6 +1,6 @@
 """Entry rules of tables: the keys that get a row, by the names of `paddle.distributed`.
 
-csrc/ps_entry.h has the rules, docs/training.md their use.
+csrc/tables/ps_entry.h has the rules, docs/training.md their use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optimizers, schedules, modes and distributions by name, and their numbers in the compiled core.
 
-csrc/ps_optim.h has the optimizers, csrc/ps_schedule.h the schedules, csrc/ps_frame.h the modes,
-csrc/ps_init.h the distributions.
+In csrc: kernels/ps_optim.h has the optimizers, tables/ps_schedule.h the schedules, wire/ps_frame.h the modes,
+tables/ps_init.h the distributions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PackedOptim = tuple[int, float, float, float, float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """Schedule of the learning rate: csrc/ps_schedule.h has the formulas."""
+    """Schedule of the learning rate: csrc/tables/ps_schedule.h has the formulas."""
 
     kind: str = "constant"
     a: float = 0.0
@@ -45,7 +45,7 @@ class Schedule:
 class Optim:
     """Update rule of one parameter; `learning_rate` is the global one times the parameter's own.
 
-    A method uses those of momentum, epsilon, beta1 and beta2 that its row in csrc/ps_optim.c names.
+    A method uses those of momentum, epsilon, beta1 and beta2 that its row in csrc/kernels/ps_optim.c names.
     """
 
     method: Method

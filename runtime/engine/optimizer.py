@@ -1,7 +1,7 @@
 """Optimizers by their names in v2 and in PaddlePaddle 2; the C kernels apply them to parameters.
 
-Formulas: csrc/ps_optim.h. In v2 the gradient is the sum over all samples of all trainers, in static mode that
-of the program's loss.
+Formulas: csrc/kernels/ps_optim.h. In v2 the gradient is the sum over all samples of all trainers, in static
+mode that of the program's loss.
 """
 
 from __future__ import annotations

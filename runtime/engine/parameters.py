@@ -6,6 +6,7 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tarfile
@@ -221,15 +222,11 @@ class Parameters:
         """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
         try:
             with tarfile.open(fileobj=f, mode="r:") as tar:
-                files = {info.name: info for info in tar if info.isfile()}
-                parameters = Parameters(_read_configs(tar, files))
-                for name in parameters:
-                    if name not in files:
-                        raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
-                    parameters.deserialize(name, _open_member(tar, files[name]))
-        except tarfile.TarError as e:
-            raise ValueError(f"not a tar file of parameters: {e}") from None
-        return parameters
+                return _read_tar(tar)
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as e:
+            path = getattr(f, "name", None)
+            where = f"{path}: " if isinstance(path, str) else ""
+            raise ValueError(f"{where}not a tar file of parameters: {e}") from None
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
         """Take the values of parameters that are both in a tar file and here."""
@@ -241,16 +238,40 @@ class Parameters:
 
     def save(self, path: Path, names: Iterable[str] | None = None) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
+        write_whole(path, lambda f: self.to_tar(f, names))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` make a file: `path` is complete, old or absent at any time. OSErrors name it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with part.open("wb") as f:
-                self.to_tar(f, names)
-                f.flush()
-                os.fsync(f.fileno())
-            part.replace(path)
-        finally:
+        with part.open("wb") as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):  # it says nothing new
             part.unlink(missing_ok=True)
+
+
+def _read_tar(tar: tarfile.TarFile) -> Parameters:
+    # A sparse member, of zeros that the file lacks, would take any memory.
+    files = {info.name: info for info in tar if info.isfile() and not info.issparse()}
+    parameters = Parameters(_read_configs(tar, files))
+    for name in parameters:
+        if name not in files:
+            raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
+        rows, cols = parameters.get_shape(name)
+        if files[name].size != _HEADER.size + 4 * rows * cols:
+            raise ValueError(
+                f"parameter {name}: {files[name].size} bytes do not fit its shape {(rows, cols)}"
+            )
+        parameters.deserialize(name, _open_member(tar, files[name]))
+    return parameters
 
 
 def _add_header(tar: tarfile.TarFile, name: str, size: int) -> None:

@@ -11,7 +11,6 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
 PIECE_BYTES = 1 << 20
-MOST_MISSING = 10  # files in a message
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -171,9 +169,8 @@ def _check_set(folder: Path, shards: Sequence[ShardFile]) -> None:
     if any(objects != have[0] for objects in have):
         raise CheckpointError(f"{folder}: the shards have different parameters")
     there = {shard.path.name for shard in shards}
-    if missing := list(islice((name for name in names if name not in there), MOST_MISSING)):
-        more = ", ..." if len(missing) == MOST_MISSING else ""
-        raise CheckpointError(f"{folder}: {', '.join(missing)}{more}: missing")
+    if missing := next((name for name in names if name not in there), None):
+        raise CheckpointError(f"{folder}: {missing}: missing")
 
 
 def _describe(saved: Saved) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
 """Files of saved shards: names, header, and the move into place. Needs no numpy.
 
-A shard hands over the content after the header (csrc/ps_save.h). docs/checkpoint.md has the format.
+A shard hands over the content after the header (csrc/shard/ps_save.h). docs/checkpoint.md has the format.
 """
 
 from __future__ import annotations
@@ -73,10 +73,8 @@ class Header:
         ports = header.ports_num + header.ports_num_for_sparse
         if header.pserver not in range(header.pservers) or header.port not in range(ports):
             raise ValueError(f"the header is of the impossible file {header.name}")
-        if header.ports_num < 1 or header.ports_num_for_sparse < 0:
-            raise ValueError(
-                f"the header is of {header.ports_num} ports, {header.ports_num_for_sparse} sparse"
-            )
+        if not 0 < header.ports_num <= ports:
+            raise ValueError(f"the header has {header.ports_num} dense ports of {ports}")
         return header, START.size + length
 
 

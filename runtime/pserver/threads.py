@@ -1,4 +1,4 @@
-"""A shard of a pserver: the thread that runs the compiled core (csrc/ps_shard.h), and its two pipes."""
+"""A shard of a pserver: the thread that runs the compiled core (csrc/shard/ps_shard.h), and its two pipes."""
 
 from __future__ import annotations
 

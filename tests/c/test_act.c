@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_act.h"
-#include "ps_exp.h"
+#include "kernels/ps_act.h"
+#include "kernels/ps_exp.h"
 
 enum { ROWS = 37, COLS = 53, N = ROWS * COLS };
 

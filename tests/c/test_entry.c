@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_sparse.h"
+#include "tables/ps_sparse.h"
 
 enum { DIM = 16, MANY = 200000, BATCH = 1000 };
 

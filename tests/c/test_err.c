@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_err.h"
+#include "base/ps_err.h"
 
 TEST(err_has_code_text_and_the_systems_words) {
     ps_err err;

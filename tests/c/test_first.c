@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_first.h"
+#include "shard/ps_first.h"
 
 enum { ROWS = 40, COLS = 3 };
 

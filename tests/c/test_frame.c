@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_frame.h"
+#include "wire/ps_frame.h"
 
 static const ps_header sample = {.op = PS_PUSH,
                                  .epoch = 3,

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_init.h"
+#include "tables/ps_init.h"
 
 static const ps_init some = {.seed = 1, .table = 2, .kind = PS_INIT_NORMAL, .mean = 0, .std = 1};
 

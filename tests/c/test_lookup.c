@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_lookup.h"
+#include "kernels/ps_lookup.h"
 
 enum { N = 3000, DIM = 37, WIDE = DIM + 3 };
 

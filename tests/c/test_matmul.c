@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_matmul.h"
+#include "kernels/ps_matmul.h"
 
 static const ps_isa builds[] = {PS_ISA_BASE, PS_ISA_AVX2, PS_ISA_AVX512};
 

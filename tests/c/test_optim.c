@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_optim.h"
+#include "kernels/ps_optim.h"
 
 enum { N = 100 };
 

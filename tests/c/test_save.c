@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_save.h"
+#include "shard/ps_save.h"
 
 /* What a save has put so far; `limit`: at most so many bytes. */
 typedef struct content {

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "harness.h"
-#include "ps_schedule.h"
+#include "tables/ps_schedule.h"
 
 TEST(a_schedule_with_a_number_out_of_range_is_refused) {
     const ps_schedule bad[] = {

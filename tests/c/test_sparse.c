@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "harness.h"
-#include "ps_sparse.h"
+#include "tables/ps_sparse.h"
 
 enum { DIM = 5, KEYS = 300 };
 

@@ -5,8 +5,8 @@
 #include <pthread.h>
 
 #include "harness.h"
-#include "ps_client.h"
-#include "ps_shard.h"
+#include "client/ps_client.h"
+#include "shard/ps_shard.h"
 
 enum { SIZE = 200000, DIM = 3, KEYS = 50, MOST = 3 };
 

@@ -71,4 +71,4 @@ def test_hostile_archive_writes_nothing_outside(found: list[bytes], size: int) -
 def test_hostile_record_is_refused_or_whole(data: Any) -> None:
     with contextlib.suppress(ValueError, RecursionError):
         found = record.parse_record(json.dumps(data))
-        assert isinstance(found["state"], str) and format_line(found)
+        assert format_line(found).startswith(found["job"])

@@ -68,10 +68,7 @@ def until_spawned(job: Job) -> None:
     job.until(shown, "what is spawned")
 
 
-@pytest.mark.parametrize(
-    ("major", "how"),
-    [(4, "INT"), (5, "INT"), (5, "TERM"), (4, "end"), (5, "end"), (5, "agent"), (4, "guards")],
-)
+@pytest.mark.parametrize(("major", "how"), [(4, "INT"), (5, "TERM"), (5, "end"), (5, "agent"), (4, "guards")])
 def test_what_ranks_spawn_is_shown_and_ends_with_the_job(
     hosts: Hosts, workspace: Path, packages: Path, tmp_path: Path, major: int, how: str
 ) -> None:

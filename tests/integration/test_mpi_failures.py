@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import mpi4py
 import pytest
 
 from pslaunch.node import codes
+from support.furnished import need_same_python
 from support.jobs import FabricPlace, finished, succeeded
 from support.openmpi import MpiPlace, get_prefix
 from support.process import started
@@ -163,7 +166,7 @@ def test_hosts_with_another_version_are_named(hosts: Hosts, package: Path) -> No
     found, job = finished(place, package, *THREE)
     output = job.launcher.output()
     assert found == codes.PREFLIGHT and "prted of Open MPI can't be started there" in output
-    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR" in output
+    assert "install Open MPI 5.0.11 there, or give its folder on the hosts: --prefix DIR; " in output
 
 
 def test_host_that_hangs_after_login_is_named(hosts: Hosts, package: Path) -> None:
@@ -216,6 +219,25 @@ def test_check_reports_the_others_beside_hosts_that_let_mpirun_fail(hosts: Hosts
     ]  # fmt: skip
     (finding,) = found[1]["findings"]
     assert finding["what"] == "mpirun" and "node2 can't reach mpirun at port" in finding["text"]
+
+
+def test_check_tries_mpi_over_all_hosts(hosts: Hosts, package: Path, major: int) -> None:
+    need_same_python()
+    (package / "train.py").write_text("from mpi4py import MPI")
+    packages = hosts.folder / "packages"
+    shutil.copytree(Path(mpi4py.__file__).parent, packages / "mpi4py", dirs_exist_ok=True)
+    options = ("--server_num=0", f"--env=PYTHONPATH={packages}")
+    if major == 5:
+        code, output = check(hosts, package, major, *options)
+        assert code == codes.OK, output
+    wrong = (
+        "--lost_after=4",
+        "--env=OMPI_MCA_btl_tcp_if_include=127.0.0.0/8",
+    )
+    code, output = check(hosts, package, major, *options, *wrong)
+    assert code == codes.PREFLIGHT, output
+    found = [json.loads(line) for line in output.splitlines()]
+    assert {finding["what"] for one in found for finding in one["findings"]} == {"no MPI"}, output
 
 
 def test_check_names_missing_modules_of_each_host(hosts: Hosts, package: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -176,6 +177,20 @@ def test_a_file_that_can_not_grow_ends_the_pserver_with_74(tmp_path: Path) -> No
         assert found.codes() == [74]
         said = found.processes[0].output()
         assert f"{before} could not be saved: File too large" in said and said.count("saved") == 1
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_a_pserver_without_descriptors_for_its_files_ends_with_74(tmp_path: Path) -> None:
+    before = tmp_path / "shard-00000-000.bin"
+    before.write_text("earlier")
+    with cluster(options=[f"--save_dir={tmp_path}"]) as found:
+        with found.client(0) as c:
+            train(c, 1, finish=False)
+            pid = found.processes[0].proc.pid
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, 3))  # what it has open stays open
+            c.finish()
+        assert found.codes() == [74]
+        assert f"{before} could not be saved: Too many open files" in found.processes[0].output()
     assert [p.read_text() for p in tmp_path.iterdir()] == ["earlier"]
 
 

@@ -2,7 +2,7 @@
 
 All floats are float32 and every operation rounds once, in the order written; the payload of a NaN is
 unspecified. Sources of the formulas: PaddlePaddle v2, paddle/math/TrainingAlgorithmOp.cu and
-paddle/parameter/ParameterUpdateFunctions.cpp; csrc/ps_optim.h names the differences.
+paddle/parameter/ParameterUpdateFunctions.cpp; csrc/kernels/ps_optim.h names the differences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Update rule: ps_optim in csrc/ps_optim.h, which has the formulas and their sources."""
+    """Update rule: ps_optim in csrc/kernels/ps_optim.h, which has the formulas and their sources."""
 
     method: int
     lr: float
@@ -97,7 +97,7 @@ def _raise_any(base: float, exponent: float) -> float:
 
 
 def find_scheduled_rate(schedule: Schedule, lr: float, samples: int, passes: int) -> np.float32:
-    """Return the learning rate after so many samples and complete passes: csrc/ps_schedule.h."""
+    """Return the learning rate after so many samples and complete passes: csrc/tables/ps_schedule.h."""
     rate, n, a, b = float(np.float32(lr)), float(samples), schedule.a, schedule.b
     at = passes if schedule.kind == "pass_manual" else samples
     if schedule.kind == "poly":
@@ -250,7 +250,7 @@ class Counts:
 class SparseTable:
     """A sparse table as dicts by key: rows [dim], their optimizer state, and the sum of the open step.
 
-    With an entry rule (csrc/ps_entry.h) `counts` has the keys that are counted, with and without a row.
+    With an entry rule (csrc/tables/ps_entry.h) `counts` has the keys that are counted, with or without a row.
     """
 
     dim: int

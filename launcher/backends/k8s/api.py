@@ -47,7 +47,7 @@ INVALID: Final = (ValueError, TypeError, LookupError, AttributeError)  # in a ku
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a pod that has one
 
 ARCH: Final = "kubernetes.io/arch"  # label of nodes
-METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE: Final = "application/strategic-merge-patch+json"
 
 T = TypeVar("T")
@@ -204,10 +204,7 @@ class Cluster:
     def read_metadata(self, kind: str, name: str) -> Any:
         """Return an object without its contents. Raises PslaunchError."""
         return self.get(
-            f"get {kind} {name}",
-            self.locate(kind, name),
-            WITH_UID,
-            header_params={"Accept": METADATA.format("")},
+            f"get {kind} {name}", self.locate(kind, name), WITH_UID, header_params={"Accept": METADATA}
         )
 
     def has_object(self, kind: str, name: str) -> bool:
@@ -234,7 +231,10 @@ class Cluster:
         if named := node_selector.get(ARCH):
             return [named]
         labels = ",".join(f"{name}={text}" for name, text in node_selector.items())
-        chosen = {"label_selector": labels, "header_params": {"Accept": METADATA.format("List")}}
+        chosen = {
+            "label_selector": labels,
+            "header_params": {"Accept": METADATA.replace("data;", "dataList;")},
+        }
         shape = {"items": [{"metadata": {"labels": {f"{ARCH}?": str}}}]}
         with contextlib.suppress(PslaunchError):
             nodes = self.get("list nodes", "/api/v1/nodes", shape, **chosen)["items"]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
@@ -16,6 +17,7 @@ from ...node.line.wire import NONSENSE
 from ...node.logs import clean
 from ...options.spec import JobSpec
 from ...plan import make_plan
+from ...ship.wheel import make_wheel_name
 from ...views.table import show
 from ..face import CommandLine
 from ..lines import News, Tell
@@ -107,8 +109,10 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
 
 def judge_processors(cluster: Cluster, reach: K8sReach, plan: Plan) -> list[ClusterFinding]:
     """Compare the wheels that the job brings with the nodes' processors. Raises ClusterError."""
-    wheels = manifests.name_wheels(plan, reach)
-    return judge_wheels(cluster.list_processors(reach.node_selector), wheels) if wheels else []
+    if reach.has_pslaunch or plan.server != "bundled":
+        return []
+    wheels = [Path(path).name for path in reach.wheels] or [make_wheel_name()]
+    return judge_wheels(cluster.list_processors(reach.node_selector), wheels)
 
 
 def refuse_processors(cluster: Cluster, reach: K8sReach, plan: Plan, tell: Tell) -> None:

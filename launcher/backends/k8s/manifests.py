@@ -191,13 +191,6 @@ def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
     return _make_bundle("program", name, labels, data)
 
 
-def name_wheels(plan: Plan, reach: K8sReach) -> list[str]:
-    """Return the names of the wheels of which each pod needs one, if it does."""
-    if reach.has_pslaunch or plan.server != "bundled":
-        return []
-    return [Path(path).name for path in reach.wheels] or [make_wheel_name()]
-
-
 def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
     """Return a zip file of files below FOLDER in pieces, by their ConfigMaps."""
     pieces = [_encode(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES)]

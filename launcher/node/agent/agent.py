@@ -246,6 +246,16 @@ class Agent:
             self._refuse,
         )
 
+    def order_allreduce(self, m: messages.AllreduceMsg) -> None:
+        from .allreduce import try_allreduce
+
+        loans, python = self._lent.values(), os.path.expanduser(m["python"]) or sys.executable
+        self._loop.do_aside(
+            lambda: try_allreduce(loans, python, m["env"], m["limit_s"]),
+            lambda text: self._line.send({"type": "allreduced", "text": text}),
+            self._refuse,
+        )
+
     def order_ports(self, m: messages.PortsMsg) -> None:
         ports.close_all(self._marks, *self._held.values())
         self._held, self._marks = {}, []

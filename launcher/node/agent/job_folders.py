@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
 
-from .. import codes
+from .. import codes, listing
 from ..codes import Refusal, choose_code
-from ..listing import (
-    EARLIER,
-    OWNER,
-    list_folder,
-    make_own_folder,
-    name_file,
-    refuse_foreign_link,
-    replace_file,
-    write_text,
-)
+from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, replace_file, write_text
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
@@ -100,7 +91,7 @@ class JobFolders:
 
     def _make(self, path: str, *, own: bool = False) -> None:
         try:
-            refuse_foreign_link(path)
+            listing.refuse_foreign_link(path)
             if own:
                 make_own_folder(path)
             else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -90,18 +89,17 @@ class StandIn:
     def _write(self, lines: Sequence[str]) -> None:
         """Write lines by one call, unless their reader is slow: the job never waits for it."""
         said = [f"pslaunch | {self._left_out} lines are left out here"] if self._left_out else []
-        encoded = [f"{line}\n".encode("utf-8", "backslashreplace") for line in (*said, *lines)]
-        waiting = deque([self._rest, *encoded])
+        text = "".join(f"{line}\n" for line in (*said, *lines))
+        data, end = self._rest + text.encode("utf-8", "backslashreplace"), 0  # of the last line begun
         try:
-            taken = os.write(self._out_fd, b"".join(waiting))
+            taken = os.write(self._out_fd, data)
         except OSError:
             taken = 0
-        while waiting and taken >= len(waiting[0]):
-            taken -= len(waiting.popleft())
-        begun = taken > 0 or len(waiting) > len(encoded)
-        self._rest = waiting.popleft()[taken:] if begun else b""
-        untold = self._left_out if len(waiting) > len(lines) else 0
-        self._left_out = untold + min(len(waiting), len(lines))
+        if taken or self._rest:
+            end = data.index(b"\n", max(0, taken - 1)) + 1
+        self._rest = data[taken:end]
+        untold = self._left_out if (untaken := data.count(b"\n", end)) > len(lines) else 0
+        self._left_out = untold + min(untaken, len(lines))
 
     def _report(self, end: dict[str, Any]) -> None:
         """Write the job's end into the file for it, in few enough bytes."""

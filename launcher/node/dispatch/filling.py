@@ -47,7 +47,6 @@ class Filling:
         self._serving: Serving | None = None
         self._server: MessageLine[OfPackage] | None = None  # the node that sends us the package
         self._receiver: Receiver | None = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
-        self._receiver.expect()
 
     def order_dispatch(self, m: DispatchMsg) -> None:
         if self._receiver:

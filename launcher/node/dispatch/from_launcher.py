@@ -59,8 +59,6 @@ class FromLauncher:
             mine=(lambda entries: mine(entries)(first.id)) if mine else None,
         )
         self._receiver, self._fail = receiver, fail
-        if first.dispatched and mine is None:  # else only a part is here
-            receiver.expect()
         self._say({"type": "wants"})
 
     def ask_again(self, say: Callable[[OfPackage | WantsMsg], None]) -> None:

@@ -28,25 +28,6 @@ GRANT_BYTES = 512 * 1024  # per grant: a message for fewer costs as much
 TELL_EVERY_S = 0.5
 
 
-class Progress:
-    """Progress of filling one workspace; `tell` gets it, if anything is lacking."""
-
-    def __init__(self, clock: Callable[[], float], tell: Callable[[FillingMsg], None]) -> None:
-        self._clock, self._tell = clock, tell
-        self._state, self._due_s = "", 0.0  # of the last report; when the next one is due
-        self.files = self.bytes = self.received = 0
-
-    def report(self, state: str) -> None:
-        """Report a new state at once, else now and then."""
-        if not self.files or (state == self._state and self._clock() < self._due_s):
-            return
-        self._state, self._due_s = state, self._clock() + TELL_EVERY_S
-        self._tell({
-            "type": "filling", "state": state,
-            "files": self.files, "bytes": self.bytes, "received": self.received,
-        })  # fmt: skip
-
-
 class Receiver:
     """Receiver of one package: orders and pieces come in, `say` sends answers, `end` is called at the end."""
 
@@ -70,12 +51,12 @@ class Receiver:
         self._aside, self._workspace, self._say, self._report_end = Aside(loop), workspace, say, end
         self._tell_sender = say  # to the current sender
         self._leave_sender: Callable[[], None] | None = None  # for the offerer, after a wrong content
-        self._loop, self._progress = loop, Progress(loop.now, tell)
+        self._loop, self._tell, self._tell_due_s = loop, tell, 0.0
+        self._progress: FillingMsg = {"type": "filling", "state": "", "files": 0, "bytes": 0, "received": 0}
         self._report_growth: Callable[[], None] = lambda: None
         self._incoming: Staging | None = None
         self.digest, self._size = "", 0  # of the manifest
         self._manifest: bytearray | None = None  # as it comes
-        self._foreseen = "", list[Want]()  # digest of the last package, and its lacking files
         self._pieces: list[Data] = []
         self._held_bytes = self._written_bytes = 0  # in our memory; written, but not granted anew yet
         self._writing = False
@@ -83,23 +64,10 @@ class Receiver:
         self.closed = False
         self.entries: list[Entry] = []  # the received package; empty if it was here already
 
-    def expect(self) -> None:
-        """Compare the workspace with the last package while the next, often the same, is being listed."""
-
-        def compare() -> None:
-            self._incoming = Staging(self._workspace, self._mine)
-            if known := self._incoming.glance():
-                self._foreseen = known, []
-            elif own := self._incoming.read_own_manifest():
-                self._foreseen = compute_digest(own), self._incoming.list_lacking(own)
-
-        self._aside.do(compare)  # a failure: take_offer meets the same failure again
-
     def start_again(self) -> None:
         """Forget the offer, whose line was lost; the next one supplies the rest."""
         self._tries += 1
-        self._manifest, self._foreseen = None, ("", [])
-        self._pieces, self._writing = [], False
+        self._manifest, self._pieces, self._writing = None, [], False
         self._held_bytes = self._written_bytes = 0
 
     def take_offer(self, m: DispatchMsg) -> None:
@@ -115,10 +83,7 @@ class Receiver:
         def compare() -> Sequence[Want] | None:
             if self._incoming is None:
                 self._incoming = Staging(self._workspace, self._mine)
-            if self._foreseen[0] == self.digest:
-                return self._foreseen[1]
-            own = self._incoming.read_own_manifest()
-            return self._incoming.list_lacking(own) if compute_digest(own) == self.digest else None
+            return self._incoming.compare(self.digest)
 
         def ask(wants: Sequence[Want] | None) -> None:
             if wants is None:
@@ -135,9 +100,9 @@ class Receiver:
     def _begin_taking(self, wants: Sequence[Want]) -> None:
         self._ask(wants)
         if self._incoming and wants:
-            self._progress.files = len(wants)
-            self._progress.bytes = self._progress.received + self._incoming.count_missing_bytes()
-            self._progress.report("sending")
+            self._progress["files"] = len(wants)
+            self._progress["bytes"] = self._progress["received"] + self._incoming.count_missing_bytes()
+            self._report("sending")
         self._place_if_whole()
 
     def ask_of(self, say: Say | None, *, alone: bool, leave: Callable[[], None] | None = None) -> None:
@@ -230,7 +195,7 @@ class Receiver:
         def go_on(again: list[Want]) -> None:
             self._writing = False
             size = sum(len(p.data) for p in pieces)
-            self._progress.received += size
+            self._progress["received"] += size
             self._report_growth()
             if sender is not self._tell_sender:  # the rest was requested from another
                 self._held_bytes -= size
@@ -241,8 +206,8 @@ class Receiver:
                 elif again:
                     self._ask(again)
             if again:
-                self._progress.bytes = self._progress.received + incoming.count_missing_bytes()
-            self._progress.report("sending")
+                self._progress["bytes"] = self._progress["received"] + incoming.count_missing_bytes()
+            self._report("sending")
             self._write()
             self._place_if_whole()
 
@@ -253,8 +218,15 @@ class Receiver:
         assert incoming is not None
         if incoming.is_whole and not self._writing:
             self.entries = incoming.listed
-            self._progress.report("placing")
+            self._report("placing")
             self._do(incoming.place, lambda _: self._end(None))
+
+    def _report(self, state: str) -> None:
+        """Report a new state at once, else now and then, if anything was lacking."""
+        is_due = state != self._progress["state"] or self._loop.now() >= self._tell_due_s
+        if self._progress["files"] and is_due:
+            self._progress["state"], self._tell_due_s = state, self._loop.now() + TELL_EVERY_S
+            self._tell(self._progress.copy())
 
     def _do(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         number = self._tries
@@ -272,7 +244,7 @@ class Receiver:
                 self._aside.do(self._incoming.remember)
             self._leave()
             self._report_growth()
-            self._progress.report("done")
+            self._report("done")
         if isinstance(failed, ManifestError):
             failed = Refusal(codes.IO, f"the package can't be taken: {failed}")
         self._report_end(failed)

@@ -28,6 +28,7 @@ from .manifest import (
     Hashes,
     ManifestError,
     Want,
+    compute_digest,
     decode,
     encode,
     hash_rest,
@@ -57,15 +58,13 @@ class Staging:
         self._placed = False
         self._fd, self._hash = -1, make_hash()  # of the file being received
 
-    def read_own_manifest(self) -> bytes:
-        """Return the manifest of the last dispatch."""
-        return self._store.read(MANIFEST)
-
-    def glance(self) -> str:
-        """Return the digest of that manifest if the fast path finds no change, else ""."""
-        known = "" if self._mine else unchanged.glance(self._store)
-        self._unchanged = bool(known)
-        return known
+    def compare(self, digest: str) -> list[Want] | None:
+        """Return the files to be sent as `list_lacking`, None if the last dispatch had another manifest."""
+        self._unchanged = not self._mine and unchanged.glance(self._store) == digest
+        if self._unchanged:
+            return []
+        own = self._store.read(MANIFEST)
+        return self.list_lacking(own) if compute_digest(own) == digest else None
 
     def list_lacking(self, manifest: bytes) -> list[Want]:
         """Return the files to be sent to make the workspace match this manifest.
@@ -82,7 +81,7 @@ class Staging:
         if self._mine:
             self.entries = self._mine(self.listed)
             self._data = encode(self.entries)
-        old = self.listed if manifest == self.read_own_manifest() else self._store.read_entries(MANIFEST)
+        old = self.listed if manifest == self._store.read(MANIFEST) else self._store.read_entries(MANIFEST)
         found = self._found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             where, names = self._store.workspace, show_few(found.conflicts, MAX_NAMED)
@@ -233,7 +232,7 @@ class Staging:
         """Move all into place atomically; do nothing if all is there already."""
         if self._unchanged:
             return
-        if self._found.lacking or self._found.off or self._data != self.read_own_manifest():
+        if self._found.lacking or self._found.off or self._data != self._store.read(MANIFEST):
             self._store.clear(self._sure)  # of leftovers
             self._stage_all()
             put_in_place(self._store, self._data, self.entries, self._guests)

@@ -33,7 +33,7 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> tuple[Param
     """
     where, path = f"fleet.init_server({dirname!r})", Path(dirname) / MODEL_NAME
     try:
-        with path.open("rb") as f:
+        with path.absolute().open("rb") as f:
             found = Parameters.from_tar(f)
             f.seek(0)
             sha256 = hashlib.file_digest(f, "sha256").hexdigest()
@@ -43,7 +43,7 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> tuple[Param
             "and every server needs a copy"
         ) from None
     except ValueError as e:
-        raise ValueError(f"{where}: {path.absolute()}: {e}") from None
+        raise ValueError(f"{where}: {e}") from None
     for name, config in configs.items():
         if name not in found:
             raise ValueError(f"{where}: {path} lacks {name}; it has {', '.join(found.keys())}")

@@ -6,13 +6,15 @@ A model is the part of a program between inputs and results; its parameters are 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...engine.graph import Value, sort_values
+from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
-from ...engine.parameters import Parameters
+from ...engine.parameters import Parameters, write_whole
 from ..program.program import Program, Variable, default_main_program, get_variable
 
 SUFFIX = ".pdparams"
@@ -77,7 +79,7 @@ def save_inference_model(
     }
     path = Path(f"{path_prefix}{PARAMETERS}")
     get_parameters(main, "save_inference_model").save(path, list(dict.fromkeys(names)))
-    Path(f"{path_prefix}{MODEL}").write_text(json.dumps(data, indent=1), encoding="utf-8")
+    write_whole(Path(f"{path_prefix}{MODEL}"), lambda f: f.write(json.dumps(data, indent=1).encode()))
 
 
 def _encode(value: Value) -> dict[str, Any]:
@@ -99,7 +101,10 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
     `executor` has no effect. Raises ValueError if the files are of another kind or damaged.
     """
     path = Path(f"{path_prefix}{MODEL}")
-    data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{path} is damaged: {e}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{path} is not an inference model of this runtime")
     with Path(f"{path_prefix}{PARAMETERS}").open("rb") as f:
@@ -109,22 +114,25 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
         for one in data["values"]:
             configs = [parameters.get_config(name) for name in one["params"]]
             program.graph.add(_decode(program, one, configs))
-        names: list[str] = data["feeds"]
+        names = [program.graph.get(name).name for name in data["feeds"]]
         fetches = [program.graph.get(name) for name in data["fetches"]]
-    except (KeyError, TypeError) as e:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         raise ValueError(f"{path} is damaged: {e}") from None
     startup.configs, startup.parameters, program.startup = program.graph.params, parameters, startup
     return [program, names, fetches]
 
 
 def _decode(program: Program, data: dict[str, Any], configs: Sequence[ParamConfig]) -> Variable:
-    return Variable(
-        name=data["name"],
-        op=data["op"],
-        shape=tuple(data["shape"]),
-        inputs=tuple(get_variable(program, name, "load_inference_model") for name in data["inputs"]),
-        attrs=data["attrs"],
-        kind=data["kind"],
-        is_sequence=data["is_sequence"],
-        params=tuple(configs),
-    )
+    name, op, attrs = str(data["name"]), data["op"], data["attrs"]
+    inputs = tuple(get_variable(program, one, "load_inference_model") for one in data["inputs"])
+    form = Form(tuple(data["shape"]), data["kind"], data["is_sequence"])
+    if op in ("data", "parameter"):  # their shapes are their own
+        sizes = [math.prod(form.shape)] if op == "parameter" else []
+        fits = data["kind"] in ("float", "id") and type(data["is_sequence"]) is bool
+        fits = fits and all(type(size) is int for size in data["shape"])
+        fits = fits and [c.rows * c.cols for c in configs] == sizes
+    else:
+        fits = form == find_form(op, inputs, attrs, configs, name)
+    if not fits:
+        raise ValueError(f"{name} can't have the shape {list(form.shape)}")
+    return Variable(name=name, op=op, inputs=inputs, attrs=attrs, params=tuple(configs), **form._asdict())

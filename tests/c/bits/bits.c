@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps_act.h"
-#include "ps_init.h"
-#include "ps_lookup.h"
-#include "ps_matmul.h"
-#include "ps_optim.h"
-#include "ps_schedule.h"
-#include "ps_sparse.h"
+#include "kernels/ps_act.h"
+#include "tables/ps_init.h"
+#include "kernels/ps_lookup.h"
+#include "kernels/ps_matmul.h"
+#include "kernels/ps_optim.h"
+#include "tables/ps_schedule.h"
+#include "tables/ps_sparse.h"
 
 enum { N = 10007, DIM = 17, KEYS = 300, STEPS = 5 };
 

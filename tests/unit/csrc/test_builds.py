@@ -13,7 +13,7 @@ from support.arm64 import CSRC, EMULATOR, FLAGS, need_program
 from support.others import ROOT
 
 KERNELS = "act compute entry err init lookup matmul optim pack pool schedule sparse tiles"
-SOURCES = [CSRC / f"ps_{name}.c" for name in KERNELS.split()]
+SOURCES = [path for name in KERNELS.split() for path in CSRC.rglob(f"ps_{name}.c")]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
 LIBRARIES = ("-lm", "-lpthread")
@@ -73,7 +73,16 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])
 def test_builds_that_would_change_bits_are_refused(flag: str) -> None:
-    argv = [need_program("gcc"), *FLAGS, flag, f"-I{CSRC}", "-c", str(CSRC / "ps_optim.c"), "-o", os.devnull]
+    argv = [
+        need_program("gcc"),
+        *FLAGS,
+        flag,
+        f"-I{CSRC}",
+        "-c",
+        str(CSRC / "kernels/ps_optim.c"),
+        "-o",
+        os.devnull,
+    ]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode != 0
     assert "build without -ffast-math" in done.stderr

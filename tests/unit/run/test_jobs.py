@@ -21,7 +21,7 @@ from pslaunch.node.job import Node
 from pslaunch.node.later import record
 from pslaunch.node.line import wire
 from pslaunch.node.logs import MAX_LINE_CHARS
-from pslaunch.run import jobs
+from pslaunch.run import jobs, known_jobs
 from pslaunch.run.fetch import hold_folders
 from support.process import poll_until
 
@@ -163,7 +163,7 @@ def test_answers_of_a_head_choose_neither_job_nor_paths(note: Note, tmp_path: Pa
             heard.result()
             told = json.loads(out.getvalue())
             assert told["job"] == "train-1" and told.get("backend", "local") == "local"
-    assert jobs.find_job("train-1")["backend"] == "local" and not (tmp_path / "chosen").exists()
+    assert known_jobs.find_job("train-1")["backend"] == "local" and not (tmp_path / "chosen").exists()
 
 
 FAILURE = {

@@ -20,7 +20,9 @@ from pslaunch.runtime.engine import param_config
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.parameters import Parameters
 from pslaunch.runtime.process import settings
+from support.hostile import damaged
 from support.models import make_word, ngram_cost
+from support.process import measure_peak
 
 pytestmark = pytest.mark.asan
 
@@ -133,18 +135,64 @@ def test_save_is_whole_or_absent(parameters: Parameters, tmp_path: Path) -> None
     assert [one.name for one in path.parent.iterdir()] == ["parameters.tar"]
 
 
-@given(data=st.data())
-def test_a_damaged_tar_is_a_value_error(data: st.DataObject) -> None:
-    made = Parameters({"a": ParamConfig(name="a", rows=2, cols=3)})
-    whole = bytearray(tar_bytes(made))
-    place = data.draw(st.integers(0, len(whole) - 1))
-    whole[place] ^= 1 << data.draw(st.integers(0, 7))
-    cut = data.draw(st.integers(0, len(whole)))
-    for broken in (bytes(whole), bytes(whole[:cut])):
+TWO = Parameters({name: ParamConfig(name=name, rows=2, cols=3) for name in "ab"})
+
+
+@given(damaged(tar_bytes(TWO)))
+def test_a_damaged_tar_is_a_value_error(tmp_path_factory: pytest.TempPathFactory, broken: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.tar"
+    path.write_bytes(broken)
+    with path.open("rb") as f:
         try:
-            Parameters.from_tar(io.BytesIO(broken))
-        except ValueError:
-            continue
+            found = Parameters.from_tar(f)
+        except ValueError as e:
+            assert str(path) in str(e)
+        else:
+            assert all(found[name].size <= len(broken) for name in found)
+
+
+def add(
+    tar: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, size: int = 0
+) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size or len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def make_hostile(how: str) -> bytes:
+    """Return a file of some KB that asks for gigabytes, or for a stack without an end."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        huge = ParamConfig(name="a", rows=2**20, cols=2**20)
+        if how == "config":
+            add(tar, "a", struct.pack("<IIQ", 0, 4, 2**40))
+            add(tar, "a.protobuf", param_config.encode(huge))
+        elif how == "nested":
+            for _ in range(3000):
+                add(tar, "././@LongLink", b"name", tarfile.GNUTYPE_LONGNAME)
+    if how != "sparse":
+        return file.getvalue()
+    info = tarfile.TarInfo("a.protobuf")
+    info.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[386:398] = header[398:410] = b"00000000000\0"
+    header[483:495] = b"77777777777\0"  # its size: 8 GiB
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(2 * tarfile.BLOCKSIZE)
+
+
+@pytest.mark.parametrize("how", ["config", "nested", "sparse"])
+def test_a_small_tar_takes_little_memory(how: str) -> None:
+    data = make_hostile(how)
+    assert measure_peak(lambda: read_damaged(data)) < 64 << 20
+
+
+def read_damaged(data: bytes) -> None:
+    try:
+        assert not len(Parameters.from_tar(io.BytesIO(data)))
+    except ValueError as e:
+        assert "not a tar file of parameters" in str(e)
 
 
 @given(

@@ -236,8 +236,6 @@ def test_each_given_wheel_comes_with_its_runtime_alone_in_place_of_our_own(
         path.write_bytes(make_wheel())
     plan = make_plan(1, str(package))
     reach = REACH._replace(wheels=tuple(map(str, given)))
-    assert manifests.name_wheels(plan, reach) == [path.name for path in given]
-    assert manifests.name_wheels(plan, reach._replace(has_pslaunch=True)) == []
     pieces = list_pieces(render(plan, reach, tmp_path))
     joined = b"".join(pieces[key] for key in sorted(pieces) if key.startswith("program"))
     with zipfile.ZipFile(io.BytesIO(joined)) as program:

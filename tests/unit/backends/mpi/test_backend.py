@@ -20,7 +20,7 @@ from pslaunch.node.agent.brought import pack_ranks
 from pslaunch.node.job import Node
 from pslaunch.node.line.gate import Seals
 from pslaunch.options.options import MAX_PROCESSES
-from support.hostile import Nest
+from support.hostile import ANYTHING, Nest, spoilt
 
 ALIASES = (MpiHost("alias1.invalid", None, 1), MpiHost("alias2.invalid", None, 2))
 TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": [[1, 2, 1]]}
@@ -56,6 +56,14 @@ def make_arrival(told: dict[str, Any]) -> Arrival:
 def test_agent_with_wrong_words_alone_is_refused(wrong: dict[str, Any], words: str) -> None:
     assert words in _check_arrival(json.dumps({**TOLD, **wrong}).encode(), {0}, 3)
     assert _check_arrival(json.dumps(TOLD).encode(), {0}, 3) == ""
+
+
+@given(spoilt(TOLD) | ANYTHING)
+def test_any_arrival_is_refused_in_words_or_usable(told: Any) -> None:
+    text = json.dumps(told).encode()
+    if not _check_arrival(text, set(), 3):
+        arrival = make_arrival(json.loads(text))
+        assert {0, 1, 2}.issuperset(arrival.trainers) and arrival.has_name(arrival.host)
 
 
 def test_host_with_a_name_of_ssh_is_found_by_its_ranks_unless_mpirun_places_them() -> None:

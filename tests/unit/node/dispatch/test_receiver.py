@@ -270,18 +270,6 @@ def test_data_beyond_the_grant_ends_the_transfer(alone: Alone) -> None:
     assert "received more bytes than granted" in alone.refusal()
 
 
-def test_node_compares_before_the_offer(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
-    ws = tmp_path / "ws"
-    dispatched(ends, list_source(source), ws)
-    for changed, content in ((ws, "file 7" * 7), (source, "new")):
-        (changed / "data/7").write_text("new")
-        ends.append(Ends(list_source(source), ws))
-        ends[-1].receiver.expect()
-        ends[-1].run()
-        assert ends[-1].ends == [None] and (ws / "data/7").read_text() == content
-    assert len({p.file for p in ends[1].pieces}) == 1
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_encoded_numbers_are_decoded_equally(seed: int) -> None:
     dice = random.Random(seed)

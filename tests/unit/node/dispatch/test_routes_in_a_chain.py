@@ -52,7 +52,7 @@ class Node:
     @property
     def received(self) -> int:
         receiver = self.filling._receiver
-        return receiver._progress.received if receiver else SIZE
+        return receiver._progress["received"] if receiver else SIZE
 
     def damage(self) -> None:
         """Change the beginning of the content that is coming."""

@@ -1,0 +1,159 @@
+#include "bindings/py_args.h"
+
+#include <string.h>
+
+static const char *const item_names[] = {"float32", "float64", "uint64", "int64"};
+
+/* Format letters of the struct module. */
+bool py_has_items(const Py_buffer *view, py_item item) {
+    const char *format = view->format == NULL ? "B" : view->format;
+    if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
+    if (strlen(format) != 1) return false;
+    if (item == PY_F32) return *format == 'f' && view->itemsize == 4;
+    if (item == PY_F64) return *format == 'd' && view->itemsize == 8;
+    const char *letters = item == PY_U64 ? "QL" : "ql";
+    return (*format == letters[0] || *format == letters[1]) && view->itemsize == 8;
+}
+
+static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name) {
+    if (!PyObject_CheckBuffer(obj)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, item_names[item]);
+        return -1;
+    }
+    if (PyObject_GetBuffer(obj, view, flags | PyBUF_FORMAT) < 0) return -1;
+    if (!py_has_items(view, item)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, item_names[item],
+                     view->format == NULL ? "B" : view->format);
+    } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
+    } else {
+        return 0;
+    }
+    PyBuffer_Release(view);
+    return -1;
+}
+
+int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name) {
+    return get_buffer(obj, view, item, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0), name);
+}
+
+int py_matrix(PyObject *obj, Py_buffer *view, const char *name) {
+    if (get_buffer(obj, view, PY_F32, PyBUF_STRIDES, name) < 0) return -1;
+    if (py_need_ndim(view, 2, name) == 0) {
+        if (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0) return 0;
+        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
+    }
+    PyBuffer_Release(view);
+    return -1;
+}
+
+size_t py_items(const Py_buffer *view) {
+    return (size_t)(view->len / view->itemsize);
+}
+
+int py_need_ndim(const Py_buffer *view, int ndim, const char *name) {
+    if (view->ndim == ndim) return 0;
+    PyErr_Format(PyExc_ValueError, "%s: expected %d dimensions, got %d", name, ndim, view->ndim);
+    return -1;
+}
+
+int py_need_items(const Py_buffer *view, size_t n, const char *name, const char *like) {
+    if (py_items(view) == n) return 0;
+    PyErr_Format(PyExc_ValueError, "%s has %zu items, but %s needs %zu", name, py_items(view), like, n);
+    return -1;
+}
+
+/* Bounds of an array's memory: [*begin, *end). */
+static void get_bounds(const Py_buffer *view, uintptr_t *begin, uintptr_t *end) {
+    *begin = (uintptr_t)view->buf, *end = *begin + (size_t)view->itemsize;
+    for (int i = 0; i < view->ndim; i++) {
+        Py_ssize_t way = (view->shape[i] - 1) * view->strides[i];
+        if (way < 0) *begin -= (size_t)-way;
+        else *end += (size_t)way;
+    }
+}
+
+static bool overlap(const Py_buffer *a, const Py_buffer *b) {
+    if (a->len == 0 || b->len == 0) return false;
+    uintptr_t from[2], to[2];
+    get_bounds(a, &from[0], &to[0]);
+    get_bounds(b, &from[1], &to[1]);
+    return from[0] < to[1] && from[1] < to[0];
+}
+
+static int refuse_overlap(const char *one, const char *other) {
+    PyErr_Format(PyExc_ValueError, "%s and %s share memory", one, other);
+    return -1;
+}
+
+int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (overlap(&views[i], &views[j])) return refuse_overlap(names[j], names[i]);
+    return 0;
+}
+
+int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which) {
+    for (int i = 0; i < n; i++)
+        if (i != which && overlap(&views[i], &views[which])) return refuse_overlap(names[i], names[which]);
+    return 0;
+}
+
+int py_optim(PyObject *obj, void *optim) {
+    ps_optim *o = optim;
+    if (!PyTuple_Check(obj)) {
+        PyErr_SetString(PyExc_TypeError, "rule: expected a tuple of a method and its numbers");
+        return 0;
+    }
+    return PyArg_ParseTuple(obj, "Ifffffff;rule: expected a method and 7 numbers", &o->method,
+                            &o->learning_rate, &o->l1, &o->l2, &o->clip, &o->numbers[0], &o->numbers[1],
+                            &o->numbers[2]);
+}
+
+int py_schedule(PyObject *obj, void *schedule) {
+    ps_schedule *s = schedule;
+    PyObject *segments;
+    if (!PyTuple_Check(obj)) {
+        PyErr_SetString(PyExc_TypeError, "schedule: expected a tuple of a kind and its numbers");
+        return 0;
+    }
+    if (!PyArg_ParseTuple(obj, "IddO!;schedule: expected a kind, two numbers and segments", &s->kind, &s->a,
+                          &s->b, &PyTuple_Type, &segments))
+        return 0;
+    Py_ssize_t n = PyTuple_Size(segments);
+    if (n > PS_MAX_SEGMENTS) {
+        PyErr_Format(PyExc_ValueError, "schedule: %zd segments, the limit is %d", n, PS_MAX_SEGMENTS);
+        return 0;
+    }
+    s->segments_n = (uint32_t)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        unsigned long long last;
+        PyObject *one = PyTuple_GetItem(segments, i);
+        if (!PyTuple_Check(one)) {
+            PyErr_SetString(PyExc_TypeError, "schedule: expected segments of an end and a factor");
+            return 0;
+        }
+        if (!PyArg_ParseTuple(one, "Kd;schedule: expected an end and a factor", &last,
+                              &s->segments[i].factor))
+            return 0;
+        s->segments[i].last = last;
+    }
+    return 1;
+}
+
+static PyObject *raise_os_error(const ps_err *err) {
+    PyObject *args = Py_BuildValue("(is)", err->sys, err->text);
+    if (args != NULL) PyErr_SetObject(PyExc_OSError, args); /* OSError picks the subclass by errno */
+    Py_XDECREF(args);
+    return NULL;
+}
+
+PyObject *py_raise(const ps_err *err) {
+    if (err->code == PS_ESYS && err->sys != 0) return raise_os_error(err);
+    PyObject *type = PyExc_RuntimeError;
+    if (err->code == PS_EINVAL || err->code == PS_ELIMIT) type = PyExc_ValueError;
+    else if (err->code == PS_ENOMEM) type = PyExc_MemoryError;
+    else if (err->code == PS_ECONN) type = PyExc_ConnectionError;
+    PyErr_SetString(type, err->text);
+    return NULL;
+}

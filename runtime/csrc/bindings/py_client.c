@@ -1,0 +1,492 @@
+#include "bindings/py_client.h"
+
+#include <string.h>
+
+#include "client/ps_client.h"
+#include "bindings/py_args.h"
+
+/* An array of the caller's, borrowed until its call is complete. */
+typedef struct borrowed {
+    Py_buffer view;
+    uint64_t call;
+} borrowed;
+
+typedef struct client {
+    PyObject_HEAD ps_client *core;
+    borrowed *views; /* [views_cap] */
+    size_t views_n, views_cap;
+    bool running; /* a thread is in the core, without the GIL */
+} client;
+
+static void release_views(client *self) {
+    for (size_t i = 0; i < self->views_n; i++) PyBuffer_Release(&self->views[i].view);
+    self->views_n = 0;
+}
+
+/* Release the arrays of complete calls, and of `cancelled`, if not 0. */
+static void release_done(client *self, uint64_t cancelled) {
+    size_t kept = 0;
+    for (size_t i = 0; i < self->views_n; i++) {
+        borrowed *b = &self->views[i];
+        if (b->call == cancelled || ps_client_done(self->core, b->call)) PyBuffer_Release(&b->view);
+        else if (i != kept++) self->views[kept - 1] = *b; /* a view may be moved: nothing points to it */
+    }
+    self->views_n = kept;
+}
+
+static int ready(const client *self) {
+    if (self->core == NULL) PyErr_SetString(PyExc_ValueError, "the client is closed");
+    else if (self->running) PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
+    else return 0;
+    return -1;
+}
+
+/* Keep the array of `obj` for the call. NULL with an exception. */
+static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
+    if (self->views_n == self->views_cap) {
+        size_t cap = self->views_cap ? 2 * self->views_cap : 32;
+        borrowed *views = PyMem_Realloc(self->views, cap * sizeof *views);
+        if (views == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        self->views = views;
+        self->views_cap = cap;
+    }
+    borrowed *b = &self->views[self->views_n];
+    *b = (borrowed){.call = ps_client_building(self->core)};
+    if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
+    self->views_n++;
+    return &b->view;
+}
+
+/* Get a dense object's array, or *values = NULL for None. */
+static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, const char *name,
+                       float **values) {
+    *values = NULL;
+    if (obj == Py_None) return 0;
+    Py_buffer *view = keep(self, obj, PY_F32, writable, name);
+    if (view == NULL) return -1;
+    *values = view->buf;
+    return py_need_items(view, (size_t)ps_client_size(self->core, id), name, "the object");
+}
+
+/* Get keys [n] and rows, as many as the operation needs. */
+static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, PyObject *rows, uint64_t **k,
+                      float **r, size_t *n) {
+    Py_buffer *view = keep(self, keys, PY_U64, false, "keys");
+    if (view == NULL) return -1;
+    *k = view->buf;
+    *n = py_items(view);
+    view = keep(self, rows, PY_F32, op == PS_PULL_ROWS, "rows");
+    if (view == NULL) return -1;
+    *r = view->buf;
+    bool push = op == PS_PUSH_ROWS;
+    size_t floats = push ? ps_client_push_floats(self->core, id) : ps_client_dim(self->core, id);
+    return py_need_items(view, *n * floats, "rows", "these keys");
+}
+
+static PyObject *done(int code, const ps_err *err) {
+    return code < 0 ? py_raise(err) : Py_NewRef(Py_None);
+}
+
+static int client_init(PyObject *obj, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"shards", "epoch", "trainer", NULL};
+    client *self = (client *)obj;
+    unsigned int shards, epoch, trainer;
+    ps_err err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "III", names, &shards, &epoch, &trainer)) return -1;
+    if (self->core != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the client exists already");
+        return -1;
+    }
+    if (ps_client_new(&self->core, shards, epoch, trainer, &err) == PS_OK) return 0;
+    py_raise(&err);
+    return -1;
+}
+
+static void client_dealloc(PyObject *obj) {
+    client *self = (client *)obj;
+    PyTypeObject *type = Py_TYPE(obj);
+    ps_client_free(self->core);
+    release_views(self);
+    PyMem_Free(self->views);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(obj);
+    Py_DECREF(type);
+}
+
+static PyObject *client_close(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (self->running) {
+        PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
+        return NULL;
+    }
+    ps_client_free(self->core);
+    self->core = NULL;
+    release_views(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_attach(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    int fd;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "Ii", &shard, &fd) || ready(self) < 0) return NULL;
+    return done(ps_client_attach(self->core, shard, fd, &err), &err);
+}
+
+static PyObject *client_detach(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    ps_client_detach(self->core, shard);
+    return Py_NewRef(Py_None);
+}
+
+static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
+    if (length > PS_MAX_NAME) {
+        PyObject *start = PyUnicode_FromStringAndSize(name, ps_fit(name, 64));
+        if (start != NULL)
+            PyErr_Format(PyExc_ValueError, "the name %U... has more than %d bytes", start, PS_MAX_NAME);
+        Py_XDECREF(start);
+        return -1;
+    }
+    memcpy(spec->name, name, (size_t)length);
+    spec->name_length = (uint32_t)length;
+    return 0;
+}
+
+/* Read pieces from an array of u64 [n, 3]: shard, start, length. */
+static int read_pieces(PyObject *obj, ps_piece **pieces, size_t *n) {
+    Py_buffer view = {0};
+    if (py_array(obj, &view, PY_U64, false, "pieces") < 0) return -1;
+    const uint64_t *numbers = view.buf;
+    *n = py_items(&view) / 3;
+    *pieces = PyMem_Malloc((*n + 1) * sizeof **pieces);
+    for (size_t i = 0; *pieces != NULL && i < *n; i++) {
+        uint64_t shard = numbers[3 * i] > UINT32_MAX ? UINT32_MAX : numbers[3 * i];
+        (*pieces)[i] = (ps_piece){(uint32_t)shard, numbers[3 * i + 1], numbers[3 * i + 2]};
+    }
+    PyBuffer_Release(&view);
+    if (*pieces != NULL) return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    ps_create spec = {0};
+    const char *name;
+    Py_ssize_t length;
+    unsigned long long total;
+    PyObject *numbers;
+    ps_piece *pieces = NULL;
+    size_t n = 0;
+    uint32_t id = 0;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "s#KO&O&IIO", &name, &length, &total, py_optim, &spec.optim, py_schedule,
+                          &spec.schedule, &spec.mode, &spec.discard, &numbers))
+        return NULL;
+    spec.total = total;
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0 || read_pieces(numbers, &pieces, &n) < 0)
+        return NULL;
+    int code = ps_client_dense(self->core, &spec, pieces, n, &id, &err);
+    PyMem_Free(pieces);
+    return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
+}
+
+static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    ps_create spec = {.sparse = 1};
+    const char *name;
+    Py_ssize_t length;
+    unsigned long long total, seed;
+    unsigned int first, n;
+    uint32_t id = 0;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "s#KIO&O&(Iff)IIKIffII", &name, &length, &total, &spec.dim, py_optim,
+                          &spec.optim, py_schedule, &spec.schedule, &spec.entry.rule, &spec.entry.numbers[0],
+                          &spec.entry.numbers[1], &spec.mode, &spec.discard, &seed, &spec.init.kind,
+                          &spec.init.mean, &spec.init.std, &first, &n))
+        return NULL;
+    spec.total = total;
+    spec.init.seed = seed;
+    spec.init.table = ps_table_id(name, (size_t)length);
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0) return NULL;
+    int code = ps_client_sparse(self->core, &spec, first, n, &id, &err);
+    return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
+}
+
+static PyObject *client_init_dense(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *array;
+    float *values;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
+    if (dense_array(self, id, array, false, "values", &values) < 0) return NULL;
+    return done(ps_client_init(self->core, id, values, &err), &err);
+}
+
+static PyObject *client_push(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *grad_obj, *out_obj;
+    float *grad, *out;
+    unsigned long long samples = 0;
+    float factor = 1;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IOO|Kf", &id, &grad_obj, &out_obj, &samples, &factor) || ready(self) < 0)
+        return NULL;
+    if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
+    if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
+    if (grad == NULL) {
+        PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
+        return NULL;
+    }
+    ps_batch batch = {samples, factor};
+    return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
+}
+
+static PyObject *client_pull(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *array;
+    float *out;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
+    if (dense_array(self, id, array, true, "out", &out) < 0) return NULL;
+    return done(ps_client_pull(self->core, id, out, &err), &err);
+}
+
+/* set_rows, push_rows and pull_rows differ only in the call. */
+static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
+    client *self = (client *)obj;
+    unsigned int id;
+    PyObject *keys_obj, *rows_obj;
+    uint64_t *keys;
+    float *rows;
+    size_t n;
+    int code;
+    unsigned long long samples = 0;
+    float factor = 1;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|Kf" : "IOO", &id, &keys_obj, &rows_obj, &samples,
+                          &factor) ||
+        ready(self) < 0)
+        return NULL;
+    if (row_arrays(self, op, id, keys_obj, rows_obj, &keys, &rows, &n) < 0) return NULL;
+    ps_batch batch = {samples, factor};
+    self->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);
+    else if (op == PS_PUSH_ROWS) code = ps_client_push_rows(self->core, id, &batch, keys, rows, n, &err);
+    else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
+    Py_END_ALLOW_THREADS
+    self->running = false;
+    return done(code, &err);
+}
+
+static PyObject *client_set_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_SET_ROWS);
+}
+
+static PyObject *client_push_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_PUSH_ROWS);
+}
+
+static PyObject *client_pull_rows(PyObject *obj, PyObject *args) {
+    return rows_call(obj, args, PS_PULL_ROWS);
+}
+
+static PyObject *client_shrink(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    ps_shrink how;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "IffI", &id, &how.decay, &how.score, &how.unseen) || ready(self) < 0)
+        return NULL;
+    return done(ps_client_shrink(self->core, id, &how, &err), &err);
+}
+
+static PyObject *client_count_shrunk(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_shrunk(self->core, id));
+}
+
+static PyObject *client_tell(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    const char *what;
+    unsigned long long number;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "sK", &what, &number) || ready(self) < 0) return NULL;
+    uint16_t op = PS_END_PASS;
+    while (op <= PS_FINISH && strcmp(what, ps_op_name(op)) != 0) op++;
+    if (op <= PS_FINISH) return done(ps_client_tell(self->core, op, number, &err), &err);
+    PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
+    return NULL;
+}
+
+/* Return what a connection reports: kind, shard, text. */
+static PyObject *report(int code, uint32_t shard, const ps_err *err) {
+    const char *kind = code == PS_ECONN ? "broken" : code == PS_EREMOTE ? "refused" : "failed";
+    PyObject *text = PyUnicode_DecodeUTF8(err->text, (Py_ssize_t)strlen(err->text), "replace");
+    return text == NULL ? NULL : Py_BuildValue("(sIN)", kind, shard, text);
+}
+
+static PyObject *client_run(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    int timeout_ms, code;
+    unsigned long long call = 0;
+    uint32_t shard = UINT32_MAX;
+    ps_err err = {0};
+    if (!PyArg_ParseTuple(args, "i|K", &timeout_ms, &call) || ready(self) < 0) return NULL;
+    self->running = true;
+    Py_BEGIN_ALLOW_THREADS
+    code = ps_client_run(self->core, timeout_ms, call, &shard, &err);
+    Py_END_ALLOW_THREADS
+    self->running = false;
+    release_done(self, 0);
+    if (code == PS_OK) return Py_NewRef(Py_None);
+    if (code == PS_EAGAIN) {
+        shard = ps_client_waits_for(self->core); /* a signal handler may close the client */
+        return PyErr_CheckSignals() < 0 ? NULL : Py_BuildValue("(sIs)", "wait", shard, "");
+    }
+    return report(code, shard, &err);
+}
+
+static PyObject *client_begin(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
+}
+
+static PyObject *client_progress(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    uint32_t shard = UINT32_MAX;
+    ps_err err = {0};
+    if (ready(self) < 0) return NULL;
+    int code = ps_client_progress(self->core, &shard, &err); /* does not wait: the GIL is kept */
+    release_done(self, 0);
+    return code == PS_OK ? Py_NewRef(Py_None) : report(code, shard, &err);
+}
+
+static PyObject *client_is_done(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned long long call;
+    if (!PyArg_ParseTuple(args, "K", &call) || ready(self) < 0) return NULL;
+    return PyBool_FromLong(ps_client_done(self->core, call));
+}
+
+static PyObject *client_cancel(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_cancel(self->core);
+    release_done(self, ps_client_building(self->core));
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_mark(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_mark(self->core);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_get_version(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id, shard;
+    if (!PyArg_ParseTuple(args, "II", &id, &shard) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_version(self->core, id, shard));
+}
+
+static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int id;
+    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
+    return PyLong_FromUnsignedLongLong(ps_client_dropped(self->core, id));
+}
+
+static PyObject *client_clear(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    if (ready(self) < 0) return NULL;
+    ps_client_clear(self->core);
+    release_views(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *client_is_sent(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    return PyBool_FromLong(ps_client_sent(self->core, shard));
+}
+
+static PyObject *client_let_go(PyObject *obj, PyObject *args) {
+    client *self = (client *)obj;
+    unsigned int shard;
+    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
+    ps_client_let_go(self->core, shard);
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef client_methods[] = {
+    {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
+    {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
+    {"add_dense", client_add_dense, METH_VARARGS, "Create a dense object."},
+    {"add_sparse", client_add_sparse, METH_VARARGS, "Create a table."},
+    {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},
+    {"push", client_push, METH_VARARGS, "Push a gradient, and take new values."},
+    {"pull", client_pull, METH_VARARGS, "Take values."},
+    {"set_rows", client_set_rows, METH_VARARGS, "Set rows."},
+    {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
+    {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
+    {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
+    {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
+    {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},
+    {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},
+    {"is_done", client_is_done, METH_VARARGS, "Return True if a call is complete."},
+    {"run", client_run, METH_VARARGS, "Carry out a call, or all."},
+    {"clear", client_clear, METH_NOARGS, "Clear all calls."},
+    {"mark", client_mark, METH_NOARGS, "Note that gradients are computed from the values read last."},
+    {"get_version", client_get_version, METH_VARARGS, "Return the version of an object on a shard."},
+    {"count_dropped", client_count_dropped, METH_VARARGS, "Return the pushes that came too late."},
+    {"shrink", client_shrink, METH_VARARGS, "Add the requests that give back rows of a table."},
+    {"count_shrunk", client_count_shrunk, METH_VARARGS, "Return the rows of a table that were given back."},
+    {"is_sent", client_is_sent, METH_VARARGS, "Return True if a shard was sent the whole call."},
+    {"let_go", client_let_go, METH_VARARGS, "Stop waiting for answers of a shard."},
+    {"close", client_close, METH_NOARGS, "Close all connections."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot client_slots[] = {
+    {Py_tp_doc, (void *)"A trainer's connections to all shards; see ps_client.h."},
+    {Py_tp_init, (void *)client_init},
+    {Py_tp_dealloc, (void *)client_dealloc},
+    {Py_tp_methods, client_methods},
+    {0, NULL},
+};
+
+static PyType_Spec client_spec = {
+    .name = "pslaunch.runtime._core.Client",
+    .basicsize = sizeof(client),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = client_slots,
+};
+
+int py_client_add(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &client_spec, NULL);
+    if (type == NULL) return -1;
+    int code = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return code;
+}

@@ -1,0 +1,41 @@
+/* The extension module pslaunch.runtime._core, assembled from its parts. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "bindings/py_client.h"
+#include "bindings/py_columns.h"
+#include "bindings/py_compute.h"
+#include "bindings/py_kernels.h"
+#include "bindings/py_lookup.h"
+#include "bindings/py_shard.h"
+#include "bindings/py_slots.h"
+
+static int core_exec(PyObject *module) {
+    if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_compute_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_lookup_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_columns_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_slots_methods) < 0) return -1;
+    if (PyModule_AddFunctions(module, ps_shard_methods) < 0) return -1;
+    return py_client_add(module);
+}
+
+/* Standard C has no pointer to both data and functions; Python's slots need the cast. */
+static PyModuleDef_Slot core_slots[] = {
+    {Py_mod_exec, (void *)core_exec},
+    {0, NULL},
+};
+
+static PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pslaunch.runtime._core",
+    .m_doc = "The compiled core: kernels, pserver shards and their client.",
+    .m_size = 0,
+    .m_slots = core_slots,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+
+PyMODINIT_FUNC PyInit__core(void) {
+    return PyModuleDef_Init(&core_module);
+}

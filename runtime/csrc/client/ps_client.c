@@ -1,0 +1,348 @@
+/* A trainer's side of the data plane. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ps_call.h"
+#include "client/ps_client.h"
+
+/* --- Life. --- */
+
+int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t trainer, ps_err *err) {
+    *out = NULL;
+    if (shards == 0 || shards > PS_MAX_SHARDS)
+        return ps_fail(err, PS_EINVAL, 0, "%u ports in all, expected 1..%u", shards, PS_MAX_SHARDS);
+    if (trainer >= PS_MAX_TRAINERS)
+        return ps_fail(err, PS_EINVAL, 0, "trainer %u, the limit is %u", trainer, PS_MAX_TRAINERS);
+    ps_client *c = calloc(1, sizeof *c);
+    if (c == NULL) return ps_call_no_memory(err);
+    *c = (ps_client){.shards = shards, .epoch = epoch, .trainer = trainer};
+    c->links = calloc(shards, sizeof *c->links);
+    c->polls = calloc(shards, sizeof *c->polls);
+    if (c->links == NULL || c->polls == NULL) {
+        free(c->links);
+        free(c->polls);
+        free(c);
+        return ps_call_no_memory(err);
+    }
+    for (uint32_t i = 0; i < shards; i++) ps_conn_init(&c->links[i].conn);
+    *out = c;
+    return PS_OK;
+}
+
+/* Remove the last object. */
+static void forget_object(ps_client *c) {
+    ps_known *o = &c->objects[--c->objects_n];
+    free(o->pieces);
+    free(o->seen);
+}
+
+void ps_client_free(ps_client *c) {
+    if (c == NULL) return;
+    ps_client_clear(c);
+    for (uint32_t i = 0; i < c->shards; i++) ps_conn_close(&c->links[i].conn);
+    while (c->objects_n > 0) forget_object(c);
+    free(c->objects);
+    free(c->iovs);
+    free(c->links);
+    free(c->polls);
+    free(c);
+}
+
+/* --- Connections. --- */
+
+/* Send again from the first request; those already answered are skipped. */
+static void rewind_link(ps_link *l) {
+    l->sending = l->first;
+    l->sent = 0;
+    l->reading = NULL;
+    l->refusing = false;
+}
+
+int ps_client_attach(ps_client *c, uint32_t shard, int fd, ps_err *err) {
+    if (shard >= c->shards) return ps_fail(err, PS_EINVAL, 0, "unknown shard %u", shard);
+    rewind_link(&c->links[shard]);
+    return ps_conn_open(&c->links[shard].conn, fd, true, err);
+}
+
+void ps_client_detach(ps_client *c, uint32_t shard) {
+    if (shard >= c->shards) return;
+    ps_conn_close(&c->links[shard].conn);
+    rewind_link(&c->links[shard]);
+}
+
+int ps_client_sent(const ps_client *c, uint32_t shard) {
+    return shard < c->shards && c->links[shard].told_whole == c->links[shard].sequence;
+}
+
+void ps_client_let_go(ps_client *c, uint32_t shard) {
+    if (shard >= c->shards) return;
+    ps_link *l = &c->links[shard];
+    ps_client_detach(c, shard);
+    for (ps_request *r = l->first; r != NULL; r = r->next) {
+        if (!r->answered) r->call->open--;
+        r->answered = true;
+    }
+    l->open = 0;
+    for (ps_call *call = c->calls, *next; call != NULL; call = next) {
+        next = call->next;
+        if (call->open == 0) ps_call_complete(c, call);
+    }
+}
+
+uint32_t ps_client_waits_for(const ps_client *c) {
+    for (uint32_t i = 0; i < c->shards; i++)
+        if (c->links[i].open > 0) return i;
+    return c->shards;
+}
+
+/* Return true if the shard has got a request that it has not answered. */
+static bool told_open(const ps_link *l) {
+    for (const ps_request *r = l->first; r != NULL; r = r->next)
+        if (!r->answered && r->head.sequence <= l->told) return true;
+    return false;
+}
+
+void ps_client_clear(ps_client *c) {
+    for (uint32_t i = 0; i < c->shards; i++) {
+        ps_link *l = &c->links[i];
+        if (told_open(l)) ps_conn_close(&l->conn);
+        l->sequence = l->told; /* the shard expects the next one */
+        l->first = l->last = l->sending = l->reading = NULL;
+        l->sent = l->got = 0;
+        l->open = 0;
+        l->refusing = false;
+    }
+    for (uint32_t i = 0; i < c->objects_n; i++)
+        for (uint32_t k = 0; k < c->shards; k++) c->objects[i].seen[k].pushing = false;
+    while (c->calls != NULL) ps_call_free(c, c->calls);
+    ps_call_discard(c);
+}
+
+void ps_client_cancel(ps_client *c) {
+    for (const ps_request *r = c->building == NULL ? NULL : c->building->first; r != NULL; r = r->next)
+        if (r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS)
+            c->objects[r->head.object].seen[r->shard].pushing = false;
+    ps_call_discard(c);
+}
+
+/* --- Building a call. --- */
+
+uint64_t ps_client_building(const ps_client *c) {
+    return c->begun + 1;
+}
+
+/* Give a request its number on the shard and its place in the queue. */
+static void queue_request(ps_link *l, ps_request *r) {
+    r->next = NULL;
+    r->head.sequence = ++l->sequence;
+    ps_header_encode(&r->head, r->raw);
+    if (l->last != NULL) l->last->next = r;
+    else l->first = r;
+    l->last = r;
+    if (l->sending == NULL) {
+        l->sending = r;
+        l->sent = 0;
+    }
+    l->open++;
+}
+
+uint64_t ps_client_begin(ps_client *c) {
+    ps_call *call = c->building;
+    c->building = NULL;
+    c->begun++;
+    if (call == NULL) return c->begun;
+    for (ps_request *r = call->first, *next; r != NULL; r = next) {
+        next = r->next;
+        queue_request(&c->links[r->shard], r);
+        call->open++;
+    }
+    call->first = call->last = NULL;
+    call->next = c->calls;
+    c->calls = call;
+    uint64_t number = call->number;
+    if (call->open == 0) ps_call_complete(c, call);
+    return number;
+}
+
+bool ps_client_done(const ps_client *c, uint64_t number) {
+    for (const ps_call *call = c->calls; call != NULL; call = call->next)
+        if (call->number == number) return false;
+    return number <= c->begun;
+}
+
+/* Return the end of the pieces on the same shard as `at`. */
+static size_t same_shard(const ps_known *o, size_t at) {
+    size_t end = at + 1;
+    while (end < o->pieces_n && o->pieces[end].shard == o->pieces[at].shard) end++;
+    return end;
+}
+
+static int add_pieces(ps_client *c, const ps_known *o, size_t from, size_t to, const float *base,
+                      ps_err *err) {
+    int code = PS_OK;
+    for (size_t i = from; base != NULL && code == PS_OK && i < to; i++)
+        code = ps_call_iov(c, (void *)(base + o->pieces[i].start),
+                           (size_t)o->pieces[i].length * sizeof(float), err);
+    return code;
+}
+
+/* Add the same request to every shard that has a part of the object. */
+static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect, const float *body,
+                      float *answer, ps_err *err) {
+    ps_known *o = NULL;
+    int code = ps_call_find(c, id, 0, &o, err);
+    head.object = id;
+    ps_call_restart(c);
+    for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
+        uint32_t shard = o->pieces[at].shard;
+        end = same_shard(o, at);
+        if (head.op == PS_PUSH) code = ps_call_push(o, shard, &head.version, err);
+        if (code == PS_OK) code = add_pieces(c, o, at, end, body, err);
+        size_t outs = c->iovs_n;
+        if (code == PS_OK) code = add_pieces(c, o, at, end, answer, err);
+        if (code == PS_OK) code = ps_call_request(c, shard, head, expect, outs, err);
+    }
+    return code;
+}
+
+int ps_client_init(ps_client *c, uint32_t id, const float *values, ps_err *err) {
+    return dense_call(c, id, (ps_header){.op = PS_INIT}, PS_DONE, values, NULL, err);
+}
+
+int ps_client_push(ps_client *c, uint32_t id, const ps_batch *batch, const float *grad, float *out,
+                   ps_err *err) {
+    ps_header head = {.op = PS_PUSH, .flags = out != NULL ? PS_WANT : 0};
+    int code = ps_call_batch(batch, &head, err);
+    if (code < 0) return code;
+    return dense_call(c, id, head, out != NULL ? PS_VALUES : PS_DONE, grad, out, err);
+}
+
+int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err) {
+    return dense_call(c, id, (ps_header){.op = PS_PULL}, PS_VALUES, NULL, out, err);
+}
+
+void ps_client_mark(ps_client *c) {
+    for (uint32_t id = 0; id < c->objects_n; id++) {
+        ps_known *o = &c->objects[id];
+        for (uint32_t i = 0; i < c->shards; i++) {
+            ps_seen *seen = &o->seen[i];
+            seen->base = seen->values == UINT64_MAX ? seen->version : seen->values;
+            if (o->spec.sparse) seen->values = UINT64_MAX;
+        }
+    }
+}
+
+/* --- Creating. --- */
+
+static int add_object(ps_client *c, const ps_create *spec, ps_known **out, ps_err *err) {
+    size_t cap = c->objects_cap;
+    if (c->objects_n >= PS_MAX_OBJECTS)
+        return ps_fail(err, PS_EINVAL, 0, "more than %u objects", PS_MAX_OBJECTS);
+    int code = ps_call_room(&c->objects, c->objects_n, &cap, sizeof *c->objects, err);
+    if (code < 0) return code;
+    c->objects_cap = (uint32_t)cap;
+    *out = &c->objects[c->objects_n];
+    **out = (ps_known){.spec = *spec, .seen = calloc(c->shards, sizeof *(*out)->seen)};
+    if ((*out)->seen == NULL) return ps_call_no_memory(err);
+    c->objects_n++;
+    return PS_OK;
+}
+
+/* Every shard gets every object, even without a part of it, so that all number them alike. */
+static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t shard, uint64_t size,
+                      ps_err *err) {
+    ps_create spec = o->spec;
+    spec.size = size;
+    uint8_t *body = ps_call_stage(c, PS_MAX_CREATE, 1);
+    if (body == NULL) return ps_call_no_memory(err);
+    ps_call_restart(c);
+    int code = ps_call_iov(c, body, ps_create_encode(&spec, body), err);
+    if (code < 0) return code;
+    return ps_call_request(c, shard, (ps_header){.op = PS_CREATE, .object = id}, PS_DONE, 1, err);
+}
+
+static uint64_t size_on(const ps_known *o, uint32_t shard) {
+    uint64_t size = 0;
+    for (size_t i = 0; i < o->pieces_n; i++)
+        if (o->pieces[i].shard == shard) size += o->pieces[i].length;
+    return size;
+}
+
+static int check_pieces(const ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n,
+                        ps_err *err) {
+    for (size_t i = 0; i < n; i++) {
+        const ps_piece *p = &pieces[i];
+        if (p->shard >= c->shards || p->length == 0 || p->start > spec->total ||
+            p->length > spec->total - p->start || (i > 0 && p->shard < pieces[i - 1].shard))
+            return ps_fail(err, PS_EINVAL, 0, "piece %zu of '%.*s' is out of range", i, PS_NAME(spec));
+    }
+    return PS_OK;
+}
+
+int ps_client_dense(ps_client *c, const ps_create *spec, const ps_piece *pieces, size_t n, uint32_t *id,
+                    ps_err *err) {
+    ps_known *o = NULL;
+    int code = check_pieces(c, spec, pieces, n, err);
+    if (code == PS_OK) code = add_object(c, spec, &o, err);
+    if (code < 0) return code;
+    *id = c->objects_n - 1;
+    o->pieces = malloc((n + 1) * sizeof *o->pieces);
+    if (o->pieces == NULL) code = ps_call_no_memory(err);
+    else if (n > 0) memcpy(o->pieces, pieces, n * sizeof *pieces);
+    o->pieces_n = n;
+    for (uint32_t s = 0; code == PS_OK && s < c->shards; s++)
+        code = add_create(c, o, *id, s, size_on(o, s), err);
+    if (code < 0) forget_object(c);
+    return code;
+}
+
+int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32_t n, uint32_t *id,
+                     ps_err *err) {
+    ps_known *o = NULL;
+    if (n == 0 || first >= c->shards || n > c->shards - first || spec->dim == 0 || spec->dim > PS_MAX_DIM)
+        return ps_fail(err, PS_EINVAL, 0, "table '%.*s': dim %u on %u shards", PS_NAME(spec), spec->dim, n);
+    int code = add_object(c, spec, &o, err);
+    if (code < 0) return code;
+    o->first = first;
+    o->n = n;
+    *id = c->objects_n - 1;
+    for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) code = add_create(c, o, *id, s, 0, err);
+    if (code < 0) forget_object(c);
+    return code;
+}
+
+int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
+    int code = PS_OK;
+    uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
+    ps_call_restart(c);
+    for (uint32_t s = 0; code == PS_OK && s < shards; s++)
+        code = ps_call_request(c, s, (ps_header){.op = op, .version = number},
+                               op == PS_END_PASS ? PS_VERSIONS : PS_DONE, 0, err);
+    return code;
+}
+
+uint64_t ps_client_size(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? c->objects[id].spec.total : 0;
+}
+
+uint32_t ps_client_dim(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? c->objects[id].spec.dim : 0;
+}
+
+uint32_t ps_client_push_floats(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? ps_push_floats(&c->objects[id].spec) : 0;
+}
+
+uint64_t ps_client_shrunk(const ps_client *c, uint32_t id) {
+    uint64_t sum = 0;
+    for (uint32_t k = 0; id < c->objects_n && k < c->shards; k++) sum += c->objects[id].seen[k].shrunk;
+    return sum;
+}
+
+uint64_t ps_client_dropped(const ps_client *c, uint32_t id) {
+    return id < c->objects_n ? c->objects[id].dropped : 0;
+}
+
+uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard) {
+    return id < c->objects_n && shard < c->shards ? c->objects[id].seen[shard].version : 0;
+}

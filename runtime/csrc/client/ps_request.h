@@ -1,0 +1,24 @@
+/* What requests of a client are made of. */
+#ifndef PS_REQUEST_H
+#define PS_REQUEST_H
+
+#include "wire/ps_conn.h"
+
+#define PS_MAX_SHARDS 4096
+
+typedef struct ps_client ps_client;
+
+/* Floats [start, start + length) of a dense object, on this shard. */
+typedef struct ps_piece {
+    uint32_t shard;
+    uint64_t start;
+    uint64_t length;
+} ps_piece;
+
+/* The batch that gave a gradient. */
+typedef struct ps_batch {
+    uint64_t samples; /* up to PS_MAX_SAMPLES */
+    float factor;     /* of the learning rate: finite, not negative */
+} ps_batch;
+
+#endif

@@ -1,0 +1,36 @@
+/* Build and threads of the kernels that compute layers: ps_matmul and ps_act. Their bits depend on neither:
+ * each result is computed by one thread, by the same operations in the same order. One computation runs
+ * at a time in a process; a second caller waits for it. */
+#ifndef PS_COMPUTE_H
+#define PS_COMPUTE_H
+
+#include "base/ps_cpu.h"
+#include "base/ps_err.h"
+
+enum { PS_MAX_THREADS = 1024 };
+
+/* Part of a computation, of `parts` in all. scratch: this thread's memory, 64-byte aligned, any content. */
+typedef void (*ps_task)(const void *job, unsigned part, unsigned parts, float *scratch);
+
+/* Run every part of `task` on up to PS_MAX_THREADS threads, this one among them, in IEEE mode, and wait for
+ * all. The threads are kept for the next computation; what one that is late or can't be had would do, others
+ * do. scratch: floats for each thread. Returns PS_OK, or PS_ENOMEM; then nothing has run. */
+int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err);
+
+/* Return the number of parts for `items` of equal size with at least `least` of them in each. 1 to `threads`.
+ */
+unsigned ps_parts(size_t items, size_t least, unsigned threads);
+
+/* Return the first of `n` items of a part; that of `part` + 1 is its end. */
+size_t ps_part_begin(size_t n, unsigned part, unsigned parts);
+
+/* Return the build in use: PS_ISA_BASE, PS_ISA_AVX2 (with FMA) or PS_ISA_AVX512. */
+ps_isa ps_build(void);
+
+/* Use the best build of this machine up to `isa` from now on: for tests. PS_ISA_BEST: as at first. */
+void ps_build_choose(ps_isa isa);
+
+/* Return the name of the build in use, for messages. */
+const char *ps_build_name(void);
+
+#endif

@@ -1,0 +1,333 @@
+/* Begin a request: check that it is allowed, and choose the place of its body. */
+#include <inttypes.h>
+
+#include "shard/ps_serve.h"
+
+/* A frame without a body takes memory as well, and would be held any number of times. */
+static uint64_t charge_of(uint64_t bytes) {
+    return sizeof(ps_held) + bytes;
+}
+
+static bool may_hold(const ps_shard *s, const ps_object *o, uint64_t bytes) {
+    if (o->sparse == NULL && o->held_n >= PS_MAX_HELD) return false;
+    return s->held_bytes + charge_of(bytes) <= PS_MAX_HELD_BYTES;
+}
+
+static int body_buffer(ps_shard *s, ps_peer *p, uint64_t charge, ps_err *err) {
+    p->rows = ps_held_new(p->head.length, p->head.count);
+    if (p->rows == NULL) return ps_fail(err, PS_ENOMEM, 0, "%" PRIu64 " bytes of a request", p->head.length);
+    p->rows->charge = charge;
+    p->rows->sequence = p->head.sequence;
+    p->rows->version = p->head.version;
+    s->held_bytes += charge;
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)p->rows->data;
+    return PS_OK;
+}
+
+static int find_object(ps_shard *s, const ps_header *h, bool sparse, ps_object **o, ps_err *err) {
+    *o = NULL;
+    if (h->object >= s->objects_n)
+        return ps_fail(err, PS_EPROTO, 0, "%s of object %u, which does not exist", ps_op_name(h->op),
+                       h->object);
+    *o = s->objects[h->object];
+    if (((*o)->sparse != NULL) != sparse)
+        return ps_fail(err, PS_EPROTO, 0, "%s of '%.*s', which is %s", ps_op_name(h->op),
+                       PS_NAME(&(*o)->spec), sparse ? "dense" : "a sparse table");
+    return PS_OK;
+}
+
+static int bad_length(const ps_header *h, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "%s of object %u with %" PRIu64 " bytes and %u keys", ps_op_name(h->op),
+                   h->object, h->length, h->count);
+}
+
+static int may_push(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (p->repeated) return PS_OK;
+    if (s->ended[p->trainer])
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes after it ended the pass", p->trainer);
+    if (ps_object_async(o)) {
+        if (h->version <= o->step.version) return PS_OK;
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u pushes a gradient of version %" PRIu64
+                       " of '%.*s', but the last is %" PRIu64,
+                       p->trainer, h->version, PS_NAME(&o->spec), o->step.version);
+    }
+    if (o->sparse == NULL && ps_peer_owes(p, o->dense.values))
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u pushes '%.*s' before it has read its values",
+                       p->trainer, PS_NAME(&o->spec));
+    if (h->version != o->step.version + 1 || o->step.part[p->trainer] >= PS_PART_WHOLE)
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u pushes '%.*s' for step %" PRIu64 ", but %" PRIu64 " are complete",
+                       p->trainer, PS_NAME(&o->spec), h->version, o->step.version);
+    return PS_OK;
+}
+
+static int may_read(ps_shard *s, const ps_peer *p, const ps_object *o, ps_err *err) {
+    if (ps_object_async(o)) return PS_OK;
+    uint8_t part = o->step.part[p->trainer];
+    if (p->head.flags & PS_AFTER) {
+        if (p->head.version <= o->step.version) return PS_OK;
+        if (p->head.version == o->step.version + 1 && (part == PS_PART_WHOLE || part == PS_PART_DONE))
+            return PS_OK;
+        return ps_fail(err, PS_EPROTO, 0,
+                       "trainer %u reads '%.*s' after step %" PRIu64 ", which it has not pushed; %" PRIu64
+                       " are complete",
+                       p->trainer, PS_NAME(&o->spec), p->head.version, o->step.version);
+    }
+    if (!s->ended[p->trainer] && part == PS_PART_NONE) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "trainer %u reads '%.*s' in the middle of its own step", p->trainer,
+                   PS_NAME(&o->spec));
+}
+
+static int not_ready(const ps_object *o, ps_err *err) {
+    return ps_fail(err, PS_EPROTO, 0, "'%.*s' has no values yet: trainer 0 must set them first",
+                   PS_NAME(&o->spec));
+}
+
+/* A piece of the gradient may have been taken before the connection broke: continue in the same way. */
+static int aim_dense(ps_peer *p, ps_object *o, bool last, ps_err *err) {
+    ps_dense *d = &o->dense;
+    if (o->step.part[p->trainer] == PS_PART_HELD) {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)o->held[p->trainer].first->data;
+    } else if (d->applied || (last && p->got == 0)) {
+        p->sink = PS_SINK_APPLY;
+    } else if (!d->sum_empty) {
+        p->sink = PS_SINK_ADD;
+    } else {
+        p->sink = PS_SINK_BYTES;
+        p->mem = (uint8_t *)ps_dense_sum(d);
+        if (p->mem == NULL) return ps_fail(err, PS_ENOMEM, 0, "the sum of '%.*s'", PS_NAME(&o->spec));
+    }
+    return PS_OK;
+}
+
+/* Note the first byte of a push that will be used. */
+static void begin_part(const ps_shard *s, const ps_peer *p, ps_object *o, uint8_t part) {
+    o->step.part[p->trainer] = part;
+    ps_object_count(o, &p->head, s->pass);
+}
+
+/* Decide whether an asynchronous push is applied or dropped: once, at its first byte. */
+static void admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
+    uint64_t since = o->step.version - p->head.version;
+    if (o->step.part[p->trainer] != PS_PART_NONE) return;
+    if (o->spec.discard > 0 && since >= o->spec.discard) o->step.part[p->trainer] = PS_PART_LATE;
+    else begin_part(s, p, o, PS_PART_SUM);
+}
+
+static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (p->head.length != o->dense.n * sizeof(float)) return bad_length(&p->head, err);
+    if (!o->dense.ready) return not_ready(o, err);
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+
+    if (ps_object_async(o)) {
+        admit_push(s, p, o);
+        p->sink = o->step.part[p->trainer] == PS_PART_LATE ? PS_SINK_DROP : PS_SINK_APPLY;
+        return PS_OK;
+    }
+    uint8_t *part = &o->step.part[p->trainer];
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
+    if (*part == PS_PART_NONE && !turn) {
+        if (!may_hold(s, o, p->head.length)) return PS_EAGAIN;
+        ps_held *h = ps_held_new(p->head.length, 0);
+        if (h == NULL) return ps_fail(err, PS_ENOMEM, 0, "a gradient of '%.*s'", PS_NAME(&o->spec));
+        h->charge = charge_of(h->bytes);
+        s->held_bytes += h->charge;
+        ps_object_hold(o, p->trainer, h);
+        begin_part(s, p, o, PS_PART_HELD);
+    } else if (*part == PS_PART_NONE) {
+        begin_part(s, p, o, PS_PART_SUM);
+    }
+    return aim_dense(p, o, ps_step_last(&o->step, s->ended, p->trainer), err);
+}
+
+/* A read that waits for a step is charged with its answer, which follows at once when that is complete. */
+static int begin_read(ps_shard *s, ps_peer *p, const ps_object *o, ps_err *err) {
+    int code = may_read(s, p, o, err);
+    if (code < 0) return code;
+    bool waits = !ps_object_async(o) && (p->head.flags & PS_AFTER) && p->head.version > o->step.version;
+    uint64_t charge = charge_of(p->head.length + p->head.count * sizeof(float) * (uint64_t)o->spec.dim);
+    if (!waits) return body_buffer(s, p, 0, err);
+    return s->held_bytes + charge <= PS_MAX_HELD_BYTES ? body_buffer(s, p, charge, err) : PS_EAGAIN;
+}
+
+static int may_set(const ps_peer *p, const ps_object *o, ps_err *err) {
+    if (p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u sets rows of '%.*s'; only trainer 0 may", p->trainer,
+                       PS_NAME(&o->spec));
+    if (p->repeated || (o->step.version == 0 && !ps_step_open(&o->step))) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0,
+                   "trainer %u sets rows of '%.*s' after the first push; %" PRIu64 " steps are complete",
+                   p->trainer, PS_NAME(&o->spec), o->step.version);
+}
+
+static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    const ps_header *h = &p->head;
+    int code = find_object(s, h, true, &o, err);
+    if (code < 0) return code;
+    uint32_t floats = h->op == PS_PUSH_ROWS ? ps_push_floats(&o->spec) : o->spec.dim;
+    uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)floats;
+    if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(floats))
+        return bad_length(h, err);
+    if (h->op == PS_PULL_ROWS) return begin_read(s, p, o, err);
+    if (h->op == PS_SET_ROWS) {
+        if ((code = may_set(p, o, err)) < 0 || p->repeated || o->given) return code;
+        return body_buffer(s, p, 0, err);
+    }
+
+    if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
+    if (ps_object_async(o)) {
+        admit_push(s, p, o);
+        return o->step.part[p->trainer] == PS_PART_LATE ? PS_OK : body_buffer(s, p, 0, err);
+    }
+    bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
+    if (!turn && !may_hold(s, o, h->length)) return PS_EAGAIN;
+    if (!ps_step_open(&o->step)) o->step.since_ms = s->now_ms;
+    if (o->step.part[p->trainer] == PS_PART_NONE) begin_part(s, p, o, PS_PART_HELD);
+    return body_buffer(s, p, turn ? 0 : charge_of(h->length), err);
+}
+
+static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
+    if (p->head.length != 0 && !values) return bad_length(&p->head, err);
+    if (o->dense.ready) { /* only the first values count; these are equal or late */
+        p->sink = PS_SINK_DROP;
+        return PS_OK;
+    }
+    p->sink = PS_SINK_BYTES;
+    p->mem = (uint8_t *)o->dense.values;
+    return PS_OK;
+}
+
+static int begin_pull(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, false, &o, err);
+    if (code < 0) return code;
+    if (!o->dense.ready) return not_ready(o, err);
+    return may_read(s, p, o, err);
+}
+
+static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
+    if (p->head.object > s->objects_n || (p->repeated && p->head.object == s->objects_n))
+        return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u%s", p->head.object, s->objects_n,
+                       p->repeated ? ", repeated" : "");
+    p->sink = PS_SINK_BYTES;
+    p->mem = p->create;
+    return PS_OK;
+}
+
+static int begin_shrink(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o;
+    int code = find_object(s, &p->head, true, &o, err);
+    if (code < 0) return code;
+    if (p->head.length != PS_SHRINK_BYTES) return bad_length(&p->head, err);
+    if (p->trainer != 0)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u shrinks '%.*s'; only trainer 0 may", p->trainer,
+                       PS_NAME(&o->spec));
+    if (o->spec.entry.rule == PS_ENTRY_ANY)
+        return ps_fail(
+            err, PS_EPROTO, 0,
+            "'%.*s' can't shrink, because it counts nothing: create it with an entry rule, such as "
+            "CountFilterEntry(1)",
+            PS_NAME(&o->spec));
+    /* Trainer 0 has the first turn: before its own push no gradient is in the sum of a step. */
+    if (!p->repeated && !ps_object_async(o) &&
+        (s->ended[0] || o->step.part[0] != PS_PART_NONE || o->step.next != 0))
+        return ps_fail(err, PS_EPROTO, 0, "trainer 0 shrinks '%.*s' in the middle of its own step",
+                       PS_NAME(&o->spec));
+    p->sink = PS_SINK_BYTES;
+    p->mem = p->create;
+    return PS_OK;
+}
+
+static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
+    if (p->repeated) return PS_OK;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        uint8_t part = s->objects[i]->step.part[p->trainer];
+        if (part != PS_PART_NONE && part < PS_PART_WHOLE)
+            return ps_fail(err, PS_EPROTO, 0, "%s of trainer %u in the middle of a push",
+                           ps_op_name(p->head.op), p->trainer);
+    }
+    if (p->head.version == over) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "%s %" PRIu64 " of trainer %u, %" PRIu64 " of %u trainers are over",
+                   ps_op_name(p->head.op), p->head.version, p->trainer, over, s->config.trainers);
+}
+
+static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
+    switch (p->head.op) {
+    case PS_CREATE:
+        return begin_create(s, p, err);
+    case PS_INIT:
+        return begin_init(s, p, err);
+    case PS_PUSH:
+        return begin_push(s, p, err);
+    case PS_SET_ROWS:
+    case PS_PUSH_ROWS:
+    case PS_PULL_ROWS:
+        return begin_rows(s, p, err);
+    case PS_SHRINK:
+        return begin_shrink(s, p, err);
+    case PS_PULL:
+        return begin_pull(s, p, err);
+    case PS_END_PASS:
+        return begin_wait(s, p, s->pass, err);
+    case PS_BARRIER:
+        return begin_wait(s, p, s->barrier, err);
+    case PS_FINISH:
+        return begin_wait(s, p, p->head.version, err);
+    default:
+        return ps_fail(err, PS_EPROTO, 0, "%s is not a request", ps_op_name(p->head.op));
+    }
+}
+
+static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    if (h->epoch != s->config.epoch)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of epoch %u, expected epoch %u", h->epoch,
+                       s->config.epoch);
+    if (h->trainer != p->trainer)
+        return ps_fail(err, PS_EPROTO, 0, "a frame of trainer %u on the connection of trainer %u", h->trainer,
+                       p->trainer);
+    if (h->sequence == 0 || h->sequence > p->done + 1)
+        return ps_fail(err, PS_EPROTO, 0, "request %" PRIu64 " of trainer %u after %" PRIu64, h->sequence,
+                       p->trainer, p->done);
+    return PS_OK;
+}
+
+static bool same_request(const ps_header *a, const ps_header *b) {
+    return a->op == b->op && a->sequence == b->sequence && a->object == b->object && a->flags == b->flags &&
+           a->version == b->version && a->samples == b->samples && a->factor == b->factor &&
+           a->length == b->length && a->count == b->count;
+}
+
+int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    int code = check_sender(s, p, err);
+    if (code < 0) return code;
+    bool reads = h->op == PS_PULL || h->op == PS_PULL_ROWS;
+    p->repeated = h->sequence <= p->done && !reads;
+    p->got = 0;
+    p->carried = 0;
+    p->skip = p->repeated ? h->length : 0;
+    p->sink = PS_SINK_DROP;
+    if (p->part.op != 0 && h->sequence == p->part.sequence) {
+        if (!same_request(&p->part, h))
+            return ps_fail(err, PS_EPROTO, 0, "trainer %u repeats request %" PRIu64 " with different content",
+                           p->trainer, h->sequence);
+        p->got = p->skip = p->part_got;
+    }
+    code = begin_body(s, p, err);
+    if (code == PS_OK) p->in_body = true;
+    return code;
+}

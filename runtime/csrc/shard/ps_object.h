@@ -1,0 +1,95 @@
+/* An object on one shard, dense or a table: its description, its step, and the gradients
+ * held until their trainer's turn. Knows no sockets and no Python. One thread at a time. */
+#ifndef PS_OBJECT_H
+#define PS_OBJECT_H
+
+#include "tables/ps_dense.h"
+#include "shard/ps_peer.h"
+#include "tables/ps_sparse.h"
+#include "tables/ps_step.h"
+
+/* Pushes of a trainer that came too late. */
+typedef struct ps_drops {
+    uint64_t count;
+    uint64_t last; /* sequence of the last one */
+    uint64_t told; /* the count in the last event */
+} ps_drops;
+
+/* Frames in order. */
+typedef struct ps_line {
+    ps_held *first, *last; /* last: undefined if there is no first */
+} ps_line;
+
+typedef struct ps_object {
+    ps_create spec;
+    uint32_t creator; /* the trainer that created it */
+    ps_step step;
+    uint64_t samples;      /* of all pushes that have begun */
+    float factor;          /* of the learning rate, from the trainer `rated_by` */
+    uint32_t rated_by;     /* the first in order whose push of this step has begun; of an asynchronous object
+                              the last that began */
+    uint64_t shrunk;       /* rows given back by SHRINK */
+    ps_dense dense;        /* of a dense object */
+    ps_sparse *sparse;     /* of a table; else NULL */
+    bool given;            /* it has values of ps_first.h: trainer 0 sets none */
+    ps_line *held;         /* [trainers] */
+    uint32_t held_n;       /* trainers with held frames */
+    ps_line *parked;       /* [trainers], keys of reads that wait for a step */
+    ps_drops *drops;       /* [trainers] */
+    uint64_t *init_waits;  /* [trainers], sequence of the INIT to answer when the values are there */
+    int64_t init_since_ms; /* when the first trainer began to wait for them; 0: none */
+} ps_object;
+
+/* Make an object for `trainers` in *out. PS_OK, PS_ENOMEM, PS_EINVAL; then *out is NULL. */
+int ps_object_new(ps_object **out, const ps_create *spec, uint32_t creator, uint32_t trainers, ps_err *err);
+
+/* Release all. NULL is allowed. Can't fail. */
+void ps_object_free(ps_object *o);
+
+/* Allocate a buffer for a body of this length. NULL on failure. */
+ps_held *ps_held_new(uint64_t bytes, uint32_t count);
+
+/* Append `h` to the trainer's held frames; the object owns it then. Can't fail. */
+void ps_object_hold(ps_object *o, uint32_t trainer, ps_held *h);
+
+/* Add all held frames of the trainer whose turn it is to the sum, and free them; *freed grows by their
+ * counted bytes. PS_OK, or an error of the table; then the remaining ones stay held. */
+int ps_object_take(ps_object *o, const uint8_t *ended, uint32_t trainer, uint64_t *freed, ps_err *err);
+
+/* Count a push that begins. The learning rate follows from the samples of all pushes of a step, the factor of
+ * the first trainer's and the pass, so it is known when the last push of the step has begun. Can't fail. */
+void ps_object_count(ps_object *o, const ps_header *push, uint64_t pass);
+
+/* Give the learning rate, step and pass to the values, before they change. Can't fail. */
+void ps_object_begin(ps_object *o, uint64_t pass);
+
+/* Apply the complete step. Can't fail. */
+void ps_object_commit(ps_object *o);
+
+/* Return true if each push is a step of its own, applied as it comes. */
+bool ps_object_async(const ps_object *o);
+
+/* Apply the rows of a frame of an asynchronous push. PS_OK, or an error of the table; then nothing changed.
+ */
+int ps_object_apply_rows(ps_object *o, const ps_held *rows, ps_err *err);
+
+/* Note that the trainer's asynchronous push is whole: one version more, unless it was dropped. */
+void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence);
+
+/* Return true if some values have a gradient that others still lack. */
+bool ps_object_torn(const ps_object *o);
+
+/* Return the bytes of values, state and keys. */
+uint64_t ps_object_bytes(const ps_object *o);
+
+/* Keep a read until its step is complete; the object owns it then. Can't fail. */
+void ps_object_park(ps_object *o, uint32_t trainer, ps_held *h);
+
+/* Take back the trainer's first kept read that can be answered now; the caller owns it then. NULL: there is
+ * none. Can't fail. */
+ps_held *ps_object_unpark(ps_object *o, uint32_t trainer);
+
+/* Free the trainer's kept reads. Returns their charge. Can't fail. */
+uint64_t ps_object_forget_parked(ps_object *o, uint32_t trainer);
+
+#endif

@@ -1,0 +1,96 @@
+#include "shard/ps_save.h"
+
+#include <string.h>
+
+enum { ALIGN = 8 };
+
+/* The bytes for the owner: small pieces gather in the buffer, which it takes when it is full. */
+typedef struct sink {
+    const ps_save *to;
+    uint8_t *buffer;
+    size_t size, used;
+} sink;
+
+static int flush(sink *s, ps_err *err) {
+    size_t n = s->used;
+    s->used = 0;
+    return n == 0 ? PS_OK : s->to->put(s->to->owner, s->buffer, n, err);
+}
+
+static int put(sink *s, const void *data, size_t n, ps_err *err) {
+    const uint8_t *from = data;
+    while (n > 0) {
+        size_t k = s->size - s->used < n ? s->size - s->used : n;
+        memcpy(s->buffer + s->used, from, k);
+        s->used += k;
+        from += k;
+        n -= k;
+        if (s->used < s->size) continue;
+        int code = flush(s, err);
+        if (code < 0) return code;
+    }
+    return PS_OK;
+}
+
+static int align(sink *s, ps_err *err) {
+    const uint8_t zeros[ALIGN] = {0};
+    return put(s, zeros, -s->used % ALIGN, err);
+}
+
+static int put_floats(sink *s, const float *values, size_t n, ps_err *err) {
+    return n == 0 ? PS_OK : put(s, values, n * sizeof *values, err);
+}
+
+/* --- An object. --- */
+
+static void put_number(uint8_t *p, int bytes, uint64_t x) {
+    for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
+}
+
+static int save_head(sink *s, const ps_object *o, uint64_t count, ps_err *err) {
+    uint8_t raw[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE];
+    size_t create = ps_create_encode(&o->spec, raw + PS_SAVE_HEAD_BYTES);
+    put_number(raw, 4, ps_object_torn(o) ? PS_SAVE_TORN : 0);
+    put_number(raw + 4, 4, create);
+    put_number(raw + 8, 8, o->step.version);
+    put_number(raw + 16, 8, count);
+    put_number(raw + 24, 8, o->samples);
+    int code = put(s, raw, PS_SAVE_HEAD_BYTES + create, err);
+    return code == PS_OK ? align(s, err) : code;
+}
+
+static int save_dense(sink *s, const ps_object *o, ps_err *err) {
+    const ps_dense *d = &o->dense;
+    int code = save_head(s, o, d->n, err);
+    if (code == PS_OK) code = put_floats(s, d->values, d->n, err);
+    if (code == PS_OK) code = put_floats(s, d->slots, d->n * ps_optim_slots(d->optim.method), err);
+    return code == PS_OK ? align(s, err) : code;
+}
+
+static int save_table(sink *s, const ps_object *o, ps_err *err) {
+    uint64_t key;
+    const float *row;
+    size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method)), at = 0;
+    int code = save_head(s, o, ps_sparse_rows(o->sparse), err);
+    while (code == PS_OK && ps_sparse_next(o->sparse, &at, &key, &row)) {
+        uint8_t raw[sizeof key];
+        put_number(raw, sizeof raw, key);
+        code = put(s, raw, sizeof raw, err);
+    }
+    at = 0;
+    while (code == PS_OK && ps_sparse_next(o->sparse, &at, &key, &row))
+        code = put_floats(s, row, floats, err);
+    return code == PS_OK ? align(s, err) : code;
+}
+
+int ps_save_objects(const ps_save *to, ps_object *const *objects, uint32_t n, void *buffer, size_t size,
+                    ps_err *err) {
+    sink s = {.to = to, .buffer = buffer, .size = size};
+    int code = PS_OK;
+    for (uint32_t i = 0; i < n; i++)
+        if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)
+            return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
+    for (uint32_t i = 0; code == PS_OK && i < n; i++)
+        code = objects[i]->sparse != NULL ? save_table(&s, objects[i], err) : save_dense(&s, objects[i], err);
+    return code == PS_OK ? flush(&s, err) : code;
+}

@@ -1,0 +1,482 @@
+/* Carry out the frames of a shard's trainers. */
+#include "shard/ps_serve.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10 };
+
+/* --- Steps. --- */
+
+static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
+    ps_step *st = &s->objects[object]->step;
+    uint64_t sequence = st->waiter[trainer];
+    if (sequence == 0) return;
+    st->waiter[trainer] = 0;
+    if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, 0);
+    else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, 0);
+}
+
+/* Answer the reads that waited for this step. */
+static void answer_parked(ps_shard *s, uint32_t object, uint32_t trainer) {
+    ps_err err;
+    for (ps_held *h; (h = ps_object_unpark(s->objects[object], trainer)) != NULL;) {
+        s->held_bytes -= h->charge;
+        if (ps_answer_rows(s, &s->peers[trainer], object, h, &err) < 0)
+            ps_answer_failed(s, &s->peers[trainer], &err);
+        free(h);
+    }
+}
+
+/* Add every gradient whose turn it is to the sum, and end the step after the last. */
+static int settle(ps_shard *s, uint32_t object, ps_err *err) {
+    ps_object *o = s->objects[object];
+    ps_step *st = &o->step;
+    if (ps_object_async(o)) return PS_OK;
+    for (uint32_t t; (t = ps_step_turn(st, s->ended)) < st->n;) {
+        if (o->sparse != NULL || st->part[t] == PS_PART_WHOLE) {
+            uint64_t freed = 0;
+            int code = ps_object_take(o, s->ended, t, &freed, err);
+            s->held_bytes -= freed;
+            if (code < 0) return ps_fail_about(err, o->spec.name);
+        }
+        if (st->part[t] != PS_PART_WHOLE) return PS_OK;
+        st->part[t] = PS_PART_DONE;
+        st->done++;
+    }
+    if (!ps_step_complete(st, s->ended)) return PS_OK;
+    ps_object_commit(o);
+    for (uint32_t t = 0; t < st->n; t++) {
+        answer_step(s, object, t);
+        answer_parked(s, object, t);
+    }
+    return PS_OK;
+}
+
+static void drop_rows(ps_shard *s, ps_peer *p) {
+    if (p->rows != NULL) s->held_bytes -= p->rows->charge;
+    free(p->rows);
+    p->rows = NULL;
+}
+
+/* --- The body. --- */
+
+static void use_floats(ps_peer *p, ps_object *o, size_t floats, const float *grad) {
+    size_t at = (size_t)((p->got - p->carried) / sizeof(float));
+    if (p->sink == PS_SINK_ADD) ps_dense_add(&o->dense, at, grad, floats);
+    else ps_dense_apply(&o->dense, o->step.version + 1, at, grad, floats);
+}
+
+/* Add a piece to the sum: whole floats are used, the bytes of an incomplete one are kept. */
+static int64_t piece_to_sum(ps_shard *s, ps_peer *p, uint64_t left, ps_err *err) {
+    uint8_t *scratch = (uint8_t *)s->scratch;
+    memcpy(scratch, p->carry, p->carried);
+    size_t room = PS_SCRATCH_BYTES - p->carried;
+    int64_t n = ps_conn_body(&p->conn, scratch + p->carried, left < room ? (size_t)left : room, err);
+    if (n < 0) return n;
+    size_t bytes = p->carried + (size_t)n, whole = bytes / sizeof(float);
+    use_floats(p, s->objects[p->head.object], whole, (const float *)s->scratch);
+    p->carried = bytes % sizeof(float);
+    memcpy(p->carry, scratch + whole * sizeof(float), p->carried);
+    return n;
+}
+
+static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
+    uint64_t left = p->head.length - p->got;
+    if (p->skip > 0 || p->sink == PS_SINK_DROP) {
+        if (p->skip > 0) left = p->skip;
+        int64_t n = ps_conn_body(&p->conn, s->scratch,
+                                 left < PS_SCRATCH_BYTES ? (size_t)left : PS_SCRATCH_BYTES, err);
+        if (n > 0 && p->skip > 0) p->skip -= (uint64_t)n;
+        else if (n > 0) p->got += (uint64_t)n;
+        return n;
+    }
+    int64_t n;
+    if (p->sink == PS_SINK_BYTES)
+        n = ps_conn_body(&p->conn, p->mem + p->got, left < FAIR_SHARE ? (size_t)left : FAIR_SHARE, err);
+    else n = piece_to_sum(s, p, left, err);
+    if (n > 0) p->got += (uint64_t)n;
+    return n;
+}
+
+/* --- The end of a request: its effect, once. --- */
+
+static int grow_objects(ps_shard *s, ps_err *err) {
+    if (s->objects_n < s->objects_cap) return PS_OK;
+    uint32_t cap = s->objects_cap ? 2 * s->objects_cap : 64;
+    ps_object **objects = realloc(s->objects, cap * sizeof *objects);
+    if (objects == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u objects", cap);
+    s->objects = objects;
+    s->objects_cap = cap;
+    return PS_OK;
+}
+
+static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_create spec = {0};
+    char text[PS_EVENT_TEXT];
+    int code = ps_create_decode(p->create, (size_t)p->head.length, &spec, err);
+    if (code < 0) return spec.name_length > 0 ? ps_fail_about(err, spec.name) : code;
+    if (p->head.object == s->objects_n) {
+        code = grow_objects(s, err);
+        if (code == PS_OK)
+            code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
+        if (code < 0) return code;
+        code = ps_first_apply(s->config.first, s->config.first_n, s->objects[s->objects_n], s->pass, err);
+        if (code == PS_OK) s->objects_n++;
+        else ps_object_free(s->objects[s->objects_n]);
+        return code;
+    }
+    const ps_object *o = s->objects[p->head.object];
+    if (ps_create_differs(&spec, &o->spec, text, sizeof text))
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u and trainer %u do not agree on '%.*s': %.*s",
+                       p->trainer, o->creator, PS_NAME(&o->spec), ps_fit(text, 120), text);
+    return PS_OK;
+}
+
+static void do_init(ps_shard *s, const ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
+    o->dense.ready = true;
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (o->init_waits[t] != 0) ps_answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0, 0);
+        o->init_waits[t] = 0;
+    }
+}
+
+static void do_push(ps_shard *s, const ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    uint8_t *part = &o->step.part[p->trainer];
+    if (ps_object_async(o)) {
+        ps_object_end_push(o, p->trainer, p->head.sequence);
+        return;
+    }
+    if (*part == PS_PART_HELD) {
+        *part = PS_PART_WHOLE;
+        return;
+    }
+    if (p->sink == PS_SINK_BYTES) ps_dense_first(&o->dense);
+    *part = PS_PART_DONE;
+    o->step.done++;
+}
+
+static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    bool whole = !(p->head.flags & PS_MORE);
+    if (p->rows != NULL) {
+        const float *rows = (const float *)(p->rows->data + p->head.count);
+        uint32_t floats = ps_push_floats(&o->spec);
+        if (ps_entry_check_rows(&o->spec.entry, p->rows->data, rows, floats, p->head.count, err) < 0)
+            return ps_fail_about(err, o->spec.name);
+    }
+    if (ps_object_async(o)) {
+        int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
+        if (code < 0) return ps_fail_about(err, o->spec.name);
+        if (whole) ps_object_end_push(o, p->trainer, p->head.sequence);
+        return PS_OK;
+    }
+    ps_object_hold(o, p->trainer, p->rows);
+    p->rows = NULL;
+    if (whole) o->step.part[p->trainer] = PS_PART_WHOLE;
+    return PS_OK;
+}
+
+static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    if (o->given) return PS_OK;
+    ps_object_begin(o, s->pass);
+    const float *values = (const float *)(p->rows->data + p->head.count);
+    int code = ps_sparse_set(o->sparse, p->rows->data, values, p->head.count, err);
+    return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
+}
+
+static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    ps_shrink how;
+    if (ps_shrink_decode(p->create, &how, err) < 0) return ps_fail_about(err, o->spec.name);
+    o->shrunk += ps_sparse_shrink(o->sparse, &how, s->pass);
+    return PS_OK;
+}
+
+static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++)
+        if (!a[t] && !b[t]) return false;
+    return true;
+}
+
+static void end_pass(ps_shard *s) {
+    s->pass++;
+    s->pass_since_ms = 0;
+    memcpy(s->ended, s->finished, s->config.trainers);
+    for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (s->pass_waits[t] != 0) ps_answer_versions(s, &s->peers[t], s->pass_waits[t]);
+        s->pass_waits[t] = 0;
+    }
+}
+
+static void end_barrier(ps_shard *s) {
+    s->barrier++;
+    s->barrier_since_ms = 0;
+    memset(s->at_barrier, 0, s->config.trainers);
+    for (uint32_t t = 0; t < s->config.trainers; t++) {
+        if (s->barrier_waits[t] != 0) ps_answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier, 0);
+        s->barrier_waits[t] = 0;
+    }
+}
+
+/* Handle a trainer's end of the pass: steps may be complete without it, and the pass over. */
+static int settle_all(ps_shard *s, ps_err *err) {
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        int code = settle(s, i, err);
+        if (code < 0) return code;
+    }
+    bool over = all_set(s->finished, s->finished, s->config.trainers);
+    if (!over && all_set(s->ended, s->ended, s->config.trainers)) end_pass(s);
+    return PS_OK;
+}
+
+static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
+    uint32_t n = s->config.trainers;
+    s->ended[p->trainer] = s->finished[p->trainer] = 1;
+    ps_event_report(s, PS_EVENT_FINISHED, p->trainer, 0, "");
+    int code = settle_all(s, err);
+    if (code < 0) return code;
+    bool some_wait = false;
+    for (uint32_t t = 0; t < n; t++) some_wait |= s->at_barrier[t] != 0;
+    if (some_wait && all_set(s->at_barrier, s->finished, n)) end_barrier(s);
+    return PS_OK;
+}
+
+static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
+    switch (p->head.op) {
+    case PS_CREATE:
+        return do_create(s, p, err);
+    case PS_INIT:
+        do_init(s, p);
+        return PS_OK;
+    case PS_SET_ROWS:
+        return do_set_rows(s, p, err);
+    case PS_PUSH:
+        do_push(s, p);
+        return PS_OK;
+    case PS_SHRINK:
+        return do_shrink(s, p, err);
+    case PS_PUSH_ROWS:
+        return do_push_rows(s, p, err);
+    case PS_END_PASS:
+        s->ended[p->trainer] = 1;
+        if (s->pass_since_ms == 0) s->pass_since_ms = s->now_ms;
+        return settle_all(s, err);
+    case PS_BARRIER:
+        s->at_barrier[p->trainer] = 1;
+        if (s->barrier_since_ms == 0) s->barrier_since_ms = s->now_ms;
+        if (all_set(s->at_barrier, s->finished, s->config.trainers)) end_barrier(s);
+        return PS_OK;
+    case PS_FINISH:
+        return do_finish(s, p, err);
+    default:
+        return PS_OK;
+    }
+}
+
+/* Answer a read, or keep it until its step is complete. */
+static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
+    ps_object *o = s->objects[p->head.object];
+    if (!(p->head.flags & PS_AFTER) || ps_object_async(o) || p->head.version <= o->step.version)
+        return ps_answer_rows(s, p, p->head.object, p->rows, err);
+    ps_object_park(o, p->trainer, p->rows);
+    p->rows = NULL;
+    return PS_OK;
+}
+
+/* Answer an asynchronous push at once. */
+static void answer_push(ps_shard *s, ps_peer *p) {
+    const ps_object *o = s->objects[p->head.object];
+    uint32_t flags = o->drops[p->trainer].last == p->head.sequence ? PS_DROPPED : 0;
+    if (p->head.flags & PS_WANT) ps_answer_values(s, p, p->head.sequence, p->head.object, flags);
+    else ps_answer_done(s, p, p->head.sequence, p->head.object, o->step.version, flags);
+}
+
+/* Note a later answer; it may be due at once. */
+static void wait_step(ps_shard *s, ps_peer *p) {
+    const ps_header *h = &p->head;
+    ps_step *st = &s->objects[h->object]->step;
+    if (h->flags & PS_MORE) {
+        ps_answer_done(s, p, h->sequence, h->object, st->version, 0);
+        return;
+    }
+    st->waiter[p->trainer] = h->sequence;
+    st->flags[p->trainer] = h->flags;
+    if (st->version >= h->version) answer_step(s, h->object, p->trainer);
+}
+
+static void respond_init(ps_shard *s, ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    if (o->dense.ready) {
+        ps_answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
+        return;
+    }
+    o->init_waits[p->trainer] = p->head.sequence;
+    if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
+}
+
+/* Tell the rows that shrinking has given back so far, all in all: so an answer may be given twice. */
+static void respond_shrink(ps_shard *s, ps_peer *p) {
+    const ps_object *o = s->objects[p->head.object];
+    ps_header head = {.op = PS_DONE,
+                      .sequence = p->head.sequence,
+                      .object = p->head.object,
+                      .version = o->step.version,
+                      .count = (uint32_t)o->shrunk};
+    ps_answer(s, p, head, NULL, NULL);
+}
+
+static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_header *h = &p->head;
+    uint32_t t = p->trainer;
+    switch (h->op) {
+    case PS_PULL:
+        ps_answer_values(s, p, h->sequence, h->object, 0);
+        return PS_OK;
+    case PS_PULL_ROWS:
+        return respond_rows(s, p, err);
+    case PS_SHRINK:
+        respond_shrink(s, p);
+        return PS_OK;
+    case PS_INIT:
+        respond_init(s, p);
+        return PS_OK;
+    case PS_PUSH:
+    case PS_PUSH_ROWS:
+        if (ps_object_async(s->objects[h->object])) {
+            answer_push(s, p);
+            return PS_OK;
+        }
+        wait_step(s, p);
+        return p->repeated ? PS_OK : settle(s, h->object, err);
+    case PS_END_PASS:
+        if (s->pass > h->version) ps_answer_versions(s, p, h->sequence);
+        else s->pass_waits[t] = h->sequence;
+        return PS_OK;
+    case PS_BARRIER:
+        if (s->barrier > h->version) ps_answer_done(s, p, h->sequence, 0, s->barrier, 0);
+        else s->barrier_waits[t] = h->sequence;
+        return PS_OK;
+    default:
+        ps_answer_done(s, p, h->sequence, h->object,
+                       h->op == PS_CREATE ? s->objects[h->object]->step.version : 0, 0);
+        return PS_OK;
+    }
+}
+
+/* A failed request is not done: if it comes again it fails again. */
+static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
+    p->in_body = false;
+    int code = p->repeated ? PS_OK : effect(s, p, err);
+    if (code == PS_OK && p->head.sequence == p->done + 1) {
+        p->done = p->head.sequence;
+        p->part.op = 0;
+    }
+    if (code == PS_OK) code = respond(s, p, err);
+    drop_rows(s, p);
+    return code;
+}
+
+/* --- The loop over the input. --- */
+
+static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
+    int code = ps_conn_header(&p->conn, &p->head, err);
+    if (code == PS_EPROTO) p->head.sequence = 0;
+    if (code < 0) return code;
+    s->bytes_in += PS_HEADER_BYTES + p->head.length;
+    if (p->head.sequence != 0 && p->head.sequence <= p->heard)
+        return ps_fail(err, PS_ECONN, 0, "request %" PRIu64 " repeated on one connection: a replay",
+                       p->head.sequence);
+    p->heard = p->head.sequence;
+    code = ps_serve_begin(s, p, err);
+    if (code == PS_EAGAIN) {
+        p->paused = true;
+        s->paused_n++;
+        s->pauses++;
+    }
+    return code;
+}
+
+/* PS_OK: continue. PS_EAGAIN: no more input for now. PS_ECONN: gone. Else an error of the trainer. */
+static int advance(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
+    p->full = !p->in_body && ps_peer_full(p);
+    if (p->full) return PS_EAGAIN;
+    if (!p->in_body) {
+        int code = next_request(s, p, err);
+        *share -= FRAME_SHARE;
+        if (code < 0) return code;
+    }
+    if (ps_peer_left(p) > 0) {
+        int64_t n = piece(s, p, err);
+        if (n < 0) return (int)n;
+        *share -= n;
+    }
+    if (!p->repeated) p->active_ms = s->now_ms;
+    return ps_peer_left(p) == 0 ? finish(s, p, err) : PS_OK;
+}
+
+static int drop_input(ps_shard *s, ps_peer *p, int64_t *share, ps_err *err) {
+    int64_t n = ps_conn_body(&p->conn, s->scratch, PS_SCRATCH_BYTES, err);
+    *share -= n;
+    return n > 0 ? PS_OK : (int)n;
+}
+
+int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err) {
+    int64_t share = FAIR_SHARE;
+    p->hungry = false;
+    while (share > 0) {
+        int code = p->dying ? drop_input(s, p, &share, err) : advance(s, p, &share, err);
+        if (code == PS_OK) continue;
+        if (code == PS_EAGAIN) return PS_OK;
+        if (code == PS_ECONN) return PS_ECONN;
+        ps_answer_error(s, p, err);
+        drop_rows(s, p);
+    }
+    p->hungry = ps_conn_buffered(&p->conn);
+    return PS_OK;
+}
+
+void ps_serve_resume(ps_shard *s) {
+    bool again = s->paused_n > 0;
+    while (again) {
+        again = false;
+        for (uint32_t t = 0; t < s->config.trainers && s->paused_n > 0; t++) {
+            ps_peer *p = &s->peers[t];
+            ps_err err;
+            if (!p->paused) continue;
+            int code = ps_serve_begin(s, p, &err);
+            if (code == PS_EAGAIN) continue;
+            p->paused = false;
+            s->paused_n--;
+            again = true;
+            if (code < 0) ps_answer_error(s, p, &err);
+            if (ps_serve_input(s, p, &err) == PS_ECONN) ps_serve_drop(s, p, err.text);
+        }
+    }
+}
+
+void ps_serve_lost(ps_shard *s, ps_peer *p) {
+    uint32_t t = p->trainer;
+    if (p->paused) s->paused_n--;
+    drop_rows(s, p);
+    ps_peer_lost(p);
+    s->pass_waits[t] = s->barrier_waits[t] = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        ps_object *o = s->objects[i];
+        o->step.waiter[t] = o->init_waits[t] = 0;
+        s->held_bytes -= ps_object_forget_parked(o, t);
+    }
+}
+
+void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why) {
+    if (p->conn.fd < 0) return;
+    ps_serve_lost(s, p);
+    ps_event_report(s, PS_EVENT_GONE, p->trainer, 0, why);
+}

@@ -1,0 +1,94 @@
+/* Handling of the frames of a shard's trainers. Inner header of ps_shard.c (the loop),
+ * ps_answer.c, ps_begin.c, ps_event.c, ps_serve.c and ps_waits.c. */
+#ifndef PS_SERVE_H
+#define PS_SERVE_H
+
+#include "shard/ps_mail.h"
+#include "shard/ps_object.h"
+
+#define PS_SCRATCH_BYTES 262144 /* a piece of a gradient on its way into the sum: fits the cache */
+
+typedef struct ps_shard {
+    ps_shard_config config;
+    int epoll_fd;
+    bool saves; /* at the end */
+    int64_t now_ms;
+    ps_peer *peers; /* [trainers] */
+    ps_object **objects;
+    uint32_t objects_n, objects_cap;
+    uint64_t held_bytes; /* of PS_MAX_HELD_BYTES */
+    uint32_t paused_n;   /* trainers that wait for their turn */
+
+    uint8_t *ended;                          /* [trainers], ended this pass, or finished */
+    uint8_t *finished;                       /* [trainers] */
+    uint64_t pass, barrier;                  /* number of complete ones */
+    uint64_t *pass_waits;                    /* [trainers], sequence of the END_PASS to answer */
+    uint64_t *barrier_waits;                 /* [trainers], of the BARRIER */
+    uint8_t *at_barrier;                     /* [trainers] */
+    int64_t pass_since_ms, barrier_since_ms; /* when the first trainer arrived; 0: none */
+
+    int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
+    uint64_t bytes_in, bytes_out, pauses;
+
+    ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
+    size_t backlog_n, backlog_cap;
+    uint64_t scratch[PS_SCRATCH_BYTES / 8];
+} ps_shard;
+
+/* Send the owner an event. Never blocks. Those that carry a trainer's state are kept until the pipe takes
+ * them; of the others only the first MAX_BACKLOG. */
+void ps_event_report(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text);
+
+/* Write events that the pipe has not taken. Never blocks. */
+void ps_event_retry(ps_shard *s);
+
+/* Send what is left to an owner that reads until the end; one that has not for long is gone. */
+void ps_event_flush(ps_shard *s);
+
+/* Close the trainer's connection and tell the owner why. Can't fail. */
+void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why);
+
+/* Decide on the request whose header is in p->head, and on the destination of its body.
+ * PS_OK: the body comes next. PS_EAGAIN: the trainer must wait for its turn; call again
+ * then. Else it is refused, and err has the reason. */
+int ps_serve_begin(ps_shard *s, ps_peer *p, ps_err *err);
+
+/* Answer the trainer; `head` has op, sequence and what the answer says. owned: memory to free when the body
+ * is sent, or NULL. */
+void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned);
+
+/* Answer with DONE. */
+void ps_answer_done(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint64_t version,
+                    uint32_t flags);
+
+/* Answer with the values of a dense object. */
+void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t object, uint32_t flags);
+
+/* Answer a read with the rows of these keys. PS_OK or PS_ENOMEM. */
+int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys, ps_err *err);
+
+/* Answer with the steps of every object. */
+void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
+
+/* Answer with an error, the last frame of the connection. */
+void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);
+
+/* End a connection that can't be answered: the trainer connects again. */
+void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why);
+
+/* Read and carry out the trainer's input, up to a fair share. PS_OK, or PS_ECONN if the connection
+ * is gone. Errors of the trainer are answered and reported, not returned. */
+int ps_serve_input(ps_shard *s, ps_peer *p, ps_err *err);
+
+/* Continue trainers whose turn has come. Call it after ps_serve_input() and ps_serve_lost(). */
+void ps_serve_resume(ps_shard *s);
+
+/* Note that the trainer's connection is gone, and its pending answers with it. Can't fail. */
+void ps_serve_lost(ps_shard *s, ps_peer *p);
+
+/* Describe the shard's current wait, and the trainers without input for at least that long.
+ * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of
+ * other trainers meanwhile does not count. */
+int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size);
+
+#endif

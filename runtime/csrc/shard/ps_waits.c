@@ -1,0 +1,85 @@
+/* Description of a shard's waits. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shard/ps_serve.h"
+
+/* The search and its result. */
+typedef struct waits {
+    const ps_shard *s;
+    int64_t least_ms;
+    uint8_t *missing; /* [trainers]: the wait is for these */
+    uint32_t *trainer;
+    char *text;
+    size_t size;
+} waits;
+
+/* Keep in `missing` the trainers without input for long. A trainer that is busy here, even if it only
+ * reads, is late but not gone. Returns the longest wait. */
+static int64_t longest(const waits *w, int64_t since_ms) {
+    int64_t most = 0;
+    for (uint32_t t = 0; t < w->s->config.trainers; t++) {
+        int64_t active_ms = w->s->peers[t].active_ms;
+        int64_t waited = w->s->now_ms - (active_ms > since_ms ? active_ms : since_ms);
+        w->missing[t] = w->missing[t] && waited >= w->least_ms;
+        if (w->missing[t] && waited > most) most = waited;
+    }
+    return most;
+}
+
+static int64_t name_missing(const waits *w, const char *what, int64_t since_ms) {
+    int64_t waited = longest(w, since_ms);
+    if (waited == 0) return 0;
+    int used = snprintf(w->text, w->size, "%s waits for trainer", what), found = 0;
+    for (uint32_t t = 0; t < w->s->config.trainers && used > 0 && (size_t)used + 16 < w->size; t++) {
+        if (!w->missing[t]) continue;
+        if (found == 0) *w->trainer = t;
+        used += snprintf(w->text + used, w->size - (size_t)used, found ? ", %u" : " %u", t);
+        found = 1;
+    }
+    return waited;
+}
+
+static int64_t step_waiting(const waits *w, const ps_step *st) {
+    char what[64];
+    if (!ps_step_open(st)) return 0;
+    for (uint32_t t = 0; t < st->n; t++)
+        w->missing[t] = st->part[t] < PS_PART_WHOLE && !w->s->ended[t] && !w->s->peers[t].paused;
+    snprintf(what, sizeof what, "step %" PRIu64, st->version + 1);
+    return name_missing(w, what, st->since_ms);
+}
+
+static bool any(const uint64_t *sequences, uint32_t n) {
+    for (uint32_t t = 0; t < n; t++)
+        if (sequences[t] != 0) return true;
+    return false;
+}
+
+static int64_t init_waiting(const waits *w, const ps_object *o) {
+    if (!any(o->init_waits, w->s->config.trainers)) return 0;
+    for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = t == 0;
+    return name_missing(w, "the initial value of parameters", o->init_since_ms);
+}
+
+/* Describe the wait for the end of the pass, or for the barrier. */
+static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint8_t *there, const char *what,
+                           int64_t since_ms) {
+    if (!any(sequences, w->s->config.trainers)) return 0;
+    for (uint32_t t = 0; t < w->s->config.trainers; t++) w->missing[t] = !w->s->finished[t] && !there[t];
+    return name_missing(w, what, since_ms);
+}
+
+int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
+    waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
+    int64_t found = 0;
+    if (w.missing == NULL) return 0;
+    for (uint32_t i = 0; i < s->objects_n && found == 0; i++)
+        if (!ps_object_async(s->objects[i])) found = step_waiting(&w, &s->objects[i]->step);
+    for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
+    if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
+    if (found == 0)
+        found = all_waiting(&w, s->barrier_waits, s->at_barrier, "the barrier", s->barrier_since_ms);
+    free(w.missing);
+    return found;
+}

@@ -1,0 +1,47 @@
+/* A dense object on one shard: values, the optimizer's state, and the sum of the open step. Gradients
+ * come in trainer order (ps_step), each in pieces as they arrive. Knows no sockets and no Python. One
+ * thread at a time. */
+#ifndef PS_DENSE_H
+#define PS_DENSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/ps_optim.h"
+
+typedef struct ps_dense {
+    size_t n; /* floats */
+    ps_optim optim;
+    bool ready;     /* the values are set */
+    bool sum_empty; /* no gradient of this step is in `sum` */
+    bool applied;   /* the last gradient of this step went straight into the values */
+    float *values;  /* [n] */
+    float *slots;   /* [ps_optim_slots(), n], NULL if that is 0 */
+    float *sum;     /* [n], NULL until a step needs it */
+} ps_dense;
+
+/* Initialise with zero values, not ready. `optim` has passed ps_optim_check(). PS_OK or PS_ENOMEM; then *d
+ * is zeroed. */
+int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err);
+
+/* Release the contents of `d`; a zeroed one is allowed. Can't fail. */
+void ps_dense_close(ps_dense *d);
+
+/* Return the buffer for the first gradient of a step, [n]; call ps_dense_first() when it is complete.
+ * NULL if there is no memory. */
+float *ps_dense_sum(ps_dense *d);
+
+/* Note that the first gradient of the step is in the sum. */
+void ps_dense_first(ps_dense *d);
+
+/* Add the piece [at, at + k) of a later gradient of the step. Can't fail. */
+void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k);
+
+/* Apply the piece [at, at + k) of the last gradient of this step, counted from 1, at once, so that the sum
+ * need not be read again. After all pieces, ps_dense_commit() ends the step. Can't fail. */
+void ps_dense_apply(ps_dense *d, uint64_t step, size_t at, const float *grad, size_t k);
+
+/* End the step: apply the optimizer, unless all went through ps_dense_apply(). Can't fail. */
+void ps_dense_commit(ps_dense *d, uint64_t step);
+
+#endif

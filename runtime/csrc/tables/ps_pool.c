@@ -1,0 +1,62 @@
+#include "tables/ps_pool.h"
+
+#include <stdlib.h>
+
+enum { SLAB_BYTES = 1 << 20, LINE = 64 }; /* a slab has at least one item; untouched pages cost nothing */
+
+static size_t slab_bytes(const ps_pool *p) {
+    size_t bytes = (p->floats * sizeof(float) + p->head_words * sizeof(uint32_t)) << p->shift;
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+void ps_pool_init(ps_pool *p, size_t floats, size_t head_words) {
+    *p = (ps_pool){.floats = floats, .head_words = head_words};
+    while (slab_bytes(p) * 2 <= SLAB_BYTES) p->shift++;
+}
+
+void ps_pool_close(ps_pool *p) {
+    for (size_t i = 0; i < p->slabs_n; i++) free(p->slabs[i]);
+    free(p->slabs);
+    *p = (ps_pool){0};
+}
+
+int ps_pool_reserve(ps_pool *p, size_t more, ps_err *err) {
+    size_t items = p->live + more, need = items == 0 ? 0 : ((items - 1) >> p->shift) + 1;
+    if (items > PS_POOL_MOST)
+        return ps_fail(err, PS_ELIMIT, 0, "sparse table: more than %u rows", PS_POOL_MOST);
+    if (need > p->slabs_cap) {
+        size_t cap = need + need / 2 + 8;
+        float **slabs = realloc(p->slabs, cap * sizeof *slabs);
+        if (slabs == NULL) goto oom;
+        p->slabs = slabs;
+        p->slabs_cap = cap;
+    }
+    while (p->slabs_n < need) {
+        float *slab = aligned_alloc(LINE, slab_bytes(p));
+        if (slab == NULL) goto oom;
+        p->slabs[p->slabs_n++] = slab;
+    }
+    return PS_OK;
+oom:
+    return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu rows of %zu floats", items, p->floats);
+}
+
+uint32_t ps_pool_take(ps_pool *p) {
+    uint32_t number = p->free;
+    p->live++;
+    if (number == 0) return (uint32_t)++p->made;
+    p->free = ps_pool_head(p, number)[1];
+    return number;
+}
+
+void ps_pool_give_back(ps_pool *p, uint32_t number) {
+    uint32_t *head = ps_pool_head(p, number);
+    head[0] = PS_POOL_FREE;
+    head[1] = p->free;
+    p->free = number;
+    p->live--;
+}
+
+size_t ps_pool_bytes(const ps_pool *p) {
+    return p->slabs_n * slab_bytes(p) + p->slabs_cap * sizeof *p->slabs;
+}

@@ -1,0 +1,65 @@
+/* Numbered items of equal size that never move: rows of floats, each with a head. Numbers that are given back
+ * are used again. Knows no keys. */
+#ifndef PS_POOL_H
+#define PS_POOL_H
+
+#include <stdint.h>
+
+#include "base/ps_err.h"
+
+#define PS_POOL_MOST ((UINT32_C(1) << 31) - 1) /* items */
+
+/* The first word of a head that is not in use; the next word then is the next free number. */
+#define PS_POOL_FREE UINT32_MAX
+
+typedef struct ps_pool {
+    size_t floats;     /* of an item; may be 0 */
+    size_t head_words; /* of its head, at least 2 */
+    float **slabs;     /* [slabs_n]: 2^shift items, then their heads */
+    size_t slabs_n, slabs_cap;
+    unsigned shift;
+    size_t made;   /* numbers that were ever in use */
+    size_t live;   /* numbers in use */
+    uint32_t free; /* the number that was given back last; 0: none */
+} ps_pool;
+
+/* Set up a pool without items. Can't fail. */
+void ps_pool_init(ps_pool *p, size_t floats, size_t head_words);
+
+/* Release all items; a zeroed pool is allowed. Can't fail. */
+void ps_pool_close(ps_pool *p);
+
+/* Allocate memory for `more` items beside those in use. PS_OK, PS_ENOMEM or PS_ELIMIT; memory that a failed
+ * call got is used by the next one. */
+int ps_pool_reserve(ps_pool *p, size_t more, ps_err *err);
+
+/* Return the number of an item for which there is memory, from 1; its content is undefined. Can't fail. */
+uint32_t ps_pool_take(ps_pool *p);
+
+/* Give a number back. Can't fail. */
+void ps_pool_give_back(ps_pool *p, uint32_t number);
+
+/* Return the memory of a pool in bytes. */
+size_t ps_pool_bytes(const ps_pool *p);
+
+/* Return the floats of an item. */
+static inline float *ps_pool_item(const ps_pool *p, uint32_t number) {
+    size_t at = number - 1;
+    return p->slabs[at >> p->shift] + (at & (((size_t)1 << p->shift) - 1)) * p->floats;
+}
+
+/* Return its head. */
+static inline uint32_t *ps_pool_head(const ps_pool *p, uint32_t number) {
+    size_t at = number - 1, per_slab = (size_t)1 << p->shift;
+    uint32_t *heads = (uint32_t *)(void *)(p->slabs[at >> p->shift] + per_slab * p->floats);
+    return heads + (at & (per_slab - 1)) * p->head_words;
+}
+
+/* Return the smallest number in use above `number`; 0: there is none. */
+static inline uint32_t ps_pool_next(const ps_pool *p, size_t number) {
+    while (++number <= p->made)
+        if (ps_pool_head(p, (uint32_t)number)[0] != PS_POOL_FREE) return (uint32_t)number;
+    return 0;
+}
+
+#endif

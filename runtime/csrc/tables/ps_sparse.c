@@ -1,0 +1,476 @@
+#include "tables/ps_sparse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tables/ps_pool.h"
+
+#define BATCH 32 /* keys whose cache lines are fetched at once */
+#define LINE 64  /* bytes of a cache line */
+
+enum { PARTS = 256, FIRST_CAP = 16 };
+
+/* Keys that were dealt over shards by ps_mix64() must still scatter here. */
+#define SALT UINT64_C(0x5851f42d4c957f2d)
+
+/* A place of the index. The tag is the lower half of the key's hash: it gives the home of the entry, so that
+ * a part grows without a look at keys. */
+typedef struct entry {
+    uint32_t tag;
+    uint32_t row; /* number of the row, or WAITING and that of a key that is only counted; 0: free */
+} entry;
+
+/* One of PARTS parts of the index, chosen by the upper bits of the hash. Each grows alone, so that no push
+ * waits for more than a part. */
+typedef struct part {
+    entry *entries; /* [cap], open addressing with linear probing */
+    uint32_t cap;   /* a power of two */
+    uint32_t used;
+} part;
+
+/* What a row has beside its values; in a table with an entry rule ps_counts follow, for keys that only wait
+ * too. `sum` may be outdated: it counts only if sum_row[sum] is the row. */
+typedef struct head {
+    uint32_t sum;    /* index of this row in the step's sum; never PS_POOL_FREE */
+    uint32_t key[2]; /* lower and upper half: 12 bytes in all */
+} head;
+
+#define WAITING (UINT32_C(1) << 31)
+
+struct ps_sparse {
+    uint32_t dim;
+    uint32_t stride; /* floats of a row: dim values, then the state slot by slot */
+    ps_optim optim;
+    ps_init init;
+    ps_entry entry;
+    uint64_t step; /* the open one, from 1, and the pass: of entry rules */
+    uint32_t pass;
+
+    part parts[PARTS];
+    size_t next_part; /* the next one that is looked at for growth */
+    uint64_t *hashes; /* [hashes_cap], of the keys of a push */
+    size_t hashes_cap;
+    ps_pool rows;
+    ps_pool waiting; /* keys without a row that are counted */
+
+    float *sum;        /* [sum_cap, dim]: the step's gradients so far */
+    uint32_t *sum_row; /* [sum_cap]: number of each entry's row */
+    size_t sum_n, sum_cap;
+};
+
+static uint64_t hash_key(uint64_t key) {
+    return ps_mix64(key ^ SALT);
+}
+
+static const part *part_of(const ps_sparse *t, uint64_t hash) {
+    return &t->parts[hash >> 56];
+}
+
+static const entry *home(const ps_sparse *t, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    return &p->entries[(uint32_t)hash & (p->cap - 1)];
+}
+
+/* Return the entries that fit into a part. */
+static size_t most_in(const part *p) {
+    return (size_t)p->cap / 8 * 7;
+}
+
+/* Return the entries from which a part of this number grows: parts have different ones, a half to three
+ * quarters, so that they do not all grow at the same time. */
+static size_t grows_from(const part *p, size_t number) {
+    return (size_t)p->cap / 2 + (size_t)p->cap * number / (4 * PARTS);
+}
+
+static float *row_at(const ps_sparse *t, uint32_t row) {
+    return ps_pool_item(&t->rows, row);
+}
+
+/* Return the head of a row, or of a key that waits. */
+static head *head_at(const ps_sparse *t, uint32_t row) {
+    const ps_pool *p = row & WAITING ? &t->waiting : &t->rows;
+    return (head *)(void *)ps_pool_head(p, row & ~WAITING);
+}
+
+static ps_counts *counts_of(head *h) {
+    return (ps_counts *)(void *)(h + 1);
+}
+
+static bool has_key(const head *h, uint64_t key) {
+    return memcmp(h->key, (const uint32_t[2]){(uint32_t)key, (uint32_t)(key >> 32)}, sizeof h->key) == 0;
+}
+
+/* Return the entry of `key`, or the free one for it. */
+static entry *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
+    while (p->entries[i].row != 0 &&
+           (p->entries[i].tag != tag || !has_key(head_at(t, p->entries[i].row), key)))
+        i = (i + 1) & (p->cap - 1);
+    return &p->entries[i];
+}
+
+/* Return the row, or waiting key, that the tag leads to: nearly always that of the key, which is not looked
+ * at; 0: none. */
+static uint32_t guess_row(const ps_sparse *t, uint64_t hash) {
+    const part *p = part_of(t, hash);
+    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
+    while (p->entries[i].row != 0 && p->entries[i].tag != tag) i = (i + 1) & (p->cap - 1);
+    return p->entries[i].row;
+}
+
+int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
+                  const ps_entry *admit, ps_err *err) {
+    *out = NULL;
+    if (dim == 0 || dim > PS_SPARSE_MAX_DIM)
+        return ps_fail(err, PS_EINVAL, 0, "sparse table: dim %u, expected 1 to %u", dim, PS_SPARSE_MAX_DIM);
+    int rc = ps_optim_check(optim, err);
+    if (rc == PS_OK) rc = ps_init_check(init, err);
+    if (rc == PS_OK && admit != NULL) rc = ps_entry_check(admit, err);
+    if (rc != PS_OK) return rc;
+
+    ps_sparse *t = calloc(1, sizeof *t);
+    if (t == NULL) goto oom;
+    *t = (ps_sparse){
+        .dim = dim, .stride = dim * (1 + ps_optim_slots(optim->method)), .optim = *optim, .init = *init};
+    if (admit != NULL) t->entry = *admit;
+    size_t words = sizeof(head) / sizeof(uint32_t);
+    if (t->entry.rule != PS_ENTRY_ANY) words += sizeof(ps_counts) / sizeof(uint32_t);
+    ps_pool_init(&t->rows, t->stride, words);
+    ps_pool_init(&t->waiting, 0, words);
+    for (part *p = t->parts; p < t->parts + PARTS; p++) {
+        p->entries = calloc(FIRST_CAP, sizeof *p->entries);
+        if (p->entries == NULL) goto oom;
+        p->cap = FIRST_CAP;
+    }
+    *out = t;
+    return PS_OK;
+oom:
+    ps_sparse_free(t);
+    return ps_fail(err, PS_ENOMEM, 0, "sparse table of dim %u", dim);
+}
+
+void ps_sparse_free(ps_sparse *t) {
+    if (t == NULL) return;
+    ps_pool_close(&t->rows);
+    ps_pool_close(&t->waiting);
+    for (size_t i = 0; i < PARTS; i++) free(t->parts[i].entries);
+    free(t->hashes);
+    free(t->sum);
+    free(t->sum_row);
+    free(t);
+}
+
+/* Double a part. */
+static int grow_part(part *p, ps_err *err) {
+    uint32_t cap = 2 * p->cap;
+    entry *fresh = calloc(cap, sizeof *fresh), *old = p->entries;
+    if (fresh == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: a part of %u places", cap);
+    for (const entry *e = old; e < old + p->cap; e++) {
+        if (e->row == 0) continue;
+        uint32_t i = e->tag & (cap - 1);
+        while (fresh[i].row != 0) i = (i + 1) & (cap - 1);
+        fresh[i] = *e;
+    }
+    p->entries = fresh;
+    p->cap = cap;
+    free(old);
+    return PS_OK;
+}
+
+/* Make room for more[p] entries in each part p. */
+static int reserve_parts(ps_sparse *t, const uint32_t *more, ps_err *err) {
+    int rc = PS_OK;
+    for (part *p = t->parts; p < t->parts + PARTS; p++, more++)
+        while (rc == PS_OK && (size_t)p->used + *more > most_in(p)) rc = grow_part(p, err);
+    return rc;
+}
+
+/* Grow a part that has many entries, of as many as n keys pay for: while memory lasts, long before one is
+ * full. */
+static void grow_ahead(ps_sparse *t, size_t n) {
+    for (size_t looks = n / 8 + 1; looks > 0; looks--) {
+        size_t number = t->next_part++ % PARTS;
+        if (t->parts[number].used <= grows_from(&t->parts[number], number)) continue;
+        (void)grow_part(&t->parts[number], NULL);
+        return;
+    }
+}
+
+/* Make room in the sum for `n` gradients. */
+static int reserve_sum(ps_sparse *t, size_t n, ps_err *err) {
+    if (n <= t->sum_cap) return PS_OK;
+    size_t cap = n + n / 2, bytes;
+    if (ps_mul_overflows(cap, t->dim * sizeof(float), &bytes)) goto oom;
+    float *sum = realloc(t->sum, bytes);
+    if (sum == NULL) goto oom;
+    t->sum = sum;
+    uint32_t *sum_row = realloc(t->sum_row, cap * sizeof *sum_row);
+    if (sum_row == NULL) goto oom;
+    t->sum_row = sum_row;
+    t->sum_cap = cap;
+    return PS_OK;
+oom:
+    return ps_fail(err, PS_ENOMEM, 0, "sparse table: a step's sum of %zu rows of %u floats", n, t->dim);
+}
+
+/* Return the size of the next batch when `left` keys are left. */
+static size_t batch(size_t left) {
+    return left < BATCH ? left : BATCH;
+}
+
+/* Hash n keys into t->hashes. */
+static int hash_keys(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    if (n > t->hashes_cap) {
+        size_t cap = n + n / 2;
+        uint64_t *hashes = realloc(t->hashes, cap * sizeof *hashes);
+        if (hashes == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
+        t->hashes = hashes;
+        t->hashes_cap = cap;
+    }
+    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
+    return PS_OK;
+}
+
+static void prefetch_homes(const ps_sparse *t, const uint64_t *hashes, size_t n) {
+    for (size_t i = 0; i < n; i++) ps_prefetch(home(t, hashes[i]));
+}
+
+static bool is_new(uint32_t row) {
+    return row == 0 || row & WAITING;
+}
+
+/* Count the keys of keys[0..n), which are hashed, by part, or only those without a row; repeated ones count
+ * each time. Returns the number of all. */
+static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
+    size_t all = 0;
+    memset(more, 0, PARTS * sizeof *more);
+    for (size_t i = 0; i < n; i++) {
+        if (missing && i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
+        uint32_t counts = !missing || is_new(probe(t, keys[i], t->hashes[i])->row);
+        more[t->hashes[i] >> 56] += counts;
+        all += counts;
+    }
+    return all;
+}
+
+/* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
+ * keys only if rows for all would need more memory; the index has room for all. */
+static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    uint32_t more[PARTS];
+    if (n > PS_SPARSE_MAX_ROWS)
+        return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
+    int rc = hash_keys(t, keys, n, err);
+    if (rc != PS_OK) return rc;
+    bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
+    size_t fresh = count_keys(t, keys, n, full, more);
+    grow_ahead(t, n);
+    rc = reserve_parts(t, more, err);
+    if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
+    if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
+    return rc;
+}
+
+/* Give a key its place in the index: a row, or a place among those that wait. */
+static head *put_key(ps_sparse *t, entry *e, uint64_t key, uint64_t hash, uint32_t row) {
+    if (e->row == 0) t->parts[hash >> 56].used++;
+    *e = (entry){.tag = (uint32_t)hash, .row = row};
+    head *h = head_at(t, row);
+    *h = (head){.key = {(uint32_t)key, (uint32_t)(key >> 32)}};
+    return h;
+}
+
+static head *make_row(ps_sparse *t, entry *e, uint64_t key, uint64_t hash) {
+    uint32_t waited = e->row;
+    head *h = put_key(t, e, key, hash, ps_pool_take(&t->rows));
+    float *row = row_at(t, e->row);
+    if (waited != 0) {
+        *counts_of(h) = *counts_of(head_at(t, waited));
+        ps_pool_give_back(&t->waiting, waited & ~WAITING);
+    } else if (t->entry.rule != PS_ENTRY_ANY) {
+        *counts_of(h) = (ps_counts){0};
+    }
+    ps_init_row(&t->init, key, row, t->dim);
+    memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
+    return h;
+}
+
+/* Return the row of `key`, made if necessary; there is room. */
+static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
+    entry *e = probe(t, key, hash);
+    if (!is_new(e->row)) return e->row;
+    head *h = make_row(t, e, key, hash);
+    if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry, t->pass);
+    return e->row;
+}
+
+/* Count a push of the key; `said`: its shows and clicks, or one show. Returns its row, made if the table's
+ * rule admits it, or 0; there is room. */
+static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *said) {
+    entry *e = probe(t, key, hash);
+    ps_counts now = e->row == 0 ? (ps_counts){0} : *counts_of(head_at(t, e->row));
+    now.shows += ps_entry_extra(&t->entry) > 0 ? said[0] : 1;
+    now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
+    now.seen = t->pass;
+    bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
+    if (admitted && is_new(e->row)) make_row(t, e, key, hash);
+    else if (e->row == 0 && ps_entry_waits(&t->entry))
+        put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
+    if (e->row != 0) *counts_of(head_at(t, e->row)) = now;
+    return admitted ? e->row : 0;
+}
+
+static void prefetch_floats(const float *p, size_t n) {
+    for (size_t i = 0; i < n && i < 4 * LINE; i += LINE / sizeof *p) ps_prefetch(p + i);
+}
+
+/* ps_sparse_read() of at most BATCH keys: first all index lines, then all heads and rows, then the copies. */
+static void read_batch(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+    uint64_t hashes[BATCH] = {0};
+    uint32_t rows[BATCH];
+    for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
+    prefetch_homes(t, hashes, n);
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = guess_row(t, hashes[i]);
+        if (rows[i] == 0) continue;
+        ps_prefetch(head_at(t, rows[i]));
+        if (!(rows[i] & WAITING)) prefetch_floats(row_at(t, rows[i]), t->dim);
+    }
+    for (size_t i = 0; i < n; i++, out += t->dim) {
+        if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i]))
+            rows[i] = probe(t, keys[i], hashes[i])->row;
+        if (is_new(rows[i])) ps_init_row(&t->init, keys[i], out, t->dim);
+        else memcpy(out, row_at(t, rows[i]), t->dim * sizeof *out);
+    }
+}
+
+void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+    for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, batch(n - i), out + i * t->dim);
+}
+
+static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
+    if (h->sum < t->sum_n && t->sum_row[h->sum] == row) {
+        ps_add(t->sum + (size_t)h->sum * t->dim, grad, t->dim);
+        return;
+    }
+    h->sum = (uint32_t)t->sum_n++;
+    t->sum_row[h->sum] = row;
+    memcpy(t->sum + (size_t)h->sum * t->dim, grad, t->dim * sizeof *grad);
+}
+
+/* ps_sparse_add() of at most BATCH keys, for which there is room. */
+static void add_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
+                      size_t n) {
+    uint32_t rows[BATCH];
+    size_t extra = ps_entry_extra(&t->entry), width = t->dim + extra;
+    prefetch_homes(t, hashes, n);
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = guess_row(t, hashes[i]);
+        if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
+    }
+    for (size_t i = 0; i < n; i++, grads += width) {
+        if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads);
+        else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
+            rows[i] = touch(t, keys[i], hashes[i]);
+        if (rows[i] != 0) add_one(t, rows[i], head_at(t, rows[i]), grads + extra);
+    }
+}
+
+int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
+    size_t width = t->dim + ps_entry_extra(&t->entry);
+    int rc = reserve_rows(t, keys, n, err);
+    if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
+    for (size_t i = 0; rc == PS_OK && i < n; i += BATCH)
+        add_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i));
+    return rc;
+}
+
+void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t pass) {
+    t->optim.learning_rate = learning_rate;
+    t->step = step;
+    t->pass = (uint32_t)pass;
+}
+
+void ps_sparse_commit(ps_sparse *t, uint64_t step) {
+    float rate = ps_optim_rate(&t->optim, step);
+    for (size_t i = 0; i < t->sum_n; i++) {
+        if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
+        float *row = row_at(t, t->sum_row[i]);
+        float *slots = t->stride == t->dim ? NULL : row + t->dim;
+        ps_optim_apply(&t->optim, rate, row, slots, t->dim, t->sum + i * t->dim, t->dim);
+    }
+    t->sum_n = 0;
+}
+
+int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
+    int rc = reserve_rows(t, keys, n, err);
+    for (size_t i = 0; rc == PS_OK && i < n; i++) {
+        if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
+        memcpy(row_at(t, touch(t, keys[i], t->hashes[i])), values + i * t->dim, t->dim * sizeof *values);
+    }
+    return rc;
+}
+
+/* Remove a key from the index; those behind it move up, so that all are still found. */
+static void forget(ps_sparse *t, uint64_t key) {
+    uint64_t hash = hash_key(key);
+    part *p = &t->parts[hash >> 56];
+    uint32_t mask = p->cap - 1, gap = (uint32_t)(probe(t, key, hash) - p->entries);
+    for (uint32_t i = (gap + 1) & mask; p->entries[i].row != 0; i = (i + 1) & mask) {
+        if (((i - p->entries[i].tag) & mask) < ((i - gap) & mask)) continue;
+        p->entries[gap] = p->entries[i];
+        gap = i;
+    }
+    p->entries[gap].row = 0;
+    p->used--;
+}
+
+static uint64_t key_of(const head *h) {
+    return h->key[0] | (uint64_t)h->key[1] << 32;
+}
+
+/* Give back what the numbers decide on. Returns their number. */
+static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how, uint32_t pass) {
+    size_t before = p->live;
+    for (uint32_t number = 0; (number = ps_pool_next(p, number)) != 0;) {
+        head *h = (head *)(void *)ps_pool_head(p, number);
+        if (!ps_shrink_key(how, &t->entry, counts_of(h), pass)) continue;
+        forget(t, key_of(h));
+        ps_pool_give_back(p, number);
+    }
+    return before - p->live;
+}
+
+size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass) {
+    shrink_pool(t, &t->waiting, how, (uint32_t)pass);
+    return shrink_pool(t, &t->rows, how, (uint32_t)pass);
+}
+
+bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row) {
+    uint32_t number = ps_pool_next(&t->rows, *at);
+    if (number == 0) return false;
+    *at = number;
+    *key = key_of(head_at(t, number));
+    *row = row_at(t, number);
+    return true;
+}
+
+uint32_t ps_sparse_dim(const ps_sparse *t) {
+    return t->dim;
+}
+
+size_t ps_sparse_rows(const ps_sparse *t) {
+    return t->rows.live;
+}
+
+size_t ps_sparse_waiting(const ps_sparse *t) {
+    return t->waiting.live;
+}
+
+size_t ps_sparse_bytes(const ps_sparse *t) {
+    size_t sum = t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row);
+    size_t index = 0;
+    for (size_t i = 0; i < PARTS; i++) index += t->parts[i].cap * sizeof(entry);
+    size_t pools = ps_pool_bytes(&t->rows) + ps_pool_bytes(&t->waiting);
+    return sizeof *t + index + t->hashes_cap * sizeof *t->hashes + pools + sum;
+}

@@ -1,0 +1,74 @@
+/* A sparse table: rows of values by 64-bit key, made when first pushed or set. Knows no
+ * sockets and no Python. One thread at a time. Bits do not depend on the order of rows' creation
+ * or of keys in a push: only on the order in which gradients of one key were added. */
+#ifndef PS_SPARSE_H
+#define PS_SPARSE_H
+
+#include <stdint.h>
+
+#include "tables/ps_entry.h"
+#include "base/ps_err.h"
+#include "tables/ps_init.h"
+#include "kernels/ps_optim.h"
+#include "tables/ps_pool.h"
+
+#define PS_SPARSE_MAX_DIM (UINT32_C(1) << 20) /* values in a row */
+#define PS_SPARSE_MAX_ROWS PS_POOL_MOST       /* rows in a table */
+
+typedef struct ps_sparse ps_sparse;
+
+/* Make a table without rows in *out, owned by the caller, with copies of `optim`, `init` and `admit` (NULL:
+ * any key gets a row). Returns PS_OK, PS_EINVAL (dim not in 1..PS_SPARSE_MAX_DIM, or a failed check of one of
+ * them) or PS_ENOMEM; then *out is NULL. */
+int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
+                  const ps_entry *admit, ps_err *err);
+
+/* Release `t` and all its rows. NULL is allowed. Can't fail. */
+void ps_sparse_free(ps_sparse *t);
+
+/* Set out: [n, dim] to the rows of `keys`, in their order; missing rows give their initial values and
+ * are not made. During a step, gives the values before it. Can't fail. */
+void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
+
+/* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
+ * step is copied, others are added to it. Missing rows are made; in a table with an entry rule only those
+ * that it admits, and gradients of other keys are only counted. With PS_ENTRY_SHOW_CLICK grads is [n, 2 +
+ * dim]: shows and clicks come first. Returns PS_OK, PS_ENOMEM or PS_ELIMIT (PS_SPARSE_MAX_ROWS); then the
+ * table's rows and sum are unchanged. O(n * dim) amortized. */
+int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
+
+/* Note the learning rate, the number and the pass of the step to which the next gradients belong. Can't fail.
+ */
+void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t pass);
+
+/* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. Can't fail.
+ */
+void ps_sparse_commit(ps_sparse *t, uint64_t step);
+
+/* Set the rows of `keys` to these values: [n, dim], in order; missing rows are made. The
+ * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
+int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
+
+/* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
+ * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
+size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
+
+/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first. If
+ * it is changed meanwhile, rows that stay are still met once, and new ones may be. Returns false after the
+ * last; else *key and *row, dim values and then the optimizer's state, are the next one's. They are borrowed
+ * until the table is changed. */
+bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
+
+/* Return the values in a row. */
+uint32_t ps_sparse_dim(const ps_sparse *t);
+
+/* Return the number of rows. */
+size_t ps_sparse_rows(const ps_sparse *t);
+
+/* Return the number of keys without a row that are counted. */
+size_t ps_sparse_waiting(const ps_sparse *t);
+
+/* Return the memory held by the table, in bytes. */
+size_t ps_sparse_bytes(const ps_sparse *t);
+
+#endif

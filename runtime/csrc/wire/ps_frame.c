@@ -1,0 +1,381 @@
+/* Frames: encoding, decoding, limits. */
+#include "wire/ps_frame.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void put_u16(uint8_t *p, uint16_t v) {
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+static void put_u32(uint8_t *p, uint32_t v) {
+    put_u16(p, (uint16_t)v);
+    put_u16(p + 2, (uint16_t)(v >> 16));
+}
+
+static void put_u64(uint8_t *p, uint64_t v) {
+    put_u32(p, (uint32_t)v);
+    put_u32(p + 4, (uint32_t)(v >> 32));
+}
+
+static void put_f32(uint8_t *p, float f) {
+    uint32_t v;
+    memcpy(&v, &f, sizeof v);
+    put_u32(p, v);
+}
+
+static void put_f64(uint8_t *p, double f) {
+    uint64_t v;
+    memcpy(&v, &f, sizeof v);
+    put_u64(p, v);
+}
+
+static uint16_t get_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static uint32_t get_u32(const uint8_t *p) {
+    return (uint32_t)get_u16(p) | (uint32_t)get_u16(p + 2) << 16;
+}
+
+static uint64_t get_u64(const uint8_t *p) {
+    return (uint64_t)get_u32(p) | (uint64_t)get_u32(p + 4) << 32;
+}
+
+static float get_f32(const uint8_t *p) {
+    uint32_t v = get_u32(p);
+    float f;
+    memcpy(&f, &v, sizeof f);
+    return f;
+}
+
+static double get_f64(const uint8_t *p) {
+    uint64_t v = get_u64(p);
+    double f;
+    memcpy(&f, &v, sizeof f);
+    return f;
+}
+
+/* Detects damage, not malice: any change of the header gives the same check once in 2^32. */
+static uint32_t header_check(const uint8_t *buf) {
+    uint64_t h = 0;
+    for (size_t i = 0; i < 56; i += 8) h = ps_mix64(h ^ get_u64(buf + i));
+    h = ps_mix64(h ^ get_u32(buf + 56));
+    return (uint32_t)(h ^ (h >> 32));
+}
+
+uint64_t ps_frame_limit(uint16_t op) {
+    switch (op) {
+    case PS_CREATE:
+        return PS_MAX_CREATE;
+    case PS_INIT:
+    case PS_PUSH:
+    case PS_VALUES:
+        return PS_MAX_DENSE_BYTES;
+    case PS_SET_ROWS:
+    case PS_PUSH_ROWS:
+    case PS_PULL_ROWS:
+    case PS_ROWS:
+        return PS_MAX_ROW_FRAME;
+    case PS_SHRINK:
+        return PS_SHRINK_BYTES;
+    case PS_VERSIONS:
+        return 16 * (uint64_t)PS_MAX_OBJECTS;
+    case PS_ERROR:
+        return PS_MAX_TEXT;
+    default:
+        return 0;
+    }
+}
+
+uint32_t ps_frame_flags(uint16_t op) {
+    switch (op) {
+    case PS_PUSH:
+        return PS_WANT;
+    case PS_PUSH_ROWS:
+        return PS_MORE;
+    case PS_PULL_ROWS:
+        return PS_AFTER;
+    case PS_DONE:
+    case PS_VALUES:
+        return PS_DROPPED;
+    default:
+        return 0;
+    }
+}
+
+const char *ps_op_name(uint16_t op) {
+    static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",   "PUSH_ROWS",
+                                           "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH", "SHRINK"};
+    static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS"};
+    if (op <= PS_SHRINK) return requests[op];
+    if (op >= PS_DONE && op <= PS_VERSIONS) return answers[op - PS_DONE];
+    return op == PS_ERROR ? "ERROR" : "?";
+}
+
+void ps_header_encode(const ps_header *h, uint8_t *buf) {
+    put_u32(buf, PS_MAGIC);
+    put_u16(buf + 4, PS_VERSION);
+    put_u16(buf + 6, h->op);
+    put_u32(buf + 8, h->epoch);
+    put_u32(buf + 12, h->trainer);
+    put_u32(buf + 16, h->samples);
+    put_f32(buf + 20, h->factor);
+    put_u64(buf + 24, h->sequence);
+    put_u32(buf + 32, h->object);
+    put_u32(buf + 36, h->flags);
+    put_u64(buf + 40, h->version);
+    put_u64(buf + 48, h->length);
+    put_u32(buf + 56, h->count);
+    put_u32(buf + 60, header_check(buf));
+}
+
+static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
+    if (get_u32(buf + 60) != header_check(buf)) return ps_fail(err, PS_EPROTO, 0, "a damaged frame header");
+    if (get_u16(buf + 4) != PS_VERSION)
+        return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", get_u16(buf + 4), PS_VERSION);
+    if (strcmp(ps_op_name(h->op), "?") == 0) return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
+    if (h->flags & ~ps_frame_flags(h->op))
+        return ps_fail(err, PS_EPROTO, 0, "%s with the flags %x, allowed are %x", ps_op_name(h->op), h->flags,
+                       ps_frame_flags(h->op));
+    if (h->length > ps_frame_limit(h->op))
+        return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64,
+                       ps_op_name(h->op), h->length, ps_frame_limit(h->op));
+    bool push = h->op == PS_PUSH || h->op == PS_PUSH_ROWS;
+    if (!push && h->samples != 0)
+        return ps_fail(err, PS_EPROTO, 0, "%s of %u samples", ps_op_name(h->op), h->samples);
+    if (push ? !isfinite(h->factor) || h->factor < 0 : h->factor != 0)
+        return ps_fail(err, PS_EPROTO, 0, "%s with %g times the learning rate", ps_op_name(h->op),
+                       (double)h->factor);
+    if (h->trainer >= PS_MAX_TRAINERS || h->object >= PS_MAX_OBJECTS)
+        return ps_fail(err, PS_EPROTO, 0, "trainer %u or object %u above the limit", h->trainer, h->object);
+    return PS_OK;
+}
+
+int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err) {
+    if (n >= 4 && get_u32(buf) != PS_MAGIC)
+        return ps_fail(err, PS_EPROTO, 0, "not a frame of pslaunch: first bytes %08x", get_u32(buf));
+    if (n < PS_HEADER_BYTES) return PS_EAGAIN;
+    *h = (ps_header){.op = get_u16(buf + 6),
+                     .epoch = get_u32(buf + 8),
+                     .trainer = get_u32(buf + 12),
+                     .samples = get_u32(buf + 16),
+                     .factor = get_f32(buf + 20),
+                     .sequence = get_u64(buf + 24),
+                     .object = get_u32(buf + 32),
+                     .flags = get_u32(buf + 36),
+                     .version = get_u64(buf + 40),
+                     .length = get_u64(buf + 48),
+                     .count = get_u32(buf + 56)};
+    int code = header_valid(buf, h, err);
+    return code < 0 ? code : PS_HEADER_BYTES;
+}
+
+size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
+    put_u32(buf, c->sparse);
+    put_u32(buf + 4, c->dim);
+    put_u64(buf + 8, c->size);
+    put_u64(buf + 16, c->total);
+    put_u32(buf + 24, c->optim.method);
+    put_u32(buf + 28, c->mode);
+    put_f32(buf + 32, c->optim.learning_rate);
+    put_f32(buf + 36, c->optim.l1);
+    put_f32(buf + 40, c->optim.l2);
+    put_f32(buf + 44, c->optim.clip);
+    for (int i = 0; i < PS_NUMBERS; i++) put_f32(buf + 48 + 4 * i, c->optim.numbers[i]);
+    put_u32(buf + 60, c->schedule.kind);
+    put_f64(buf + 64, c->schedule.a);
+    put_f64(buf + 72, c->schedule.b);
+    put_u32(buf + 80, c->schedule.segments_n);
+    put_u32(buf + 84, c->discard);
+    put_u32(buf + 88, c->entry.rule);
+    for (int i = 0; i < 2; i++) put_f32(buf + 92 + 4 * i, c->entry.numbers[i]);
+    put_u64(buf + 100, c->init.seed);
+    put_u64(buf + 108, c->init.table);
+    put_u32(buf + 116, c->init.kind);
+    put_f32(buf + 120, c->init.mean);
+    put_f32(buf + 124, c->init.std);
+    put_u32(buf + 128, c->name_length);
+    buf += PS_CREATE_BYTES;
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++, buf += PS_SEGMENT_BYTES) {
+        put_u64(buf, c->schedule.segments[i].last);
+        put_f64(buf + 8, c->schedule.segments[i].factor);
+    }
+    memcpy(buf, c->name, c->name_length);
+    return PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)c->schedule.segments_n + c->name_length;
+}
+
+static int entry_valid(const ps_create *c, ps_err *err) {
+    if (ps_entry_check(&c->entry, err) < 0) return PS_EPROTO;
+    if (c->entry.rule == PS_ENTRY_ANY || (c->sparse && c->mode != PS_GEO)) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "entry rule %s: expected a table that is not of mode geo",
+                   ps_entry_name(c->entry.rule));
+}
+
+uint32_t ps_push_floats(const ps_create *c) {
+    return c->dim + ps_entry_extra(&c->entry);
+}
+
+static int create_valid(const ps_create *c, ps_err *err) {
+    if (ps_optim_check(&c->optim, err) < 0 || ps_schedule_check(&c->schedule, err) < 0) return PS_EPROTO;
+    if (c->sparse > 1) return ps_fail(err, PS_EPROTO, 0, "unknown kind of object %u", c->sparse);
+    if (c->mode >= PS_MODES) return ps_fail(err, PS_EPROTO, 0, "unknown mode %u", c->mode);
+    if (c->discard != 0 && c->mode == PS_SYNC)
+        return ps_fail(err, PS_EPROTO, 0, "pushes are dropped after %u updates, but steps are synchronous",
+                       c->discard);
+    if (entry_valid(c, err) < 0) return PS_EPROTO;
+    if (c->sparse && (c->dim == 0 || ps_push_floats(c) > PS_MAX_DIM))
+        return ps_fail(err, PS_EPROTO, 0, "rows of %u values, expected 1..%u", c->dim, PS_MAX_DIM);
+    if (c->sparse) return ps_init_check(&c->init, err) < 0 ? PS_EPROTO : PS_OK;
+    if (c->size > PS_MAX_DENSE_BYTES / sizeof(float))
+        return ps_fail(err, PS_EPROTO, 0, "%" PRIu64 " values on one shard, limit %" PRIu64, c->size,
+                       (uint64_t)(PS_MAX_DENSE_BYTES / sizeof(float)));
+    return PS_OK;
+}
+
+int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
+    uint64_t segments = n < PS_CREATE_BYTES ? 0 : get_u32(buf + 80);
+    uint64_t fixed = PS_CREATE_BYTES + PS_SEGMENT_BYTES * segments;
+    if (segments > PS_MAX_SEGMENTS || n < fixed || n > fixed + PS_MAX_NAME || get_u32(buf + 128) != n - fixed)
+        return ps_fail(err, PS_EPROTO, 0, "CREATE with a body of %zu bytes", n);
+    *c = (ps_create){.sparse = get_u32(buf),
+                     .dim = get_u32(buf + 4),
+                     .size = get_u64(buf + 8),
+                     .total = get_u64(buf + 16),
+                     .optim = {.method = get_u32(buf + 24),
+                               .learning_rate = get_f32(buf + 32),
+                               .l1 = get_f32(buf + 36),
+                               .l2 = get_f32(buf + 40),
+                               .clip = get_f32(buf + 44)},
+                     .mode = get_u32(buf + 28),
+                     .schedule = {.kind = get_u32(buf + 60),
+                                  .segments_n = (uint32_t)segments,
+                                  .a = get_f64(buf + 64),
+                                  .b = get_f64(buf + 72)},
+                     .discard = get_u32(buf + 84),
+                     .entry = {.rule = get_u32(buf + 88)},
+                     .init = {.seed = get_u64(buf + 100),
+                              .table = get_u64(buf + 108),
+                              .kind = get_u32(buf + 116),
+                              .mean = get_f32(buf + 120),
+                              .std = get_f32(buf + 124)},
+                     .name_length = (uint32_t)(n - fixed)};
+    for (int i = 0; i < PS_NUMBERS; i++) c->optim.numbers[i] = get_f32(buf + 48 + 4 * i);
+    for (int i = 0; i < 2; i++) c->entry.numbers[i] = get_f32(buf + 92 + 4 * i);
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++) {
+        const uint8_t *at = buf + PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)i;
+        c->schedule.segments[i] = (ps_segment){get_u64(at), get_f64(at + 8)};
+    }
+    memcpy(c->name, buf + fixed, c->name_length);
+    return create_valid(c, err);
+}
+
+/* A number of two descriptions, or a name in its place. */
+typedef struct difference {
+    const char *what;
+    double a, b;
+    const char *a_name, *b_name;
+} difference;
+
+static difference number(const char *what, double a, double b) {
+    return (difference){what, a, b, NULL, NULL};
+}
+
+static int tell(const difference *d, char *text, size_t size) {
+    if (d->a_name != NULL) snprintf(text, size, "%s %s against %s", d->what, d->a_name, d->b_name);
+    else snprintf(text, size, "%s %.9g against %.9g", d->what, d->a, d->b);
+    return 1;
+}
+
+/* Return the first of n numbers that differ, or NULL. */
+static const difference *first_difference(const difference *d, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (d[i].a != d[i].b) return &d[i];
+    return NULL;
+}
+
+static int schedules_differ(const ps_schedule *a, const ps_schedule *b, char *text, size_t size) {
+    const difference all[] = {
+        {"learning_rate_schedule", a->kind, b->kind, ps_schedule_name(a->kind), ps_schedule_name(b->kind)},
+        number("learning_rate_decay_a", a->a, b->a),
+        number("learning_rate_decay_b", a->b, b->b),
+        number("segments in learning_rate_args", a->segments_n, b->segments_n),
+    };
+    const difference *d = first_difference(all, sizeof all / sizeof *all);
+    if (d != NULL) return tell(d, text, size);
+    for (uint32_t i = 0; i < a->segments_n; i++) {
+        const difference own[] = {
+            number("learning_rate_args: end of a segment", (double)a->segments[i].last,
+                   (double)b->segments[i].last),
+            number("learning_rate_args: factor of a segment", a->segments[i].factor, b->segments[i].factor)};
+        if ((d = first_difference(own, 2)) != NULL) return tell(d, text, size);
+    }
+    return 0;
+}
+
+static int numbers_differ(const ps_create *a, const ps_create *b, char *text, size_t size) {
+    static const char *const modes[] = {"sync", "half_async", "async", "geo"};
+    const difference all[] = {
+        number("kind (0 dense, 1 sparse)", a->sparse, b->sparse),
+        number("dim", a->dim, b->dim),
+        number("size", (double)a->total, (double)b->total),
+        number("size on one shard", (double)a->size, (double)b->size),
+        {"mode", a->mode, b->mode, modes[a->mode], modes[b->mode]},
+        number("updates before a push is dropped", a->discard, b->discard),
+        {"optimizer", a->optim.method, b->optim.method, ps_optim_method(a->optim.method)->name,
+         ps_optim_method(b->optim.method)->name},
+        number("learning_rate", (double)a->optim.learning_rate, (double)b->optim.learning_rate),
+        number("L1 rate", (double)a->optim.l1, (double)b->optim.l1),
+        number("L2 rate (l2_rate)", (double)a->optim.l2, (double)b->optim.l2),
+        number("gradient_clipping_threshold", (double)a->optim.clip, (double)b->optim.clip),
+        {"entry rule", a->entry.rule, b->entry.rule, ps_entry_name(a->entry.rule),
+         ps_entry_name(b->entry.rule)},
+        number("first number of the entry rule", (double)a->entry.numbers[0], (double)b->entry.numbers[0]),
+        number("second number of the entry rule", (double)a->entry.numbers[1], (double)b->entry.numbers[1]),
+        number("initial distribution", a->init.kind, b->init.kind),
+        number("seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed),
+        number("seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)),
+        number("initial_mean", (double)a->init.mean, (double)b->init.mean),
+        number("initial_std", (double)a->init.std, (double)b->init.std),
+    };
+    const difference *d = first_difference(all, sizeof all / sizeof *all);
+    if (d != NULL) return tell(d, text, size);
+    if (schedules_differ(&a->schedule, &b->schedule, text, size)) return 1;
+    for (int i = 0; i < PS_NUMBERS; i++) {
+        const difference own = number(ps_optim_method(a->optim.method)->numbers[i],
+                                      (double)a->optim.numbers[i], (double)b->optim.numbers[i]);
+        if (own.a != own.b) return tell(&own, text, size);
+    }
+    return 0;
+}
+
+int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size) {
+    if (a->name_length != b->name_length || memcmp(a->name, b->name, a->name_length) != 0) {
+        snprintf(text, size, "name '%.*s' against '%.*s'", PS_NAME(a), PS_NAME(b));
+        return 1;
+    }
+    return numbers_differ(a, b, text, size);
+}
+
+void ps_shrink_encode(const ps_shrink *how, uint8_t *buf) {
+    put_f32(buf, how->decay);
+    put_f32(buf + 4, how->score);
+    put_u32(buf + 8, how->unseen);
+}
+
+int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err) {
+    *how = (ps_shrink){.decay = get_f32(buf), .score = get_f32(buf + 4), .unseen = get_u32(buf + 8)};
+    return ps_shrink_check(how, err) < 0 ? PS_EPROTO : PS_OK;
+}
+
+size_t ps_rows_per_frame(uint32_t floats) {
+    size_t rows = PS_MAX_ROWS_BYTES / (sizeof(uint64_t) + sizeof(float) * (size_t)floats);
+    return rows > 0 ? rows : 1;
+}
+
+uint32_t ps_key_shard(uint64_t key, uint32_t n) {
+    return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
+}
