@@ -31,13 +31,13 @@ from pslaunch.node.head.leader import Leader
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.listener import Listener
-from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
+from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
 from pslaunch.node.loop import Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import JsonView, PlainView, View
 from support.hostile import Nest, find_obeyed, spoilt
-from support.lines import open_line
+from support.lines import encode_piece, open_line
 
 FAILURE = {
     "what": "trainer/0", "node": 0, "code": 3, "text": "", "signal": "", "log": "l", "tail": ["x"],
@@ -106,7 +106,7 @@ OF_PROGRAM = st.builds(Output, st.integers(0, 1), st.sampled_from([0, 4, 2**64 -
 
 
 def sent(said: Sequence[Message | Output]) -> bytes:
-    encoded = (encode_output(m) if isinstance(m, Output) else encode_control(m) for m in said)
+    encoded = (encode_piece(m) if isinstance(m, Output) else encode_control(m) for m in said)
     return encode_control(wire.make_hello()) + b"".join(encoded)
 
 

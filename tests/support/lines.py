@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pslaunch.node.line.wire import MessageLine
+from pslaunch.node.line.wire import MessageLine, Output, encode_head
 from pslaunch.node.loop import Loop, ignore
 
 
@@ -22,3 +22,8 @@ def open_line(
     return MessageLine(
         loop, fd, fd, lost_after_s=lost_after_s, on_message=on_message, on_lost=on_lost, **more
     )
+
+
+def encode_piece(piece: Output) -> bytes:
+    """Return the frame of a piece of output."""
+    return encode_head(piece) + piece.data

@@ -92,17 +92,10 @@ def encode_control(message: object) -> bytes:
     return HEADER.pack(len(text), CONTROL) + text
 
 
-def encode_output(piece: Output) -> bytes:
-    """Return the frame of a piece of at most MAX_OUTPUT_BYTES."""
-    return _make_head(OUTPUT, *piece) + piece.data
-
-
-def encode_data_head(piece: Data) -> bytes:
-    """Return the beginning of a frame, which the data of a piece of at most MAX_DATA_BYTES follows."""
-    return _make_head(DATA, *piece)
-
-
-def _make_head(kind: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
+def encode_head(piece: Output | Data) -> bytes:
+    """Return the beginning of a frame, which the data of a piece follows, no more than its kind may have."""
+    number, offset, data = piece
+    kind = OUTPUT if isinstance(piece, Output) else DATA
     return HEADER.pack(_PIECE_HEAD.size + len(data), kind) + _PIECE_HEAD.pack(number, offset)
 
 
@@ -249,7 +242,7 @@ class MessageLine(Generic[Sent]):
         is_full = self._bulk_bytes > MAX_BULK_BYTES or self._bulk_lines > MAX_BULK_LINES
         if not self.open or self._deaf or is_full:
             return False
-        self._queue_bulk(encode_output(piece), max(1, piece.data.count(b"\n")))
+        self._queue_bulk(encode_head(piece) + piece.data, max(1, piece.data.count(b"\n")))
         self._write()
         return True
 
@@ -292,7 +285,7 @@ class MessageLine(Generic[Sent]):
             self._bulk_bytes -= len(frame)
             self._bulk_lines -= lines
             return self._seal_frame(frame)
-        both = ((self._seal_frame(encode_data_head(piece)), piece.data) for piece in self._source())
+        both = ((self._seal_frame(encode_head(piece)), piece.data) for piece in self._source())
         return b"".join(itertools.chain.from_iterable(both))
 
     def _seal_frame(self, frame: bytes) -> bytes:

@@ -15,15 +15,16 @@ from pslaunch.node.head import head, leader
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.line import wire
-from pslaunch.node.line.wire import Decoder, Message, Output, encode_control, encode_output
+from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
+from support.lines import encode_piece
 
 PREPARED: Message = {
     "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
     "log_dir": "/ws/log", "output_dir": "/ws/output", "state_dir": "/ws/.pslaunch", "shared": None,
 }  # fmt: skip
-PIECE = encode_output(Output(0, 0, b"yes\n"))
+PIECE = encode_piece(Output(0, 0, b"yes\n"))
 
 
 def trainers(count: int) -> job.Placed:
@@ -141,7 +142,7 @@ def test_nonsense_loses_its_node_with_a_reason(said: Message | str, why: str) ->
 
 def test_node_gives_only_output_of_its_own_processes() -> None:
     with contextlib.closing(Led(nodes=2)) as led:
-        led.say(encode_output(Output(1, 0, b"not mine")))
+        led.say(encode_piece(Output(1, 0, b"not mine")))
         led.loop.run(lambda: led.head.done)
         assert OTHERS in led.events("node")[-1]["text"]
 
@@ -186,12 +187,12 @@ def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
     told = b"yes\n" * head.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
-        led.say(encode_output(piece))
+        led.say(encode_piece(piece))
         led.later(0.1)
     led.say(encode({**EXITED, "written": len(told) + 8}))
     assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
-    led.say(encode_output(Output(0, len(told) + 8, b"of a process left over\n")))
+    led.say(encode_piece(Output(0, len(told) + 8, b"of a process left over\n")))
     assert [e["bytes"] for e in led.events("gap")] == [8, 23]
 
 
@@ -201,7 +202,7 @@ def test_failure_ahead_of_its_output_ends_the_job_and_the_output_follows(led: Le
     failed = {**EXITED, "code": 3, "written": 2 * len(told)}
     led.say(encode({**failed, "ahead": True}))
     assert led.events("ending") and not led.events("process")
-    led.say(encode_output(Output(0, 0, told)))
+    led.say(encode_piece(Output(0, 0, told)))
     led.later(0.1)
     led.say(encode(failed))
     assert len(led.events("line")) == 5_000

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pslaunch.node.line import gate, wire
 from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Handout, Seals
 from pslaunch.node.line.seal import Seal
-from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_data_head
+from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
 from support.clock import own_s
@@ -72,7 +72,7 @@ def test_a_repeated_left_out_or_foreign_frame_is_refused() -> None:
 def test_mac_of_a_piece_covers_all_but_its_content() -> None:
     piece = Data(7, 1 << 40, os.urandom(1000))
     seal = Seal(b"k")
-    head = encode_data_head(piece)
+    head = encode_head(piece)
     head += seal.compute_mac(head)
     control = sealed(MESSAGES[:1])
     assert Decoder(Seal(b"k")).feed(head + piece.data) == [piece]

@@ -21,8 +21,7 @@ from pslaunch.node.line.wire import (
     Output,
     WireError,
     encode_control,
-    encode_data_head,
-    encode_output,
+    encode_head,
 )
 from pslaunch.node.loop import Loop
 from support.lines import open_line
@@ -36,9 +35,7 @@ items = st.lists(st.one_of(messages, outputs, pieces), max_size=8)
 
 
 def encode(item: Any | Output | Data) -> bytes:
-    if isinstance(item, Data):
-        return encode_data_head(item) + item.data
-    return encode_output(item) if isinstance(item, Output) else encode_control(item)
+    return encode_head(item) + item.data if isinstance(item, (Data, Output)) else encode_control(item)
 
 
 @given(items, st.data())
@@ -188,7 +185,7 @@ def test_last_messages_of_a_closed_line_arrive() -> None:
 
 
 def test_output_before_hello_is_refused(peers: Peers) -> None:
-    peers.raw.sendall(encode_output(Output(0, 0, b"x")))
+    peers.raw.sendall(encode(Output(0, 0, b"x")))
     peers.loop.run(lambda: bool(peers.lost))
     assert "hello" in peers.lost[0]
 
