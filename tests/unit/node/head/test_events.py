@@ -100,5 +100,7 @@ def test_only_an_ended_record_gives_the_end() -> None:
     over: Any = {**record, "code": 5, "reason": "it ended with 5", "elapsed_s": 2.5, "failure": failure}
     end = make_end(over)
     assert end is not None and (end["event"], end["time"], end["failure"]) == ("end", 102.5, failure)
-    for wrong in ({"failure": {"what": 7}}, {"started": 2**50}, {"elapsed_s": 2**50}):
-        assert make_end({**over, **wrong}) is None
+    wrongs: list[Any] = [{"failure": {"what": 7}}, {"started": 2**50}, {"elapsed_s": 2**50}]
+    for wrong in wrongs:
+        spoilt: Any = {**over, **wrong}
+        assert make_end(spoilt) is None
