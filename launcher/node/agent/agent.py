@@ -322,8 +322,6 @@ class Agent:
         self._lent.end_spawned(self._grace_s, self._finish)
 
     def _finish(self) -> None:
-        if self.code is not None:
-            return
         killed, left = self._clean()
         if self._lingers and self._folders and self._programs:
             with contextlib.suppress(OSError):  # without marks a signal ends us sooner
