@@ -66,7 +66,7 @@ hosts: dev ## N hosts (default 3) with sshd on this machine, to try `pslaunch fa
 hosts-down: ## remove them, and all that is theirs
 	@PYTHONPATH=tests $(PYTHON) -m testbed down build/hosts
 
-kube: dev ## a Kubernetes cluster of two nodes on this machine; needs root, Linux, and the packages that it names
+kube: dev ## a Kubernetes cluster of two nodes on this machine, with EXTRAS=1 Kueue too; needs root, Linux, and the packages that it names
 	@PYTHONPATH=tests $(BIN)/python -m testbed.kube needs build/kube
 	@nice -n 19 .ci/kube
 	@PYTHONPATH=tests $(BIN)/python -m testbed.kube up build/kube

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from testbed import hosts
 from testbed.__main__ import began, close_output, holder, start_holder
+from testbed.kube import kueue
 from testbed.kube.cluster import BUILDERS, BUILT, NAMESPACE, PROGRAMS, PYTHON, USER, Cluster, why_not
 
 ENDS_S = 150.0  # nobody hears while the cluster is made
@@ -52,7 +53,7 @@ def up(folder: Path, owner: int = 0) -> str:
     refuse(why_not())
     if holder(folder) is not None:
         sys.exit(f"kube: the cluster of {folder} is up: make kube-down")
-    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "EXTRAS") if name in os.environ}
     environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     return start_holder(folder, "kube", ["testbed.kube", "hold", str(folder), str(owner)], environ)
 
@@ -68,6 +69,9 @@ def hold(folder: Path, owner: int) -> None:
     for number in ends:
         signal.signal(number, lambda _number, _frame: None)
     with Cluster() as cluster:
+        if os.environ.get("EXTRAS"):
+            kueue.start(cluster)
+            kueue.make_queue(cluster, NAMESPACE, NAMESPACE, {"cpu": "2", "memory": "4Gi"})
         for path in (cluster.kubeconfig, cluster.admin_config):
             shutil.copy(path, folder / path.name)
         (folder / "nodes").write_text("".join(f"{node.init}\n" for node in cluster.nodes))

@@ -156,14 +156,14 @@ class Cluster:
             thread.start()
         first.start("etcd", ["etcd", "--data-dir", first.folder / "etcd", "--unsafe-no-fsync",
                              "--log-level=error"])  # fmt: skip
-        self._wait("the API server", self._is_ready)
+        self.wait("the API server", self._is_ready)
         self._start_control()
         _favour_pods()
         for node in self.nodes:
             self._start_kubelet(node)
         for thread in loading:
             thread.join()
-        self._wait("the nodes", lambda: self._count_ready() == len(self.nodes))
+        self.wait("the nodes", lambda: self._count_ready() == len(self.nodes))
         self._grant_rights()
 
     # -- files
@@ -240,7 +240,7 @@ class Cluster:
         text = json.dumps({**NETWORK, "plugins": [{**plugin, "ipam": ipam}]})
         (folder / "cni/pods.conflist").write_text(text)
         node.start("containerd", ["containerd", "--config", config, "--log-level=warn"])
-        self._wait("containerd", lambda: _succeeds(node, "ctr", "version"))
+        self.wait("containerd", lambda: _succeeds(node, "ctr", "version"))
         for image in (PAUSE, PYTHON):
             node.run(*make_import(image))
 
@@ -313,7 +313,7 @@ class Cluster:
         self.ask(f"{roles}/roles", role)
         self.ask(f"{roles}/rolebindings", make_binding(role["metadata"]["name"]))
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"  # without it no pod is admitted
-        self._wait("the namespace", lambda: self._has(account))
+        self.wait("the namespace", lambda: self._has(account))
 
     def _has(self, path: str) -> bool:
         try:
@@ -321,7 +321,7 @@ class Cluster:
         except urllib.error.HTTPError:
             return False
 
-    def _wait(self, for_what: str, probe: Callable[[], bool]) -> None:
+    def wait(self, for_what: str, probe: Callable[[], bool]) -> None:
         end_s = time.monotonic() + READY_S
         while not probe():
             ended = [words for node in self.nodes for words in node.ended_programs()]
