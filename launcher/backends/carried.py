@@ -39,7 +39,7 @@ from .node_answers import Answered, Ending, read_answer
 DIAL_S: Final = 5.0  # for a head to answer a later shell
 START_S: Final = 30.0  # for Python on all nodes, once they were reached
 ASK_TRIES: Final = 3
-LOOK_S: Final = 0.05  # between two looks if an answer is over
+START_LOOK_S: Final = 0.05  # between two looks if an answer is over
 _MAX_KEPT_BYTES: Final = (1 << 31) - 4096  # of one read
 
 
@@ -369,7 +369,7 @@ def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
 def _serve_aside(loop: Loop) -> Iterator[None]:
     """Run a loop in a thread."""
     over = threading.Event()
-    loop.call_every(LOOK_S, lambda: None)
+    loop.call_every(START_LOOK_S, lambda: None)
     thread = threading.Thread(target=loop.run, args=(over.is_set,), daemon=True)
     thread.start()
     try:

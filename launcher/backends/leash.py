@@ -36,7 +36,7 @@ SETTLE_S = 0.5  # after the command's end, for clients that end with their daemo
 KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
 AFTER_S = 1.0  # for the command that runs after it
-ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
+LEASH_ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES, _READ_BYTES = 4000, 1 << 20
 # Kinds of messages: to the leash; from it; and for an end without a message.
 _END: Final = "end"
@@ -72,7 +72,7 @@ class _Line:
 # --- The launcher's side. ---
 
 
-class Said:
+class KeptOutput:
     """Output of a command, in memory."""
 
     def __init__(self) -> None:
@@ -111,7 +111,10 @@ class Leashed:
         Raises ServiceError.
         """
         self._after, self._name = after, posixpath.basename(argv[0])
-        self.printed, self.said = Said(), Said()  # on standard output, unless that is elsewhere; on errors
+        self.printed, self.said = (
+            KeptOutput(),
+            KeptOutput(),
+        )  # on standard output, unless that is elsewhere; on errors
         sock, theirs = socket.socketpair()
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
         with contextlib.ExitStack() as on_error, theirs:
@@ -160,7 +163,7 @@ class Leashed:
         head: addrs, port, secret, lost_after; limit_s: for the head's answer to the leash.
         """
         self._line.send(_FOLLOW, {**head, "limit": limit_s})
-        if not self._hear({_ANSWER, _ENDED, _GONE}, limit_s + ANSWER_S):
+        if not self._hear({_ANSWER, _ENDED, _GONE}, limit_s + LEASH_ANSWER_S):
             return "its leash does not answer"
         if _ANSWER in self._told:
             return str(self._told[_ANSWER])

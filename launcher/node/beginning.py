@@ -12,7 +12,7 @@ from . import codes, job
 
 # Paths in the folder that every node has.
 JOB_FILE, PROGRAM = "job/job.json.gz", "job/pslaunch.pyz"
-PACKAGE = "package/package.zip"
+PACKAGE_FILE = "package/package.zip"
 SECRET_FILE = "secret/secret"
 WHEEL = "wheel"  # folder of wheels of pslaunch
 NAME_FILE = "pieces/name"  # of the Job that this node's pod is of, from the cluster
@@ -29,7 +29,7 @@ class Beginning(NamedTuple):
     report: str = ""  # file for the job's end as JSON, if it exists
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none
     linger_s: float = 0.0  # after the end, for a launcher to fetch files
-    packed: bool = False  # the package is in PACKAGE; else a launcher brings it, if the plan has one
+    packed: bool = False  # the package is in PACKAGE_FILE; else a launcher brings it, if the plan has one
 
     def encode(self) -> bytes:
         """Return the contents of JOB; equal jobs give equal bytes."""

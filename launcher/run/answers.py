@@ -13,7 +13,7 @@ from ..errors import ClusterError, HostError, NodeLostError
 
 QUESTIONS_AT_ONCE = 16  # questions at the same time
 AHEAD = 16  # pieces of an answer that wait here
-SILENCE = (HostError, ClusterError, NodeLostError)  # of a node that is not asked again
+NOT_ASKED_AGAIN = (HostError, ClusterError, NodeLostError)  # of a node that is not asked again
 
 
 class Question(NamedTuple):
@@ -72,7 +72,7 @@ class _Answer:
                 self._pieces.put(piece)
             self._pieces.put(None)
         except Exception as e:
-            self._silence = e if isinstance(e, SILENCE) else None
+            self._silence = e if isinstance(e, NOT_ASKED_AGAIN) else None
             self._pieces.put(e)
         finally:
             self._over.set()

@@ -11,17 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _core
+from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from . import blocks, handshake
 from .calls import CallRunner
 from .dialer import Dialer, list_shards
-
-F32 = npt.NDArray[np.float32]
-U64 = npt.NDArray[np.uint64]
 
 MESSAGES = "messages of trainers"  # name of gather()'s table
 GATHER_COLS = 64

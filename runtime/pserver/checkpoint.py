@@ -22,7 +22,7 @@ from ..engine.kernel_numbers import METHODS, SLOTS
 from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
 # flags, length of CREATE, steps, count, samples; then CREATE (docs/protocol.md) up to its name.
-HEAD = struct.Struct("<IIQQQ")
+FILE_HEAD = struct.Struct("<IIQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
@@ -100,8 +100,8 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         return data[at - size : at]
 
     while at < len(data):
-        flags, length, steps, n, _ = HEAD.unpack(data[at : at + HEAD.size].tobytes())
-        at += HEAD.size
+        flags, length, steps, n, _ = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
+        at += FILE_HEAD.size
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method not in NAMES or length < CREATE.size + rest[-1]:
             raise ValueError(f"unknown optimizer {method}, or a name of {rest[-1]} bytes in {length}")

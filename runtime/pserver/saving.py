@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-MAGIC = b"PSLSHARD"
-VERSION = 2
+FILE_MAGIC = b"PSLSHARD"
+FILE_VERSION = 2
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 65536
@@ -49,16 +49,16 @@ class Header:
         """Return the start of the file, padded to a multiple of 8 bytes."""
         text = json.dumps(asdict(self), sort_keys=True).encode()
         text += b" " * (-(START.size + len(text)) % 8)
-        return START.pack(MAGIC, VERSION, len(text)) + text
+        return START.pack(FILE_MAGIC, FILE_VERSION, len(text)) + text
 
     @classmethod
     def decode(cls, start: bytes) -> tuple[Header, int]:
         """Return the header and its length in bytes. Raises ValueError."""
-        if len(start) < START.size or not start.startswith(MAGIC):
+        if len(start) < START.size or not start.startswith(FILE_MAGIC):
             raise ValueError("not a saved shard")
         _, version, length = START.unpack_from(start)
-        if version != VERSION:
-            raise ValueError(f"a saved shard of version {version}, expected version {VERSION}")
+        if version != FILE_VERSION:
+            raise ValueError(f"a saved shard of version {version}, expected version {FILE_VERSION}")
         text = start[START.size : START.size + length]
         if len(text) < length or length > MAX_HEADER_BYTES:
             raise ValueError("cut off within its header")

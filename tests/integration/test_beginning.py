@@ -87,7 +87,7 @@ def write_job(
     )
     contents = {
         beginning.JOB_FILE: begun.encode(),
-        **({beginning.PACKAGE: pack_archive(list_package(plan.package, os.environ))} if packed else {}),
+        **({beginning.PACKAGE_FILE: pack_archive(list_package(plan.package, os.environ))} if packed else {}),
         beginning.SECRET_FILE: SECRET.encode(),
         beginning.NAME_FILE: NAME.encode(),
     }

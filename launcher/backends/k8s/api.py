@@ -35,8 +35,8 @@ from .spec import Access
 CONNECT_S: Final = 3.0
 FIRST_S: Final = 6.0  # for the first answer, before anything is made
 ANSWER_S: Final = 35.0  # for each part of another: a webhook may take 30 s
-VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
-RIGHTS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+KIND_VERSIONS: Final = {"Job": "batch/v1", "NetworkPolicy": "networking.k8s.io/v1"}  # of kinds; v1 of others
+RIGHTS_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 POLL_S: Final = 0.2
 WATCH_S: Final = 1  # which nothing interrupts
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # 4096 pods have 40 MB
@@ -126,7 +126,7 @@ class Cluster:
 
     def locate(self, kind: str, name: str = "") -> str:
         """Return the path of all objects of a kind in the namespace, or of one."""
-        version = VERSIONS.get(kind, "v1")
+        version = KIND_VERSIONS.get(kind, "v1")
         root = f"apis/{version}" if "/" in version else f"api/{version}"
         return f"/{root}/namespaces/{self.namespace}/{make_plural(kind).lower()}{name and '/'}{name}"
 
@@ -218,7 +218,7 @@ class Cluster:
         resource, _, part = right.resource.partition("/")
         asked = {**right._asdict(), "namespace": self.namespace, "resource": resource, "subresource": part}
         review, limit = {"spec": {"resourceAttributes": asked}}, (CONNECT_S, FIRST_S)
-        answer = self.request("review rights", "post", RIGHTS, review, _request_timeout=limit)
+        answer = self.request("review rights", "post", RIGHTS_PATH, review, _request_timeout=limit)
         return bool(self.parse("review rights", answer, {"status": {"allowed": bool}})["status"]["allowed"])
 
     def demand_rights(self, rights: Iterable[Right]) -> None:

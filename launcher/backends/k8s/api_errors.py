@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 
 ANONYMOUS: Final = "system:anonymous"
-MAX_SHOWN: Final = 1000  # characters of a cluster's message
+MAX_TEXT_CHARS: Final = 1000  # characters of a cluster's message
 _FORBIDDEN: Final = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" '
     r'in API group "(?P<group>[^"]*)"'
@@ -92,7 +92,7 @@ def explain_rights(missing: Iterable[Right], place: Place, user: str = "") -> Ri
 
 def explain_answer(doing: str, status: int, message: str, place: Place) -> PslaunchError:
     """Return the error for an unwanted answer. doing: in the infinitive, such as "create Job word2vec"."""
-    said = " ".join(message.split())[:MAX_SHOWN]
+    said = " ".join(message.split())[:MAX_TEXT_CHARS]
     forbidden = _FORBIDDEN.search(said) if status == 403 else None
     if status == 401 or (forbidden and forbidden["user"] == ANONYMOUS):
         return explain_credentials(said, place)
@@ -143,7 +143,7 @@ def explain_plugin(said: str, plugin: Mapping[str, Any], path: str) -> ClusterEr
 
 def explain_connection(cause: str, place: Place) -> ClusterError:
     """Return the error of a server that is not reached, or of its certificate, from the system's words."""
-    cause = _OBJECT.sub("", " ".join(cause.split()))[:MAX_SHOWN]
+    cause = _OBJECT.sub("", " ".join(cause.split()))[:MAX_TEXT_CHARS]
     if re.search(r"(?i)certificate|\bssl\b|\btls\b", cause):
         cause = f"no safe connection: {cause}"
         remedy = (

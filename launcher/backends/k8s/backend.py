@@ -43,7 +43,7 @@ from .job_records import (
 )
 from .pod_exec import PodExec, has_answered
 from .pod_failures import explain_loss, explain_silence
-from .pods import LOOK_S, Pods, PodWait, list_job_objects, list_pods
+from .pods import POD_LOOK_S, Pods, PodWait, list_job_objects, list_pods
 from .spec import K8sReach
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class K8sBackend(Backend):
         """Return a new line for a lost one, or the event `end` of an ended job. Raises PslaunchError."""
         over = threading.Event()
         found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
-        while not wait([found], LOOK_S).done:
+        while not wait([found], POD_LOOK_S).done:
             with contextlib.suppress(*AWAY):
                 if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
                     self.silent.add(f"{self._reach.name}-0")
@@ -248,7 +248,7 @@ class K8sBackend(Backend):
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
         limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
-        for _ in try_again(limit_s, self._cancelled, LOOK_S / 2):
+        for _ in try_again(limit_s, self._cancelled, POD_LOOK_S / 2):
             try:
                 first = self._pods.find_first()
                 if first is None:

@@ -27,7 +27,7 @@ from ...ship.wheel import RUNTIME_FILES, cut_wheel, make_wheel, make_wheel_name
 from ...ship.zipapp import make_zip, make_zipapp
 from ..face import CommandLine
 from .job_records import ENDING, INSTANCE, QUEUE_LABEL
-from .options import DEFAULT
+from .options import K8S_DEFAULTS
 from .patch import apply_patches, read_patches
 from .spec import FOLDER, HOME, ROOT, K8sReach, name_servers
 
@@ -35,7 +35,7 @@ REPORT: Final = "/dev/termination-log"
 MAX_PACKAGE_BYTES: Final = 900 * 1024  # in a few ConfigMaps; a cluster is no store for files
 TO_CONFIG_MAPS: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
 # `kubectl apply` writes the whole object, in base64, into an annotation of it, and 256 KiB are the limit.
-PIECE_BYTES: Final = 184 * 1024
+MAP_PIECE_BYTES: Final = 184 * 1024
 LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is there says the reason first
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
 # One each, in the order in which they are applied.
@@ -151,7 +151,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "app.kubernetes.io/version": __version__,
         "app.kubernetes.io/managed-by": "pslaunch",
     }
-    files = {beginning.JOB_FILE: begun.encode(), **({beginning.PACKAGE: package} if package else {})}
+    files = {beginning.JOB_FILE: begun.encode(), **({beginning.PACKAGE_FILE: package} if package else {})}
     return {
         "name": reach.name,
         "head": head,
@@ -193,7 +193,9 @@ def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
 
 def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
     """Return a zip file of files below FOLDER in pieces, by their ConfigMaps."""
-    pieces = [_encode(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES)]
+    pieces = [
+        _encode(data[start : start + MAP_PIECE_BYTES]) for start in range(0, len(data), MAP_PIECE_BYTES)
+    ]
     named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(pieces)}
     return {"kind": kind, "labels": labels, "digest": hashlib.sha256(data).hexdigest(), "pieces": named}
 
@@ -256,7 +258,7 @@ def find_brought(plan: Plan, package: bytes) -> job.Package | None:
 def add_lease(reach: K8sReach, plan: Plan, package: bytes) -> K8sReach:
     """Return the reach with a lease for a detached job, too, while a launcher has to bring its package."""
     needs_lease = find_brought(plan, package) and not reach.lease_s
-    return reach._replace(lease_s=DEFAULT["lease"]) if needs_lease else reach
+    return reach._replace(lease_s=K8S_DEFAULTS["lease"]) if needs_lease else reach
 
 
 def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:

@@ -97,7 +97,7 @@ OPTIONS: Final = join_rows(
     COMMON,
 )  # fmt: skip
 
-DEFAULT: Final = {option.name: option.default for option in OPTIONS}
+K8S_DEFAULTS: Final = {option.name: option.default for option in OPTIONS}
 
 
 def _write_patch(of_pod: str) -> str:

@@ -40,7 +40,7 @@ NO_PODS: Final = (
 )
 NOT_BEGUN: Final = "its pods do not all run yet"
 SHOWN_PODS: Final = 3
-LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
+POD_LOOK_S: Final = 2.0  # between two searches for the reason why pods do not start
 REFUSED_S: Final = 10.0  # limit of refusals in a row by a server that has just begun
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class PodWait:
 
     def go_on(self, confirmed: threading.Event) -> None:
         """Report why pods do not start, until all programs run."""
-        for _ in try_again(math.inf, confirmed, LOOK_S):
+        for _ in try_again(math.inf, confirmed, POD_LOOK_S):
             try:
                 running = [pod for pod in self._pods.find_all().values() if get_state(pod, "running")]
                 if len(running) < self._count:
@@ -206,8 +206,8 @@ class PodWait:
                 continue
 
     def search_in_turn(self) -> bool:
-        """Search if the last time was LOOK_S ago, and return True then. Raises PslaunchError."""
-        if time.monotonic() < self._looked_s + LOOK_S:
+        """Search if the last time was POD_LOOK_S ago, and return True then. Raises PslaunchError."""
+        if time.monotonic() < self._looked_s + POD_LOOK_S:
             return False
         self.search()
         return True

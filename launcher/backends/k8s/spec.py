@@ -28,7 +28,7 @@ from ...options.spec import (
     refuse_without_effect,
 )
 from ..face import CommandLine
-from .options import DEFAULT
+from .options import K8S_DEFAULTS
 
 FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
 ROOT: Final = "/workspace"  # of all workspaces in a pod
@@ -99,9 +99,9 @@ class K8sReach(NamedTuple):
     queue: str = ""  # of Kueue
     network_policy: bool = False
     patch: str = ""  # path of a file
-    ttl_s: float = DEFAULT["ttl"]
+    ttl_s: float = K8S_DEFAULTS["ttl"]
     deadline_s: float | None = None
-    wait_timeout_s: float = DEFAULT["wait_timeout"]
+    wait_timeout_s: float = K8S_DEFAULTS["wait_timeout"]
     agent_python: str | None = None  # path of the agents' Python; None: search
     access: Access = Access()
     lease_s: float = 0.0  # after which the job ends without a launcher; 0: it needs none

@@ -18,7 +18,7 @@ from ...options.args import find_nearest
 from ...ship.find_python import make_search
 from ..failures import CarrierFailure, FailureTable, Pattern
 from ..gate_of_agents import Offer
-from .spec import ROOT_REFUSED, UNKNOWN, MpiHost, MpiReach
+from .spec import ANY_HOST, ROOT_REFUSED, MpiHost, MpiReach
 
 MANY_HOSTS: Final = 64  # more than this number of ssh clients at once would be a burden
 # From an MPI error, or MPI_Abort, to the end of its process; an integer for Open MPI.
@@ -262,7 +262,7 @@ def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str
     near = find_nearest(groups[-1].lower(), _POLICIES, 0.6) if groups else None
     hosts = _find_hosts(output, reach)
     return {
-        "hosts": ", ".join(hosts).replace(UNKNOWN, "a host") or "a host",
+        "hosts": ", ".join(hosts).replace(ANY_HOST, "a host") or "a host",
         "host": hosts[0] if hosts else "HOST",
         "daemon": "prted" if five else "orted",
         "version": ".".join(map(str, reach.version)),

@@ -35,8 +35,8 @@ from .options import FOR_MPIRUN, REFUSED
 
 ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
-UNKNOWN: Final = "{host}"  # name of a host that mpirun chooses
-ASK_S: Final = 10.0  # limit of `mpirun --version`
+ANY_HOST: Final = "{host}"  # name of a host that mpirun chooses
+VERSION_S: Final = 10.0  # limit of `mpirun --version`
 FINALIZE: Final = "MPI4PY_RC_FINALIZE"  # of a user who decides on the end of mpi4py
 # Words of mpirun that only options of ours may give.
 OURS: Final[Mapping[str, str]] = {
@@ -71,7 +71,7 @@ class MpiReach(NamedTuple):
         """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
         ranks, node = self.agents.ranks, self.agents.node
         if not self.hosts or self.rankfile or {"--map-by", "--rank-by"} & {*self.args}:
-            return (node._replace(name=UNKNOWN, ranks=ranks, trainers=tuple(range(ranks))),)
+            return (node._replace(name=ANY_HOST, ranks=ranks, trainers=tuple(range(ranks))),)
         nodes, first = [], 0
         for i, host in enumerate(self.hosts):
             trainers = tuple(range(first, first + host.slots))
@@ -234,12 +234,12 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
     try:
         done = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=ASK_S, check=False, env=environ,
+            text=True, errors="replace", timeout=VERSION_S, check=False, env=environ,
         )  # fmt: skip
     except OSError as e:
         raise PreflightError(f"{path} can't be started: {e.strerror}; {get_one}") from None
     except subprocess.TimeoutExpired:
-        raise PreflightError(f"{path} --version does not end within {ASK_S:.0f} s; {get_one}") from None
+        raise PreflightError(f"{path} --version does not end within {VERSION_S:.0f} s; {get_one}") from None
     version = parse_version(done.stdout)
     if version is None or version[0] not in VERSIONS:
         first = next((line.strip() for line in done.stdout.splitlines() if line.strip()), "nothing")

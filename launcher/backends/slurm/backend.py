@@ -27,8 +27,8 @@ from ..lines import News
 from . import words
 from .spec import SlurmReach
 
-ASK_S: Final = 10.0  # limit for squeue, and the time between two looks at the queue
-LOOK_S: Final = 0.05  # between two looks at what salloc says
+SINFO_S: Final = 10.0  # limit for squeue, and the time between two looks at the queue
+QUEUE_LOOK_S: Final = 0.05  # between two looks at what salloc says
 HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond the grace
 
 
@@ -55,7 +55,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         argv = words.make_allocation(self._reach, name)
         held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
         self._held, reason, next_look_s = held, "", 0.0
-        while not held.wait(LOOK_S):
+        while not held.wait(QUEUE_LOOK_S):
             if self._cancelled.is_set():
                 raise ServiceError("the job was ended while it waited for an allocation")
             said = held.read_said()
@@ -64,7 +64,7 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
                 return
             pending = re.search(r"Pending job allocation (\d+)", said)
             if pending and time.monotonic() >= next_look_s:
-                next_look_s = time.monotonic() + ASK_S
+                next_look_s = time.monotonic() + SINFO_S
                 reason = self._tell_reason(pending[1], reason)
         cause = self.failures.find_cause(held.read_said())
         raise PreflightError(f"no allocation: {cause.text}", cause.code)
@@ -135,9 +135,9 @@ def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:
     """Return what a command of Slurm says. Raises ServiceError without an answer in time."""
     try:
         return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SINFO_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ServiceError(f"{argv[0]} does not answer within {ASK_S:.0f} s (scontrol ping)") from None
+        raise ServiceError(f"{argv[0]} does not answer within {SINFO_S:.0f} s (scontrol ping)") from None
     except OSError as e:
         raise ServiceError(f"{argv[0]} can't be started: {e.strerror}") from None

@@ -24,7 +24,7 @@ from ..marked import SPAWNER, Marked, mark_spawned
 # For the lender: its exit code; True if it has to end its own parent, too; length of a text for its standard
 # error, which follows.
 WORD = struct.Struct("<i?H")
-SETTLE_S = 1.0  # for what was spawned to end by itself, after the trainers
+SPAWNED_SETTLE_S = 1.0  # for what was spawned to end by itself, after the trainers
 LOOK_EVERY_S = 0.02  # no event when a process ends that is not our child
 
 
@@ -104,7 +104,7 @@ class Loans(dict[str, Loan]):
 
     def end_spawned(self, grace_s: float, then: Callable[[], None]) -> None:
         """Call `then` when nothing spawned lives: it has TERM soon, if not before, KILL after the grace."""
-        term_s = self._loop.now() + min(SETTLE_S, grace_s / 2)
+        term_s = self._loop.now() + min(SPAWNED_SETTLE_S, grace_s / 2)
         self._kill_s = min(self._kill_s, self._loop.now() + grace_s)
 
         def look() -> None:

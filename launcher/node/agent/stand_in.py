@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job
-from ..beginning import PACKAGE, Beginning
+from ..beginning import PACKAGE_FILE, Beginning
 from ..dispatch.archive import Archive
 from ..dispatch.to_head import ToHead
 from ..line.wire import Message, MessageLine
@@ -52,7 +52,7 @@ class StandIn:
             on_message=self._hear,
             on_lost=lambda reason: self._end(codes.NODE_LOST, f"the head is gone: {reason}"),
         )
-        path = os.path.join(folder, PACKAGE)
+        path = os.path.join(folder, PACKAGE_FILE)
         supply = Archive(loop, path, os.path.join(run_dir, "package")) if begun.packed else None
         self._package = ToHead(loop, self._line, supply, lambda why: self._end(codes.NODE_LOST, why))
         self._line.send({

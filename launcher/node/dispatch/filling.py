@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Callable
 
-from ..line.wire import MessageLine
+from ..line.wire import PEER_LOST_AFTER_S, MessageLine
 from ..loop import ignore
 from .receiver import Receiver
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .manifest import Entry
     from .peers import Serving
 
-PEER_LOST_AFTER_S = 30.0
 REACH_LIMIT_S = 3.0
 
 

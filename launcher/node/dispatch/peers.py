@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..line.gate import Gate, Seals
-from ..line.wire import MessageLine
+from ..line.wire import PEER_LOST_AFTER_S, MessageLine
 from ..loop import Aside, Loop, ignore
 from .sender import Sender, Source
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..line.trace import Note
     from ..messages import DispatchMsg
 
-PEER_LOST_AFTER_S = 30.0
 REQUEST = b"files"  # of a node at the gate of another one
 
 

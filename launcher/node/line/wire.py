@@ -36,7 +36,8 @@ MAX_BULK_BYTES = 8 * 1024 * 1024  # waiting to be sent; more is left out
 MAX_BULK_LINES = 200_000  # of output among it, and pieces: the head takes 2 s for them
 HEARTBEAT_S = 1.0
 SILENCE = "no message for"  # with seconds: the reason of a line that was lost without a word
-LAST_WORDS_S = 1.0  # to read the last messages of a side that reads no more
+PEER_LOST_AFTER_S = 30.0  # of silence on a line between two agents
+PEER_WORDS_S = 1.0  # to read the last messages of a side that reads no more
 
 CONTROL, OUTPUT, HEARTBEAT, DATA = 1, 2, 3, 4
 _PIECE_HEAD = struct.Struct("<IQ")  # number of the process or file, offset of the piece in its log or content
@@ -319,7 +320,7 @@ class MessageLine(Generic[Sent]):
         self._sending = memoryview(b"")
         self._wants_write = False
         self._watch()
-        self._loop.call_after(LAST_WORDS_S, lambda: self._lose(reason))
+        self._loop.call_after(PEER_WORDS_S, lambda: self._lose(reason))
 
     def _watch(self) -> None:
         write = self._write if self._wants_write else None

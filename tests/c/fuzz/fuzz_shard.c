@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ps_shard.h"
+#include "shard/ps_shard.h"
 
 enum { TRAINERS = 3, OBJECTS = 4, BODY = 1 << 16, MOST_FLOATS = 4096, EPOCH = 7 };
 enum { CUT = PS_SHRINK + 1, RAW, WAIT, LACK, SAVE, ACTIONS };

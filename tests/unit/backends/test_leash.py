@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.leash import ANSWER_S, Leashed
+from pslaunch.backends.leash import LEASH_ANSWER_S, Leashed
 from pslaunch.errors import ServiceError
 from pslaunch.node.line.gate import Gate
 from pslaunch.node.loop import Loop
@@ -160,7 +160,7 @@ def test_command_follows_no_job_whose_head_is_gone(gone_head: dict[str, Any]) ->
 
 def test_late_answer_of_a_leash_is_no_end(gone_head: dict[str, Any]) -> None:
     with leashed("echo $$; exec sleep 1000") as (one, pids):
-        assert one.follow(gone_head, -ANSWER_S) == "its leash does not answer"
+        assert one.follow(gone_head, -LEASH_ANSWER_S) == "its leash does not answer"
         assert select.select([one.fd], [], [], 45)[0]
         assert not one.wait(0)
         assert one.describe() == ("it has not ended", False)
@@ -171,7 +171,7 @@ def test_late_answer_of_a_leash_is_no_end(gone_head: dict[str, Any]) -> None:
 
 def test_end_is_understood_behind_an_answer_that_nobody_has_read(gone_head: dict[str, Any]) -> None:
     with leashed("echo $$; exec sleep 1000") as (one, pids):
-        one.follow(gone_head, -ANSWER_S)
+        one.follow(gone_head, -LEASH_ANSWER_S)
         assert select.select([one.fd], [], [], 45)[0]
         os.kill(pids[0], signal.SIGKILL)
         assert one._leash.wait(45) == 0

@@ -70,7 +70,7 @@ def test_bounds_and_codes_on_the_page_are_those_of_the_code() -> None:
         f"{look} + grace + {kill}",
         f"lost_after + grace + {kill}",
         f"lease + grace + {kill}",
-        f"{carried.DIAL_S + leash.ANSWER_S:g} s + grace + {kill}",
+        f"{carried.DIAL_S + leash.LEASH_ANSWER_S:g} s + grace + {kill}",
         f"stall_timeout + {look} + grace + {kill}",
         f"stall_timeout + {dialer.ATTEMPT_S:g} s + {look} + grace + {kill}",
         "no program was started",

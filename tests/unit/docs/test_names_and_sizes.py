@@ -64,6 +64,24 @@ def begins_well(node: Named) -> bool:
     return not past and word not in (*QUESTIONS, *NO_VERBS)
 
 
+# Of each backend under one name; `main` begins a program, T is any type.
+OF_EACH: Final = {"FACE", "FAILURES", "OPTIONS", "OURS", "PATTERNS", "REFUSED", "T", "describe_start", "main"}
+FACES: Final = ("runtime/v2/", "runtime/paddle2/")  # PaddlePaddle's names
+
+
+@pytest.mark.parametrize("side", ["launcher", "runtime"])
+def test_a_public_name_of_a_module_is_that_of_no_other(side: str) -> None:
+    homes: dict[str, set[str]] = {}
+    for path in (ROOT / side).rglob("*.py"):
+        home = str(path.relative_to(ROOT))
+        for node in ast.parse(path.read_text()).body if not home.startswith(FACES) else ():
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+            for name in [getattr(node, "name", ""), *(getattr(target, "id", "") for target in targets)]:
+                homes.setdefault(name, set()).add(home)
+    public = homes.keys() - {name for name in homes if name.startswith("_")} - OF_EACH - {""}
+    assert {name: homes[name] for name in public if len(homes[name]) > 1} == {}
+
+
 def test_names_begin_with_a_verb_or_a_noun() -> None:
     assert [found for path in PATHS for found in find_names(path)] == []
 

@@ -355,7 +355,7 @@ class Answering:
 
 
 def reopen(monkeypatch: pytest.MonkeyPatch, cluster: Listing, opened: Answering) -> Any:
-    monkeypatch.setattr(k8s, "LOOK_S", 0.01)
+    monkeypatch.setattr(k8s, "POD_LOOK_S", 0.01)
     monkeypatch.setattr(k8s, "PodExec", opened)
     backend = K8sBackend(K8sReach("j", "i", lease_s=60.0))
     backend._cluster = cast(Cluster, cluster)

@@ -263,7 +263,7 @@ def test_plan_survives_the_way_to_the_pods_with_or_without_a_package(
     rendered = render(plan, REACH, tmp_path)
     begun = read_begun(rendered, tmp_path)
     assert (begun.plan, begun.packed) == (plan, sent)
-    assert (tmp_path / beginning.PACKAGE).exists() == sent
+    assert (tmp_path / beginning.PACKAGE_FILE).exists() == sent
     assert (begun.head, begun.port, begun.wait_timeout_s) == ("word2vec-head", 7167, 610.0)
 
 
@@ -291,7 +291,7 @@ def test_package_over_the_limit_is_brought_or_refused_with_the_remedy(
     packed = pack_package(plan, tmp_path)
     rendered = manifests.render_manifests(plan, REACH, packed)
     assert len(packed) == (0 if more else manifests.MAX_PACKAGE_BYTES)
-    assert read_begun(rendered, tmp_path).packed == (tmp_path / beginning.PACKAGE).exists() == (not more)
+    assert read_begun(rendered, tmp_path).packed == (tmp_path / beginning.PACKAGE_FILE).exists() == (not more)
     words = r"ws is over 900 KiB when compressed.*\.pslaunchignore.*--pvc"
     with pytest.raises(SpecError, match=words) if more else contextlib.nullcontext():
         manifests.refuse_brought(plan, packed)

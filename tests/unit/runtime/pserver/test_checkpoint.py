@@ -47,16 +47,16 @@ def layout(heading: str) -> str:
 
 
 def test_the_layouts_are_the_documented_ones() -> None:
-    assert layout("An object") == checkpoint.HEAD.format
+    assert layout("An object") == checkpoint.FILE_HEAD.format
     assert layout("Description of an object") == checkpoint.CREATE.format
     constants = _core.get_protocol()
-    assert checkpoint.HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
+    assert checkpoint.FILE_HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
     assert checkpoint.CREATE.size == constants["PS_CREATE_BYTES"]
     assert constants["PS_SAVE_TORN"] == checkpoint.TORN
     file = rows(PAGE, "The file")
-    assert words(file[0][2])[0].encode() == saving.MAGIC
+    assert words(file[0][2])[0].encode() == saving.FILE_MAGIC
     assert [row[0] for row in file[:4]] == ["0", "8", "12", str(saving.START.size)]
-    assert file[1][2].endswith(f": {saving.VERSION}")
+    assert file[1][2].endswith(f": {saving.FILE_VERSION}")
     assert file[-1][1] == f"{saving.DIGEST_BYTES} bytes"
 
 
@@ -93,13 +93,13 @@ def test_a_header_of_anything_is_a_header_or_an_error(
 
 def encode(header: object) -> bytes:
     text = json.dumps(header).encode()
-    return saving.START.pack(saving.MAGIC, saving.VERSION, len(text)) + text
+    return saving.START.pack(saving.FILE_MAGIC, saving.FILE_VERSION, len(text)) + text
 
 
 def test_a_header_that_is_nested_is_an_error() -> None:
     text = b"[" * 60000
     with pytest.raises(ValueError, match="nested too deeply"):
-        saving.Header.decode(saving.START.pack(saving.MAGIC, saving.VERSION, len(text)) + text)
+        saving.Header.decode(saving.START.pack(saving.FILE_MAGIC, saving.FILE_VERSION, len(text)) + text)
 
 
 def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
@@ -155,7 +155,7 @@ def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> byt
         0.0,
         4,
     )
-    body = checkpoint.HEAD.pack(0, len(what) + len(name), 7, n, 0) + what + name
+    body = checkpoint.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0) + what + name
     body += bytes(-len(body) % 8)
     body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
     return body + bytes(-len(body) % 8)
