@@ -1,6 +1,6 @@
 #include "bindings/py_shard.h"
 
-#include "shard/ps_serve.h"
+#include "shard/ps_shard.h"
 #include "bindings/py_args.h"
 
 /* Copy the tuple of one object's first values: name, array, dim, shard, shards. */
