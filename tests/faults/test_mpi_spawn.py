@@ -75,7 +75,9 @@ def test_what_ranks_spawn_is_shown_and_ends_with_the_job(
     place = MpiPlace(hosts, major)
     fetched = (f"--fetch_logs={tmp_path / 'logs'}",) if how == "end" else ()
     env = (f"--env=PYTHONPATH={packages}", f"--env=HOW={how}", *fetched)
-    with running(place, workspace, *OPTIONS, *env, "-H", "node1:1,node2:4") as job:
+    # Parents on two hosts that end before their children sometimes hang in Open MPI 5: docs/mpi.md.
+    on = "node2:5" if how == "end" else "node1:1,node2:4"
+    with running(place, workspace, *OPTIONS, *env, "-H", on) as job:
         until_spawned(job)
         if how in ("INT", "TERM"):
             job.launcher.proc.send_signal(signal.Signals[f"SIG{how}"])
