@@ -61,15 +61,12 @@ _BAD_CONDITIONS: Final = (("PodScheduled", "False"), ("DisruptionTarget", "True"
 
 # The first that fits a sign of any pod is the cause.
 FAILURES: Final = (
-    PodFailure(_PULL, "no match for platform", codes.PREFLIGHT,
+    PodFailure(f"{_PULL}|Error|StartError", "no match for platform|exec format error", codes.PREFLIGHT,
         "its image is for another processor",
         "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
     PodFailure(_PULL, "", codes.PREFLIGHT,
         "its image can't be pulled",
         "check --image, and --image_pull_secret where the registry asks for one"),
-    PodFailure("Error|StartError", "exec format error", codes.PREFLIGHT,
-        "its image is for another processor",
-        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
     PodFailure("StartError", "", codes.PREFLIGHT,
         "its image can't run /bin/sh", "choose an --image with a shell and Python 3.9 or later"),
     PodFailure("Error", "no Python 3.9 or later", codes.PREFLIGHT,

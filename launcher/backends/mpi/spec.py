@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from pslaunch.runtime.shared import nics
 
 from ...errors import PreflightError, SpecError
-from ...node.job import Count, Node
+from ...node.job import Node
 from ...options.detect import find_imports
 from ...options.kinds import Value
 from ...options.options import MAX_PROCESSES
@@ -101,7 +101,6 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        trainers=Count("total", ranks),
         make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
