@@ -144,11 +144,6 @@ class Arrival:
         looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
         return bool(found & self._own) or (looped and self.host == socket.gethostname())
 
-    def beat(self) -> None:
-        """Send a heartbeat; a lost line is noticed later."""
-        with contextlib.suppress(OSError):
-            send_frame(self.line, wire.BEAT)
-
 
 def send_frame(line: Line, frame: bytes) -> None:
     """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""

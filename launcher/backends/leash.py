@@ -79,6 +79,7 @@ class KeptOutput:
         self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
 
     def read(self, begin: int, size: int) -> bytes:
+        """Return a piece."""
         return os.pread(self.file.fileno(), size, begin)
 
     def read_end(self) -> str:

@@ -305,6 +305,7 @@ def choose_port_after(plan: Plan, pservers: int) -> int:
 
 
 def choose_head_port(placed: Placed) -> int:
+    """Return the port of a head on a node, as `choose_port_after` does."""
     return choose_port_after(placed.plan, len(placed.list_processes(PSERVER)))
 
 

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 
 from . import procs
 
-Mark = tuple[bytes, ...]
 SPAWNER = "PMIX_SERVER_URI2"  # name and port of the daemon of Open MPI that starts a process
 
 
 class Marked:
     """What carries one of these marks, or ranks of MPI spawn by these daemons; jobs: words for whose."""
 
-    def __init__(self, spawners: Iterable[str], *marks: Mark) -> None:
+    def __init__(self, spawners: Iterable[str], *marks: tuple[bytes, ...]) -> None:
         spawned = ((f"\0{SPAWNER}={one}\0".encode(), b"\0OMPI_PARENT_PORT=") for one in {*spawners} - {""})
         self._marks = (*marks, *spawned)
         self._told, self.jobs = set[tuple[int, int, int]](), set[str]()

@@ -127,7 +127,8 @@ class K8sBackend(Backend):
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
         released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
         release = {"spec": released, "metadata": {"annotations": {BEGINNING: None}}}
-        self._change_job(wait, self._reach.name, release, self._cancelled)
+        patch = functools.partial(self._cluster.patch, "Job", self._reach.name, release)
+        wait.wait_for(patch, self._cancelled)
         if not has_exec:
             wait.wait_for(wait.have_all_begun, self._cancelled)  # more is not seen without an exec
             return None
@@ -141,9 +142,11 @@ class K8sBackend(Backend):
         wait: for an API server that is away just then.
         """
         *others, job = things
-        for thing in things:
-            if thing["kind"] == "Job" and self._reach.lease_s:
-                self._limit(thing)
+        limit_s = round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
+        for thing in things if self._reach.lease_s else ():  # until its launcher holds it
+            if thing["kind"] == "Job" and ((own_s := thing["spec"].get(LIMIT)) is None or own_s > limit_s):
+                self._own_limits[thing["metadata"]["name"]] = own_s
+                thing["spec"][LIMIT] = limit_s
         job["spec"]["suspend"] = True
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
         job["metadata"].setdefault("annotations", {}).update(marks)
@@ -153,16 +156,6 @@ class K8sBackend(Backend):
             thing["metadata"]["ownerReferences"] = [{**owner, "uid": made["metadata"]["uid"]}]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(functools.partial(self._create_one, wait), others))
-
-    def _change_job(self, wait: PodWait, job: str, change: Object, over: threading.Event) -> None:
-        wait.wait_for(lambda: self._cluster.patch("Job", job, change), over)
-
-    def _limit(self, job: dict[str, Any]) -> None:
-        """Limit the time of a Job until its launcher holds it."""
-        own_s, limit_s = job["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
-        if own_s is None or own_s > limit_s:
-            self._own_limits[job["metadata"]["name"]] = own_s
-            job["spec"][LIMIT] = limit_s
 
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
@@ -275,8 +268,9 @@ class K8sBackend(Backend):
         self._confirmed.set()
         wait = PodWait(self._pods, self._count, ignore, self._reach.wait_timeout_s)
         for job, own_s in self._own_limits.items():
+            lift = functools.partial(self._cluster.patch, "Job", job, {"spec": {LIMIT: own_s}})
             with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
-                self._change_job(wait, job, {"spec": {LIMIT: own_s}}, over)
+                wait.wait_for(lift, over)
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         if node.name in self.silent:

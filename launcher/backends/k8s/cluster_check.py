@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from ...check.findings import Finding, choose_check_code
 from ...check.report import make_finding_lines
@@ -131,7 +131,10 @@ def validate(line: CommandLine, spec: JobSpec) -> int:
     with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
         objects = manifests.make_objects(plan, reach, manifests.pack_package(plan, line.environ))
         for verdict in ask_verdicts(cluster, objects):
-            print(_format(verdict, line.out, as_json=line.as_json), file=line.out, flush=True)
+            data = verdict.make_data()
+            text = ": ".join(filter(None, data.values()))
+            shown = json.dumps(data) if line.as_json else clean(text, line.out.encoding or "utf-8")
+            print(shown, file=line.out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)
     return code
 
@@ -159,11 +162,3 @@ def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
             return ObjectVerdict(name, left_out=str(e))
         return ObjectVerdict(name, e)
-
-
-def _format(verdict: ObjectVerdict, out: TextIO, *, as_json: bool) -> str:
-    data = verdict.make_data()
-    if as_json:
-        return json.dumps(data)
-    text = f"{data['object']}: {data['answer']}"
-    return clean(f"{text}: {data['text']}" if data["text"] else text, out.encoding or "utf-8")

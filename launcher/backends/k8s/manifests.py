@@ -96,7 +96,7 @@ def render_manifests(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, s
 
 
 def make_objects(plan: Plan, reach: K8sReach, package: bytes) -> list[dict[str, Any]]:
-    """Return the objects of the manifests, and the secret; that of node 0 last, which owns all others.
+    """Return the objects of the manifests, then a new secret, then the Job of node 0, which owns all others.
 
     Raises SpecError.
     """
@@ -106,18 +106,13 @@ def make_objects(plan: Plan, reach: K8sReach, package: bytes) -> list[dict[str, 
     rendered = render_manifests(plan, reach, package)
     objects = [thing for text in rendered.values() for thing in yaml.load_all(text, loader)]
     objects.sort(key=lambda thing: (thing["kind"], thing["metadata"]["name"]) == ("Job", reach.name))
-    return [*objects[:-1], _make_secret(objects[-1]), objects[-1]]
-
-
-def _make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with a new secret of a job, which belongs beside this Job."""
-    metadata = job["metadata"]
-    return {
+    secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": f"{metadata['name']}-secret", "labels": metadata["labels"]},
+        "metadata": {"name": f"{reach.name}-secret", "labels": objects[-1]["metadata"]["labels"]},
         "stringData": {"secret": os.urandom(32).hex()},
     }
+    return [*objects[:-1], secret, objects[-1]]
 
 
 def write(rendered: Mapping[str, str], folder: Path) -> None:

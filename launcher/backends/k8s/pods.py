@@ -87,13 +87,13 @@ class Pods:
         jobs = self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}")
         if not jobs:
             text = f"job {self._job} was deleted; pslaunch does not start it again"
-            return PodCause("", codes.NODE_LOST, text, waits=False)
+            return PodCause(codes.NODE_LOST, text, waits=False)
         if jobs[0]["spec"].get("suspend"):
             queue = jobs[0]["metadata"]["labels"].get(QUEUE_LABEL)
             by = f"the queue {queue} has not released it" if queue else "it is suspended"
             remedy = "look at it with kubectl describe localqueues,workloads"
             text = f"job {self._job}: {by}; --wait_timeout counts from its release; {remedy}"
-            return PodCause("", codes.PREFLIGHT, text, waits=True, is_suspended=True)
+            return PodCause(codes.PREFLIGHT, text, waits=True, is_suspended=True)
         return None
 
     def describe_obstacle(self) -> str:

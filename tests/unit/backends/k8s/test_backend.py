@@ -259,7 +259,7 @@ def make_backend(pods: Failing) -> K8sBackend:
 @pytest.mark.timeout(60)
 def test_reason_of_a_loss_is_found_after_an_error_of_the_api() -> None:
     killed = make_pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
-    cause = PodCause("j-0", 137, "pod j-0: its memory is full", waits=False)
+    cause = PodCause(137, "pod j-0: its memory is full", waits=False)
     assert make_backend(Failing(1, killed, cause)).explain_end(76) == (cause.text, 137)
 
 
