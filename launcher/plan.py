@@ -24,10 +24,10 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
     """Return the plan of a job; with `--server auto` it reads the program's syntax tree."""
     server, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
     argv, site = spec.command, spec.site
-    roles = [Role(TRAINER, _choose_count(spec.worker_num, site.trainers), argv)]
+    roles = [Role(TRAINER, _choose_count(spec.worker_num, site.default_count), argv)]
     if server != "none":
         bundled = (spec.python or job.PYTHON if site.remote else sys.executable, *BUNDLED_PSERVER)
-        how_many = _choose_count(spec.server_num, site.pservers)
+        how_many = _choose_count(spec.server_num, site.default_count)
         roles.insert(0, Role(PSERVER, how_many, argv if server == "script" else bundled))
     return spec.draft._replace(
         job_id=job_id,
@@ -35,7 +35,6 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         why=why,
         roles=tuple(roles),
         install=_make_install(spec),
-        nic=site.nic,
         nodes=site.nodes,
         package=site.package,
         trace=spec.trace is not None,

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from pslaunch.runtime.shared import prove
 
@@ -56,6 +56,14 @@ class CarriedReach(Protocol):
 R = TypeVar("R", bound=CarriedReach)
 
 
+class Command(NamedTuple):
+    """Words and environment of a carrier, and the words of what runs after it."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    after: Sequence[str] = ()
+
+
 class CarrierError(PreflightError):
     """The carrier failed before all agents were connected."""
 
@@ -80,6 +88,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     def __init__(self, reach: R) -> None:
         self._reach = reach
         self._running: Leashed | None = None  # the carrier
+        self._held: list[Leashed] = []  # what holds its allocation, if anything
         self._cancelled = threading.Event()
         self._asking: set[Leashed] = set()  # small carriers of `ask`
         self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
@@ -91,17 +100,8 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     # --- What carriers do differently. ---
 
     @abstractmethod
-    def _prepare(self, reach: R, offer: Offer) -> AbstractContextManager[str]:
-        """Make what `_make_command` needs, and yield its name. Raises PslaunchError."""
-
-    @abstractmethod
-    def _make_command(
-        self, reach: R, program: Sequence[str], place: str
-    ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
-        """Return the carrier's words, its environment, and the words of what runs after it.
-
-        place: of `_prepare`.
-        """
+    def _prepare(self, reach: R, offer: Offer, program: Sequence[str]) -> AbstractContextManager[Command]:
+        """Make what the carrier needs to run a program, and yield its command. Raises PslaunchError."""
 
     @abstractmethod
     def _select(self, node: Node) -> R:
@@ -122,13 +122,10 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         """Return the carrier's own part of the order to what it starts."""
         return {}
 
-    def _run(
-        self, reach: R, program: Sequence[str], secret: bytes, place: str, stdout: int | None = None
-    ) -> Leashed:
+    def _run(self, command: Command, secret: bytes, stdout: int | None = None) -> Leashed:
         """Start the carrier. Raises ServiceError."""
-        argv, env, after = self._make_command(reach, program, place)
-        env = {**env, SECRET_VARIABLE: secret.hex()}
-        return Leashed(argv, env, self._grace_s, after=after, stdout=stdout)
+        env = {**command.env, SECRET_VARIABLE: secret.hex()}
+        return Leashed(command.argv, env, self._grace_s, after=command.after, stdout=stdout)
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         return self._start(limits, os.urandom(32), "launcher")
@@ -143,13 +140,12 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         }  # fmt: skip
         with contextlib.closing(Loop()) as loop:
             try:
-                with (
-                    open_gate(loop, self._reach.agents, secret, came, refused) as offer,
-                    self._prepare(self._reach, offer) as place,
-                ):
+                with contextlib.ExitStack() as at_end:
+                    offer = at_end.enter_context(open_gate(loop, self._reach.agents, secret, came, refused))
                     order.update(addrs=offer.addrs, port=offer.port)
                     program = offer.make_program([self.mode, json.dumps(order)], self._reach.agents)
-                    self._running = self._run(self._reach, program, secret, place)
+                    command = at_end.enter_context(self._prepare(self._reach, offer, program))
+                    self._running = self._run(command, secret)
                     self.ended = Ended(self._running.fd, self.carrier, self._describe_end)
                     if self._cancelled.is_set():
                         self._running.end_now()
@@ -168,7 +164,8 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
         def beat() -> None:
             for one in came:
-                one.beat()
+                with contextlib.suppress(OSError):  # a lost line is noticed later
+                    send_frame(one.line, wire.BEAT)
 
         over: list[bool] = []
         loop.watch(run.fd, read=lambda: over.append(True))
@@ -289,12 +286,12 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             loop = at_end.enter_context(contextlib.closing(Loop()))
             secret = os.urandom(32)
             offer = at_end.enter_context(open_gate(loop, self._reach.agents, secret, [], []))
-            place = at_end.enter_context(self._prepare(reach, offer))
             program = offer.make_program(words, self._reach.agents)
+            command = at_end.enter_context(self._prepare(reach, offer, program))
             read_fd, write_fd = os.pipe()
             answer = at_end.enter_context(os.fdopen(read_fd, "rb"))
             with os.fdopen(write_fd, "wb") as writing:
-                run = self._run(reach, program, secret, place, writing.fileno())
+                run = self._run(command, secret, writing.fileno())
             self._asking.add(run)
             at_end.callback(run.close)
             at_end.callback(self._asking.discard, run)
@@ -311,7 +308,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
     def prepare_release(self) -> str:
         assert self._running
-        return self._follow(self._running)
+        return next(filter(None, map(self._follow, (self._running, *self._held))), "")
 
     def _follow(self, run: Leashed) -> str:
         """Let a command go on as long as the job; return why it can't, or ""."""
@@ -330,8 +327,9 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         for run in [*self._asking]:
             run.end_now()
         if self._running and self._dial:
-            self._running.leave()
-            self._running = self.ended = None
+            for run in (self._running, *self._held):
+                run.leave()
+            self._running, self.ended, self._held = None, None, []
 
     def close(self) -> None:
         """Wait for the carrier, which ends after its processes, and end it if it does not."""
@@ -340,6 +338,8 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         if self._running:
             self._running.wait(max(LAST_WORDS_S, left_s))
         self._close_carrier()
+        while self._held:
+            self._held.pop().close()
 
     def _close_awaiting(self) -> None:
         for _, line in self._awaiting:

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from ..errors import PreflightError
 from ..node.job import Node
@@ -17,9 +17,8 @@ from ..node.line import wire
 from ..node.line.gate import Gate, Handout, Seals
 from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
-from ..node.shapes import check_shape
 from ..options.hosts import NAME
-from ..options.options import DEFAULT, MAX_PROCESSES
+from ..options.options import DEFAULT
 from ..ship.find_python import make_search
 from ..ship.zipapp import make_zipapp
 from .lines import Line
@@ -71,7 +70,7 @@ class CarriedAgents(NamedTuple):
 
     ranks: int  # processes that the carrier starts
     node: Node  # template of all nodes: folders on them, `dispatched`
-    nic: str = ""  # of the launcher and the nodes, as in Site
+    nic: str = ""  # of the launcher and the nodes, as in Plan
     port: int = 0  # of the gate, past the pservers' ports; 0: any
     agent_python: str | None = None  # its path; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]
@@ -145,11 +144,6 @@ class Arrival:
         looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
         return bool(found & self._own) or (looped and self.host == socket.gethostname())
 
-    def beat(self) -> None:
-        """Send a heartbeat; a lost line is noticed later."""
-        with contextlib.suppress(OSError):
-            send_frame(self.line, wire.BEAT)
-
 
 def send_frame(line: Line, frame: bytes) -> None:
     """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""
@@ -165,15 +159,10 @@ def _resolve(name: str) -> frozenset[str]:
     return frozenset()
 
 
-def unpack_ranks(triples: object) -> tuple[int, ...]:
-    """Return the ranks in `rank.pack_ranks`, in order. Raises ValueError."""
-    check_shape(triples, [[int]], "ranks")
-    found: set[int] = set()
-    for first, count, step in cast("list[list[int]]", triples):
-        if not (first >= 0 and 0 < count <= MAX_PROCESSES and step > 0):
-            raise ValueError(f"no ranks: {first}, {count}, {step}")
-        found.update(range(first, first + count * step, step))
-    return tuple(sorted(found))
+def unpack_ranks(packed: str) -> tuple[int, ...]:
+    """Return the ranks in `brought.pack_ranks`, in order. Raises ValueError, TypeError."""
+    bits = f"{int(packed, 16):b}"[::-1]
+    return tuple(rank for rank, bit in enumerate(bits) if bit == "1")
 
 
 def _check_arrival(text: bytes, known: set[int], count: int) -> str:

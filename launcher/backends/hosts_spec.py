@@ -5,6 +5,7 @@ Rejected values raise SpecError with option, place and value.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import SpecError
-from ..node.job import Count, Node, Plan
+from ..node.job import Count, Node, Plan, choose_port_after
 from ..options.kinds import Value
 from ..options.locate import (
     check_folder_to_make,
@@ -49,6 +50,7 @@ def make_hosts_spec(
     """
     given, split = line.given, line.split
     draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
+    draft = draft._replace(nic=_read_nic(given))
     package, workspace, program = read_package(given, split, find_sent)
     name, log_dir, root_dir = choose_job_name(given, workspace), given.get("log_dir"), given.get("root_dir")
     root = read_remote_path(root_dir) if root_dir else given.read("root_dir")
@@ -59,7 +61,7 @@ def make_hosts_spec(
     spec = JobSpec(
         draft=draft._replace(name=name),
         workspace=workspace,
-        site=make_site(draft, node)._replace(package=package, nic=_read_nic(given)),
+        site=make_site(draft, node)._replace(package=package),
         program=program,
         program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
@@ -92,12 +94,12 @@ def make_carried_spec(
     ranks: int,
     hosts: int,
     worker_num: int | None,
-    trainers: Count,
     make_reach: Callable[[CarriedAgents], CarriedReach],
 ) -> JobSpec:
     """Return the job of a backend with a carrier. Raises SpecError.
 
-    ranks: processes that the carrier starts; hosts: number of nodes, as far as it is known.
+    ranks: processes that the carrier starts; hosts: number of nodes, as far as it is known. worker_num: None
+    for one trainer on each node.
     """
     given = line.given
 
@@ -106,26 +108,16 @@ def make_carried_spec(
         agents = CarriedAgents(
             ranks=ranks,
             node=node,
-            nic=_read_nic(given),
-            port=_choose_gate_port(draft, pservers),
+            nic=draft.nic,
+            port=choose_port_after(draft, pservers),
             agent_python=given.read("agent_python"),
             connect_timeout_s=given.read("connect_timeout"),
         )
-        reach, each = make_reach(agents), Count("per_node", 1)
-        return Site((), pservers=each, trainers=trainers, reach=reach, expected=reach.list_expected())
+        reach = make_reach(agents)
+        return Site((), Count("per_node", 1), reach=reach, expected=reach.list_expected())
 
-    def find_sent() -> tuple[Path, str]:
-        return locate(given, line.split, line.cwd)
-
-    return make_hosts_spec(line, backend, find_sent, make_site, worker_num=worker_num)
-
-
-def _choose_gate_port(draft: Plan, pservers: int) -> int:
-    """Return the launcher's port, after those of the pservers, or 0 for any."""
-    if draft.port is None:
-        return 0
-    after = draft.port + pservers * (draft.ports_num + draft.ports_num_for_sparse)
-    return after if after <= 65535 else 0
+    sent = functools.partial(locate, given, line.split, line.cwd)
+    return make_hosts_spec(line, backend, sent, make_site, worker_num=worker_num)
 
 
 def read_words(

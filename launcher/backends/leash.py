@@ -79,12 +79,11 @@ class KeptOutput:
         self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
 
     def read(self, begin: int, size: int) -> bytes:
-        """Return a piece; a negative `begin` counts from the end."""
-        begin += os.fstat(self.file.fileno()).st_size if begin < 0 else 0
-        return os.pread(self.file.fileno(), size, max(0, begin))
+        """Return a piece."""
+        return os.pread(self.file.fileno(), size, begin)
 
     def read_end(self) -> str:
-        return self.read(-_SHOWN_BYTES, _SHOWN_BYTES).decode("utf-8", "replace")
+        return procs.read_text_end(self.file.fileno(), _SHOWN_BYTES)
 
     def read_new(self, *, last: bool = False) -> list[str]:
         """Return the whole lines that were not read by this before; last: and the beginning of one."""
@@ -111,10 +110,8 @@ class Leashed:
         Raises ServiceError.
         """
         self._after, self._name = after, posixpath.basename(argv[0])
-        self.printed, self.said = (
-            KeptOutput(),
-            KeptOutput(),
-        )  # on standard output, unless that is elsewhere; on errors
+        # On standard output, unless that is elsewhere, and on errors.
+        self.printed, self.said = KeptOutput(), KeptOutput()
         sock, theirs = socket.socketpair()
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
         with contextlib.ExitStack() as on_error, theirs:

@@ -28,7 +28,7 @@ from ..plan import make_plan, place_found
 from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
 from ..views.table import align
-from .findings import HostFinding, Seen, Wanted, choose_check_code, judge_hosts
+from .findings import Finding, Seen, Wanted, choose_check_code, judge_hosts
 from .inspection import TOP_PORT, Inspection
 from .report import make_hosts_table, tell
 
@@ -88,7 +88,7 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
 
 def examine_hosts(
     spec: JobSpec, backend: Backend, failed: Mapping[int, HostError], trace: Trace | None = None
-) -> tuple[tuple[Node, ...], list[Seen], list[HostFinding]]:
+) -> tuple[tuple[Node, ...], list[Seen], list[Finding]]:
     """Inspect all hosts; return nodes, observations and findings. Raises EndedEarlyError."""
     plan = make_plan(spec, "check")
     wanted = find_wanted(spec, plan.server)

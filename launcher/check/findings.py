@@ -21,31 +21,44 @@ MIN_MEMORY_BYTES: Final = 10**9
 
 
 class FindingKind(NamedTuple):
-    """A kind of finding: its column in the table, level, and advice."""
+    """A kind of finding: its column in the table, level, advice, and the exit code of a problem."""
 
     column: str
     level: Level
     advice: str
+    code: int = codes.PREFLIGHT
+
+
+class Finding(NamedTuple):
+    """One finding of a check, with the system's own message."""
+
+    kind: str
+    text: str
+    column: str  # from here on as in its kind
+    level: Level
+    advice: str
+    code: int = codes.PREFLIGHT
+    node: int = 0  # whose host it is about
 
 
 FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "name": FindingKind("reached", "problem",
         "correct the host's name (HOSTS, --hosts or the hostfile), or its block in ~/.ssh/config; "
-        "ssh -G HOST shows the settings in effect"),
+        "ssh -G HOST shows the settings in effect", codes.HOST),
     "connect": FindingKind("reached", "problem",
         "check that the host is on, that sshd listens on this port, and that no firewall blocks it; "
-        "ssh -v HOST shows more"),
+        "ssh -v HOST shows more", codes.HOST),
     "start": FindingKind("reached", "problem",
         "ssh HOST true must work without a question: check its login files, its limits and its "
-        "temporary folder"),
+        "temporary folder", codes.HOST),
     "mpirun": FindingKind("starter", "problem",
         "mpirun -host HOST -n 1 hostname must work"),
     "silent": FindingKind("reached", "problem",
-        "check the host's load and its network, then try again"),
+        "check the host's load and its network, then try again", codes.HOST),
     "host key": FindingKind("key", "problem",
-        "before that, compare the key with the host administrator's"),
+        "before that, compare the key with the host administrator's", codes.HOST),
     "key": FindingKind("key", "problem",
-        "ssh-copy-id HOST puts your key there; ssh-add -l lists the keys of your agent"),
+        "ssh-copy-id HOST puts your key there; ssh-add -l lists the keys of your agent", codes.RIGHTS),
     "no Python": FindingKind("python", "problem",
         "install Python 3.9 or later there (apt-get install python3), or give its path: "
         "--agent_python"),
@@ -108,33 +121,10 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "use hosts of one kind"),
 }  # fmt: skip
 
-# Kind of finding by the step of a HostError.
-STEPS: Final[Mapping[str, str]] = {
-    "resolve": "name",
-    "connect": "connect",
-    "host key": "host key",
-    "authenticate": "key",
-    "python": "no Python",
-    "start": "start",
-    "mpirun": "mpirun",
-}
-OF_REACHING: Final = frozenset({"name", "connect", "start", "silent", "host key", "key"})
-
-
-class HostFinding(NamedTuple):
-    """One finding about a host, with the system's own message."""
-
-    node: int
-    kind: str
-    text: str
-
-    @property
-    def level(self) -> Level:
-        return FINDING_KINDS[self.kind].level
-
-    @property
-    def advice(self) -> str:
-        return FINDING_KINDS[self.kind].advice
+# Kinds of findings by steps of a HostError with another name.
+STEPS: Final[Mapping[str, str]] = {"resolve": "name", "authenticate": "key", "python": "no Python"}
+# Exit codes of problems: the first that one has is that of the check.
+CHECK_CODES: Final = (codes.SERVICE, codes.USAGE, codes.PREFLIGHT, codes.HOST, codes.RIGHTS)
 
 
 class Seen(NamedTuple):
@@ -163,28 +153,25 @@ class Wanted(NamedTuple):
     version: str = ""  # of pslaunch here, if the nodes need it
 
 
-def judge_hosts(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[HostFinding]:
+def judge_hosts(seen: Sequence[Seen], wanted: Wanted, sent_bytes: Sequence[int]) -> list[Finding]:
     """Return all findings in the order of hosts; `sent_bytes`: size of the package for each."""
     found = []
     for i, (one, size) in enumerate(zip(seen, sent_bytes, strict=True)):
-        found += [HostFinding(i, kind, text) for kind, text in _judge_host(one, wanted, size)]
-    found += _find_differences(seen)
-    return sorted(found, key=lambda f: f.node)
+        found += [(i, *told) for told in _judge_host(one, wanted, size)]
+    ordered = sorted((*found, *_find_differences(seen)), key=lambda told: told[0])
+    return [Finding(kind, text, *FINDING_KINDS[kind], node=i) for i, kind, text in ordered]
 
 
-def choose_check_code(findings: Sequence[HostFinding]) -> int:
+def choose_check_code(findings: Sequence[Finding]) -> int:
     """Return the exit code; 0 without problems."""
-    kinds = {f.kind for f in findings if f.level == "problem"}
-    if not kinds:
-        return codes.OK
-    if kinds == {"key"}:
-        return codes.RIGHTS
-    return codes.HOST if kinds <= OF_REACHING else codes.PREFLIGHT
+    found = {f.code for f in findings if f.level == "problem"}
+    return next((code for code in CHECK_CODES if code in found), codes.OK)
 
 
 def _judge_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str]]:
     if one.failed:
-        yield STEPS.get(one.failed.step, "start"), one.failed.detail
+        kind = STEPS.get(one.failed.step, one.failed.step)
+        yield kind if kind in FINDING_KINDS else "start", one.failed.detail
     if one.lost:
         yield "silent", one.lost
     facts = one.facts
@@ -280,11 +267,11 @@ _SAME: Final = (
 )
 
 
-def _find_differences(seen: Sequence[Seen]) -> Iterator[HostFinding]:
+def _find_differences(seen: Sequence[Seen]) -> Iterator[tuple[int, str, str]]:
     """Return the differences to the first host that has the fact."""
     for kind, tell in _SAME:
         told = [(i, value) for i, one in enumerate(seen) if one.facts and (value := tell(one.facts))]
         for i, value in told:
             first, usual = told[0]
             if value != usual:
-                yield HostFinding(i, kind, f"{value} there, {usual} on {seen[first].host}")
+                yield i, kind, f"{value} there, {usual} on {seen[first].host}"

@@ -31,14 +31,7 @@ ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off", "mpi")  # 
 class ReachedHost:
     """One reached host: its line, and what it has answered."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        node: Node,
-        line: Line,
-        lost_after_s: float,
-        trace: Trace | None,
-    ) -> None:
+    def __init__(self, loop: Loop, node: Node, line: Line, lost_after_s: float, trace: Trace | None) -> None:
         """Take over a line."""
         self.node, self.name, self._diagnosis = node.id, node.name, line.diagnosis
         self.answers: set[str] = set()  # their types
@@ -102,14 +95,10 @@ class Inspection:
     def __init__(self, loop: Loop, trace: Trace | None = None) -> None:
         self._loop, self._trace = loop, trace
         self._hosts: list[ReachedHost] = []
-        self._stopped_by = 0
-
-    def _stop(self, number: int) -> None:
-        self._stopped_by = number
 
     def attach(self, started: Sequence[tuple[Node, Line]], lost_after_s: float) -> None:
         """Take over the lines to agents. From then on a signal raises EndedEarlyError."""
-        self._loop.handle_signals({n: functools.partial(self._stop, n) for n in STOP_SIGNALS})
+        self._loop.handle_signals({n: functools.partial(_stop, n) for n in STOP_SIGNALS})
         self._hosts = [ReachedHost(self._loop, *one, lost_after_s, self._trace) for one in started]
 
     def ask_facts(self, question: Callable[[int], messages.InspectQuestion]) -> None:
@@ -174,7 +163,7 @@ class Inspection:
             one.send(message(one))
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
-        self._run(
+        self._loop.run(
             lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
         )
         timer.cancel()
@@ -182,13 +171,9 @@ class Inspection:
             if answer not in one.answers:
                 one.lost = one.lost or f"it did not answer within {STAGE_LIMIT_S:g} s"
 
-    def _run(self, until: Callable[[], bool]) -> None:
-        def is_over() -> bool:
-            if self._stopped_by:
-                raise EndedEarlyError(self._stopped_by, STOP_SIGNALS[self._stopped_by])
-            return until()
 
-        self._loop.run(is_over)
+def _stop(number: int) -> None:
+    raise EndedEarlyError(number, STOP_SIGNALS[number])
 
 
 def _parse_port(said: object) -> int:

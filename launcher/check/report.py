@@ -1,16 +1,16 @@
-"""Report of `pslaunch check`, as text or JSON: a row for each host, then all findings."""
+"""Report of `pslaunch check`, as text or JSON: a row for each host or a cluster, then all findings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ..node.listing import show_few
 from ..options.hosts import parse_hosts
-from ..views.table import LEVEL_WORDS, Level, Table, show
+from ..views.table import LEVEL_WORDS, Cell, Level, Table, show
 from ..views.view import show_bytes
-from .findings import FINDING_KINDS, OF_REACHING, HostFinding, Seen
+from .findings import Finding, Seen
 
 HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
@@ -23,13 +23,14 @@ NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
 
-def tell(seen: Sequence[Seen], findings: Sequence[HostFinding], out: TextIO, *, as_json: bool) -> None:
+def tell(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, as_json: bool) -> None:
     """Write the report: JSON if requested, a coloured table on a terminal, else plain lines."""
-    table, lines = make_hosts_table(seen, findings), make_hosts_lines(seen, findings)
+    table = make_hosts_table(seen, findings)
+    lines = make_finding_lines(findings, [one.host for one in seen], "the host")
     show(table, lines, make_hosts_data(seen, findings), out, as_json=as_json)
 
 
-def make_hosts_data(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Iterator[dict[str, Any]]:
+def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
@@ -40,56 +41,71 @@ def make_hosts_data(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> It
             "addr": one.addr,
             "clock_off_s": round(one.clock_off_s, 3),
             "facts": one.facts,
-            "findings": [
-                {"what": f.kind, "level": f.level, "text": f.text, "advice": make_advice(f, one.host)}
-                for f in mine
-            ],
+            "findings": make_finding_data(mine, one.host),
         }
 
 
-def make_advice(finding: HostFinding, host: str) -> str:
+def make_finding_data(findings: Sequence[Finding], host: str = "") -> list[dict[str, str]]:
+    """Return findings about a host or a cluster as JSON data."""
+    return [
+        {"what": f.kind, "level": f.level, "text": f.text, "advice": make_advice(f, host)} for f in findings
+    ]
+
+
+def make_advice(finding: Finding, host: str) -> str:
     """Return the advice with commands for this host, ready to paste."""
-    (named,) = parse_hosts([host], host)
-    return re.sub(r"\bHOST\b", lambda _: named.ssh_words, finding.advice)
+    return re.sub(r"\bHOST\b", lambda _: parse_hosts([host], host)[0].ssh_words, finding.advice)
 
 
-def make_hosts_lines(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> list[str]:
-    """Return a line for each finding with its hosts and advice, problems first; then a count."""
+def make_finding_lines(
+    findings: Sequence[Finding], names: Sequence[str] = ("",), what: str = "the cluster"
+) -> list[str]:
+    """Return a line for each finding with its hosts and advice, problems first; then a count.
+
+    names: of the hosts; what: the only one.
+    """
     lines = []
     for level in ("problem", "warning"):
-        same: dict[HostFinding, list[str]] = {}
+        same: dict[Finding, list[str]] = {}
         for f in findings:
             if f.level == level:
-                same.setdefault(f._replace(node=0), []).append(seen[f.node].host)
+                same.setdefault(f._replace(node=0), []).append(names[f.node])
         lines += [
-            f"{LEVEL_WORDS[f.level]} {', '.join(hosts)}: {f.kind}: {f.text}; "
+            f"{LEVEL_WORDS[f.level]} {', '.join(hosts)}{hosts[0] and ': '}{f.kind}: {f.text}; "
             f"what to do: {make_advice(f, hosts[0])}"
             for f, hosts in same.items()
         ]
     bad = {f.node for f in findings if f.level == "problem"}
-    if len(seen) == 1:
-        return [*lines, "the host can't be used" if bad else "the host can be used"]
-    hosts = f"{len(seen)} hosts"
+    if len(names) == 1:
+        return [*lines, f"{what} can't be used" if bad else f"{what} can be used"]
+    hosts = f"{len(names)} hosts"
     return [*lines, f"{len(bad)} of {hosts} can't be used" if bad else f"{hosts} can be used"]
 
 
-def make_hosts_table(seen: Sequence[Seen], findings: Sequence[HostFinding]) -> Table:
+def make_row(columns: Sequence[str], cells: Mapping[str, str], findings: Sequence[Finding]) -> list[Cell]:
+    """Return the cells of these columns, each with the worst level of its findings."""
+    worst: dict[str, Level] = {
+        f.column: f.level for f in sorted(findings, key=lambda f: f.level == "problem")
+    }
+    return [(cells.get(name, UNKNOWN_CELL), worst.get(name, "ok")) for name in columns]
+
+
+def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     started = any(one.facts and one.facts["starter"] for one in seen)
     columns = HOST_COLUMNS if started else [name for name in HOST_COLUMNS if name != "starter"]
     for i, one in enumerate(seen):
-        mine = sorted((f for f in findings if f.node == i), key=lambda f: f.level == "problem")
-        worst: dict[str, Level] = {FINDING_KINDS[f.kind].column: f.level for f in mine}
-        kinds = {f.kind for f in mine}
-        cells = {"host": one.host, **_show_reached(kinds & OF_REACHING), **_make_cells(one, others=others)}
-        if "no Python" in kinds:
+        mine = [f for f in findings if f.node == i]
+        cells = {"host": one.host, **_show_reached(mine), **_make_cells(one, others=others)}
+        if any(f.kind == "no Python" for f in mine):
             cells["python"] = "none"
-        rows.append([(cells.get(name, UNKNOWN_CELL), worst.get(name, "ok")) for name in columns])
+        rows.append(make_row(columns, cells, mine))
     return Table(columns, [name for name in HOST_COLUMNS_DROPPED if name in columns], rows)
 
 
-def _show_reached(kinds: set[str]) -> dict[str, str]:
+def _show_reached(findings: Sequence[Finding]) -> dict[str, str]:
+    kinds = {f.kind for f in findings if f.column in ("reached", "key")}
     if not kinds:
         return {"reached": "yes", "key": "ok"}
     if kinds & {"key", "host key"}:

@@ -297,12 +297,16 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
     return ports
 
 
-def choose_head_port(placed: Placed) -> int:
-    """Return the head's first port past the pservers' if the user gave theirs, else 0 for any."""
-    plan = placed.plan
-    of_pservers = len(placed.list_processes(PSERVER)) * (plan.ports_num + plan.ports_num_for_sparse)
+def choose_port_after(plan: Plan, pservers: int) -> int:
+    """Return the first port past those of so many pservers if the user gave theirs, else 0 for any."""
+    of_pservers = pservers * (plan.ports_num + plan.ports_num_for_sparse)
     port = plan.port + max(1, of_pservers) if plan.port else 0  # doors use the first one
     return port if port < 1 << 16 else 0
+
+
+def choose_head_port(placed: Placed) -> int:
+    """Return the port of a head on a node, as `choose_port_after` does."""
+    return choose_port_after(placed.plan, len(placed.list_processes(PSERVER)))
 
 
 def bind(placed: Placed, facts: Facts) -> list[StartMsg]:

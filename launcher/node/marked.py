@@ -11,20 +11,16 @@ from collections.abc import Iterable
 
 from . import procs
 
-Mark = tuple[bytes, ...]
 SPAWNER = "PMIX_SERVER_URI2"  # name and port of the daemon of Open MPI that starts a process
 
 
-def mark_spawned(spawners: Iterable[str]) -> list[Mark]:
-    """Return the marks of processes that ranks of MPI spawn on this node, which these daemons start."""
-    return [(f"\0{SPAWNER}={one}\0".encode(), b"\0OMPI_PARENT_PORT=") for one in {*spawners} - {""}]
-
-
 class Marked:
-    """What carries one of these marks; jobs: words for whose they were."""
+    """What carries one of these marks, or ranks of MPI spawn by these daemons; jobs: words for whose."""
 
-    def __init__(self, *marks: Mark) -> None:
-        self._marks, self._told, self.jobs = marks, set[tuple[int, int, int]](), set[str]()
+    def __init__(self, spawners: Iterable[str], *marks: tuple[bytes, ...]) -> None:
+        spawned = ((f"\0{SPAWNER}={one}\0".encode(), b"\0OMPI_PARENT_PORT=") for one in {*spawners} - {""})
+        self._marks = (*marks, *spawned)
+        self._told, self.jobs = set[tuple[int, int, int]](), set[str]()
 
     def send(self, number: int) -> list[int]:
         """Signal each of them once, with 0 none; return the pids of those that live."""

@@ -35,7 +35,7 @@ PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tu
 # number of trainers on all nodes.
 DialMsg = TypedDict("DialMsg", {
     "type": Literal["dial"], "addrs": Sequence[str], "port": int, "secret": str,
-    "node": int, "host": str, "own": Sequence[str], "trainers": list[list[int]], "of": int,
+    "node": int, "host": str, "own": Sequence[str], "trainers": str, "of": int,
 }, total=False)
 
 # --- Head -> agent -> head: a node is made ready ---

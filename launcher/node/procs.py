@@ -229,6 +229,11 @@ def report_left(who: str, pids: Iterable[int], log: str) -> None:
             f.write(text)
 
 
+def read_text_end(fd: int, size: int) -> str:
+    """Return the end of a file, such as the errors of a process."""
+    return os.pread(fd, size, max(0, os.fstat(fd).st_size - size)).decode("utf-8", "replace")
+
+
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all of `data`, whatever a single write takes. Raises OSError."""
     view = memoryview(data)

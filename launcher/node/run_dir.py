@@ -13,7 +13,7 @@ import signal
 import time
 
 from . import procs
-from .marked import Marked, mark_spawned
+from .marked import Marked
 
 SPAWNER_FILE = "spawner"  # has the name of the daemon of MPI, if trainers are its ranks
 _PREFIX, _LOCK = "pslaunch-", "guarded"
@@ -50,7 +50,7 @@ def end_leftovers() -> str:
             if name.startswith(_PREFIX) and os.lstat(path).st_uid == os.geteuid():
                 with open(os.path.join(path, _LOCK), "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    marked = Marked((f"/{name}/".encode(),), *mark_spawned(_read_spawner(path)))
+                    marked = Marked(_read_spawner(path), (f"/{name}/".encode(),))
                     left = _end_all(marked)
                     told += [f"processes of {x}, whose keepers were killed, were ended" for x in marked.jobs]
                     told += [f"process {pid} can't be ended: {procs.WHY_LEFT}" for pid in left]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
+from ..node.job import Limits
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
 
 if TYPE_CHECKING:
@@ -150,10 +151,10 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="ports_num_for_sparse", metavar="N", kind=Number(0, MAX_PORTS),
         default=INIT_ARGS["ports_num_for_sparse"].default,
         help="Ports of each pserver for sparse tables; 0: the dense ones.", needs=SERVED),
-    Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=5.0,
+    Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=Limits().grace_s,
         help="Seconds between SIGTERM and SIGKILL when a job is stopped."),
-    Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S), default=30.0,
-        help="Seconds without a heartbeat until a node counts as lost."),
+    Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S),
+        default=Limits().lost_after_s, help="Seconds without a heartbeat until a node counts as lost."),
     Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=INIT_ARGS["stall_after"].default,
         help="Seconds until a waiting step is reported.", needs=SERVED),
     Option(name="stall_timeout", metavar="SECONDS", kind=Seconds(0.1), says="never",

@@ -30,12 +30,10 @@ class Site(NamedTuple):
     """The nodes of a job, from its backend to the plan, which knows no backend."""
 
     nodes: tuple[Node, ...]  # none where their agents report them
-    pservers: Count  # default counts
-    trainers: Count
+    default_count: Count  # of pservers, and of trainers
     # On other machines: without this shell's variables and Python, and a head there is recorded here.
     remote: bool = True
     package: Package | None = None  # sent to the nodes; None: they have the workspace already
-    nic: str = ""
     reach: Any = None  # connection options, for its backend only
     expected: tuple[Node, ...] = ()  # nodes of a dry run, where agents report them
     job_id: str = ""  # of a job that begins by itself, with its nodes; else the launcher makes one
@@ -104,7 +102,7 @@ def _check_ports(spec: JobSpec, label: str) -> None:
     draft = spec.draft
     if draft.port is None or spec.server_num == 0:
         return
-    count = spec.site.pservers if spec.server_num is None else Count("total", spec.server_num)
+    count = spec.site.default_count if spec.server_num is None else Count("total", spec.server_num)
     nodes = deal(contract.PSERVER, count, spec.site.nodes) if spec.site.nodes else []
     on_a_node = max(Counter(node.id for node in nodes).values(), default=1)
     last = draft.port + on_a_node * (draft.ports_num + draft.ports_num_for_sparse) - 1

@@ -279,7 +279,7 @@ def test_every_object_is_valid_for_the_server(server: Cluster, folder: Path) -> 
     words = "--separate --network_policy --queue=q --deadline=60 --pvc=data:/data"
     more = "--pvc=more:/more --gpu=1 --server=script --server_cpu=1"
     objects = make(folder, [*words.split(), *more.split()])
-    assert {thing["kind"] for thing in objects} == {"Service", "ConfigMap", "NetworkPolicy", "Job"}
+    assert {thing["kind"] for thing in objects} == {"Service", "ConfigMap", "NetworkPolicy", "Secret", "Job"}
     for thing in objects:
         server.create(thing, dry_run=True)
 

@@ -260,6 +260,6 @@ def test_check_reports_on_the_cluster_and_on_nodes_that_are_asked_for(slurm: Slu
     many = call(slurm, "check", "slurm", "--nodes=9", program)
     assert (
         many.returncode == codes.USAGE
-        and "has 3 nodes, and the job needs 9: give --nodes N, at most 3" in many.stdout
+        and "has 3 nodes, and the job needs 9; what to do: give --nodes N, at most 3" in many.stdout
     )
     assert not list_queue(slurm)

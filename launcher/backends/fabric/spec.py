@@ -35,11 +35,11 @@ class Reach(NamedTuple):
 
 def make_fabric_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch fabric`. Raises SpecError."""
-    reach, each = _read_reach(line.given), Count("per_rank", 1)
+    reach = _read_reach(line.given)
 
     def make_site(_draft: Plan, node: Node) -> Site:
         nodes = [node._replace(id=i, name=h.text, ranks=h.times) for i, h in enumerate(reach.hosts)]
-        return Site(tuple(nodes), pservers=each, trainers=each, reach=reach)
+        return Site(tuple(nodes), Count("per_rank", 1), reach=reach)
 
     return make_hosts_spec(line, "fabric", lambda: _find_sent(line), make_site)
 

@@ -178,9 +178,10 @@ class Cluster:
         made: Object = self.parse(doing, answer, WITH_UID)
         return made
 
-    def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> None:
-        """Change an object by a strategic merge patch. Raises PslaunchError."""
-        self.request(f"change {kind} {name}", "patch", self.locate(kind, name), change, content_type=MERGE)
+    def patch(self, kind: str, name: str, change: Mapping[str, Any]) -> Any:
+        """Change an object by a strategic merge patch; return the answer. Raises PslaunchError."""
+        path = self.locate(kind, name)
+        return self.request(f"change {kind} {name}", "patch", path, change, content_type=MERGE)
 
     def share(self, thing: Object) -> Object:
         """Create an object that others use too, or add its owners to that of others. Raises PslaunchError."""

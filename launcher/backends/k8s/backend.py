@@ -20,6 +20,7 @@ from ...node import codes
 from ...node.head.events import Event, make_end
 from ...node.job import Node, Plan
 from ...node.later.record import STATE_UNKNOWN, WAITING
+from ...node.loop import ignore
 from ..base import Backend
 from ..lines import Line, News, Tell
 from ..node_answers import SILENT_S, Answered, Ending, read_answer
@@ -124,7 +125,10 @@ class K8sBackend(Backend):
         self._ending_s = manifests.compute_ending_s(plan)
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s, self._share_again)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
-        wait.wait_for(self._release, self._cancelled)
+        released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
+        release = {"spec": released, "metadata": {"annotations": {BEGINNING: None}}}
+        patch = functools.partial(self._cluster.patch, "Job", self._reach.name, release)
+        wait.wait_for(patch, self._cancelled)
         if not has_exec:
             wait.wait_for(wait.have_all_begun, self._cancelled)  # more is not seen without an exec
             return None
@@ -138,33 +142,20 @@ class K8sBackend(Backend):
         wait: for an API server that is away just then.
         """
         *others, job = things
-        secret = manifests.make_secret(job)
-        for thing in (*others, job):
-            if thing["kind"] == "Job" and self._reach.lease_s:
-                self._limit(thing)
+        limit_s = round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
+        for thing in things if self._reach.lease_s else ():  # until its launcher holds it
+            if thing["kind"] == "Job" and ((own_s := thing["spec"].get(LIMIT)) is None or own_s > limit_s):
+                self._own_limits[thing["metadata"]["name"]] = own_s
+                thing["spec"][LIMIT] = limit_s
         job["spec"]["suspend"] = True
         marks = {BEGINNING: f"{BEGINNING_S:g}", **({HELD: "true"} if self._attached else {})}
         job["metadata"].setdefault("annotations", {}).update(marks)
         made = self._create_one(wait, job)
         owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": self._reach.name}
-        for thing in (secret, *others):
+        for thing in others:
             thing["metadata"]["ownerReferences"] = [{**owner, "uid": made["metadata"]["uid"]}]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(functools.partial(self._create_one, wait), (secret, *others)))
-
-    def _release(self) -> bool:
-        """Release the Job of node 0, unless a queue does; return True. Raises PslaunchError."""
-        released = {} if self._reach.queue else {"suspend": False}  # the queue releases, perhaps long ago
-        change = {"spec": released, "metadata": {"annotations": {BEGINNING: None}}}
-        self._cluster.patch("Job", self._reach.name, change)
-        return True
-
-    def _limit(self, job: dict[str, Any]) -> None:
-        """Limit the time of a Job until its launcher holds it."""
-        own_s, limit_s = job["spec"].get(LIMIT), round(self._reach.wait_timeout_s + manifests.LIMIT_EXTRA_S)
-        if own_s is None or own_s > limit_s:
-            self._own_limits[job["metadata"]["name"]] = own_s
-            job["spec"][LIMIT] = limit_s
+            list(pool.map(functools.partial(self._create_one, wait), others))
 
     def _create_one(self, wait: PodWait, thing: Object) -> Object:
         if self._cancelled.is_set():
@@ -275,32 +266,28 @@ class K8sBackend(Backend):
     def confirm(self, over: threading.Event) -> None:
         """Do what is due once all programs of the job run, unless it is over. Raises PslaunchError."""
         self._confirmed.set()
+        wait = PodWait(self._pods, self._count, ignore, self._reach.wait_timeout_s)
         for job, own_s in self._own_limits.items():
+            lift = functools.partial(self._cluster.patch, "Job", job, {"spec": {LIMIT: own_s}})
             with contextlib.suppress(AbsentError):  # deleted meanwhile: the head ends the job and says so
-                self._lift_limit(job, own_s, over)
-
-    def _lift_limit(self, job: str, own_s: int | None, over: threading.Event) -> None:
-        why: PslaunchError = NodeLostError("cancelled")
-        for _ in try_again(self._reach.wait_timeout_s, over):
-            try:
-                return self._cluster.patch("Job", job, {"spec": {LIMIT: own_s}})
-            except AWAY as e:
-                why = e
-        raise why
+                wait.wait_for(lift, over)
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
         if node.name in self.silent:
             raise FileError(f"{node.name}: its machine does not answer")
-        pod, of_job = self._pods.seen.get(node.name), f"{OF_JOB}={node.name.rpartition('-')[0]}"
+        pod = self._pods.seen.get(node.name)
         for _ in try_again(TOLD_S, self._cancelled):
             if pod and get_state(pod, "running"):
-                return self._answer_whole(pod, words)
-            pod = list_pods(self._cluster, of_job).get(node.name)
+                return self._answer_whole(node.name, pod, words)
+            pod = self._look_up(node.name)
             if not pod or get_state(pod, "terminated"):
                 break
         raise FileError(f"{node.name}: {POD_GONE}")
 
-    def _answer_whole(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
+    def _look_up(self, node: str) -> Object | None:
+        return list_pods(self._cluster, f"{OF_JOB}={node.rpartition('-')[0]}").get(node)
+
+    def _answer_whole(self, node: str, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         """Return the answer of a program; where it is cut, the same program's answer from there on."""
         answered, came_s = Answered(), time.monotonic()
         for _ in try_again(math.inf):
@@ -314,16 +301,10 @@ class K8sBackend(Backend):
                 is_refused = isinstance(e, RightsError) and not self._reach.lease_s  # which holds no job
                 if is_late or is_refused or self._cancelled.is_set():
                     raise
-                self._check_runs(pod)
-
-    def _check_runs(self, pod: Object) -> None:
-        """Raise FileError if the pod has ended; its machine or the API may only be away."""
-        name = pod["metadata"]["name"]
-        with contextlib.suppress(*AWAY):
-            of_job = f"{OF_JOB}={pod['metadata']['labels'][OF_JOB]}"
-            pods = list_pods(self._cluster, of_job).values()
-            if not any(p["metadata"]["name"] == name and get_state(p, "running") for p in pods):
-                raise FileError(f"{name}: {POD_GONE}")
+                with contextlib.suppress(*AWAY):  # its machine or the API may only be away
+                    now = self._look_up(node)
+                    if not now or not get_state(now, "running"):
+                        raise FileError(f"{node}: {POD_GONE}") from None
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)
@@ -453,10 +434,10 @@ class K8sBackend(Backend):
         for _ in self._pods.look_again(self._ending_s + GONE_EXTRA_S):
             try:
                 with ThreadPoolExecutor(AT_ONCE) as pool:
-                    errors = list(pool.map(self._try_to_delete, left))
-                left = [thing for thing, e in zip(left, errors, strict=True) if e]
-                for e in filter(None, errors):
-                    raise e
+                    deleting = [(thing, pool.submit(self._cluster.delete, thing)) for thing in left]
+                left = [thing for thing, done in deleting if done.exception()]
+                for _, done in deleting:
+                    done.result()  # raises its error
                 pods = self._pods.find_all()
                 if not pods:
                     return []
@@ -473,13 +454,6 @@ class K8sBackend(Backend):
         rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))
         remedy = f"pslaunch stop {self._reach.name} --namespace={self._cluster.namespace} removes it"
         return [f"{failed or 'not gone yet'}: {rest}; {remedy}"]
-
-    def _try_to_delete(self, thing: Object) -> PslaunchError | None:
-        try:
-            self._cluster.delete(thing)
-            return None
-        except PslaunchError as e:
-            return e
 
 
 def _drop(late: Future[Line | Event]) -> None:

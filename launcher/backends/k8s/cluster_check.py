@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
+from ...check.findings import Finding, choose_check_code
+from ...check.report import make_finding_lines
 from ...errors import ClusterError, PreflightError, PslaunchError, RightsError, SpecError
 from ...node import codes
 from ...node.job import Plan
@@ -25,16 +27,13 @@ from . import manifests
 from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
 from .api_errors import ConflictError, Right
 from .cluster_findings import (
-    ClusterFinding,
     ClusterSeen,
     Needs,
     ObjectVerdict,
-    choose_exit_code,
     find_right,
     judge_cluster,
     judge_wheels,
     make_data,
-    make_lines,
     make_pod,
     make_table,
     name_object,
@@ -50,8 +49,9 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
     reach: K8sReach = spec.site.reach
     plan = make_plan(spec, spec.draft.name)
     package = manifests.pack_package(plan, line.environ)
-    brings = manifests.find_brought(plan, package) is not None
-    needs = Needs(_make_all(plan, reach, package), attached=not spec.detach, brings=brings)
+    brings = plan.package is not None and not package
+    objects = manifests.make_objects(plan, reach, package)
+    needs = Needs(objects, attached=not spec.detach, brings=brings)
     try:
         with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
             seen = examine(cluster, needs)
@@ -64,13 +64,8 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
             "", f"the cluster's answers can't be right: {e!r}", "give another --context"
         ) from e
     table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
-    show(table, make_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
-    return choose_exit_code(findings)
-
-
-def _make_all(plan: Plan, reach: K8sReach, package: bytes) -> list[Object]:
-    *others, job = manifests.make_objects(plan, reach, package)
-    return [*others, manifests.make_secret(job), job]
+    show(table, make_finding_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
+    return choose_check_code(findings)
 
 
 def list_rights(needs: Needs) -> list[Right]:
@@ -107,7 +102,7 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
     return seen._replace(verdicts=[*ask_verdicts(cluster, allowed)])
 
 
-def judge_processors(cluster: Cluster, reach: K8sReach, plan: Plan) -> list[ClusterFinding]:
+def judge_processors(cluster: Cluster, reach: K8sReach, plan: Plan) -> list[Finding]:
     """Compare the wheels that the job brings with the nodes' processors. Raises ClusterError."""
     if reach.has_pslaunch or plan.server != "bundled":
         return []
@@ -134,9 +129,12 @@ def validate(line: CommandLine, spec: JobSpec) -> int:
     """Print the verdict on each object; return 0, or the code of the first refusal. Raises ClusterError."""
     code, reach, plan = codes.OK, spec.site.reach, make_plan(spec, spec.site.job_id)
     with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
-        objects = _make_all(plan, reach, manifests.pack_package(plan, line.environ))
+        objects = manifests.make_objects(plan, reach, manifests.pack_package(plan, line.environ))
         for verdict in ask_verdicts(cluster, objects):
-            print(_format(verdict, line.out, as_json=line.as_json), file=line.out, flush=True)
+            data = verdict.make_data()
+            text = ": ".join(filter(None, data.values()))
+            shown = json.dumps(data) if line.as_json else clean(text, line.out.encoding or "utf-8")
+            print(shown, file=line.out, flush=True)
             code = code or (verdict.error.exit_code if verdict.error else codes.OK)
     return code
 
@@ -164,11 +162,3 @@ def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
             return ObjectVerdict(name, left_out=str(e))
         return ObjectVerdict(name, e)
-
-
-def _format(verdict: ObjectVerdict, out: TextIO, *, as_json: bool) -> str:
-    data = verdict.make_data()
-    if as_json:
-        return json.dumps(data)
-    text = f"{data['object']}: {data['answer']}"
-    return clean(f"{text}: {data['text']}" if data["text"] else text, out.encoding or "utf-8")

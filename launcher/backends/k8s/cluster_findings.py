@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from ...check.findings import FindingKind
+from ...check.findings import Finding, FindingKind
+from ...check.report import UNKNOWN_CELL, make_finding_data, make_row
 from ...errors import PslaunchError
 from ...node import codes
 from ...node.beginning import is_wheel_for
-from ...views.table import LEVEL_WORDS, Level, Table
+from ...views.table import Level, Table
 from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK, make_plural
 from .api_errors import Right, find_refusal_remedy, make_rule
 from .job_records import Object
@@ -24,7 +25,6 @@ COLUMNS: Final = (
     *("security", "network"),
 )
 DROPPED: Final = ("security", "secrets", "version", "quota", "network", "objects")
-UNKNOWN: Final = "?"
 OLDEST: Final = (1, 28)
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}  # by their names in labels of nodes
 WHEELS: Final[Mapping[str, Level]] = {"no wheel": "problem", "few wheels": "warning"}
@@ -33,20 +33,24 @@ LEVEL_LABEL: Final = "pod-security.kubernetes.io/enforce"
 CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "not reached": FindingKind("reached", "problem",
         "get a kubeconfig from the cluster's administrator or provider (--kubeconfig, KUBECONFIG), or check "
-        "its server, your login, and the network to it (VPN, proxy), or give another --context"),
+        "its server, your login, and the network to it (VPN, proxy), or give another --context",
+        codes.HOST),
     "old server": FindingKind("version", "warning",
         "the manifests use fields of Kubernetes 1.28: --validate shows if this server knows them"),
     "no namespace": FindingKind("namespace", "problem",
-        "give a --namespace that is there, or let an administrator make it"),
+        "give a --namespace that is there, or let an administrator make it", codes.USAGE),
     "ending namespace": FindingKind("namespace", "problem",
         "give another --namespace: this one is being deleted with all in it"),
     "no right": FindingKind("rights", "problem",
-        "let the namespace's administrator add to your Role: RULE; templates/k8s/role.yaml has all"),
+        "let the namespace's administrator add to your Role: RULE; templates/k8s/role.yaml has all",
+        codes.RIGHTS),
     "no exec": FindingKind("exec", "problem",
-        "let the namespace's administrator add to your Role: RULE; --detach runs a job without it"),
+        "let the namespace's administrator add to your Role: RULE; --detach runs a job without it",
+        codes.RIGHTS),
     "no transfer": FindingKind("exec", "problem",
         "let the namespace's administrator add to your Role: RULE; without it, --detach runs a job whose "
-        "package is smaller (.pslaunchignore), or is in the image or a claim (--job_workspace, --pvc)"),
+        "package is smaller (.pslaunchignore), or is in the image or a claim (--job_workspace, --pvc)",
+        codes.RIGHTS),
     "no line": FindingKind("exec", "warning",
         "let the namespace's administrator add to your Role: RULE; without it, status, logs and fetch "
         "don't reach the job"),
@@ -69,24 +73,6 @@ CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "let them allow connections between the job's pods, which --network_policy does for incoming ones, "
         "and to the cluster's name servers, port 53"),
 }  # fmt: skip
-OF_RIGHTS: Final = frozenset({"no right", "no exec", "no transfer"})
-
-
-class ClusterFinding(NamedTuple):
-    """One finding, with the cluster's own words."""
-
-    kind: str
-    text: str
-    rights: tuple[Right, ...] = ()  # missing ones
-    remedy: str = ""  # of this one; "": that of its kind
-
-    @property
-    def level(self) -> Level:
-        return CLUSTER_FINDING_KINDS[self.kind].level
-
-    @property
-    def advice(self) -> str:
-        return self.remedy or CLUSTER_FINDING_KINDS[self.kind].advice.replace("RULE", make_rule(self.rights))
 
 
 class ObjectVerdict(NamedTuple):
@@ -141,16 +127,20 @@ class ClusterSeen(NamedTuple):
     verdicts: Sequence[ObjectVerdict] = ()  # on the job's objects, and on a pod of each Job
 
 
-def judge_cluster(seen: ClusterSeen, needs: Needs) -> list[ClusterFinding]:
+def _find(kind: str, text: str) -> Finding:
+    return Finding(kind, text, *CLUSTER_FINDING_KINDS[kind])
+
+
+def judge_cluster(seen: ClusterSeen, needs: Needs) -> list[Finding]:
     if seen.failed:
-        return [ClusterFinding("not reached", seen.failed)]
+        return [_find("not reached", seen.failed)]
     return [
         *_judge_server(seen),
         *_judge_rights(seen.missing, needs),
         *(_judge_refusal(str(verdict.error)) for verdict in seen.verdicts if verdict.error),
         *_judge_quotas(seen, needs),
         *(
-            ClusterFinding("no secret", f"secret {name} does not exist in {seen.namespace}")
+            _find("no secret", f"secret {name} does not exist in {seen.namespace}")
             for name, there in seen.secrets.items()
             if there is False
         ),
@@ -158,29 +148,17 @@ def judge_cluster(seen: ClusterSeen, needs: Needs) -> list[ClusterFinding]:
     ]
 
 
-def choose_exit_code(findings: Sequence[ClusterFinding]) -> int:
-    """Return the exit code; 0 without problems."""
-    kinds = {f.kind for f in findings if f.level == "problem"}
-    if not kinds:
-        return codes.OK
-    if "not reached" in kinds:
-        return codes.HOST
-    if "no namespace" in kinds:
-        return codes.USAGE
-    return codes.RIGHTS if kinds <= OF_RIGHTS else codes.PREFLIGHT
-
-
-def _judge_server(seen: ClusterSeen) -> Iterator[ClusterFinding]:
+def _judge_server(seen: ClusterSeen) -> Iterator[Finding]:
     numbers = seen.version.lstrip("v").split(".")[:2]
     if all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) < OLDEST:
-        yield ClusterFinding("old server", f"it has {seen.version}")
+        yield _find("old server", f"it has {seen.version}")
     if seen.there is False:
-        yield ClusterFinding("no namespace", f"namespace {seen.namespace} does not exist")
+        yield _find("no namespace", f"namespace {seen.namespace} does not exist")
     if seen.phase == "Terminating":
-        yield ClusterFinding("ending namespace", f"namespace {seen.namespace} is being deleted")
+        yield _find("ending namespace", f"namespace {seen.namespace} is being deleted")
 
 
-def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[ClusterFinding]:
+def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[Finding]:
     kinds = {
         **dict.fromkeys(EXEC, "no transfer" if needs.brings else "no exec" if needs.attached else "no line"),
         **dict.fromkeys(LOOK, "no look"),
@@ -190,25 +168,26 @@ def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[ClusterFin
     for right in missing:
         found.setdefault((kinds.get(right, "no right"), right.group, right.resource), []).append(right)
     for (kind, _, resource), rights in found.items():
-        verbs = ", ".join(right.verb for right in rights)
-        yield ClusterFinding(kind, f"no right to {verbs} {resource}", tuple(rights))
+        one = _find(kind, f"no right to {', '.join(right.verb for right in rights)} {resource}")
+        yield one._replace(advice=one.advice.replace("RULE", make_rule(rights)))
 
 
-def _judge_refusal(text: str) -> ClusterFinding:
+def _judge_refusal(text: str) -> Finding:
     remedy = find_refusal_remedy(text)
-    return ClusterFinding("refused", text.removesuffix(f"; {remedy}"), remedy=remedy)
+    one = _find("refused", text.removesuffix(f"; {remedy}"))
+    return one._replace(advice=remedy or one.advice)
 
 
-def judge_wheels(processors: Sequence[str], wheels: Sequence[str]) -> list[ClusterFinding]:
+def judge_wheels(processors: Sequence[str], wheels: Sequence[str]) -> list[Finding]:
     """Compare wheels, of which each pod needs one, with the nodes' processors; without those, with any."""
     machines = {name: MACHINES.get(name, name) for name in processors} or {"any": r"\w+"}
     lacks = [name for name, machine in machines.items() if not any(is_wheel_for(w, machine) for w in wheels)]
     kind = "no wheel" if len(lacks) == len(machines) else "few wheels"
     text = f"no wheel is for Linux on {', '.join(lacks)} (kubernetes.io/arch)"
-    return [ClusterFinding(kind, text)] if lacks else []
+    return [_find(kind, text)] if lacks else []
 
 
-def _judge_quotas(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
+def _judge_quotas(seen: ClusterSeen, needs: Needs) -> Iterator[Finding]:
     """Compare quotas with the sum over all objects: the server judges each by itself."""
     wanted = add_up(needs.objects, {v.shown: v.made for v in seen.verdicts if v.made})
     for quota in seen.quotas or ():
@@ -218,10 +197,8 @@ def _judge_quotas(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
         for resource, most in quota["spec"].get("hard", {}).items():
             more, there = wanted.get(resource.removeprefix("count/"), Decimal()), used.get(resource, 0)
             if more and _parse(there) + more > _parse(most):
-                yield ClusterFinding(
-                    "quota",
-                    f"{name}: {resource}: {there} of {most} in use, and the job needs {more.normalize():f}",
-                )
+                text = f"{there} of {most} in use, and the job needs {more.normalize():f}"
+                yield _find("quota", f"{name}: {resource}: {text}")
 
 
 def _parse(amount: object) -> Decimal:
@@ -272,7 +249,7 @@ def add_up(objects: Sequence[Object], made: Mapping[str, Object]) -> dict[str, D
     return total
 
 
-def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]:
+def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[Finding]:
     labels = [template["metadata"]["labels"] for template in needs.list_templates()]
     names = [
         policy["metadata"]["name"]
@@ -280,74 +257,53 @@ def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[ClusterFinding]
         if any(_selects(policy["spec"].get("podSelector") or {}, of) for of in labels)
     ]
     if names:
-        yield ClusterFinding("policies", f"NetworkPolicy {', '.join(names)}: applies to the job's pods")
+        yield _find("policies", f"NetworkPolicy {', '.join(names)}: applies to the job's pods")
 
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Return True if a label selector fits."""
-    if any(labels.get(name) != value for name, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    for one in selector.get("matchExpressions") or ():
-        value = labels.get(one["key"])
-        fits = {
-            "In": value in (one.get("values") or ()),
-            "NotIn": value not in (one.get("values") or ()),
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
-        if not fits.get(one["operator"], True):
+    exact = [(name, "In", (value,)) for name, value in (selector.get("matchLabels") or {}).items()]
+    others = selector.get("matchExpressions") or ()
+    for name, operator, values in [*exact, *((e["key"], e["operator"], e.get("values")) for e in others)]:
+        value = labels.get(name)
+        is_in, is_there = value in (values or ()), value is not None
+        fits = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
+        if not fits.get(operator, True):
             return False
     return True
 
 
-def make_table(seen: ClusterSeen, findings: Sequence[ClusterFinding], asked: int) -> Table:
+def make_table(seen: ClusterSeen, findings: Sequence[Finding], asked: int) -> Table:
     """Return the table, of one row. asked: the number of rights."""
-    worst: dict[str, Level] = {}
-    for level in ("warning", "problem"):
-        worst |= {CLUSTER_FINDING_KINDS[f.kind].column: f.level for f in findings if f.level == level}
     cells = {"cluster": seen.server, "namespace": seen.namespace, "reached": "no" if seen.failed else "yes"}
     if not seen.failed:
         cells |= {
             "version": seen.version,
             "rights": f"{asked - len(seen.missing)} of {asked}",
             "exec": "no" if set(seen.missing) & set(EXEC) else "ok",
-            "objects": _show_verdicts(seen.verdicts),
+            "objects": _show([None if v.left_out else not v.error for v in seen.verdicts], "refused"),
             "quota": _show_names(seen.quotas),
-            "secrets": _show_secrets(seen.secrets),
-            "security": UNKNOWN if seen.labels is None else seen.labels.get(LEVEL_LABEL, "none"),
+            "secrets": _show([*seen.secrets.values()], "missing", "none needed"),
+            "security": UNKNOWN_CELL if seen.labels is None else seen.labels.get(LEVEL_LABEL, "none"),
             "network": _show_names(seen.policies),
         }
-    row = [(cells.get(name, UNKNOWN), worst.get(name, "ok")) for name in COLUMNS]
-    return Table(COLUMNS, DROPPED, [row])
+    return Table(COLUMNS, DROPPED, [make_row(COLUMNS, cells, findings)])
 
 
-def _show_secrets(found: Mapping[str, bool | None]) -> str:
-    if None in found.values():
-        return UNKNOWN
-    return ("ok" if all(found.values()) else "missing") if found else "none needed"
+def _show(found: Sequence[bool | None], bad: str, none: str = UNKNOWN_CELL) -> str:
+    """Return the cell for all of them; None: not known."""
+    if None in found:
+        return UNKNOWN_CELL
+    return ("ok" if all(found) else bad) if found else none
 
 
 def _show_names(found: Sequence[Object] | None) -> str:
     if found is None:
-        return UNKNOWN
+        return UNKNOWN_CELL
     return ", ".join(one["metadata"]["name"] for one in found) or "none"
 
 
-def _show_verdicts(found: Sequence[ObjectVerdict]) -> str:
-    if not found or any(v.left_out for v in found):
-        return UNKNOWN
-    return "refused" if any(v.error for v in found) else "ok"
-
-
-def make_lines(findings: Sequence[ClusterFinding]) -> list[str]:
-    """Return a line for each finding with its advice, problems first; then the result."""
-    ordered = sorted(findings, key=lambda f: f.level != "problem")
-    lines = [f"{LEVEL_WORDS[f.level]} {f.kind}: {f.text}; what to do: {f.advice}" for f in ordered]
-    bad = any(f.level == "problem" for f in findings)
-    return [*lines, "the cluster can't be used" if bad else "the cluster can be used"]
-
-
-def make_data(seen: ClusterSeen, findings: Sequence[ClusterFinding]) -> dict[str, Any]:
+def make_data(seen: ClusterSeen, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the report as JSON data."""
     facts = {**seen._asdict(), "missing": [right._asdict() for right in seen.missing]}
     facts["verdicts"] = [v.make_data() for v in seen.verdicts]
@@ -357,7 +313,5 @@ def make_data(seen: ClusterSeen, findings: Sequence[ClusterFinding]) -> dict[str
         "namespace": facts.pop("namespace"),
         "ok": all(f.level != "problem" for f in findings),
         "facts": facts,
-        "findings": [
-            {"what": f.kind, "level": f.level, "text": f.text, "advice": f.advice} for f in findings
-        ],
+        "findings": make_finding_data(findings),
     }

@@ -96,26 +96,23 @@ def render_manifests(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, s
 
 
 def make_objects(plan: Plan, reach: K8sReach, package: bytes) -> list[dict[str, Any]]:
-    """Return the objects of the manifests, that of node 0 last, which owns all others. Raises SpecError."""
+    """Return the objects of the manifests, then a new secret, then the Job of node 0, which owns all others.
+
+    Raises SpecError.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster
     rendered = render_manifests(plan, reach, package)
     objects = [thing for text in rendered.values() for thing in yaml.load_all(text, loader)]
-    return sorted(
-        objects, key=lambda thing: (thing["kind"], thing["metadata"]["name"]) == ("Job", reach.name)
-    )
-
-
-def make_secret(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with a new secret of a job, which belongs beside this Job."""
-    metadata = job["metadata"]
-    return {
+    objects.sort(key=lambda thing: (thing["kind"], thing["metadata"]["name"]) == ("Job", reach.name))
+    secret = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": f"{metadata['name']}-secret", "labels": metadata["labels"]},
+        "metadata": {"name": f"{reach.name}-secret", "labels": objects[-1]["metadata"]["labels"]},
         "stringData": {"secret": os.urandom(32).hex()},
     }
+    return [*objects[:-1], secret, objects[-1]]
 
 
 def write(rendered: Mapping[str, str], folder: Path) -> None:
@@ -193,34 +190,27 @@ def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
 
 def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
     """Return a zip file of files below FOLDER in pieces, by their ConfigMaps."""
-    pieces = [
-        _encode(data[start : start + MAP_PIECE_BYTES]) for start in range(0, len(data), MAP_PIECE_BYTES)
-    ]
-    named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(pieces)}
+    pieces = (data[start : start + MAP_PIECE_BYTES] for start in range(0, len(data), MAP_PIECE_BYTES))
+    coded = (base64.b64encode(piece).decode() for piece in pieces)
+    named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(coded)}
     return {"kind": kind, "labels": labels, "digest": hashlib.sha256(data).hexdigest(), "pieces": named}
 
 
 def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
     """Return the Jobs: of all nodes, or of pservers and of trainers, whose nodes are the first."""
-    trainers = len(plan.nodes) - reach.server_pods
-    limits = _make_limits(reach.cpu, reach.memory, reach.gpu)
-    if not reach.server_pods:
-        return [_make_group(plan, reach, reach.name, "nodes", range(trainers), limits)]
-    of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
-    servers = range(trainers, len(plan.nodes))
-    return [
-        _make_group(plan, reach, name_servers(reach.name), "pservers", servers, of_servers),
-        _make_group(plan, reach, reach.name, "trainers", range(trainers), limits),
-    ]
-
-
-def _make_group(
-    plan: Plan, reach: K8sReach, name: str, component: str, nodes: range, limits: Mapping[str, str]
-) -> dict[str, Any]:
+    servers, trainers = reach.server_pods, len(plan.nodes) - reach.server_pods
     times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
-    number = f'str({nodes.start} + int(os.environ["JOB_COMPLETION_INDEX"]))'
-    words = (["keeper", *times, "begin", FOLDER, name], number)
-    return {"name": name, "component": component, "pods": len(nodes), "words": words, "limits": limits}
+    of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
+    limits, component = _make_limits(reach.cpu, reach.memory, reach.gpu), "trainers" if servers else "nodes"
+    rows = [(reach.name, component, trainers, 0, limits)]
+    if servers:
+        rows.insert(0, (name_servers(reach.name), "pservers", servers, trainers, of_servers))
+    return [
+        {"name": name, "component": component, "pods": pods, "limits": limits,
+         "words": (["keeper", *times, "begin", FOLDER, name],
+                   f'str({first} + int(os.environ["JOB_COMPLETION_INDEX"]))')}
+        for name, component, pods, first, limits in rows
+    ]  # fmt: skip
 
 
 def make_pod_command(reach: K8sReach, words: Sequence[str], *computed: str, first: str = "") -> list[str]:
@@ -250,14 +240,9 @@ def pack_package(plan: Plan, environ: Mapping[str, str], warn: Callable[[str], o
         raise FileError.from_os(e, "read the package") from e
 
 
-def find_brought(plan: Plan, package: bytes) -> job.Package | None:
-    """Return the package if a launcher has to bring it; package: of `pack_package`."""
-    return None if package else plan.package
-
-
 def add_lease(reach: K8sReach, plan: Plan, package: bytes) -> K8sReach:
     """Return the reach with a lease for a detached job, too, while a launcher has to bring its package."""
-    needs_lease = find_brought(plan, package) and not reach.lease_s
+    needs_lease = plan.package and not (package or reach.lease_s)
     return reach._replace(lease_s=K8S_DEFAULTS["lease"]) if needs_lease else reach
 
 
@@ -275,9 +260,9 @@ def describe_package(plan: Plan, reach: K8sReach, package: bytes) -> str:
 
 def refuse_brought(plan: Plan, package: bytes) -> None:
     """Raise SpecError if a launcher has to bring the package: manifests have none."""
-    if brought := find_brought(plan, package):
+    if plan.package and not package:
         raise SpecError(
-            f"{brought.folder} is over {TO_CONFIG_MAPS} when compressed, too much for ConfigMaps: "
+            f"{plan.package.folder} is over {TO_CONFIG_MAPS} when compressed, too much for ConfigMaps: "
             f"leave files out ({IGNORE}), put them into a volume claim (--pvc), or the whole folder into the "
             "image or a claim (--job_workspace); pslaunch k8s apply sends a folder of any size"
         )
@@ -286,10 +271,6 @@ def refuse_brought(plan: Plan, package: bytes) -> None:
 def _make_limits(cpu: str, memory: str, gpu: int) -> dict[str, str]:
     named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpu or "")}
     return {name: amount for name, amount in named.items() if amount}
-
-
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _quote(value: object) -> str:

@@ -87,10 +87,10 @@ class PodExec:
                     self._outgoing, self._pong = self._pong, b""
                 if not self._outgoing:
                     self._take()
-                self._send()
+                self._outgoing = _push(self._websocket.sock, self._outgoing)
                 if not self._incoming and not self._receive():
                     break
-                self._give()
+                self._incoming = _push(self._ours, self._incoming)
             self._ours.setblocking(True)
             self._ours.sendall(self._incoming)
         self._over.set()
@@ -112,16 +112,6 @@ class PodExec:
             if not data:
                 raise ConnectionResetError
             self._outgoing = _make_frame(bytes([IN]) + data)
-
-    def _send(self) -> None:
-        with contextlib.suppress(*AGAIN):
-            while self._outgoing:
-                self._outgoing = self._outgoing[self._websocket.sock.send(self._outgoing) :]
-
-    def _give(self) -> None:
-        with contextlib.suppress(*AGAIN):
-            while self._incoming:
-                self._incoming = self._incoming[self._ours.send(self._incoming) :]
 
     def _receive_bytes(self, size: int) -> bytes:
         if (self._buffer.length or 0) > MAX_FRAME_BYTES:
@@ -151,6 +141,14 @@ class PodExec:
             elif self._channel == STATUS:
                 self._status = (self._status + data)[:SAID_BYTES]
         return True
+
+
+def _push(sock: socket.socket, data: bytes) -> bytes:
+    """Send as much as a socket takes; return the rest."""
+    with contextlib.suppress(*AGAIN):
+        while data:
+            data = data[sock.send(data) :]
+    return data
 
 
 def has_answered(fd: int, limit_s: float) -> bool:

@@ -26,7 +26,6 @@ UNUSUAL: Final = ",".join(
 class PodCause(NamedTuple):
     """Reason why a job's pods do not start, or have ended."""
 
-    node: str  # its name in the plan
     code: int
     text: str  # the pod, the failure, the cluster's own words, the remedy
     waits: bool  # it may pass: said at once, and a failure once --wait_timeout is over
@@ -61,15 +60,12 @@ _BAD_CONDITIONS: Final = (("PodScheduled", "False"), ("DisruptionTarget", "True"
 
 # The first that fits a sign of any pod is the cause.
 FAILURES: Final = (
-    PodFailure(_PULL, "no match for platform", codes.PREFLIGHT,
+    PodFailure(f"{_PULL}|Error|StartError", "no match for platform|exec format error", codes.PREFLIGHT,
         "its image is for another processor",
         "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
     PodFailure(_PULL, "", codes.PREFLIGHT,
         "its image can't be pulled",
         "check --image, and --image_pull_secret where the registry asks for one"),
-    PodFailure("Error|StartError", "exec format error", codes.PREFLIGHT,
-        "its image is for another processor",
-        "choose an --image for it, or nodes by --node_selector=kubernetes.io/arch=NAME"),
     PodFailure("StartError", "", codes.PREFLIGHT,
         "its image can't run /bin/sh", "choose an --image with a shell and Python 3.9 or later"),
     PodFailure("Error", "no Python 3.9 or later", codes.PREFLIGHT,
@@ -122,9 +118,12 @@ def explain_pods(pods: Sequence[Object], events: Sequence[Object]) -> PodCause |
     events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
     """
     signs = [*_list_pod_signs(pods), *_list_event_signs(pods, events)]
-    for failure in FAILURES:
-        if found := [sign for sign in signs if _fits(failure, sign)]:
-            return _describe(failure, found, {_get_name(pod): pod for pod in pods})
+    for one in FAILURES:
+        found = [
+            s for s in signs if re.fullmatch(one.reasons, s.reason) and re.search(one.message, s.message)
+        ]
+        if found:
+            return _describe(one, found, {_get_name(pod): pod for pod in pods})
     return None
 
 
@@ -169,10 +168,6 @@ def _find_failed(pods: Mapping[str, Object]) -> Mapping[str, Object]:
     return {name: state for name, state in states.items() if state and state["exitCode"]}
 
 
-def _fits(failure: PodFailure, sign: _Sign) -> bool:
-    return bool(re.fullmatch(failure.reasons, sign.reason) and re.search(failure.message, sign.message))
-
-
 def _describe(failure: PodFailure, signs: Sequence[_Sign], pods: Mapping[str, Object]) -> PodCause:
     first, node = signs[0], _cut_suffix(signs[0].name)
     machine = first.name in pods and pods[first.name]["spec"].get("nodeName")
@@ -182,7 +177,7 @@ def _describe(failure: PodFailure, signs: Sequence[_Sign], pods: Mapping[str, Ob
     words = f": {said}" if (said := _shorten(first.message)) else ""
     remedy = find_refusal_remedy(first.message) if first.reason == "FailedCreate" else ""
     text = f"{first.kind.lower()} {node}{place}{more}: {failure.text}{words}; {remedy or failure.remedy}"
-    return PodCause(node, failure.code, text, failure.waits)
+    return PodCause(failure.code, text, failure.waits)
 
 
 def _shorten(message: str) -> str:
@@ -222,13 +217,10 @@ def _list_event_signs(pods: Sequence[Object], events: Sequence[Object]) -> Itera
         elif reason == "NodeNotReady":
             passed = pod is None or _has_condition(pod, "Ready", "True")
         else:
-            passed = pod is not None and not _is_being_made(pod)
+            containers = pod["status"].get("containerStatuses", ()) if pod else ()
+            passed = any("waiting" not in container["state"] for container in containers)
         if not passed:
             yield _Sign(kind, name, reason, message)
-
-
-def _is_being_made(pod: Object) -> bool:
-    return all("waiting" in container["state"] for container in pod["status"].get("containerStatuses", ()))
 
 
 def _has_condition(pod: Object, kind: str, value: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
 from ...node.later.record import OVER, WAITING
+from ...node.listing import show_few
 from ...node.loop import ignore
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
@@ -86,13 +87,13 @@ class Pods:
         jobs = self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}")
         if not jobs:
             text = f"job {self._job} was deleted; pslaunch does not start it again"
-            return PodCause("", codes.NODE_LOST, text, waits=False)
+            return PodCause(codes.NODE_LOST, text, waits=False)
         if jobs[0]["spec"].get("suspend"):
             queue = jobs[0]["metadata"]["labels"].get(QUEUE_LABEL)
             by = f"the queue {queue} has not released it" if queue else "it is suspended"
             remedy = "look at it with kubectl describe localqueues,workloads"
             text = f"job {self._job}: {by}; --wait_timeout counts from its release; {remedy}"
-            return PodCause("", codes.PREFLIGHT, text, waits=True, is_suspended=True)
+            return PodCause(codes.PREFLIGHT, text, waits=True, is_suspended=True)
         return None
 
     def describe_obstacle(self) -> str:
@@ -115,11 +116,9 @@ class Pods:
 
     def describe_cut(self, limit_s: float) -> str:
         """Return the failure of pods that run, but not all of their programs."""
-        first, *others = (
-            f"{name} on {pod['spec'].get('nodeName')}" for name, pod in sorted(self.seen.items())
-        )
-        shown = ", ".join(others[:SHOWN_PODS]) + (", …" if len(others) > SHOWN_PODS else "")
-        cut = f"not all of {shown} reach pod {first}; look for a NetworkPolicy between them, or give "
+        first, *others = (f"{name} on {p['spec'].get('nodeName')}" for name, p in sorted(self.seen.items()))
+        cut = f"not all of {show_few(others, SHOWN_PODS)} reach pod {first}; "
+        cut += "look for a NetworkPolicy between them, or give "
         return (
             f"the job's pods run, but not its programs, within {limit_s:g} s (--wait_timeout): "
             f"{f'{cut}--network_policy; ' if others else ''}a large package needs a longer --wait_timeout"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
@@ -135,15 +135,13 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
         shares=bool(run),
     )
     fetches = not detach and reach.linger_s > 0
-    one = Count("per_node", 1)
     spec = JobSpec(
         # A pod has all ports; the head's is known beforehand.
         draft=draft._replace(name=name, port=draft.port or FIRST_PORT),
         workspace=workspace,
         site=Site(
             tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
-            pservers=one,
-            trainers=one,
+            Count("per_node", 1),
             package=package,
             reach=reach,
             job_id=name,
@@ -221,7 +219,7 @@ def _check_workspace(given: Given) -> None:
     path = posixpath.normpath(value.text)
     if not path.startswith("/") or path == "/" or not path.isprintable():
         raise SpecError(f"{value.shown}: expected the absolute path of a folder in the image or in a claim")
-    if taken := next((own for own in OWN_FOLDERS if is_inside(path, own)), ""):
+    if taken := next((own for own in OWN_FOLDERS if PurePosixPath(path).is_relative_to(own)), ""):
         raise SpecError(f"{value.shown}: {taken} in the pods is not the image's; choose another folder of it")
 
 
@@ -229,9 +227,9 @@ def _check_save_dir(spec: JobSpec) -> None:
     """Raise SpecError for a folder that loses the model."""
     reach: K8sReach = spec.site.reach
     save_dir = spec.draft.flags.get("save_dir")
-    folder = posixpath.normpath(posixpath.join(spec.site.nodes[0].workspace, save_dir or ROOT))
+    folder = PurePosixPath(posixpath.normpath(posixpath.join(spec.site.nodes[0].workspace, save_dir or ROOT)))
     kept = (ROOT, *(path for _, path in reach.claims))
-    if not any(is_inside(folder, path) for path in kept):
+    if not any(map(folder.is_relative_to, kept)):
         raise SpecError(
             f"--save_dir={save_dir}: {folder} is read-only in the pods, or lost with them; "
             f"give --pvc=NAME:{folder}, or a folder of a claim"
@@ -339,17 +337,12 @@ def read_claims(given: Given) -> tuple[tuple[str, str], ...]:
         name, _, path = value.text.partition(":")
         if not re.fullmatch(_DOMAIN, name) or not re.fullmatch(r"/[^:]+", path) or not path.isprintable():
             raise SpecError(f"{value.shown}: expected NAME:PATH with an absolute path")
-        path = posixpath.normpath(path)
-        used = (*OWN_FOLDERS, *(p for _, p in found))
-        if taken := next((t for t in used if is_inside(t, path) or is_inside(path, t)), None):
+        place = PurePosixPath(path := posixpath.normpath(path))
+        used = map(PurePosixPath, (*OWN_FOLDERS, *(p for _, p in found)))
+        if taken := next((t for t in used if place.is_relative_to(t) or t.is_relative_to(place)), None):
             raise SpecError(f"{value.shown}: {taken} in the pods is in use already; choose another path")
         found.append((name, path))
     return tuple(found)
-
-
-def is_inside(path: str, folder: str) -> bool:
-    """Return True for a path that is the folder or in it; both are absolute and normal."""
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def read_selector(given: Given) -> dict[str, str]:

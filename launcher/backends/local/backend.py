@@ -109,8 +109,4 @@ def _make_error(node: Node, why: str) -> ServiceError:
 
 
 def _read_last_words(said: IO[bytes]) -> str:
-    if said.closed:
-        return ""
-    size = os.fstat(said.fileno()).st_size
-    data = os.pread(said.fileno(), _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
-    return choose_last_words(data.decode("utf-8", "replace"))
+    return "" if said.closed else choose_last_words(procs.read_text_end(said.fileno(), _LAST_WORDS_BYTES))

@@ -45,12 +45,11 @@ def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1
     rest = [
         _make_node(i, copies / str(i) / workspace.name)._replace(dispatched=True) for i in range(1, nodes)
     ]
-    one = Count("total", 1)
     skip: tuple[str, ...] = ()
     if log_dir and log_dir != workspace and log_dir.is_relative_to(workspace):
         skip = (str(log_dir.relative_to(workspace)),)
     package = Package(str(workspace), skip, links_out=True) if rest else None
-    return Site((first, *rest), pservers=one, trainers=one, remote=False, package=package)
+    return Site((first, *rest), Count("total", 1), remote=False, package=package)
 
 
 def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:

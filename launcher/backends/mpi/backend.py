@@ -10,16 +10,15 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import HostError, NodeLostError, ServiceError
 from ...node import codes
-from ...node.agent.brought import SECRET_VARIABLE
 from ...node.agent.rank import MPIRUN_FOLDER
 from ...node.job import Limits, Node
-from ..carried import CarriedBackend, CarrierError
+from ..carried import CarriedBackend, CarrierError, Command
 from ..failures import CarrierFailure
 from ..gate_of_agents import Arrival, Offer
 from ..lines import Line
@@ -32,7 +31,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
     failures = mpirun.FAILURES
 
     @contextlib.contextmanager
-    def _prepare(self, reach: MpiReach, offer: Offer) -> Iterator[str]:
+    def _prepare(self, reach: MpiReach, offer: Offer, program: Sequence[str]) -> Iterator[Command]:
         # mpirun splits the words of its agent's command at blanks and colons.
         plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
         with contextlib.ExitStack() as at_end:
@@ -45,15 +44,9 @@ class MpiBackend(CarriedBackend[MpiReach]):
                     Path(folder, name).write_text(text)
             except OSError as e:
                 raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
-            yield folder
-
-    def _make_command(
-        self, reach: MpiReach, program: Sequence[str], place: str
-    ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
-        argv = mpirun.make_argv(reach, program, place, [SECRET_VARIABLE])
-        return argv, mpirun.make_environ(reach, os.environ, place), [
-            "rm", "-rf", place, mpirun.find_sessions(place),
-        ]  # fmt: skip
+            argv = mpirun.make_argv(reach, program, folder)
+            env, after = mpirun.make_environ(reach, os.environ, folder), ["rm", "-rf", folder]
+            yield Command(argv, env, [*after, mpirun.find_sessions(folder)])
 
     def _make_order(self) -> dict[str, Any]:
         return {"tmpdir": os.environ.get("TMPDIR", "")}

@@ -5,8 +5,9 @@ A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecE
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ...errors import SpecError
@@ -164,7 +165,8 @@ def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: b
     if ranks is None:
         return own
     if ranks <= total:
-        return list(_fill(own, ranks))
+        before = itertools.accumulate(own, initial=0)
+        return [max(0, min(n, ranks - dealt)) for n, dealt in zip(own, before, strict=False)]
     if not oversubscribe and any(host.slots is not None for host in hosts):
         raise SpecError(f"{label}={ranks} is more than the {total} slots of the hosts; add --oversubscribe")
     limits = [max(host.max_slots or ranks, host.ranks) for host in hosts]
@@ -175,9 +177,3 @@ def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: b
         for i, limit in enumerate(limits):
             counts[i] += counts[i] < limit and sum(counts) < ranks
     return counts
-
-
-def _fill(slots: Sequence[int], ranks: int) -> Iterator[int]:
-    for count in slots:
-        yield min(count, ranks)
-        ranks -= min(count, ranks)

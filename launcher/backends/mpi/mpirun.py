@@ -115,10 +115,8 @@ def make_hostfile(hosts: Sequence[MpiHost]) -> str:
     )
 
 
-def make_argv(
-    reach: MpiReach, program: Sequence[str], folder: str, exported: Sequence[str] = ()
-) -> list[str]:
-    """Return mpirun's command line. folder: of `make_files`; exported: variables that ranks get."""
+def make_argv(reach: MpiReach, program: Sequence[str], folder: str) -> list[str]:
+    """Return mpirun's command line. folder: of `make_files`."""
     argv = [reach.mpirun, "-n", str(reach.agents.ranks)]
     argv += ["--hostfile", f"{folder}/{_HOSTS}"] if reach.hosts else []
     if reach.rankfile:  # which binds, too
@@ -126,8 +124,7 @@ def make_argv(
         argv += ["--map-by", f"rankfile:file={reach.rankfile}"] if five else ["--rankfile", reach.rankfile]
     elif not any(map(_BINDING.fullmatch, reach.args)):
         argv += ["--bind-to", "none"]
-    argv += [word for name in exported for word in ("-x", name)]
-    return [*argv, *_translate_args(reach), *program]
+    return [*argv, "-x", SECRET_VARIABLE, *_translate_args(reach), *program]
 
 
 def find_sessions(folder: str) -> str:
@@ -202,9 +199,9 @@ PATTERNS: Final = tuple(
          "{hosts}: {0}; to see its key and accept it: ssh {host} true"),
         (r"(\S*Permission denied \([^\n]*|[^\n]*Too many authentication failures)", codes.RIGHTS,
          "{hosts}: {0}; add your public key: ssh-copy-id {host}, and " + _TEST),
-        (r"(?i)((?:orted|prted): (?:command )?not found|\S*(?:orted|prted): No such file or directory"
-         r"|\S*(?:orted|prted): Permission denied)", codes.PREFLIGHT, _NO_DAEMON),
-        (r"((?:orted|prted): (?:error while loading shared libraries|symbol lookup error): [^\n]*)",
+        (r"((?i:(?:orted|prted): (?:command )?not found|\S*(?:orted|prted): No such file or directory"
+         r"|\S*(?:orted|prted): Permission denied)"
+         r"|(?:orted|prted): (?:error while loading shared libraries|symbol lookup error): [^\n]*)",
          codes.PREFLIGHT, _NO_DAEMON),
         (r"(connect to host [^\n]+|Connection (?:timed out|closed|reset)[^\n]*|kex_exchange[^\n]+)",
          codes.HOST, "{hosts}: {0}; " + _TEST),
@@ -216,8 +213,7 @@ PATTERNS: Final = tuple(
         (r"not enough slots available|requested more processes than the ppr", codes.USAGE,
          "the hosts have too few slots for {ranks} ranks; give more slots=N in the hostfile, or "
          "--oversubscribe, or another --map-by"),
-        (r"unknown option \"([^\"]+)\"", codes.USAGE, "mpirun {version} has no option {0}"),
-        (r"unrecognized option was included[^\n]*\s+Option: (\S+)", codes.USAGE,
+        (r"(?:unknown option \"|unrecognized option was included[^\n]*\s+Option: )([^\s\"]+)", codes.USAGE,
          "mpirun {version} has no option {0}"),
         (r"specified (\w+) (?:policy|directive) is not recognized:\s+(?:Policy|Directive): (\S+)",
          codes.USAGE, "mpirun {version} does not know the {0} {1!r}{near}"),
@@ -275,7 +271,7 @@ def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str
 
 def describe_start(reach: MpiReach) -> dict[str, Any]:
     """Return mpirun's command line, with symbols for what is made at the start, and its hostfile."""
-    argv = make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}", [SECRET_VARIABLE])
+    argv = make_argv(reach, ["/bin/sh", "-c", "{agent}"], "{folder}")
     env = make_environ(reach, {}, "{folder}")
     return {
         "argv": argv,

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from pslaunch.runtime.shared import nics
 
 from ...errors import PreflightError, SpecError
-from ...node.job import Count, Node
+from ...node.job import Node
 from ...options.detect import find_imports
 from ...options.kinds import Value
 from ...options.options import MAX_PROCESSES
@@ -101,7 +101,6 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        trainers=Count("total", ranks),
         make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
@@ -156,13 +155,11 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
     if sum(counts) > MAX_PROCESSES:
         raise SpecError(f"{sum(counts)} slots of the hosts: {MAX_PROCESSES} ranks at most; give -n N")
     mapped = "map_by" in given or rankfile is not None  # by mpirun, which needs all of them
-    hosts = [
-        MpiHost(one.host.name, one.host.user, max(count, one.ranks))
-        if mapped
-        else MpiHost(one.host.name, one.host.user, count, max(0, one.ranks - count))
-        for one, count in zip(found, counts, strict=True)
-        if count or mapped
-    ]
+    hosts = []
+    for one, count in zip(found, counts, strict=True):
+        most = max(count, one.ranks)
+        if slots := most if mapped else count:
+            hosts.append(MpiHost(one.host.name, one.host.user, slots, most - slots))
     return tuple(hosts), sum(counts)
 
 

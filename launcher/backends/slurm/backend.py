@@ -13,13 +13,13 @@ import posixpath
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ...errors import NodeLostError, PreflightError, ServiceError
 from ...node import codes
 from ...node.job import Node
-from ..carried import CarriedBackend
+from ..carried import CarriedBackend, Command
 from ..failures import CarrierFailure
 from ..gate_of_agents import Arrival, Offer
 from ..leash import Leashed
@@ -27,6 +27,9 @@ from ..lines import News
 from . import words
 from .spec import SlurmReach
 
+SILENCE_REMEDY: Final = (
+    "scontrol ping must find it: use a login node, or set SLURM_CONF to the cluster's slurm.conf"
+)
 SINFO_S: Final = 10.0  # limit for squeue, and the time between two looks at the queue
 QUEUE_LOOK_S: Final = 0.05  # between two looks at what salloc says
 HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond the grace
@@ -36,25 +39,22 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
     name, carrier, unit, mode, printer = "slurm", "srun", "nodes", "task", "srun"
     failures = words.FAILURES
 
-    def __init__(self, reach: SlurmReach) -> None:
-        super().__init__(reach)
-        self._held: Leashed | None = None  # salloc
-
     @contextlib.contextmanager
-    def _prepare(self, reach: SlurmReach, offer: Offer) -> Iterator[str]:
+    def _prepare(self, reach: SlurmReach, _offer: Offer, program: Sequence[str]) -> Iterator[Command]:
         if not reach.job:
             self._allocate()
-        yield self._reach.job
+        yield Command(words.make_step(reach, self._reach.job, program), os.environ)
 
     def _allocate(self) -> None:
         """Wait in the queue for an allocation. Raises PslaunchError."""
         if silence := find_silence():  # salloc would try for seconds
-            raise ServiceError(silence)
+            raise ServiceError(f"{silence}; {SILENCE_REMEDY}")
         name = f"{posixpath.basename(self._reach.agents.node.workspace)}-{os.urandom(4).hex()}"
         after = ["scancel", "--quiet", f"--name={name}", f"--user={getpass.getuser()}"]
         argv = words.make_allocation(self._reach, name)
         held = Leashed(argv, os.environ, self._grace_s + HOLD_S, after=after)
-        self._held, reason, next_look_s = held, "", 0.0
+        self._held.append(held)
+        reason, next_look_s = "", 0.0
         while not held.wait(QUEUE_LOOK_S):
             if self._cancelled.is_set():
                 raise ServiceError("the job was ended while it waited for an allocation")
@@ -83,11 +83,6 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
             self.tell(News(f"job {job} of Slurm waits in the queue: {reason}", level="info"))
         return reason
 
-    def _make_command(
-        self, reach: SlurmReach, program: Sequence[str], place: str
-    ) -> tuple[Sequence[str], Mapping[str, str], Sequence[str]]:
-        return words.make_step(reach, place, program), os.environ, ()
-
     def _select(self, node: Node) -> SlurmReach:
         if not self._reach.job:
             raise NodeLostError(f"{node.name}: the job has no allocation any more")
@@ -107,28 +102,12 @@ class SlurmBackend(CarriedBackend[SlurmReach]):
         cause = words.find_end(self._running.read_said()) if self._running else None
         return (cause.text, cause.code) if cause else ("", code)
 
-    def prepare_release(self) -> str:
-        return super().prepare_release() or (self._follow(self._held) if self._held else "")
-
-    def release(self) -> None:
-        if self._held and self._dial:
-            self._held.leave()
-            self._held = None
-        super().release()
-
-    def close(self) -> None:
-        super().close()
-        if self._held:
-            self._held.close()
-            self._held = None
-
 
 def find_silence() -> str:
     """Return why the controller is not reached, "" if it answers. Raises ServiceError."""
     ping = ask_slurm("scontrol", "ping")
     said = (ping.stdout + ping.stderr).strip().partition("\n")[0]
-    remedy = "scontrol ping must find it: use a login node, or set SLURM_CONF to the cluster's slurm.conf"
-    return "" if " is UP" in said else f"Slurm's controller does not answer: {said}; {remedy}"
+    return "" if " is UP" in said else f"Slurm's controller does not answer: {said}"
 
 
 def ask_slurm(*argv: str) -> subprocess.CompletedProcess[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from ...check.findings import Finding, choose_check_code
+from ...check.report import make_finding_data, make_finding_lines, make_row
 from ...node import codes
-from ...views.table import LEVEL_WORDS, Cell, Level, Table, show
+from ...views.table import Table, show
 from ..face import CommandLine
-from .backend import ask_slurm, find_silence
+from .backend import SILENCE_REMEDY, ask_slurm, find_silence
 from .spec import SlurmReach
 
 # States of nodes that get no job; in all others one waits at most.
@@ -28,32 +30,27 @@ class Partition(NamedTuple):
     idle: int
 
 
-class PartitionFinding(NamedTuple):
-    """A problem or an advice; code: of a job that meets it."""
-
-    level: Level
-    text: str
-    code: int = codes.OK
-
-
 def check_partition(line: CommandLine, reach: SlurmReach) -> int:
     """Report on the cluster for a job; return its exit code, 0 without a problem."""
     partition, finding = None, None
     if silence := find_silence():
-        finding = PartitionFinding("problem", silence, codes.SERVICE)
+        finding = _make_finding("silent", silence, SILENCE_REMEDY, codes.SERVICE)
     elif not reach.job:
         said = ask_slurm("sinfo", "--noheader", f"--format={FORMAT}").stdout
         name = line.given.read("partition") or ""
         partition, finding = judge_partition(parse_partitions(said), name, reach.agents.ranks)
     found = [finding] if finding else []
-    level: Level = finding.level if finding else "ok"
+    code = choose_check_code(found)
     shown = partition._asdict() if partition else {"job": reach.job} if reach.job else {}
-    row: list[Cell] = [(str(value), "ok") for value in shown.values()]
-    table = Table(["cluster", *shown], (), [[("no" if level == "problem" else "up", level), *row]])
-    lines = [f"{LEVEL_WORDS[one.level]}  {one.text}" for one in found]
-    data = {**shown, "findings": [{"level": one.level, "text": one.text} for one in found]}
+    cells = {"cluster": "no" if code else "up", **{name: str(value) for name, value in shown.items()}}
+    table = Table([*cells], (), [make_row([*cells], cells, found)])
+    data, lines = {**shown, "findings": make_finding_data(found)}, make_finding_lines(found)
     show(table, lines, [data], line.out, as_json=line.as_json, environ=line.environ)
-    return finding.code if finding else codes.OK
+    return code
+
+
+def _make_finding(kind: str, text: str, advice: str, code: int) -> Finding:
+    return Finding(kind, text, "cluster", "problem" if code else "warning", advice, code)
 
 
 def parse_partitions(said: str) -> list[Partition]:
@@ -72,29 +69,31 @@ def parse_partitions(said: str) -> list[Partition]:
 
 def judge_partition(
     there: Sequence[Partition], name: str, wanted: int
-) -> tuple[Partition | None, PartitionFinding | None]:
+) -> tuple[Partition | None, Finding | None]:
     """Return the partition of a job, of several the best, and what prevents or delays the job there. Pure."""
     names, known = name.split(",") if name else [], [one.name for one in there]
     chosen = [one for one in there if (one.name in names if names else one.is_default)]
     lacking = ", ".join(repr(one) for one in names if one not in known)
     if lacking or not chosen:
-        why = f"no partition {lacking}" if names else "no default partition; give --partition NAME"
+        why, advice = f"no partition {lacking}" if names else "no default partition", "give --partition NAME"
         text = f"{why}; there are: {', '.join(known) or 'none'}"
-        return None, PartitionFinding("problem", text, codes.USAGE)
+        return None, _make_finding("no partition", text, advice, codes.USAGE)
     judged = [(one, _judge(one, wanted)) for one in chosen]
     return min(judged, key=lambda pair: pair[1].code + 1 if pair[1] else 0)
 
 
-def _judge(chosen: Partition, wanted: int) -> PartitionFinding | None:
+def _judge(chosen: Partition, wanted: int) -> Finding | None:
     needs, code = f", and the job needs {wanted}", codes.SERVICE
     if not chosen.is_up:
-        text = "is not up; take another one (sinfo)"
+        text, advice = "is not up", "take another one (sinfo)"
     elif wanted > chosen.nodes:
-        text, code = f"has {chosen.nodes} nodes{needs}: give --nodes N, at most {chosen.nodes}", codes.USAGE
+        text, advice = f"has {chosen.nodes} nodes{needs}", f"give --nodes N, at most {chosen.nodes}"
+        code = codes.USAGE
     elif wanted > chosen.usable:
-        text = f"has {chosen.usable} nodes that are up{needs} (sinfo -R)"
+        text, advice = f"has {chosen.usable} nodes that are up{needs}", "sinfo -R shows why others are not"
     elif wanted > chosen.idle:
-        text, code = f"has {chosen.idle} idle nodes: the job would wait in the queue", codes.OK
+        text, advice = f"has {chosen.idle} idle nodes: the job would wait in the queue", "give fewer --nodes"
+        code = codes.OK
     else:
         return None
-    return PartitionFinding("problem" if code else "warning", f"partition {chosen.name} {text}", code)
+    return _make_finding("nodes", f"partition {chosen.name} {text}", advice, code)

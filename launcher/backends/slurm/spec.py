@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ...errors import PreflightError, SpecError
-from ...node.job import Count, Node
+from ...node.job import Node
 from ...options.sources import Given
 from ...options.spec import JobSpec, refuse_without_effect
 from ..face import CommandLine
@@ -60,7 +60,6 @@ def make_slurm_spec(line: CommandLine) -> JobSpec:
         ranks=nodes,
         hosts=nodes,
         worker_num=trainers,
-        trainers=Count("per_node", 1),
         make_reach=functools.partial(SlurmReach, job, args),
     )
 

@@ -57,15 +57,6 @@ def keep(
     return keeper.main(words, lent, order.get("asker", ""))
 
 
-def pack_ranks(ranks: Sequence[int]) -> list[list[int]]:
-    """Return sorted ranks as triples: the first, how many, and the step between two."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        first, count, step = found[-1] if found else (0, 0, 0)
-        if count == 1:
-            found[-1] = [first, 2, rank - first]
-        elif count and rank == first + count * step:
-            found[-1][1] += 1
-        else:
-            found.append([rank, 1, 1])
-    return found
+def pack_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as the bits of a number, since a proof has room for no more."""
+    return f"{sum(1 << rank for rank in ranks):x}"

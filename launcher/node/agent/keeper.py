@@ -18,7 +18,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import codes, procs
-from ..marked import Marked, mark_spawned
+from ..marked import Marked
 from ..run_dir import make_run_dir_name
 from ..silence import Silence
 
@@ -141,8 +141,8 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") ->
     procs.rename(f"keeper of {agent}")  # `pkill -f pslaunch` spares us: we end the programs
     theirs.close()
     os.close(0)
-    one, spawned = Keeper(agent, ours, lost_after_s), mark_spawned(loan.spawner for loan in lent.values())
-    return _guard(one, run_dir, grace_s, Marked(*spawned), ends_with_job=mode == "begin")
+    one, spawned = Keeper(agent, ours, lost_after_s), Marked(loan.spawner for loan in lent.values())
+    return _guard(one, run_dir, grace_s, spawned, ends_with_job=mode == "begin")
 
 
 def _guard(keeper: Keeper, run_dir: str, grace_s: float, spawned: Marked, *, ends_with_job: bool) -> int:

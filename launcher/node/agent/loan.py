@@ -19,7 +19,7 @@ from pslaunch.runtime.shared import env
 from .. import procs
 from ..ending import NEVER
 from ..loop import Loop
-from ..marked import SPAWNER, Marked, mark_spawned
+from ..marked import SPAWNER, Marked
 
 # For the lender: its exit code; True if it has to end its own parent, too; length of a text for its standard
 # error, which follows.
@@ -93,7 +93,7 @@ class Loans(dict[str, Loan]):
     def __init__(self, loop: Loop, loans: Mapping[str, Loan]) -> None:
         super().__init__(loans)
         self._loop, self._kill_s = loop, NEVER
-        self._spawned = Marked(*mark_spawned(loan.spawner for loan in loans.values()))
+        self._spawned = Marked(loan.spawner for loan in loans.values())
         self.left: list[int] = []  # of the spawned: can't be ended
 
     def signal(self, keys: Iterable[str], number: int, grace_s: float) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from pslaunch.runtime.shared import env
 
 from .. import codes, procs
-from ..marked import Marked, mark_spawned
+from ..marked import Marked
 from . import brought
 from .brought import SECRET_VARIABLE
 from .loan import WORD, Loan
@@ -148,8 +148,7 @@ def _fork_keeper(
         with suppress(OSError):
             _close_inherited(set())  # the lock and all loans: nobody waits for us any more
             _remove_session(session, daemon)
-            late = Marked(*mark_spawned(loan.spawner for loan in loans.values()))  # started by it at last
-            late.send(signal.SIGKILL)
+            Marked(loan.spawner for loan in loans.values()).send(signal.SIGKILL)  # started by it at last
         os._exit(code)
 
 
@@ -171,8 +170,7 @@ def _remove_session(session: str, daemon: procs.Proc | None) -> None:
 
 def _read_failure() -> bytes:
     """Return the last words of keeper and agent on standard error, as a line for that of a rank process."""
-    size = os.fstat(2).st_size
-    said = os.pread(2, MAX_TEXT_BYTES, max(0, size - MAX_TEXT_BYTES)).decode("utf-8", "replace").splitlines()
+    said = procs.read_text_end(2, MAX_TEXT_BYTES).splitlines()
     ours = [line for line in said if line.startswith(("pslaunch agent: ", "pslaunch keeper: "))]
     return f"pslaunch: {socket.gethostname()}: {(ours or said or ['?'])[0]}\n".encode()
 

@@ -51,15 +51,15 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
     hosts = Host("n1", "root", None, 2, "conf.py:2"), Host("n2", None, 22, 1, "conf.py:2")
     nodes = Node(0, "root@n1", "", ranks=2, dispatched=True), Node(1, "n2:22", "", dispatched=True)
     assert make(here, WS, conf=CONF) == JobSpec(
-        draft=Plan(backend="fabric", name="ws", port=7164, added_env={"LD_LIBRARY_PATH": "/usr/lib64"}),
+        draft=Plan(
+            backend="fabric", name="ws", port=7164, added_env={"LD_LIBRARY_PATH": "/usr/lib64"}, nic="eth0"
+        ),
         workspace=(here / "ws").resolve(),
         program="train.py",
         site=Site(
             tuple(node.place_in("/data/jobs/ws") for node in nodes),
-            pservers=Count("per_rank", 1),
-            trainers=Count("per_rank", 1),
+            Count("per_rank", 1),
             package=Package(str((here / "ws").resolve())),
-            nic="eth0",
             reach=Reach(hosts),
         ),
         python=None,
@@ -80,7 +80,7 @@ def test_fetch_options_of_a_file_for_a_detached_job_are_noted(here: Path) -> Non
 
 def test_defaults_without_a_conf(here: Path) -> None:
     spec = make(here, WS, "--hosts=a,b[1-2]")
-    assert spec.site.nodes[0].workspace == "~/pslaunch/ws" and spec.site.nic == ""
+    assert spec.site.nodes[0].workspace == "~/pslaunch/ws" and spec.draft.nic == ""
     assert [node.name for node in spec.site.nodes] == ["a", "b1", "b2"]
     assert (spec.server_num, spec.worker_num, spec.command) == (None, None, ("{python}", "train.py"))
 
@@ -98,7 +98,7 @@ def test_options_override_conf(here: Path) -> None:
         hosts=(Host("x", where="--hosts"), Host("y", where="--hosts")),
         agent_python="/opt/py", connect_timeout_s=3.0, max_connections=2, host_key_policy="accept_new",
     )  # fmt: skip
-    assert (spec.site.nodes[1].workspace, spec.site.nic) == ("~/r/j", "ib0")
+    assert (spec.site.nodes[1].workspace, spec.draft.nic) == ("~/r/j", "ib0")
     assert (spec.draft.port, spec.draft.name, spec.draft.use_gpu) == (8000, "j", True)
     assert (spec.server_num, spec.worker_num) == (3, 4)
     assert spec.draft.added_env == {"LD_LIBRARY_PATH": "/mine"}

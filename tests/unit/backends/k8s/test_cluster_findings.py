@@ -19,13 +19,13 @@ from pslaunch.backends.k8s.cluster_findings import (
     ClusterSeen,
     Needs,
     ObjectVerdict,
-    choose_exit_code,
     judge_cluster,
     judge_wheels,
     make_data,
-    make_lines,
     make_table,
 )
+from pslaunch.check.findings import choose_check_code
+from pslaunch.check.report import make_finding_lines
 from pslaunch.node import codes
 from pslaunch.views.table import show
 from support.pages import rows
@@ -76,7 +76,7 @@ def make_policy(selector: Mapping[str, Any] | None = None, **spec: Any) -> dict[
 )  # fmt: skip
 def test_findings_have_codes(change: dict[str, Any], kinds: list[str], code: int) -> None:
     findings = judge_cluster(GOOD._replace(**change), make_needs())
-    assert ([f.kind for f in findings], choose_exit_code(findings)) == (kinds, code)
+    assert ([f.kind for f in findings], choose_check_code(findings)) == (kinds, code)
 
 
 def test_rights_are_shown_one_kind_of_object_each_with_the_rule() -> None:
@@ -126,7 +126,7 @@ def test_exec_is_needed_to_hold_a_job_and_to_bring_its_package(
     needs = make_needs(attached=attached)._replace(brings=brings)
     (finding,) = judge_cluster(GOOD._replace(missing=EXEC), needs)
     assert (finding.kind, finding.level) == (kind, level)
-    assert choose_exit_code([finding]) == (codes.RIGHTS if level == "problem" else codes.OK)
+    assert choose_check_code([finding]) == (codes.RIGHTS if level == "problem" else codes.OK)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_refusals_are_problems_with_the_servers_words_and_the_remedy() -> None:
     quota, other = judge_cluster(GOOD._replace(verdicts=verdicts), make_needs())
     assert quota.text == f"https://k:6443 refuses to create Pod j-0: {said[0]}"
     assert quota.advice.startswith("ask for less") and other.advice == CLUSTER_FINDING_KINDS["refused"].advice
-    assert choose_exit_code([quota, other]) == codes.PREFLIGHT
+    assert choose_check_code([quota, other]) == codes.PREFLIGHT
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_refusals_are_problems_with_the_servers_words_and_the_remedy() -> None:
 )
 def test_policies_of_the_pods_are_named(policy: dict[str, Any], kinds: list[str]) -> None:
     findings = judge_cluster(GOOD._replace(policies=[policy]), make_needs())
-    assert [f.kind for f in findings] == kinds and choose_exit_code(findings) == codes.OK
+    assert [f.kind for f in findings] == kinds and choose_check_code(findings) == codes.OK
     assert all(f.text == "NetworkPolicy p: applies to the job's pods" for f in findings)
 
 
@@ -198,7 +198,7 @@ def test_report_has_a_row_and_a_line_for_each_finding() -> None:
     findings = judge_cluster(seen, make_needs())
     out = io.StringIO()
     table, data = make_table(seen, findings, 33), make_data(seen, findings)
-    show(table, make_lines(findings), [data], out, as_json=False)
+    show(table, make_finding_lines(findings), [data], out, as_json=False)
     head, row, problem, warning, last = out.getvalue().splitlines()
     assert head.split() == list(COLUMNS)
     assert row.split() == [
@@ -227,7 +227,7 @@ def test_unreached_cluster_is_one_problem() -> None:
     findings = judge_cluster(seen, make_needs())
     (row,) = make_table(seen, findings, 33).rows
     assert row[1] == ("no", "problem") and {text for text, _ in row[2:]} == {"?"}
-    (problem, _last) = make_lines(findings)
+    (problem, _last) = make_finding_lines(findings)
     assert problem.startswith("PROBLEM not reached: no kubeconfig: /k does not exist; what to do")
 
 
@@ -240,5 +240,5 @@ def test_the_role_gives_exactly_the_rights() -> None:
 
 def test_the_page_has_the_advice_for_every_finding() -> None:
     told = [tuple(row) for row in rows("kubernetes.md", "Findings and remedies")]
-    assert told == [(name, *kind) for name, kind in CLUSTER_FINDING_KINDS.items()]
+    assert told == [(name, k.column, k.level, k.advice) for name, k in CLUSTER_FINDING_KINDS.items()]
     assert {k.column for k in CLUSTER_FINDING_KINDS.values()} <= set(COLUMNS)

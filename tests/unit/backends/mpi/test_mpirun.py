@@ -12,6 +12,7 @@ from pslaunch.backends.gate_of_agents import CarriedAgents, Offer
 from pslaunch.backends.mpi.hostfile import parse_hostfile
 from pslaunch.backends.mpi.mpirun import find_cause, make_argv, make_environ, make_files, make_hostfile
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
+from pslaunch.node.agent.brought import SECRET_VARIABLE
 from pslaunch.node.job import Node
 from support import others
 
@@ -70,9 +71,9 @@ def test_ssh_client_that_fails_names_its_host(tmp_path: Path, option: tuple[str,
 
 
 def test_command_line_has_our_hostfile_and_binds_nothing() -> None:
-    argv = make_argv(make_reach(args=("--map-by", "node")), ["/bin/sh", "-c", "x"], "/run/j", ["SECRET"])
+    argv = make_argv(make_reach(args=("--map-by", "node")), ["/bin/sh", "-c", "x"], "/run/j")
     assert argv == [
-        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "--bind-to", "none", "-x", "SECRET"),
+        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "--bind-to", "none", "-x", SECRET_VARIABLE),
         *("--map-by", "node", "/bin/sh", "-c", "x"),
     ]
 
@@ -83,12 +84,15 @@ def test_command_line_has_our_hostfile_and_binds_nothing() -> None:
 )
 def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
     argv = make_argv(make_reach(args=args), ["true"], "/run/j")
-    assert argv == ["mpirun", "-n", "3", "--hostfile", "/run/j/hosts", *args, "true"]
+    assert argv == [
+        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "-x", SECRET_VARIABLE, *args, "true")
+    ]
 
 
 def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
-    assert make_argv(reach, ["true"], "/run/j") == ["mpirun", "-n", "3", "--bind-to", "none", "true"]
+    argv = make_argv(reach, ["true"], "/run/j")
+    assert argv == ["mpirun", "-n", "3", "--bind-to", "none", "-x", SECRET_VARIABLE, "true"]
     environ = make_environ(reach, {"A": "b"}, "/run/j")
     own = {
         "OMPI_MCA_mpi_abort_delay": "1",
@@ -158,7 +162,7 @@ def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple
     reach = reach._replace(mpirun=str(others.mpirun(version)))
     for name, text in make_files(reach, OFFER).items():
         (tmp_path / name).write_text(text)
-    argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path), ["HOME"])
-    environ = make_environ(reach, os.environ, str(tmp_path))
+    argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path))
+    environ = make_environ(reach, {**os.environ, SECRET_VARIABLE: "x"}, str(tmp_path))
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, find_cause(done.stdout + done.stderr, reach)

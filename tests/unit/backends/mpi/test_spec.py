@@ -64,7 +64,7 @@ def test_line_of_mpirun_makes_a_job(folder: Path) -> None:
     reach = spec.site.reach
     assert list_hosts(reach) == (("node1", None, 1), ("node2", "me", 1), ("node3", None, 1))
     assert (reach.mpirun, reach.version, reach.agents.ranks, reach.args) == ("mpirun", (5, 0, 11), 3, ())
-    assert (spec.worker_num, spec.server_num, spec.site.pservers) == (3, None, ("per_node", 1))
+    assert (spec.worker_num, spec.server_num, spec.site.default_count) == (3, None, ("per_node", 1))
     assert spec.site.package and spec.site.package.folder == str(folder / "ws")
     assert (reach.agents.node.workspace, reach.agents.node.dispatched) == ("~/ws", True)
     assert [(node.name, node.trainers) for node in spec.site.expected] == [
@@ -100,8 +100,8 @@ def test_rankfile_has_hosts_and_ranks_for_both_versions(folder: Path) -> None:
         ("node1", None, 2), ("node2", "me", 1), ("node3", None, 2),
     )  # fmt: skip
     place = str(folder / "places")
-    assert make_argv(reach, [], "/f")[-2:] == ["--map-by", f"rankfile:file={place}"]
-    assert make_argv(reach._replace(version=(4, 1, 4)), [], "/f")[-2:] == ["--rankfile", place]
+    assert make_argv(reach, [], "/f")[-4:-2] == ["--map-by", f"rankfile:file={place}"]
+    assert make_argv(reach._replace(version=(4, 1, 4)), [], "/f")[-4:-2] == ["--rankfile", place]
 
 
 def test_mapping_by_node_takes_all_hosts(folder: Path) -> None:
