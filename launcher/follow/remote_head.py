@@ -56,8 +56,8 @@ class RemoteHead:
         """`reopen`: returns a new line for a lost one, or the event `end` of a job that is over. Slow."""
         self._loop, self._name = loop, name
         self._lost_after_s, self._trace, self._reopen = lost_after_s, trace, reopen
-        self._plan = Plan(job_id="JOB_ID")  # until the head leads a job
-        self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
+        # The job that it leads, with the nodes' actual folders once they are known.
+        self.placed = Placed(Plan(job_id="JOB_ID"), (), ())
         self._events = RecentEvents()
         self._next = 0
         self._first_time: float | None = None  # of an event, by the head's clock
@@ -137,7 +137,7 @@ class RemoteHead:
 
         detach: refuse unless later shells will find the job.
         """
-        self._plan, self.placed = placed.plan, placed
+        self.placed = placed
         told = None if self._line.is_sealed else secret
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
                          "supplies": True})  # fmt: skip
@@ -153,13 +153,13 @@ class RemoteHead:
 
     def hold(self, placed: Placed) -> None:
         """Follow the job that a head leads, which may end once our line is lost for its lease."""
-        self.placed, self._plan = placed, placed.plan
+        self.placed = placed
         self._line.send({"type": "hold"})
         self.follow()
 
     def take_end(self, placed: Placed, end: Event) -> None:
         """End with the event `end` of a job whose head is over."""
-        self.placed, self._plan = placed, placed.plan
+        self.placed = placed
         self._keep({**end, "n": self._next})
         self._code = end["code"]
         self.close()
@@ -257,7 +257,7 @@ class RemoteHead:
         self.close()
         said = self._diagnosis()
         text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._plan))
+        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self.placed.plan))
         if pause := self._loop.describe_pause(self._lost_after_s):
             failure = make_pause_failure("the launcher", 0, pause, self._name)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}

@@ -72,8 +72,8 @@ class Desk(Protocol):
     def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
 
-    def settle(self, nodes: Sequence[job.Node]) -> None:
-        """Replace the nodes by these, which have more facts."""
+    def settle(self) -> None:
+        """Replace the nodes by those of the links, which have more facts."""
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send observers an event."""

@@ -293,12 +293,10 @@ def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None
     try:
         way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
         _remember(plan, nodes or len(plan.nodes), way)
-    except OSError as e:
+    except (OSError, FileError) as e:
         if detach:
-            raise FileError.from_os(e, "keep the way to the job for later shells") from e
-    except FileError:
-        if detach:
-            raise
+            what = "keep the way to the job for later shells"
+            raise FileError.from_os(e, what) if isinstance(e, OSError) else e from None
 
 
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:

@@ -246,9 +246,9 @@ class Head:
     def has_setup(self) -> bool:
         return self._startup.has_furnished
 
-    def settle(self, nodes: Sequence[job.Node]) -> None:
+    def settle(self) -> None:
         """Place the processes again, with the nodes' paths and addresses."""
-        self.placed = job.place(self.placed.plan, nodes)
+        self.placed = job.place(self.placed.plan, [self.links[n.id].node for n in self.placed.nodes])
         for p in self.placed.processes:
             self._supervisor.members[p.key] = Member(p.role, p.node, p.log)
         self.settled()

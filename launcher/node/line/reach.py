@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pslaunch.runtime.shared import nics
+from pslaunch.runtime.shared.env import EnvError
 
+from ..codes import PREFLIGHT, Refusal
 from ..loop import Loop
 from .listener import Listener
 
@@ -32,12 +34,15 @@ MAX_ADDR_CHARS = 64
 
 
 def list_candidates(nic: str) -> list[str]:
-    """Return addresses at which others may reach this machine, the likeliest first. Raises LookupError.
+    """Return addresses at which others may reach this machine, the likeliest first. Raises Refusal.
 
     Only the address of `nic`, if given; else the address called over SSH comes first.
     """
     if nic:
-        return [nics.get_address(nic)]
+        try:
+            return [nics.get_address(nic)]
+        except EnvError as e:
+            raise Refusal(PREFLIGHT, str(e)) from None
     called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if is_address(a)]
     return list(dict.fromkeys([*called_by, *nics.list_outside_addresses()]))[:MAX_ADDRS] or ["127.0.0.1"]
 
