@@ -182,8 +182,6 @@ def fc(
         param_attr = [param_attr or ParameterAttribute()] * len(layers)
     if len(param_attr) != len(layers):
         raise ValueError(f"layer.fc: {len(param_attr)} param_attr for {len(layers)} inputs")
-    if any(attr.sparse_update and not _is_sparse(one) for attr, one in zip(param_attr, layers, strict=True)):
-        raise ValueError(f"layer.fc {own}: sparse_update is only for embeddings and sparse vectors")
     weights = [
         make_config(f"_{own}.w{i}", one.size, size, attr, bias=False)
         for i, (one, attr) in enumerate(zip(layers, param_attr, strict=True))
@@ -328,13 +326,10 @@ def _make_sampled_cost(
         raise ValueError(
             f"layer.{op} {name}: drop_rate has no effect on a cost; give it to {vectors[0].name}"
         )
-    attr = param_attr or ParameterAttribute()
-    if attr.sparse_update:
-        raise ValueError(f"layer.{op} {name}: sparse_update is only for embeddings and sparse vectors")
     inputs = (*vectors, *others)
     values = [one.value for one in inputs]
     (rows, cols), _ = find_params(op, values, attrs, name)
-    params = [make_config(f"_{name}.w0", rows, cols, attr, bias=False)]
+    params = [make_config(f"_{name}.w0", rows, cols, param_attr or ParameterAttribute(), bias=False)]
     bias = _make_bias(f"_{name}.wbias", rows, bias_attr)
     if bias is not None:
         params.append(bias)
