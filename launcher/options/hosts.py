@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from pslaunch.runtime.shared.env import suggest
 
 from ..errors import SpecError
+from .args import NEAR
 from .kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job: more is a typing error
@@ -198,5 +199,5 @@ def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, 
 def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
         some = f": {', '.join(list(known)[:SHOWN])}{', ...' if len(known) > SHOWN else ''}"
-        raise SpecError(f"{shown}: {text} is not among the hosts{suggest(text, known, some)}")
+        raise SpecError(f"{shown}: {text} is not among the hosts{suggest(text, known, some, NEAR)}")
     return known[text]

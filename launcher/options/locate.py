@@ -17,7 +17,7 @@ from pslaunch.runtime.shared.env import find_near
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
 from ..node.job import Package
-from .args import Split
+from .args import NEAR, Split
 from .kinds import Value
 from .sources import Given
 
@@ -110,7 +110,7 @@ def _find_near(path: Path, split: Split) -> str:
     named, beside = Path(split.chosen_program), list[str]()
     with contextlib.suppress(OSError, ValueError):
         beside = [item.name for item in path.parent.iterdir() if item.is_file()]
-    near = find_near(named.name, beside)
+    near = find_near(named.name, beside, NEAR)
     return f"; did you mean {named.with_name(near)}?" if near else ""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, suggest
 
 from ..errors import SpecError
+from .args import NEAR
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
@@ -67,7 +68,7 @@ def _read_table(
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
-            raise SpecError(f"{label}: unknown option{suggest(name, names, ' here')}")
+            raise SpecError(f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
     return values, flags
 
 

@@ -65,7 +65,7 @@ def read(path: Path) -> ShardFile:
     """Map a file and check its content by the digest at its end. Raises CheckpointError, OSError."""
     data: Bytes = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     content = data[:-DIGEST_BYTES]
-    if hashlib.sha256(content).digest() != data[-DIGEST_BYTES:].tobytes():
+    if hashlib.sha256(content.data).digest() != data[-DIGEST_BYTES:].tobytes():
         raise CheckpointError(f"{path} is damaged: its digest does not match its content")
     try:
         header, at = Header.decode(content[: START.size + MAX_HEADER_BYTES].tobytes())
@@ -97,6 +97,7 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         at += -at % 8
         slots = SLOTS[method]
         keys: U64 | None = None
+        rows: F32
         if table:
             keys = take(8 * n).view(np.uint64)
             rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, 1 + slots, dim).swapaxes(0, 1)
