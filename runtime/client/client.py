@@ -109,12 +109,10 @@ class Client:
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims: dict[str, int] = {}
         self._blocks = 0
-        self._told: Counter[str] = Counter()  # barriers and ends of passes so far
-        self._gathers = 0
+        self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
-        self._connected = False
-        self.is_closed = False  # by finish() or close()
+        self._connected = self.is_closed = False  # the latter by finish() or close()
 
     # -- connecting
 
@@ -382,12 +380,12 @@ class Client:
         found = [np.empty((_count_rows(size), GATHER_COLS), np.float32) for size in sizes]
         for trainer, rows in enumerate(found):
             self._pull_parts([(table, keys(trainer, len(rows)), rows)])
-        self._gathers += 1
+        self._told[MESSAGES] += 1
         return [rows[1:].astype("<u2").tobytes()[:size] for rows, size in zip(found, sizes, strict=True)]
 
     def _make_message_keys(self, trainer: int, rows: int) -> U64:
         """Return the keys of a trainer's rows in this call. Those of the call before may still be read."""
-        first = (self._gathers % 2 * self._trainers + trainer) * GATHER_ROWS
+        first = (self._told[MESSAGES] % 2 * self._trainers + trainer) * GATHER_ROWS
         return np.arange(first, first + rows, dtype=np.uint64)
 
     def finish(self) -> None:
