@@ -235,8 +235,14 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
 def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     """Return the node of each process of a role, in order of ranks. Raises ValueError."""
     nodes = [node for node in nodes if role in node.roles]
-    if role == TRAINER and any(node.trainers for node in nodes):
-        return _deal_by_rank(count, nodes)
+    if role == TRAINER and any(node.trainers for node in nodes):  # the nodes have declared their ranks
+        found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
+        ranks = [rank for rank, _ in found]
+        if ranks != [*range(len(ranks))]:
+            raise ValueError(f"the nodes' trainers are {ranks}, not each rank from 0 on once")
+        if count.rule == "total" and count.n != len(found):
+            raise ValueError(f"{count.n} trainers are asked for, and the nodes have {len(found)}")
+        return [nodes[i] for _, i in found]
     if count.n and not nodes:
         raise ValueError(f"no node takes the role {role}")
     if count.rule == "total":
@@ -244,17 +250,6 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     if count.rule == "per_node":
         return [node for node in nodes for _ in range(count.n)]
     return [node for node in nodes for _ in range(node.ranks * count.n)]
-
-
-def _deal_by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes of trainers whose ranks the nodes have declared."""
-    found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
-    ranks = [rank for rank, _ in found]
-    if ranks != [*range(len(ranks))]:
-        raise ValueError(f"the nodes' trainers are {ranks}, not each rank from 0 on once")
-    if count.rule == "total" and count.n != len(found):
-        raise ValueError(f"{count.n} trainers are asked for, and the nodes have {len(found)}")
-    return [nodes[i] for _, i in found]
 
 
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:

@@ -31,6 +31,14 @@ def make_lost_advice(plan: Plan) -> str:
     return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
 
 
+def make_loss(plan: Plan, what: str, node: int, why: str, who: str, pause: str) -> JobFailure:
+    """Return the failure of a lost `what`; after a pause of this process, `who`, that `what` gave it up."""
+    if pause:
+        advice = "start the job again, and let this process run, or give a longer --lost_after"
+        return JobFailure(who, node, codes.NODE_LOST, f"{pause}, so {what} gave it up", advice=advice)
+    return JobFailure(what, node, codes.NODE_LOST, f"was lost: {why}", advice=make_lost_advice(plan))
+
+
 class Exit(NamedTuple):
     """End of a process, as its agent reports it."""
 
