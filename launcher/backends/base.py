@@ -107,6 +107,10 @@ class Backend:
         """Return the error of a job that is gone with its files; None if only its record is forgotten."""
         return None
 
+    def describe_keeping(self) -> str:
+        """Return in words until when the files of a job can be fetched, "" for no limit."""
+        return ""
+
     def remove_job(self, job: str) -> list[str]:
         """Remove a job that another launcher began; return in words what remains, and why.
 

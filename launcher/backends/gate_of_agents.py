@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..errors import PreflightError
+from ..node.codes import Refusal
 from ..node.job import Node
 from ..node.line import wire
 from ..node.line.gate import Gate, Handout, Seals
@@ -91,8 +92,8 @@ def open_gate(
 
     try:
         addrs = list_candidates(agents.nic)
-    except LookupError as e:
-        raise PreflightError(f"the launcher's machine: {e.args[0]}") from None
+    except Refusal as e:
+        raise PreflightError(f"the launcher's machine: {e}") from None
     app = make_zipapp()
     digest = hashlib.sha256(app).hexdigest()
     request = f"pslaunch zip {digest}\n".encode()

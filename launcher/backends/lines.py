@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from ..errors import SpecError
 from ..node import codes
-from ..node.job import Node
+from ..node.job import Node, parse
 from ..node.line.wire import encode_control
 
 if TYPE_CHECKING:
@@ -78,17 +78,6 @@ def choose_last_words(text: str) -> str:
 def parse_reach(kind: type[T], data: Any) -> T:
     """Return the reach of this type that `to_data` converted. Raises SpecError for another version's data."""
     try:
-        return cast("T", _parse(kind, data))
+        return cast("T", parse(kind, data))
     except (AttributeError, KeyError, TypeError):
         raise SpecError(OF_ANOTHER) from None
-
-
-def _parse(kind: Any, data: Any) -> Any:
-    """Return data with named tuples in place of JSON objects, and tuples in place of lists."""
-    if hasattr(kind, "_fields"):
-        kinds = get_type_hints(kind)
-        return kind(**{name: _parse(kinds[name], value) for name, value in data.items()})
-    part = next(iter(get_args(kind)), None)  # of a tuple, or of an optional
-    if isinstance(data, list):
-        return tuple(_parse(part, each) for each in data)
-    return _parse(part, data) if data is not None and hasattr(part, "_fields") else data

@@ -12,12 +12,11 @@ from ..node import codes
 from ..node.dispatch.dispatch import Supply
 from ..node.dispatch.to_head import ToHead
 from ..node.head.events import Event, RecentEvents
-from ..node.head.supervisor import make_lost_advice
+from ..node.head.supervisor import make_loss
 from ..node.job import Placed, Plan, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
-from ..node.link import JobFailure, make_pause_failure
 from ..node.logs import clean_all
 from ..node.loop import Loop
 from ..node.shapes import MOST_COUNTED, check_shape, is_code, is_failure_code, is_port
@@ -56,8 +55,8 @@ class RemoteHead:
         """`reopen`: returns a new line for a lost one, or the event `end` of a job that is over. Slow."""
         self._loop, self._name = loop, name
         self._lost_after_s, self._trace, self._reopen = lost_after_s, trace, reopen
-        self._plan = Plan(job_id="JOB_ID")  # until the head leads a job
-        self.placed: Placed  # the job that it leads, with the nodes' actual folders once they are known
+        # The job that it leads, with the nodes' actual folders once they are known.
+        self.placed = Placed(Plan(job_id="JOB_ID"), (), ())
         self._events = RecentEvents()
         self._next = 0
         self._first_time: float | None = None  # of an event, by the head's clock
@@ -101,8 +100,10 @@ class RemoteHead:
     def list_events(self, cursor: int) -> tuple[list[Event], int]:
         told: list[Event] = []
         for event in self._events.list_since(cursor):
-            if event["n"] > cursor:  # dropped by the head, or here
-                told.append(_make_missing_note(event, event["n"] - cursor))
+            if (count := event["n"] - cursor) > 0:  # dropped by the head, or here
+                text = f"{count} lines are left out here because there were too many; the logs are complete"
+                note = {"event": "note", "level": "warning", "text": text, "missing": count}
+                told.append({"n": event["n"] - 1, "time": event["time"], **note})
             told.append(event)
             cursor = event["n"] + 1
         return told, cursor if told else max(cursor, self._next)
@@ -137,7 +138,7 @@ class RemoteHead:
 
         detach: refuse unless later shells will find the job.
         """
-        self._plan, self.placed = placed.plan, placed
+        self.placed = placed
         told = None if self._line.is_sealed else secret
         self._line.send({"type": "lead", "placed": to_data(placed), "secret": told, "detach": detach,
                          "supplies": True})  # fmt: skip
@@ -153,13 +154,13 @@ class RemoteHead:
 
     def hold(self, placed: Placed) -> None:
         """Follow the job that a head leads, which may end once our line is lost for its lease."""
-        self.placed, self._plan = placed, placed.plan
+        self.placed = placed
         self._line.send({"type": "hold"})
         self.follow()
 
     def take_end(self, placed: Placed, end: Event) -> None:
         """End with the event `end` of a job whose head is over."""
-        self.placed, self._plan = placed, placed.plan
+        self.placed = placed
         self._keep({**end, "n": self._next})
         self._code = end["code"]
         self.close()
@@ -256,10 +257,9 @@ class RemoteHead:
     def _lose(self, reason: str) -> None:
         self.close()
         said = self._diagnosis()
-        text = f"was lost: its agent: {reason}" + (f"; {said}" if said else "")
-        failure = JobFailure(self._name, 0, codes.NODE_LOST, text, advice=make_lost_advice(self._plan))
-        if pause := self._loop.describe_pause(self._lost_after_s):
-            failure = make_pause_failure("the launcher", 0, pause, self._name)
+        why = f"its agent: {reason}" + (f"; {said}" if said else "")
+        pause = self._loop.describe_pause(self._lost_after_s)
+        failure = make_loss(self.placed.plan, self._name, 0, why, "the launcher", pause)
         end: Event = {"code": codes.NODE_LOST, "reason": failure.why}
         self.lost = end["reason"]
         if self._stopped:  # later failures are not the reason of the end
@@ -269,9 +269,3 @@ class RemoteHead:
         self._keep({"n": self._next, "time": round(now, 3), "event": "end", **end, "elapsed_s": elapsed_s,
                     "failure": None if self._stopped else failure._asdict()})  # fmt: skip
         self._code = end["code"]
-
-
-def _make_missing_note(event: Event, count: int) -> Event:
-    text = f"{count} lines are left out here because there were too many; the logs are complete"
-    note = {"event": "note", "level": "warning", "text": text, "missing": count}
-    return {"n": event["n"] - 1, "time": event["time"], **note}

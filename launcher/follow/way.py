@@ -123,10 +123,6 @@ class Way(ABC):
         """True once the end of the job was seen."""
         return True
 
-    def describe_keeping(self) -> str:
-        """Return a line about the time for which a detached job keeps its results, "" for no limit."""
-        return ""
-
     def explain_end(self, loop: Loop, watch: Watch, code: int) -> int:
         """Show the backend's reason for the end of a job, if it has one; return the job's exit code."""
         if code not in (codes.NODE_LOST, codes.TERM):

@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import codes, job
 
@@ -38,8 +38,8 @@ class Beginning(NamedTuple):
 
 def read_beginning(folder: str) -> Beginning:
     with gzip.open(os.path.join(folder, JOB_FILE)) as f:
-        data: dict[str, Any] = json.load(f)
-    return Beginning(**{**data, "plan": job.parse_plan(data["plan"])})
+        begun: Beginning = job.parse(Beginning, json.load(f))
+    return begun
 
 
 def is_wheel_for(name: str, machine: str, libc: str = "many|musl") -> bool:

@@ -4,13 +4,15 @@ A dry run binds with `Facts.make_symbolic`: symbols like `{node:2.addr}` or `{ps
 that only nodes know. A user's own values are never changed.
 """
 
+# ruff: noqa: UP045 - Python 3.9 evaluates the types of fields in `parse`
 from __future__ import annotations
 
+import functools
 import os.path
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, get_args, get_type_hints
 
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, SETUP_LOG, TRAINER, Endpoint, Port
@@ -89,7 +91,7 @@ class Limits(NamedTuple):
     grace_s: float = 5.0
     lost_after_s: float = 30.0
     stall_after_s: float = env.INIT_ARGS["stall_after"].default
-    stall_timeout_s: float | None = None
+    stall_timeout_s: Optional[float] = None
     trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
 
 
@@ -124,7 +126,7 @@ class Plan(NamedTuple):
     server: str = ""  # bundled, script or none
     why: str = ""  # the reason for `server`
     roles: tuple[Role, ...] = ()
-    port: int | None = None  # fixed if given by the user, else proposed by the head
+    port: Optional[int] = None  # fixed if given by the user, else proposed by the head
     ports_num: int = env.INIT_ARGS["ports_num"].default
     ports_num_for_sparse: int = env.INIT_ARGS["ports_num_for_sparse"].default
     trainer_count: int = env.INIT_ARGS["trainer_count"].default  # compute threads of a trainer
@@ -132,12 +134,13 @@ class Plan(NamedTuple):
     added_env: Mapping[str, str] = {}
     flags: Mapping[str, str] = {}  # of the trainer
     limits: Limits = Limits()
-    install: Install | None = None
+    install: Optional[Install] = None
     setup: tuple[str, ...] = ()  # commands that the node's shell runs once before the start
     nic: str = ""  # the interface at whose address others reach a node, if given
     nodes: tuple[Node, ...] = ()  # empty where agents report them
-    package: Package | None = None  # None: the workspace exists on the nodes already
+    package: Optional[Package] = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
+    lost_advice: str = ""  # for a lost node, if its backend has its own
 
     @property
     def has_setup(self) -> bool:
@@ -199,23 +202,18 @@ def to_data(value: object) -> Any:
     return {k: to_data(v) for k, v in zip(fields, value)} if fields else [to_data(v) for v in value]
 
 
-def parse_placed(data: Mapping[str, Any]) -> Placed:
-    return Placed(
-        parse_plan(data["plan"]),
-        tuple(map(parse_node, data["nodes"])),
-        tuple(Process(**{**p, "argv": tuple(p["argv"])}) for p in data["processes"]),
-    )
+_get_kinds = functools.cache(get_type_hints)
 
 
-def parse_plan(plan: Mapping[str, Any]) -> Plan:
-    roles = tuple(Role(r["name"], Count(**r["how_many"]), tuple(r["argv"])) for r in plan["roles"])
-    declared = tuple(map(parse_node, plan["nodes"]))
-    p, i = plan["package"], plan["install"]
-    package = p and Package(**{**p, "skip": tuple(p["skip"]), "data_shards": tuple(p["data_shards"])})
-    install = i and Install(i["wheel"], tuple(i["pins"]), i["offline"])
-    own = {"roles": roles, "nodes": declared, "limits": Limits(**plan["limits"]), "package": package,
-           "install": install, "setup": tuple(plan["setup"])}  # fmt: skip
-    return Plan(**{**plan, **own})
+def parse(kind: Any, data: Any) -> Any:
+    """Return what `to_data` converted, of this type. Raises TypeError for data of another version."""
+    if hasattr(kind, "_fields"):
+        kinds = _get_kinds(kind)
+        return kind(**{name: parse(kinds.get(name), value) for name, value in data.items()})
+    part = next(iter(get_args(kind)), None)  # of a tuple, or of an optional
+    if isinstance(data, list):
+        return tuple(parse(part, each) for each in data)
+    return parse(part, data) if data is not None and hasattr(part, "_fields") else data
 
 
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
@@ -237,8 +235,14 @@ def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
 def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     """Return the node of each process of a role, in order of ranks. Raises ValueError."""
     nodes = [node for node in nodes if role in node.roles]
-    if role == TRAINER and any(node.trainers for node in nodes):
-        return _deal_by_rank(count, nodes)
+    if role == TRAINER and any(node.trainers for node in nodes):  # the nodes have declared their ranks
+        found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
+        ranks = [rank for rank, _ in found]
+        if ranks != [*range(len(ranks))]:
+            raise ValueError(f"the nodes' trainers are {ranks}, not each rank from 0 on once")
+        if count.rule == "total" and count.n != len(found):
+            raise ValueError(f"{count.n} trainers are asked for, and the nodes have {len(found)}")
+        return [nodes[i] for _, i in found]
     if count.n and not nodes:
         raise ValueError(f"no node takes the role {role}")
     if count.rule == "total":
@@ -246,23 +250,6 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     if count.rule == "per_node":
         return [node for node in nodes for _ in range(count.n)]
     return [node for node in nodes for _ in range(node.ranks * count.n)]
-
-
-def _deal_by_rank(count: Count, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes of trainers whose ranks the nodes have declared."""
-    found = sorted((rank, i) for i, node in enumerate(nodes) for rank in node.trainers)
-    ranks = [rank for rank, _ in found]
-    if ranks != [*range(len(ranks))]:
-        raise ValueError(f"the nodes' trainers are {ranks}, not each rank from 0 on once")
-    if count.rule == "total" and count.n != len(found):
-        raise ValueError(f"{count.n} trainers are asked for, and the nodes have {len(found)}")
-    return [nodes[i] for _, i in found]
-
-
-def parse_node(data: Mapping[str, Any]) -> Node:
-    """Return the node that `to_data` converted. Raises TypeError for data of another version."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return Node(**fields)
 
 
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from . import codes
-
 if TYPE_CHECKING:
     from . import job
     from .line.wire import MessageLine
@@ -30,12 +28,6 @@ class JobFailure(NamedTuple):
         """The failure as a sentence."""
         of_process = "/" in self.what or self.text.startswith(("was lost", "did not run"))
         return f"{self.what} {self.text}" if of_process else f"{self.what}: {self.text}"
-
-
-def make_pause_failure(who: str, node: int, pause: str, by: str) -> JobFailure:
-    """Return the failure of this process, which stood still (`pause`, in words) until `by` gave it up."""
-    advice = "start the job again, and let this process run, or give a longer --lost_after"
-    return JobFailure(who, node, codes.NODE_LOST, f"{pause}, so {by} gave it up", advice=advice)
 
 
 class Link:
@@ -72,8 +64,8 @@ class Desk(Protocol):
     def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
 
-    def settle(self, nodes: Sequence[job.Node]) -> None:
-        """Replace the nodes by these, which have more facts."""
+    def settle(self) -> None:
+        """Replace the nodes by those of the links, which have more facts."""
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send observers an event."""

@@ -170,15 +170,12 @@ class Loop:
                 if callback:
                     callback()
 
-    def get_pause_s(self, within_s: float) -> float:
-        """Return the length of the last pause of this process or machine, 0 unless it ended this recently."""
-        return self._pause_s if self._uptime() - self._pause_end_s <= within_s else 0.0
-
     def describe_pause(self, lost_after_s: float) -> str:
         """Return in words a pause that has just ended, and so long that peers may have given us up."""
-        pause_s = self.get_pause_s(lost_after_s)
-        is_long = pause_s >= lost_after_s / 2
-        return f"did not run for {pause_s:.0f} s (stopped, or its machine asleep?)" if is_long else ""
+        is_over = self._uptime() - self._pause_end_s > lost_after_s
+        if is_over or self._pause_s < lost_after_s / 2:
+            return ""
+        return f"did not run for {self._pause_s:.0f} s (stopped, or its machine asleep?)"
 
     def run_once(self, limit_s: float = 3600.0) -> None:
         """Wait for the next event, at most `limit_s`, and handle it."""

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, parse_bool
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, find_near, parse_bool
 
 from ..errors import SpecError
 from .kinds import Text, Value, parse_argument
@@ -68,12 +67,6 @@ def split_command_line(
     """
     aliases = {alias: name for name, option in options.items() for alias in option.aliases}
     return _Splitter(words, options, aliases, find_others, refused).split()
-
-
-def find_nearest(name: str, known: Iterable[str], cutoff: float = NEAR) -> str | None:
-    """Return the known name most similar to `name`, or None."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return found[0] if found else None
 
 
 @dataclass
@@ -197,12 +190,12 @@ class _Splitter:
         short, rest = written[:2], written[2:]
         if short in self.aliases and rest.isdigit():
             raise SpecError(f"{written}: write {short} {rest}")
-        near = find_nearest(written, [*self.aliases, *(f"--{name}" for name in self.options)])
+        near = find_near(written, [*self.aliases, *(f"--{name}" for name in self.options)], NEAR)
         if near:
             raise SpecError(f"unknown option {written}; did you mean {near}?")
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
-        near = None if key in NEVER_NEAR else find_nearest(key, [*self.options, *TRAINER_FLAGS])
+        near = "" if key in NEVER_NEAR else find_near(key, [*self.options, *TRAINER_FLAGS], NEAR)
         if near:
             is_flag = near in self.options and not self.options[near].valued
             off = "=false" if is_flag and key == f"no_{near}" else ""

@@ -29,23 +29,19 @@ GUARDS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "B
 def choose_server(
     server: ServerMode, server_num: int | None, workspace: Path, program: str
 ) -> tuple[ServerKind, str]:
-    """Return the kind of pservers and the reason for the user. `program`: as in JobSpec."""
+    """Return the kind of pservers and the reason for the user. `program`: as in JobSpec.
+
+    With "auto" by the role words in it and in modules of the workspace that it imports. Files that can't be
+    read are in the reason.
+    """
     if server_num == 0:
         return "none", "as given (--server_num 0)"
     if server != "auto":
         return server, f"given (--server {server})"
-    return detect_server(workspace / program, workspace)
-
-
-def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "script"], str]:
-    """Look for the role words in `program` and the modules of `workspace` that it imports.
-
-    Files that can't be read are in the reason.
-    """
-    if program.suffix != ".py":
-        return "bundled", f"{program.name} is not a Python program, so it was not read; --server changes this"
-    unread: list[str] = []
-    for path, module in _walk(program, workspace, unread):
+    start, unread = workspace / program, list[str]()
+    if start.suffix != ".py":
+        return "bundled", f"{start.name} is not a Python program, so it was not read; --server changes this"
+    for path, module in _walk(start, workspace, unread):
         asked = _find_role_word(module)
         if asked:
             name, line = asked
@@ -53,7 +49,7 @@ def detect_server(program: Path, workspace: Path) -> tuple[Literal["bundled", "s
     blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
     return (
         "bundled",
-        f"{program.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
+        f"{start.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
     )
 
 

@@ -8,8 +8,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from pslaunch.runtime.shared.env import suggest
+
 from ..errors import SpecError
-from .args import find_nearest
+from .args import NEAR
 from .kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job: more is a typing error
@@ -196,8 +198,6 @@ def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, 
 
 def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
     if text not in known:
-        near = find_nearest(text, known)
-        hint = f"; did you mean {near}?" if near else ": " + ", ".join(list(known)[:SHOWN])
-        hint += ", ..." if not near and len(known) > SHOWN else ""
-        raise SpecError(f"{shown}: {text} is not among the hosts{hint}")
+        some = f": {', '.join(list(known)[:SHOWN])}{', ...' if len(known) > SHOWN else ''}"
+        raise SpecError(f"{shown}: {text} is not among the hosts{suggest(text, known, some, NEAR)}")
     return known[text]

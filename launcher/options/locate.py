@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from pslaunch.runtime.shared.env import find_near
+
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
 from ..node.job import Package
-from .args import Split, find_nearest
+from .args import NEAR, Split
 from .kinds import Value
 from .sources import Given
 
@@ -108,7 +110,7 @@ def _find_near(path: Path, split: Split) -> str:
     named, beside = Path(split.chosen_program), list[str]()
     with contextlib.suppress(OSError, ValueError):
         beside = [item.name for item in path.parent.iterdir() if item.is_file()]
-    near = find_nearest(named.name, beside)
+    near = find_near(named.name, beside, NEAR)
     return f"; did you mean {named.with_name(near)}?" if near else ""
 
 
@@ -121,13 +123,8 @@ def _make_forward_hint(split: Split) -> str:
 
 def choose_job_name(given: Given, workspace: Path) -> str:
     """Return the given name, or the workspace's. Raises SpecError if it is not usable."""
-    value, name, shown = (
-        given.get("job_name"),
-        workspace.name,
-        f"the name of the workspace {str(workspace)!r}",
-    )
-    if value:
-        name, shown = value.text, value.shown
+    value = given.get("job_name")
+    name = value.text if value else workspace.name
     if name in ("", ".", "..") or "/" in name or not name.isprintable():
         why = "is not a valid folder name"
     elif len(os.fsencode(name)) > MAX_NAME_BYTES:
@@ -173,8 +170,11 @@ def read_package(
     """
     workspace, _ = _get_folders(given)
     if workspace:
-        there = Path(read_remote_path(workspace))
-        return None, there, _find_remote_program(there, split)
+        there, named = Path(read_remote_path(workspace)), split.chosen_program
+        path = posixpath.normpath(there / named)
+        if not named or "\0" in named or not Path(path).is_relative_to(there) or path == str(there):
+            raise SpecError(f"the program {named!r} is not in the workspace {there} of the hosts")
+        return None, there, str(Path(path).relative_to(there))
     folder, program = find_sent()
     if PurePosixPath(program).is_absolute():
         raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
@@ -183,15 +183,6 @@ def read_package(
     sent = sent._replace(data_shard_label=shards[0].label) if shards else sent
     sent = sent._replace(link_label=links[0].label) if links else sent
     return sent, folder, program
-
-
-def _find_remote_program(workspace: Path, split: Split) -> str:
-    """Return the program, relative to a workspace on the hosts."""
-    named = split.chosen_program
-    path = posixpath.normpath(workspace / named)
-    if not named or "\0" in named or not Path(path).is_relative_to(workspace) or path == str(workspace):
-        raise SpecError(f"the program {named!r} is not in the workspace {workspace} of the hosts")
-    return str(Path(path).relative_to(workspace))
 
 
 def _read_data_shard(value: Value) -> str:

@@ -79,7 +79,10 @@ def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given
             found = tables.readers[option.name](cwd / name, name, left_out.append)
             layers.append({k: v for k, v in found.items() if k in known})
             files.append(name)
-    return Given(known, _drop_overruled(merge_layers(layers), flags), flags, tuple(files), tuple(left_out))
+    values, said = merge_layers(layers), {get_init_var(name) for name in flags}
+    # A flag of the trainer overrules variables of files.
+    values["env"] = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
+    return Given(known, values, flags, tuple(files), tuple(left_out))
 
 
 def _refuse_foreign(path: Path, name: str, named: str) -> None:
@@ -110,10 +113,3 @@ def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
 
 def _get_variable(value: Value) -> str:
     return value.text.partition("=")[0]
-
-
-def _drop_overruled(values: SourceValues, flags: Mapping[str, str]) -> SourceValues:
-    """Drop variables of files that a flag of the trainer overrules."""
-    said = {get_init_var(name) for name in flags}
-    kept = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
-    return {**values, "env": kept}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pslaunch.runtime.shared import env as contract
 
@@ -18,12 +18,6 @@ from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
 from .options import DEFAULT, GIVEN
 from .sources import Given
-
-# Options with their value in the plan, apart from those that are read in a way of their own.
-PLANNED: Final = (
-    *("port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"),
-    *("grace", "lost_after", "stall_after", "stall_timeout", "trainer_timeout"),
-)
 
 
 class Site(NamedTuple):
@@ -92,12 +86,6 @@ def check_env_name(name: str, label: str) -> None:
         raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")
 
 
-def _check_flags(flags: Mapping[str, str], env: Mapping[str, str]) -> None:
-    for name in flags:
-        if (variable := contract.get_init_var(name)) in env:
-            raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
-
-
 def _check_ports(spec: JobSpec, label: str) -> None:
     draft = spec.draft
     if draft.port is None or spec.server_num == 0:
@@ -130,7 +118,8 @@ def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
 
 def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
-    found = {option.field: given.read(name) for name, option in given.options.items() if name in PLANNED}
+    # Not `nodes`: the option is their number.
+    found = _read_fields(given, {*Plan._fields, *Limits._fields} - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
@@ -143,15 +132,17 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
 
 def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the other fields of JobSpec with equal meaning on every backend."""
-    values = {
-        option.field: given.read(name)
-        for name, option in given.options.items()
-        if option.field in JobSpec._fields and not option.repeatable and not isinstance(option.kind, Text)
-    }
+    values = _read_fields(given, JobSpec._fields)
     values["head"] = _choose_head(given)
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
     return values
+
+
+def _read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
+    """Return the values of the options that have such a field, but for texts, which need more to be read."""
+    named = {name: option for name, option in given.options.items() if not isinstance(option.kind, Text)}
+    return {option.field: given.read(name) for name, option in named.items() if option.field in fields}
 
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
@@ -176,7 +167,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
     port, install = given.get("port"), given.get("install")
     if spec.install and install and not spec.site.package:
         raise SpecError(f"{install.label} needs --job_dispatch_package: the wheels are sent with the package")
-    _check_flags(spec.draft.flags, spec.draft.added_env)
+    for name in spec.draft.flags:
+        if (variable := contract.get_init_var(name)) in spec.draft.added_env:
+            raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS
+from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, suggest
 
 from ..errors import SpecError
-from .args import find_nearest
+from .args import NEAR
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
@@ -68,8 +68,7 @@ def _read_table(
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
-            near = find_nearest(name, names)
-            raise SpecError(f"{label}: unknown option" + (f"; did you mean {near}?" if near else " here"))
+            raise SpecError(f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
     return values, flags
 
 

@@ -78,10 +78,10 @@ class Commands(TyperGroup):
             ctx.exit()
         names = self._names
         if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
-            from .args import find_nearest
+            from pslaunch.runtime.shared.env import find_near
 
             word = args[0].strip("-").lower()
-            near = self._meant.get(word) or find_nearest(word, names, cutoff=0.5)
+            near = self._meant.get(word) or find_near(word, names, 0.5)
             meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(names)}"
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         ctx.args = args

@@ -131,14 +131,16 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
                 has_content = member.type == NOTES or (member.isreg() and not member.issparse())
                 stream.allow((member.size if has_content else 0) + HEADER_BYTES)
                 if member.type == NOTES:
-                    notes = notes or _read_notes(archive, member)
+                    source = archive.extractfile(member)
+                    assert source is not None
+                    notes = notes or source.read(NOTES_BYTES).decode("utf-8", "replace").split("\n")
                     continue
                 path = str(folder / member.name)
                 if why := _write(archive, member, folder):
                     found.left_out.append(f"{path} {why}")
                 else:
                     found.brought.append(path)
-        found.left_out.extend(notes)
+        found.left_out.extend(notes[:MAX_NOTES])
         for _ in pieces:
             pass
     except (tarfile.TarError, ValueError, OverflowError) as e:  # also for impossible names and times
@@ -146,12 +148,6 @@ def unpack(pieces: Iterator[bytes], folder: Path, found: Fetched) -> None:
     except OSError as e:
         e.filename = e.filename or str(folder)
         raise FileError.from_os(e, "write what was fetched:") from e
-
-
-def _read_notes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> list[str]:
-    source = archive.extractfile(member)
-    assert source is not None
-    return source.read(NOTES_BYTES).decode("utf-8", "replace").split("\n")[:MAX_NOTES]
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> str:

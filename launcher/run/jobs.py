@@ -150,7 +150,9 @@ def show_logs(
     Returns the exit code for the shell: with `follow` the job's own.
     """
     r = _find_begun(word, elsewhere)
-    setups = _list_setups(r)
+    nodes, setups = _read_places(r) if r.get("has_setup") else [], list[dict[str, Any]]()
+    for n in nodes:  # their preparation is shown like a process
+        setups.append({"process": n.setup_key, "node": n.id, "log": n.setup_log})
     known = [p["process"] for p in (*setups, *r["processes"])]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -176,12 +178,6 @@ def show_logs(
         error.exit_code = ended or error.exit_code
         raise error
     return ended or unread
-
-
-def _list_setups(r: Record) -> list[dict[str, Any]]:
-    """Return the preparation of each node, like a process in the record."""
-    nodes = _read_places(r) if r.get("has_setup") else []
-    return [{"process": n.setup_key, "node": n.id, "log": n.setup_log} for n in nodes]
 
 
 def _make_transcript(r: Record, out: TextIO) -> Transcript:
@@ -219,15 +215,11 @@ def _print_told(r: Record, process: str | None, view: LogView) -> bool:
             if head.done or cursor >= upto:
                 break
             loop.run_once()
-    if any(_is_missing(event, process) for event in told):
+    if any("missing" in e or (e["event"] == "gap" and process in (None, e["process"])) for e in told):
         return False
     for event in told:
         view.show_event(event)
     return True
-
-
-def _is_missing(event: Mapping[str, Any], process: str | None) -> bool:
-    return "missing" in event or (event["event"] == "gap" and process in (None, event["process"]))
 
 
 def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView) -> int:
@@ -287,7 +279,7 @@ def _read_places(r: Record) -> list[job.Node]:
     """Return the nodes of a job, numbered anew: a record of another machine must not choose paths here."""
     try:
         check_shape(r.get("places", []), [PLACE])
-        return [job.parse_node({**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
+        return [job.parse(job.Node, {**n, "id": i}) for i, n in enumerate(r.get("places", ()))]
     except (TypeError, ValueError):
         raise SpecError(OF_ANOTHER) from None
 

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
+from pslaunch.runtime.shared.env import find_near
+
 from ..backends.base import Backend
 from ..backends.registry import OWN, find_face
 from ..errors import FileError, PslaunchError, SpecError
 from ..node import logs
 from ..node.later import record
-from ..options.args import find_nearest
 from ..options.spec import Elsewhere
 from .answers import Question, ask_all
 
@@ -161,7 +162,7 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
         raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
     if not jobs:
         raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}; {OF_TERMINALS}")
-    near = find_nearest(word, [r["job"] for r in jobs], cutoff=0.5)
+    near = find_near(word, [r["job"] for r in jobs], 0.5)
     there = f" on {elsewhere.shown}" if elsewhere else ""
     hint = f"did you mean {near!r}?" if near else f"pslaunch jobs lists them; {OF_TERMINALS}"
     raise SpecError(f"no job {word!r}{there}; {hint}")

@@ -214,7 +214,7 @@ def _follow_to_end(
     elif spec.site.remote and head.code == codes.OK and not quiet:
         node_0 = head.placed.nodes[0]
         kept = f"output, if any, is in {node_0.output_dir} on {node_0.name}; --fetch_output brings it"
-        watch.say(way.describe_keeping() or kept)
+        watch.say(way.backend.describe_keeping() or kept)
     if way.remove(loop, watch):
         _name_pointer(way.plan).unlink(missing_ok=True)
     if head.code != codes.NODE_LOST:  # the job's end was seen
@@ -241,7 +241,7 @@ def _leave_job(way: Way, watch: Watch, state: str) -> int:
     way.backend.release()
     job_id = way.plan.job_id
     watch.say(f"the job {state}; pslaunch status, logs, stop and fetch take its id: {job_id}")
-    if kept := way.describe_keeping():
+    if kept := way.backend.describe_keeping():
         watch.say(kept)
     return codes.OK
 
@@ -293,12 +293,10 @@ def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None
     try:
         way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
         _remember(plan, nodes or len(plan.nodes), way)
-    except OSError as e:
+    except (OSError, FileError) as e:
         if detach:
-            raise FileError.from_os(e, "keep the way to the job for later shells") from e
-    except FileError:
-        if detach:
-            raise
+            what = "keep the way to the job for later shells"
+            raise FileError.from_os(e, what) if isinstance(e, OSError) else e from None
 
 
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:

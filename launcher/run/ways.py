@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..backends.base import Backend
-from ..backends.lines import Dial, Ended
+from ..backends.lines import Dial
 from ..backends.registry import find_face
 from ..errors import FileError, NodeLostError, PreflightError
 from ..follow.watch import Watch
@@ -59,8 +59,14 @@ class _Here(Way):
             node, line = started[0]
             head.attach(node, *line)
             started.pop(0)
-        if self.backend.ended:
-            _end_with_carrier(loop, self.backend.ended, head)
+        if ended := self.backend.ended:
+
+            def end() -> None:
+                loop.watch(ended.fd)
+                how, killed = ended.describe()
+                head.lose_carrier(ended.carrier, how, killed=killed)
+
+            loop.watch(ended.fd, read=end)
         return head
 
 
@@ -108,17 +114,6 @@ class _OnNode(Way):
         if why:
             head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
         return not why and head.free()
-
-
-def _end_with_carrier(loop: Loop, ended: Ended, head: Head) -> None:
-    """End the job once the carrier of all agents is gone."""
-
-    def end() -> None:
-        loop.watch(ended.fd)
-        how, killed = ended.describe()
-        head.lose_carrier(ended.carrier, how, killed=killed)
-
-    loop.watch(ended.fd, read=end)
 
 
 def _cut(backend: Backend, watch: Watch, head: AnyHead) -> None:

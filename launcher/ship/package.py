@@ -183,7 +183,8 @@ def list_sizes(package: Package) -> list[Entry]:
     """Return all entries to send, with empty hashes. Raises SpecError if something can't be sent."""
     try:
         walked = _walk(package)
-        return _select_own(package, add_hashes(walked, _EmptyHashes(os.devnull)), walked.problems)
+        files = [Entry(p, "f", st.st_mode & 0o777, st.st_size, 0, "") for p, st in walked.files]
+        return _select_own(package, [*walked.others, *files], walked.problems)
     except Refusal as e:
         raise SpecError(str(e)) from None
 
@@ -195,28 +196,17 @@ def _walk(package: Package) -> Walked:
         skip=package.skip,
         links_out=package.links_out,
     )
-    ours = _find_own_output()
-    return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
-
-
-def _find_own_output() -> set[tuple[int, int]]:
-    """Return the output files of this process (`pslaunch … > job.log`): they grow while they are sent."""
-    found = set()
+    ours = set()  # our own output (`pslaunch … > job.log`) would grow while it is sent
     for fd in (1, 2):
         with contextlib.suppress(OSError):  # it is closed
             st = os.fstat(fd)
-            found.add((st.st_dev, st.st_ino))
-    return found
+            ours.add((st.st_dev, st.st_ino))
+    return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
 
 
 class _LinkedHashes(Hashes):
     def get_hash(self, path: str, st: os.stat_result) -> str:
         return super().get_hash(os.path.realpath(path), st)
-
-
-class _EmptyHashes(Hashes):
-    def get_hash(self, _path: str, _st: os.stat_result) -> str:
-        return ""
 
 
 def _add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:

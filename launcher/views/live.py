@@ -120,7 +120,9 @@ class LiveView(View):
         return fit_table(self._console, build, PROCESS_COLUMNS, DROPPED_ON_NARROW)
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
-        words = {"process": process, "node": str(row.node), "elapsed": self._show_elapsed(row)}
+        words = {"process": process, "node": str(row.node)}
+        if row.began_s is not None:
+            words["elapsed"] = show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
         words |= show_figures(row.progress)
         texts = {name: Text(words.get(name, "")) for name in PROCESS_COLUMNS}
         return texts | {"state": Text(row.state, style=row.style)}
@@ -168,11 +170,6 @@ class LiveView(View):
                     row.state = show_reported_state(str(e["state"]))
             case _:
                 pass
-
-    def _show_elapsed(self, row: _Row) -> str:
-        if row.began_s is None:
-            return ""
-        return show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
 
 
 def _choose_colour(who: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -108,10 +109,10 @@ class Client:
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims: dict[str, int] = {}
         self._blocks = 0
-        self._passes = self._barriers = self._gathers = 0
+        self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
-        self._connected = self._closed = False
+        self._connected = self.is_closed = False  # the latter by finish() or close()
 
     # -- connecting
 
@@ -340,20 +341,16 @@ class Client:
 
     def end_pass(self) -> None:
         """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""
-
-        def add() -> None:
-            self._core.tell("END_PASS", self._passes)
-            self._passes += 1
-
-        self.connect()
-        self._calls.call(add)
+        self._tell("END_PASS")
 
     def barrier(self) -> None:
         """Wait until every trainer has called this or has finished."""
+        self._tell("BARRIER")
 
+    def _tell(self, what: str) -> None:
         def add() -> None:
-            self._core.tell("BARRIER", self._barriers)
-            self._barriers += 1
+            self._core.tell(what, self._told[what])
+            self._told[what] += 1
 
         self.connect()
         self._calls.call(add)
@@ -383,12 +380,12 @@ class Client:
         found = [np.empty((_count_rows(size), GATHER_COLS), np.float32) for size in sizes]
         for trainer, rows in enumerate(found):
             self._pull_parts([(table, keys(trainer, len(rows)), rows)])
-        self._gathers += 1
+        self._told[MESSAGES] += 1
         return [rows[1:].astype("<u2").tobytes()[:size] for rows, size in zip(found, sizes, strict=True)]
 
     def _make_message_keys(self, trainer: int, rows: int) -> U64:
         """Return the keys of a trainer's rows in this call. Those of the call before may still be read."""
-        first = (self._gathers % 2 * self._trainers + trainer) * GATHER_ROWS
+        first = (self._told[MESSAGES] % 2 * self._trainers + trainer) * GATHER_ROWS
         return np.arange(first, first + rows, dtype=np.uint64)
 
     def finish(self) -> None:
@@ -399,17 +396,12 @@ class Client:
                 self._core.tell("FINISH", 0)
                 self._calls.finishing = True
 
-        if self._closed:
+        if self.is_closed:
             return
         self._calls.begun = True  # a pserver that is gone now will not come back
         self.connect()
         self._calls.call(add)
         self.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """True after finish() and close()."""
-        return self._closed
 
     def close(self) -> None:
         """Close all connections. May be called twice; raises only while another thread is in a call.
@@ -419,7 +411,7 @@ class Client:
         if self._calls.is_forked:
             return
         with self._calls.hold_alone():
-            self._closed = True
+            self.is_closed = True
             self._core.close()
 
     def __enter__(self) -> Client:

@@ -176,7 +176,9 @@ class Run:
                 yield
             self._aborted = False
         finally:
-            self._close_log()
+            if self._log is not None:
+                self._log.close()
+                self._log = None
 
     def _claim_pservers(self) -> None:
         """Claim the pservers: they serve one trainer per process, with its optimizer and values."""
@@ -187,11 +189,6 @@ class Run:
                 "saved parameters (parameters.Parameters.from_tar)"
             )
         Run._with_pservers = self
-
-    def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:

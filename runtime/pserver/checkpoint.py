@@ -26,7 +26,6 @@ FILE_HEAD = struct.Struct("<IIQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
-PIECE_BYTES = 1 << 20
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -62,29 +61,17 @@ class ShardFile:
     objects: list[Saved]  # in the order of creation, the same on all shards
 
 
-def check(path: Path) -> None:
-    """Compare the digest at the end of the file with its content. Raises CheckpointError, OSError."""
-    digest = hashlib.sha256()
-    left = path.stat().st_size - DIGEST_BYTES
-    with path.open("rb") as f:
-        while left > 0 and (piece := f.read(min(left, PIECE_BYTES))):
-            digest.update(piece)
-            left -= len(piece)
-        if f.read() != digest.digest():
-            raise CheckpointError(f"{path} is damaged: its digest does not match its content")
-
-
 def read(path: Path) -> ShardFile:
-    """Check a file and map its content. Raises CheckpointError, OSError."""
-    check(path)
-    with path.open("rb") as f:
-        start = f.read(START.size + MAX_HEADER_BYTES)
+    """Map a file and check its content by the digest at its end. Raises CheckpointError, OSError."""
+    data: Bytes = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    content = data[:-DIGEST_BYTES]
+    if hashlib.sha256(content.data).digest() != data[-DIGEST_BYTES:].tobytes():
+        raise CheckpointError(f"{path} is damaged: its digest does not match its content")
     try:
-        header, at = Header.decode(start)
+        header, at = Header.decode(content[: START.size + MAX_HEADER_BYTES].tobytes())
         if header.name != path.name:
             raise ValueError(f"the content is that of {header.name}")
-        data = np.memmap(path, np.uint8, "r")
-        return ShardFile(path, header, list(_read_objects(data[: len(data) - DIGEST_BYTES], at)))
+        return ShardFile(path, header, list(_read_objects(content, at)))
     except (ValueError, struct.error) as e:
         raise CheckpointError(f"{path}: {e}") from None
 
@@ -109,18 +96,15 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         at += length
         at += -at % 8
         slots = SLOTS[method]
-        saved = Saved(
-            name, steps, bool(flags & TORN), total, NAMES[method], None, np.empty(0, np.float32), None
-        )
+        keys: U64 | None = None
+        rows: F32
         if table:
             keys = take(8 * n).view(np.uint64)
             rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, 1 + slots, dim).swapaxes(0, 1)
-            saved = replace(saved, keys=keys, values=rows[0], state=rows[1:] if slots else None)
         else:
-            values = take(4 * n).view(np.float32)
-            state = take(4 * n * slots).view(np.float32).reshape(slots, n) if slots else None
-            saved = replace(saved, values=values, state=state)
-        yield saved
+            rows = take(4 * n * (1 + slots)).view(np.float32).reshape(1 + slots, n)
+        state = rows[1:] if slots else None
+        yield Saved(name, steps, bool(flags & TORN), total, NAMES[method], keys, rows[0], state)
         at += -at % 8
 
 

@@ -1,4 +1,4 @@
-"""Listening ports of a pserver, and the addresses of network interfaces."""
+"""Listening ports of a pserver."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ import os
 import socket
 from collections.abc import Sequence
 
-from ..shared import busyport, env, nics
+from ..shared import busyport, env
 
 BACKLOG = 1024  # all trainers of a large job connect at once
 
 
 class PortError(OSError):
     """A port is not available; the text names it and its holder."""
-
-
-def get_interface_address(name: str) -> str:
-    """Return the address of a network interface. Raises EnvError."""
-    try:
-        return nics.get_address(name)
-    except LookupError as e:
-        raise env.EnvError(f"--nics: {e.args[0]}") from e
 
 
 def listen(host: str, port: int) -> socket.socket:

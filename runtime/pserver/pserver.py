@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..client import handshake
 from ..process.progress import Progress
-from ..shared import env, peer
+from ..shared import env, nics, peer
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, saving
 from .grace import GraceWatch
@@ -42,7 +42,7 @@ def open_ports(options: Options) -> list[list[socket.socket]]:
     """Return the listening sockets of each port, one per interface. Raises PortError, EnvError."""
     if options.descriptors:
         return [[sock] for sock in ports.adopt(options.descriptors)]
-    hosts = [ports.get_interface_address(n) for n in options.nics] or [options.host]
+    hosts = [nics.get_address(n, "--nics: ") for n in options.nics] or [options.host]
     return [[ports.listen(h, options.port + i) for h in hosts] for i in range(options.ports)]
 
 
@@ -344,18 +344,15 @@ class Pserver:
         Anybody can send a few bytes; only our own user's program shows the job's kind.
         """
         speaks = f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol"
+        host = u.addr.rpartition(":")[0].strip("[]")
         if self._foreign is None and peer.find_user(u.sock) == os.geteuid():
             why = "the program brings its own parameter server; start the job with --server script"
             self._foreign = time.monotonic(), f"{speaks}: {why}"
-        elif not self._met and not self._guessed and self._may_be_of_job(u.addr):
+        elif not self._met and not self._guessed and (ports.is_loopback(host) or host in self._options.nodes):
             self._guessed = True
             guess = f"{speaks}: if it is a program of this job, start the job with --server script"
             self._say(guess)
             self._progress.report_reason(guess)
-
-    def _may_be_of_job(self, addr: str) -> bool:
-        host = addr.rpartition(":")[0].strip("[]")
-        return ports.is_loopback(host) or host in self._options.nodes
 
     def _drop_one(self) -> bool:
         """Drop the connection that has to make room; return False if there is none."""
@@ -403,15 +400,10 @@ class Pserver:
             self._log.write(f"{port} {text}")
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
-                self._watch_grace()
         elif kind == DROPPED:
             self._log.write(
                 f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             )
-
-    def _watch_grace(self) -> None:
-        if self._grace and self._code is None and (text := self._grace.find_warning()):
-            self._say(text)
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers
@@ -439,7 +431,8 @@ class Pserver:
                 self._end(EX_IOERR, f"port {i} can't continue: {shard.failure}")
         if self._foreign and not self._met and now_s - self._foreign[0] >= FOREIGN_S:
             self._end(EX_CONFIG, self._foreign[1])
-        self._watch_grace()
+        if self._grace and self._code is None and (text := self._grace.find_warning()):
+            self._say(text)
         if self._roster.all_finished:
             self._say("all trainers finished")
             self._progress.report_state("finished")

@@ -162,9 +162,9 @@ def find_near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return next(iter(get_close_matches(name, known, 1, cutoff)), "")
 
 
-def suggest(name: object, known: Iterable[str], otherwise: str = "") -> str:
+def suggest(name: object, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
     """Return the end of a message about an unknown name: the known one that was meant, or `otherwise`."""
-    near = find_near(str(name), known)
+    near = find_near(str(name), known, cutoff)
     return f"; did you mean {near}?" if near else otherwise
 
 

@@ -10,6 +10,8 @@ import fcntl
 import socket
 import struct
 
+from .env import EnvError
+
 _SIOCGIFADDR = 0x8915
 _IF_INET6 = "/proc/net/if_inet6"
 _LINK_SCOPE = "20"
@@ -34,14 +36,14 @@ def _get_ipv4(name: str) -> list[str]:
     return []
 
 
-def get_address(name: str) -> str:
-    """Return the first address of an interface. Raises LookupError listing the known interfaces."""
+def get_address(name: str, label: str = "") -> str:
+    """Return the first address of an interface. Raises EnvError with the known ones; label: begins it."""
     there = list_addresses()
     if there.get(name):
         return there[name][0]
     known = ", ".join(f"{n} {' '.join(found)}".strip() for n, found in sorted(there.items()))
     why = "has no address" if name in there else "does not exist"
-    raise LookupError(f"the interface {name!r} {why}; known: {known}")
+    raise EnvError(f"{label}the interface {name!r} {why}; known: {known}")
 
 
 def list_outside_addresses() -> list[str]:

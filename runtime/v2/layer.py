@@ -182,49 +182,35 @@ def fc(
         param_attr = [param_attr or ParameterAttribute()] * len(layers)
     if len(param_attr) != len(layers):
         raise ValueError(f"layer.fc: {len(param_attr)} param_attr for {len(layers)} inputs")
-    if any(attr.sparse_update and not _is_sparse(one) for attr, one in zip(param_attr, layers, strict=True)):
-        raise ValueError(f"layer.fc {own}: sparse_update is only for embeddings and sparse vectors")
     weights = [
         make_config(f"_{own}.w{i}", one.size, size, attr, bias=False)
         for i, (one, attr) in enumerate(zip(layers, param_attr, strict=True))
     ]
     bias = _make_bias(f"_{own}.wbias", size, bias_attr)
     act = get_activation_name(act, "tanh")
-    if any(map(_is_sparse, layers)):
-        return _make_sparse_fc(own, layers, weights, bias, act, layer_attr)
-    params = (*weights, bias) if bias is not None else tuple(weights)
-    return _make_layer(own, "fc", layers, {"size": size, "keeps": 1}, params, act, layer_attr)
-
-
-def _make_sparse_fc(
-    name: str,
-    layers: Sequence[Layer],
-    weights: Sequence[ParamConfig],
-    bias: ParamConfig | None,
-    act: str,
-    layer_attr: ExtraLayerAttribute | None,
-) -> Layer:
-    """Return fc with sparse vectors among its inputs: the sum of its parts, the bias first."""
-    size = weights[0].cols
-    parts = []
+    own_attrs = {"size": size, "keeps": 1}
+    if not any(map(_is_sparse, layers)):
+        params = (*weights, bias) if bias is not None else tuple(weights)
+        return _make_layer(own, "fc", layers, own_attrs, params, act, layer_attr)
+    parts = []  # the bias first
     if bias is not None:
-        parts.append(Value(name=f"{name}.bias", op="parameter", shape=(1, size), params=(bias,)))
+        parts.append(Value(name=f"{own}.bias", op="parameter", shape=(1, size), params=(bias,)))
     for i, (one, weight) in enumerate(zip(layers, weights, strict=True)):
         if _is_sparse(one):
             attrs = {"dim": size, "padding": None}
-            rows = make_value("lookup", [one.value], name=f"{name}.rows{i}", attrs=attrs, params=[weight])
+            rows = make_value("lookup", [one.value], name=f"{own}.rows{i}", attrs=attrs, params=[weight])
             if one.numbers is not None:
-                rows = make_value("multiply", [rows, one.numbers], name=f"{name}.products{i}")
-            parts.append(make_value("pool", [rows], name=f"{name}.part{i}", attrs={"by": "sum"}))
+                rows = make_value("multiply", [rows, one.numbers], name=f"{own}.products{i}")
+            parts.append(make_value("pool", [rows], name=f"{own}.part{i}", attrs={"by": "sum"}))
         else:
-            attrs = {"size": size, "keeps": 1}
-            parts.append(make_value("fc", [one.value], name=f"{name}.part{i}", attrs=attrs, params=[weight]))
+            name = f"{own}.part{i}"
+            parts.append(make_value("fc", [one.value], name=name, attrs=own_attrs, params=[weight]))
     total = parts[0]
     for i, part in enumerate(parts[1:]):
-        total = make_value("add", [total, part], name=f"{name}.sum{i}")
+        total = make_value("add", [total, part], name=f"{own}.sum{i}")
     summed = Layer(name=total.name, size=size, value=total)
-    made = _make_layer(name, "scale", [summed], {"scale": 1.0, "bias": 0.0}, (), act, layer_attr)
-    return replace(made, inputs=tuple(layers))
+    made = _make_layer(own, "scale", [summed], {"scale": 1.0, "bias": 0.0}, (), act, layer_attr)
+    return replace(made, inputs=layers)
 
 
 def classification_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
@@ -328,13 +314,10 @@ def _make_sampled_cost(
         raise ValueError(
             f"layer.{op} {name}: drop_rate has no effect on a cost; give it to {vectors[0].name}"
         )
-    attr = param_attr or ParameterAttribute()
-    if attr.sparse_update:
-        raise ValueError(f"layer.{op} {name}: sparse_update is only for embeddings and sparse vectors")
     inputs = (*vectors, *others)
     values = [one.value for one in inputs]
     (rows, cols), _ = find_params(op, values, attrs, name)
-    params = [make_config(f"_{name}.w0", rows, cols, attr, bias=False)]
+    params = [make_config(f"_{name}.w0", rows, cols, param_attr or ParameterAttribute(), bias=False)]
     bias = _make_bias(f"_{name}.wbias", rows, bias_attr)
     if bias is not None:
         params.append(bias)

@@ -210,7 +210,10 @@ class _Training:
                 self._test(f"Pass={pass_id} Batch={batch_id + 1}")
             self._handler(event.EndIteration(pass_id, batch_id, step.cost, step.metrics))
         if last is None:
-            self._warn_once("samples", _describe_no_samples(pass_id, settings.trainer_id))
+            again = "each call of reader() must start from the beginning"
+            why = again if pass_id > 0 else "are there files for this trainer?"
+            none = f"trainer {settings.trainer_id} has no samples in pass {pass_id}"
+            self._warn_once("samples", f"{none}: its reader gave no batch; {why}")
         else:
             self._report(pass_id, *last, total.samples, began_s)
         self._trainer.end_pass()
@@ -266,9 +269,3 @@ def look_ahead(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
         if error is not None:
             raise error
         item = following
-
-
-def _describe_no_samples(pass_id: int, trainer_id: int) -> str:
-    again = "each call of reader() must start from the beginning"
-    why = again if pass_id > 0 else "are there files for this trainer?"
-    return f"trainer {trainer_id} has no samples in pass {pass_id}: its reader gave no batch; {why}"

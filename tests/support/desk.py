@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pslaunch.node import job
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.link import JobFailure
 from pslaunch.node.messages import StartMsg
@@ -38,7 +37,7 @@ class QuietDesk:
     def fail(self, failure: JobFailure) -> None:
         self.failed.append(failure.text)
 
-    def settle(self, nodes: Sequence[job.Node]) -> None: ...
+    def settle(self) -> None: ...
 
     def start(self, starts: Sequence[StartMsg]) -> None: ...
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from pslaunch.runtime.shared import env as contract
 
 from ...errors import SpecError
-from ...options.args import find_nearest
+from ...options.args import NEAR
 from ...options.kinds import SourceValues, Value, format_value, to_plain_text, to_text
 from .options import OPTIONS
 
@@ -56,8 +56,13 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
     layer: dict[str, list[Value]] = {}
     left_out = []
     for key, value in namespace.items():
-        if key in KEYS:
-            layer[KEYS[key]] = list(_read_values(key, value, places))
+        if key == "HOSTS":
+            layer["hosts"] = list(_read_hosts(value, places))
+        elif key in KEYS:
+            label = places.make_label(key)
+            # Numbers as text are common.
+            text = value if isinstance(value, str) else to_text(_KINDS[KEYS[key]], value, label)
+            layer[KEYS[key]] = [Value(text, label)]
         elif _UPPER.fullmatch(key):
             variable = list(_read_variable(key, value, places))
             layer.setdefault("env", []).extend(variable)
@@ -134,15 +139,6 @@ class _Places:
         return [f"{self._file}:{line}" for line in lines] if len(lines) == n else [self.find(key)] * n
 
 
-def _read_values(key: str, value: object, places: _Places) -> Iterator[Value]:
-    if key == "HOSTS":
-        yield from _read_hosts(value, places)
-        return
-    label = places.make_label(key)
-    # Numbers as text are common.
-    yield Value(value if isinstance(value, str) else to_text(_KINDS[KEYS[key]], value, label), label)
-
-
 def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
     if not isinstance(value, (list, tuple)):
         meant = 'a list, such as ["node1", "node2"]'
@@ -156,8 +152,7 @@ def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
 def _read_variable(key: str, value: object, places: _Places) -> Iterator[Value]:
     """Yield a name that is not ours as a variable for every process, if it is text or a number."""
     if key.startswith("PADDLE_") and key not in VARIABLES | contract.list_contract_names():
-        near = find_nearest(key, [*KEYS, *VARIABLES])
-        hint = f"; did you mean {near}?" if near else f"; known names: {', '.join(KEYS)}"
+        hint = contract.suggest(key, [*KEYS, *VARIABLES], f"; known names: {', '.join(KEYS)}", NEAR)
         raise SpecError(f"{places.make_label(key)}: unknown name{hint}")
     if (text := to_plain_text(value)) is not None:
         yield Value(f"{key}={text}", places.find(key) + ":")

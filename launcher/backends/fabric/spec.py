@@ -51,13 +51,8 @@ def find_first_host(conf: str, cwd: Path) -> Elsewhere:
 
 
 def _read_reach(given: Given) -> Reach:
-    return Reach(
-        hosts=tuple(_read_hosts(given)),
-        agent_python=given.read("agent_python"),
-        connect_timeout_s=given.read("connect_timeout"),
-        max_connections=given.read("max_connections"),
-        host_key_policy=given.read("host_key_policy"),
-    )
+    others = "agent_python", "connect_timeout", "max_connections", "host_key_policy"  # as its fields follow
+    return Reach(tuple(_read_hosts(given)), *map(given.read, others))
 
 
 def _read_hosts(given: Given) -> list[Host]:

@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pslaunch.runtime.shared.env import find_near
+
 from ...errors import ClusterError, PslaunchError, RightsError, SpecError
 from ...node.shapes import check_shape
-from ...options.args import find_nearest
 from .api_errors import (
     AbsentError,
     ConflictError,
@@ -303,7 +304,7 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             known = {str(one["name"]): one["context"] for one in read["contexts"].value}
             name = access.context or read["current-context"]
             if name not in known:
-                near = find_nearest(name, known, cutoff=0.5)
+                near = find_near(name, known, 0.5)
                 hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
                 raise SpecError(f"no context {name!r} in {path}; {hint}")
             settings = client.Configuration()

@@ -34,6 +34,7 @@ FOLDER: Final = "/pslaunch"  # in a pod: what node/beginning.py names
 ROOT: Final = "/workspace"  # of all workspaces in a pod
 HOME: Final = "/home/pslaunch"
 OWN_FOLDERS: Final = (FOLDER, ROOT, HOME, "/tmp", "/dev", "/proc", "/sys", "/etc")
+LOST_ADVICE: Final = "`kubectl describe pod` may say why; what ran there ends with its pod"
 LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 JOB_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 NUMBER: Final = r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,3})?"
@@ -137,7 +138,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     fetches = not detach and reach.linger_s > 0
     spec = JobSpec(
         # A pod has all ports; the head's is known beforehand.
-        draft=draft._replace(name=name, port=draft.port or FIRST_PORT),
+        draft=draft._replace(name=name, port=draft.port or FIRST_PORT, lost_advice=LOST_ADVICE),
         workspace=workspace,
         site=Site(
             tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),

@@ -88,9 +88,6 @@ class ByItself(Way):
     def has_ended(self) -> bool:
         return self._head is not None and self._head.done and not self._head.lost
 
-    def describe_keeping(self) -> str:
-        return self.backend.describe_keeping()
-
     @property
     def drops_results(self) -> bool:
         return self._head is not None and self._head.hurried

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from pslaunch.runtime.shared.env import find_near
+
 from ...errors import SpecError
-from ...options.args import find_nearest
 from ...options.hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
 
 # mpirun's words for both numbers; it takes `-` for `_`.
@@ -99,7 +100,7 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
         if name in ("username", "user-name", "user_name") and equals:
             raise SpecError(f"{where}: {line!r}: {word!r} is not supported; write {value or 'USER'}@HOST")
         if key is None or not equals:
-            near = find_nearest(name, WORDS, 0.6)
+            near = find_near(name, WORDS)
             hint = f"did you mean {near}=N?" if near else "expected slots=N or max_slots=N after the host"
             raise SpecError(f"{where}: {line!r}: unknown word {word!r}; {hint}")
         if key in numbers:

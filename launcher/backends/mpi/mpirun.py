@@ -12,9 +12,10 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
+from pslaunch.runtime.shared.env import find_near
+
 from ...node import codes
 from ...node.agent.brought import SECRET_VARIABLE
-from ...options.args import find_nearest
 from ...ship.find_python import make_search
 from ..failures import CarrierFailure, FailureTable, Pattern
 from ..gate_of_agents import Offer
@@ -255,7 +256,7 @@ def _find_hosts(output: str, reach: MpiReach) -> list[str]:
 def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str, object]:
     """Return the named parts of a pattern's text."""
     five = reach.version[0] >= 5
-    near = find_nearest(groups[-1].lower(), _POLICIES, 0.6) if groups else None
+    near = find_near(groups[-1].lower(), _POLICIES) if groups else ""
     hosts = _find_hosts(output, reach)
     return {
         "hosts": ", ".join(hosts).replace(ANY_HOST, "a host") or "a host",

@@ -145,7 +145,7 @@ class Agent:
             self._line.trace("got", m)
         if m["secret"] is not None:
             self._secret = bytes.fromhex(m["secret"])
-        addrs = [m["addr"]] if m["addr"] else _list_own_addrs(m["nic"])
+        addrs = [m["addr"]] if m["addr"] else reach.list_candidates(m["nic"])
         self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
         folders = self._folders = JobFolders(m, self._keeper.hand_over)
@@ -442,13 +442,6 @@ def _make_own_argv() -> list[str]:
     if not inside or not os.path.isfile(base):
         return [sys.executable, "-P", "-m", "pslaunch.node"]
     return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
-
-
-def _list_own_addrs(nic: str) -> list[str]:
-    try:
-        return reach.list_candidates(nic)
-    except LookupError as e:
-        raise Refusal(codes.PREFLIGHT, str(e.args[0])) from None
 
 
 def _explain_start_failure(e: Refusal | OSError, program: str) -> tuple[int, str]:

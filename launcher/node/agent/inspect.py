@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pslaunch.runtime.shared import busyport, env, nics
 
 from .. import ports
+from ..codes import Refusal
 from ..line import reach
 from ..run_dir import end_leftovers
 
@@ -65,8 +66,8 @@ def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
     addrs, interface_error = [], ""
     try:
         addrs = reach.list_candidates(order["nic"])
-    except LookupError as e:
-        interface_error = str(e.args[0])
+    except Refusal as e:
+        interface_error = str(e)
     return {
         "host": socket.gethostname(),
         "agent_python": {"executable": sys.executable, "version": sys.version.split()[0]},

@@ -22,7 +22,6 @@ from .agent import Agent
 from .program import Program
 
 if TYPE_CHECKING:
-    from ..beginning import Beginning
     from ..head.leader import Leader
     from ..line.gate import Seals
     from .loan import Loan
@@ -56,13 +55,7 @@ def main(
     fds = _take_standard_streams()
     loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
     if mode == "begin":
-        folder, name, node = words
-        begun, secret = _read_beginning(folder, name, run_dir)
-        if int(node):
-            fds, seals = _dial_head(begun, secret, int(node), fds, keeper_fd)
-        else:
-            mode = "lead"
-            fds, stand_in = _stand_in(loop, begun, secret, folder, run_dir, fds[1])
+        mode, fds, seals, secret, stand_in = _begin(loop, words, run_dir, fds, keeper_fd)
     while mode == "dial":
         where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
         fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
@@ -110,34 +103,27 @@ def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None
     return (stand_in and stand_in.code) or agent.code or 0
 
 
-def _read_beginning(folder: str, name: str, run_dir: str) -> tuple[Beginning, bytes]:
-    """Return the job in a folder and its secret; make its wheel ready."""
+def _begin(
+    loop: Loop, words: Sequence[str], run_dir: str, fds: Fds, keeper_fd: int
+) -> tuple[str, Fds, Seals | None, bytes, StandIn | None]:
+    """Begin a job from a file; return the next mode and its line, the secret, and who acts as launcher."""
     from .. import beginning
 
+    folder, name, node = words
     beginning.check_name(folder, name)
     begun, secret = beginning.read_beginning(folder), beginning.read_secret(folder)
     _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
-    return begun, secret
-
-
-def _dial_head(begun: Beginning, secret: bytes, node: int, fds: Fds, keeper_fd: int) -> tuple[Fds, Seals]:
-    """Connect to the head of a job that begins from a file."""
-    where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": node}
-    # From a thread: the search for a name can't be interrupted.
-    with keep_beating(b".") as beaten:
-        beaten(keeper_fd)
-        return _dial(*fds, where, begun.wait_timeout_s, to_come=True)[:2]
-
-
-def _stand_in(
-    loop: Loop, begun: Beginning, secret: bytes, folder: str, run_dir: str, out_fd: int
-) -> tuple[Fds, StandIn]:
-    """Return the launcher's line to a head here, and who takes the launcher's part on it."""
+    if int(node):
+        where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": int(node)}
+        # From a thread: the search for a name can't be interrupted.
+        with keep_beating(b".") as beaten:
+            beaten(keeper_fd)
+            return "serve", *_dial(*fds, where, begun.wait_timeout_s, to_come=True), None
     from .stand_in import StandIn
 
     ours, heads = socket.socketpair()
-    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, out_fd)
-    return (heads.fileno(), heads.detach()), stand_in
+    stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
+    return "lead", (heads.fileno(), heads.detach()), None, secret, stand_in
 
 
 def _take_wheel(folder: str, run_dir: str) -> None:

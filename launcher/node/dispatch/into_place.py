@@ -196,7 +196,17 @@ def survey(workspace: str, entries: Sequence[Entry], old: Sequence[Entry], hashe
         else:
             found.off |= not st or not stat.S_ISLNK(st.st_mode) or os.readlink(path) != e.content
     if found.lacking or found.off:
-        _search_copies(workspace, entries, old, hashes, found, have)
+        kinds = {e.path: e.kind for e in entries}
+        wanted = {e.content for e in found.lacking}
+        for e in old:  # what was only moved or copied
+            if e.kind == "f" and e.content in wanted and e.content not in have and e.path not in kinds:
+                path = f"{workspace}/{e.path}"
+                with contextlib.suppress(OSError):
+                    st = os.lstat(path)
+                    same_size = stat.S_ISREG(st.st_mode) and st.st_size == e.size
+                    if same_size and hashes.get_hash(path, st) == e.content:
+                        have[e.content] = e.path
+        found.intact = {content: have[content] for content in wanted if content in have}
         put = {e.path: e for e in old} if others else {}
         found.conflicts = [path for e in others for path in _find_strangers(workspace, e.path, put)]
         folders = {e.path.rpartition("/")[0] for e in found.lacking}
@@ -209,28 +219,6 @@ def _lstat(path: str) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _search_copies(
-    workspace: str,
-    entries: Sequence[Entry],
-    old: Sequence[Entry],
-    hashes: Hashes,
-    found: Survey,
-    have: dict[str, str],
-) -> None:
-    """Find contents that were only moved or copied."""
-    kinds = {e.path: e.kind for e in entries}
-    wanted = {e.content for e in found.lacking}
-    for e in old:
-        if e.kind == "f" and e.content in wanted and e.content not in have and e.path not in kinds:
-            path = f"{workspace}/{e.path}"
-            with contextlib.suppress(OSError):
-                st = os.lstat(path)
-                same_size = stat.S_ISREG(st.st_mode) and st.st_size == e.size
-                if same_size and hashes.get_hash(path, st) == e.content:
-                    have[e.content] = e.path
-    found.intact = {content: have[content] for content in wanted if content in have}
 
 
 def _find_unfit(workspace: str, folders: Iterable[str]) -> list[str]:

@@ -160,22 +160,19 @@ class Receiver:
             return
         data += piece.data
         self._grant(len(piece.data))
-        if len(data) == self._size:
-            self._manifest = None
-            if compute_digest(bytes(data)) != self.digest:
-                self._end(ManifestError("the manifest is not what was announced"))
-            else:
-                self._use_manifest(bytes(data))
-
-    def _use_manifest(self, manifest: bytes) -> None:
-        if incoming := self._incoming:
-            self._do(lambda: incoming.list_lacking(manifest), self._begin_taking)
+        if len(data) < self._size:
             return
-        try:
-            self.entries = decode(manifest)
-            self._end(None)
-        except ManifestError as e:
-            self._end(e)
+        self._manifest, manifest = None, bytes(data)
+        if compute_digest(manifest) != self.digest:
+            self._end(ManifestError("the manifest is not what was announced"))
+        elif incoming := self._incoming:
+            self._do(lambda: incoming.list_lacking(manifest), self._begin_taking)
+        else:
+            try:
+                self.entries = decode(manifest)
+                self._end(None)
+            except ManifestError as e:
+                self._end(e)
 
     def _grant(self, taken: int) -> None:
         self._held_bytes -= taken

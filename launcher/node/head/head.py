@@ -14,14 +14,14 @@ from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
 from ..line.wire import Message, MessageLine, Output, WireError
-from ..link import JobFailure, Link, make_pause_failure
+from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, EventLog
 from .startup import Startup
-from .supervisor import Exit, Member, Supervisor, make_lost_advice
+from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
@@ -200,10 +200,8 @@ class Head:
         look()
 
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
-        plan, what = self.placed.plan, f"node {node} ({host})"
-        pause, advice = self._loop.describe_pause(plan.limits.lost_after_s), make_lost_advice(plan)
-        failure = JobFailure(what, node, codes.NODE_LOST, f"was lost: {why}", advice=advice)
-        failure = make_pause_failure(self._who, node, pause, what) if pause else failure
+        plan, pause = self.placed.plan, self._loop.describe_pause(self.placed.plan.limits.lost_after_s)
+        failure = make_loss(plan, f"node {node} ({host})", node, why, self._who, pause)
         self.tell("node", node=node, state="ended" if pause else "lost", text=why)
         self._supervisor.note_lost_node(failure, self._loop.now())
 
@@ -246,9 +244,9 @@ class Head:
     def has_setup(self) -> bool:
         return self._startup.has_furnished
 
-    def settle(self, nodes: Sequence[job.Node]) -> None:
+    def settle(self) -> None:
         """Place the processes again, with the nodes' paths and addresses."""
-        self.placed = job.place(self.placed.plan, nodes)
+        self.placed = job.place(self.placed.plan, [self.links[n.id].node for n in self.placed.nodes])
         for p in self.placed.processes:
             self._supervisor.members[p.key] = Member(p.role, p.node, p.log)
         self.settled()

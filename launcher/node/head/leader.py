@@ -61,7 +61,8 @@ class Leader:
     ) -> None:
         """`seals`, `secret`: of the launcher's line, if it was dialed."""
         self._secret = secret
-        self._loop, self._own_fd, self._run_dir, self._lost_after_s = loop, own_fd, run_dir, lost_after_s
+        self._loop, self._own_fd, self._lost_after_s = loop, own_fd, lost_after_s
+        self._socket_path = os.path.join(run_dir, "head.sock")
         self._head: Head | None = None
         self._gate: Gate | None = None
         self._held = True
@@ -161,12 +162,12 @@ class Leader:
             self._refuse(observer, "only the launcher begins a job, and once")
             return
         self._holders_supply = not m["supplies"]
-        placed = job.parse_placed(m["placed"])
+        placed: job.Placed = job.parse(job.Placed, m["placed"])
         first = placed.nodes[0]
         try:
             addrs = [first.addr] if first.addr else reach.list_candidates(placed.plan.nic)
-        except LookupError as e:
-            self._refuse(observer, str(e.args[0]), codes.PREFLIGHT)
+        except codes.Refusal as e:
+            self._refuse(observer, str(e), e.code)
             return
         secret = self._secret.hex() if m["secret"] is None else str(m["secret"])
         self._gate = Gate(
@@ -294,10 +295,6 @@ class Leader:
                     break
 
     # --- the doors ---
-
-    @property
-    def _socket_path(self) -> str:
-        return os.path.join(self._run_dir, "head.sock")
 
     def _listen(self) -> None:
         """Listen for later observers in the run folder, which is private to the user."""

@@ -116,7 +116,7 @@ class Startup:
         self._take_answer(link, m)
 
     def _settle_paths(self) -> None:
-        self._settle()
+        self._desk.settle()
         self._package.begin(self._furnish)
 
     def _furnish(self) -> None:
@@ -157,7 +157,7 @@ class Startup:
         self._take_answer(link, m)
 
     def _find_addrs(self) -> None:
-        self._settle()
+        self._desk.settle()
         nodes = self._desk.placed.nodes
         if all(node.addr for node in nodes):
             self._propose_ports()
@@ -167,9 +167,6 @@ class Startup:
             port = self._desk.placed.plan.port or 0
             try_likeliest = functools.partial(self._try_doors, 1, reach.FIRST_REACH_S)
             self._ask_all(lambda _link: {"type": "door", "port": port}, try_likeliest, "opened")
-
-    def _settle(self) -> None:
-        self._desk.settle([self._desk.links[n.id].node for n in self._desk.placed.nodes])
 
     # Addresses: every node opens a door; the others try its likeliest address and, unless all reach all by
     # these, every address. Doors at a port given by the user are shut before ports are bound: a door occupies
@@ -217,7 +214,7 @@ class Startup:
         for node, addr in zip(self._desk.placed.nodes, addrs):
             link = self._desk.links[node.id]
             link.node = link.node._replace(addr=addr)
-        self._settle()
+        self._desk.settle()
         self._propose_ports()
 
     def _propose_ports(self) -> None:

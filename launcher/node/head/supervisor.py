@@ -23,12 +23,20 @@ _RUNTIME = ("pslaunch", "numpy")  # modules that programs with bundled pservers 
 
 
 def make_lost_advice(plan: Plan) -> str:
-    """Return the advice for a lost node: its keeper cleans up, or else this command, but in a pod."""
-    if plan.backend == "k8s":
-        return "`kubectl describe pod` may say why; what ran there ends with its pod"
+    """Return the advice for a lost node: its keeper cleans up, or else this command."""
+    if plan.lost_advice:
+        return plan.lost_advice
     mark = f"PSLAUNCH_JOB_ID={plan.job_id}"
     by_hand = f"grep -lsz '^{mark}$' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -9"
     return f"look at that machine; its keeper ends what ran there, or, if that was killed too: {by_hand}"
+
+
+def make_loss(plan: Plan, what: str, node: int, why: str, who: str, pause: str) -> JobFailure:
+    """Return the failure of a lost `what`; after a pause of this process, `who`, that `what` gave it up."""
+    if pause:
+        advice = "start the job again, and let this process run, or give a longer --lost_after"
+        return JobFailure(who, node, codes.NODE_LOST, f"{pause}, so {what} gave it up", advice=advice)
+    return JobFailure(what, node, codes.NODE_LOST, f"was lost: {why}", advice=make_lost_advice(plan))
 
 
 class Exit(NamedTuple):
@@ -172,7 +180,9 @@ class Supervisor:
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
         found = [signal for ending in self._endings for signal in ending.decide(now_s)]
-        if self._is_over():
+        ended = self._ending_all and all(ending.over for ending in self._endings)
+        done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
+        if ended or (done and not self.alive):  # the former also after a failed kill, which its node reports
             self.result = self._make_result()
         return found
 
@@ -181,12 +191,6 @@ class Supervisor:
         times = [self._retire_s, self._failed_s + LOOK_FURTHER_S]
         times += [ending.find_due_s(now_s) for ending in self._endings]
         return min((t for t in times if t > now_s), default=NEVER)
-
-    def _is_over(self) -> bool:
-        if self._ending_all and all(ending.over for ending in self._endings):
-            return True  # also after a failed kill, which its node reports
-        done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
-        return bool(done) and not self.alive
 
     def _make_result(self) -> Result:
         if self.failure:
@@ -277,9 +281,8 @@ class Supervisor:
             return
         for key in self.alive:
             m = self.members[key]
-            if (
-                m.role == PSERVER and m.why and (m.state or m.blames)
-            ):  # before a trainer came, it may only guess
+            # Before a trainer came, it may only guess.
+            if m.role == PSERVER and m.why and (m.state or m.blames):
                 self.failure = self._make_failure(key, f"is ending: {m.why}")
                 return
 

@@ -5,7 +5,6 @@ Their time and number are bounded until then (places.py). The head gets a messag
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -208,7 +207,10 @@ def dial(
             # A packet to a name without an address may be lost, and would be sent again after a second.
             connect_s = min(try_s, late_s) if to_come else try_s
             try:
-                return _call(addr, port, secret, text, now_s + try_s, connect_s)
+                with socket.create_connection((addr, port), timeout=connect_s) as sock:
+                    nonces, _ = prove.dial(sock, PLANE, secret, text, now_s + try_s)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return sock.detach(), make_seals(secret, nonces, head=False)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
         only_refused = (to_come or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)
@@ -218,17 +220,3 @@ def dial(
         if only_refused or gone or time.monotonic() + wait_s > end_s:
             raise failed[-1]
         time.sleep(wait_s)
-
-
-def _call(
-    addr: str, port: int, secret: bytes, text: bytes, end_s: float, connect_s: float
-) -> tuple[int, Seals]:
-    sock = socket.create_connection((addr, port), timeout=connect_s)
-    try:
-        nonces, _ = prove.dial(sock, PLANE, secret, text, end_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except BaseException:
-        sock.close()
-        raise
-    os.set_inheritable(sock.fileno(), False)
-    return sock.detach(), make_seals(secret, nonces, head=False)

@@ -13,11 +13,13 @@ import selectors
 import socket
 import time
 from _blake2 import blake2b  # hmac and hashlib load OpenSSL, which costs megabytes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslaunch.runtime.shared import nics
+from pslaunch.runtime.shared.env import EnvError
 
+from ..codes import PREFLIGHT, Refusal
 from ..loop import Loop
 from .listener import Listener
 
@@ -32,12 +34,15 @@ MAX_ADDR_CHARS = 64
 
 
 def list_candidates(nic: str) -> list[str]:
-    """Return addresses at which others may reach this machine, the likeliest first. Raises LookupError.
+    """Return addresses at which others may reach this machine, the likeliest first. Raises Refusal.
 
     Only the address of `nic`, if given; else the address called over SSH comes first.
     """
     if nic:
-        return [nics.get_address(nic)]
+        try:
+            return [nics.get_address(nic)]
+        except EnvError as e:
+            raise Refusal(PREFLIGHT, str(e)) from None
     called_by = [a for a in os.environ.get("SSH_CONNECTION", "").split()[2:3] if is_address(a)]
     return list(dict.fromkeys([*called_by, *nics.list_outside_addresses()]))[:MAX_ADDRS] or ["127.0.0.1"]
 
@@ -127,33 +132,27 @@ def try_all(
     """
     opened: list[tuple[int, str]] = []
     for at in range(0, len(doors), MAX_TRIES):
-        opened += _try_some(doors[at : at + MAX_TRIES], secret, limit_s)
+        some, begin_s = doors[at : at + MAX_TRIES], time.monotonic()
+        end_s = begin_s + limit_s
+        likeliest = {node: addr for node, addr, _ in reversed(some)}
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            for node, addr, port in some:
+                sock = stack.enter_context(_begin_connect(addr, port))
+                selector.register(sock, selectors.EVENT_READ, (sock, node, addr))
+            while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
+                    sock, node, addr = key.data
+                    selector.unregister(sock)
+                    with contextlib.suppress(OSError):
+                        # Not in constant time: the peer learns nothing from the duration.
+                        if sock.recv(PASS_BYTES) == make_word(secret, node):
+                            opened.append((node, addr))
+                            if likeliest.get(node) == addr:
+                                del likeliest[node]
+                if not likeliest:
+                    now_s = time.monotonic()
+                    end_s = min(end_s, now_s + max(REACH_SETTLE_S, now_s - begin_s))
     return opened
-
-
-def _try_some(
-    doors: Sequence[tuple[int, str, int]], secret: bytes, limit_s: float
-) -> Iterator[tuple[int, str]]:
-    begin_s = time.monotonic()
-    end_s = begin_s + limit_s
-    likeliest = {node: addr for node, addr, _ in reversed(doors)}
-    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-        for node, addr, port in doors:
-            sock = stack.enter_context(_begin_connect(addr, port))
-            selector.register(sock, selectors.EVENT_READ, (sock, node, addr))
-        while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
-                sock, node, addr = key.data
-                selector.unregister(sock)
-                with contextlib.suppress(OSError):
-                    # Not in constant time: the peer learns nothing from the duration.
-                    if sock.recv(PASS_BYTES) == make_word(secret, node):
-                        yield node, addr
-                        if likeliest.get(node) == addr:
-                            del likeliest[node]
-            if not likeliest:
-                now_s = time.monotonic()
-                end_s = min(end_s, now_s + max(REACH_SETTLE_S, now_s - begin_s))
 
 
 def _begin_connect(addr: str, port: int) -> socket.socket:

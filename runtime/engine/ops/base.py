@@ -206,6 +206,8 @@ def find_form(
             f"{name}: input {sequences[0]} is a sequence, {plain[0]} is not; give both the same kind of "
             "data, or pool the sequence first, as layer.pooling and static.nn.sequence_pool do"
         )
+    if op != "lookup" and any(config.sparse for config in params or ()):
+        raise ValueError(f"{name}: sparse_update is only for embeddings and sparse vectors")
     try:
         shape = cls.find_shape(attrs, *inputs)
         if params is not None:

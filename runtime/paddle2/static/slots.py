@@ -86,7 +86,15 @@ def _convert_column(lines: Sequence[Line], slot: Variable, values: list[bytes], 
     try:
         numbers = _convert(slot, values)
     except (ValueError, OverflowError):
-        _refuse_value(lines, slot, values, counts)
+        expected, at = f"a whole number from 0 to {_MAX_ID}" if slot.kind == "id" else "a number", 0
+        for line, count in zip(lines, counts, strict=True):
+            for word in values[at : at + count * slot.size]:
+                try:
+                    _convert(slot, [word])
+                except (ValueError, OverflowError):
+                    _refuse(line, f"slot {slot.name} has the value {_show(word)}, expected {expected}")
+            at += count * slot.size
+        raise  # every value fits alone
     return _make_column(slot, numbers.astype(DTYPES[slot.kind], copy=False), np.array(counts, np.int64))
 
 
@@ -98,21 +106,6 @@ def _convert(slot: Variable, values: Sequence[bytes]) -> npt.NDArray[Any]:
     if ids.size and ids.min() < 0:
         raise ValueError
     return ids
-
-
-def _refuse_value(
-    lines: Sequence[Line], slot: Variable, values: Sequence[bytes], counts: Sequence[int]
-) -> NoReturn:
-    expected = f"a whole number from 0 to {_MAX_ID}" if slot.kind == "id" else "a number"
-    at = 0
-    for line, count in zip(lines, counts, strict=True):
-        for word in values[at : at + count * slot.size]:
-            try:
-                _convert(slot, [word])
-            except (ValueError, OverflowError):
-                _refuse(line, f"slot {slot.name} has the value {_show(word)}, expected {expected}")
-        at += count * slot.size
-    raise AssertionError(f"slot {slot.name}: every value fits alone")
 
 
 def _show(word: bytes) -> str:

@@ -34,7 +34,7 @@ def test_nodes_that_have_ranks_get_the_trainers_of_these(ranks: list[int], homes
         for i in range(4):
             assert [p.local_rank for p in dealt if p.node == i] == [*range(len(own[i]))]
         assert [p.node for p in made.list_processes(env.PSERVER)] == [k % 4 for k in range(n)]
-        assert job.parse_placed(json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
+        assert job.parse(job.Placed, json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
 
 
 @pytest.mark.parametrize(

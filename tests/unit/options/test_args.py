@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
-from pslaunch.options.args import ELSEWHERE, Split, find_nearest, split_command_line
+from pslaunch.options.args import ELSEWHERE, NEAR, Split, split_command_line
 from pslaunch.options.kinds import Text, Value
 from pslaunch.options.options import Option, make_flag
-from pslaunch.runtime.shared.env import TRAINER_FLAGS
+from pslaunch.runtime.shared.env import TRAINER_FLAGS, find_near
 
 OPTIONS = {name: Option(name, Text(), "") for name in ("server_num", "server", "conf")}
 OPTIONS |= {"env": Option("env", Text(repeatable=True), "")}
@@ -19,7 +19,7 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 plain_words = words.filter(lambda w: not w.startswith("-"))
 foreign_names = st.from_regex(r"[a-z][a-z0-9_.-]{0,14}", fullmatch=True).filter(
     lambda n: (
-        n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and find_nearest(n.replace("-", "_"), NAMES) is None
+        n.replace("-", "_") not in (*NAMES, *ELSEWHERE) and not find_near(n.replace("-", "_"), NAMES, NEAR)
     )
 )
 foreign = st.one_of(

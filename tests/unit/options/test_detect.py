@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, detect_server, find_imports
+from pslaunch.options.detect import check_syntax, choose_server, find_imports
 
 
 def write(folder: Path, **files: str) -> None:
@@ -17,7 +17,7 @@ def write(folder: Path, **files: str) -> None:
 
 def detect_in(ws: Path, **files: str) -> tuple[str, str]:
     write(ws, **files)
-    return detect_server(ws / "train.py", ws)
+    return choose_server("auto", None, ws, "train.py")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_any_other_is_bundled(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
 def test_unreadable_program_is_bundled_and_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "train.py").write_bytes(text)
-    kind, why = detect_server(tmp_path / "train.py", tmp_path)
+    kind, why = choose_server("auto", None, tmp_path, "train.py")
     assert kind == "bundled" and "can't be read" in why and "--server" in why
     for name in ("train.py", "gone.py", "run.sh"):
         assert find_imports(tmp_path / name, tmp_path) == ({}, {})
@@ -104,7 +104,7 @@ def test_program_without_a_syntax_error_passes(tmp_path: Path, name: str) -> Non
 def test_what_was_not_read_is_named(tmp_path: Path) -> None:
     kind, why = detect_in(tmp_path, train="import lib", lib="print 1")
     assert (kind, "lib.py" in why) == ("bundled", True)
-    kind, why = detect_server(tmp_path / "train.sh", tmp_path)
+    kind, why = choose_server("auto", None, tmp_path, "train.sh")
     assert (kind, "not read" in why) == ("bundled", True)
 
 

@@ -220,6 +220,7 @@ def test_workspace_of_the_image_is_sent_nowhere(folder: Path) -> None:
     assert spec.site.package is None
     (node,) = spec.site.nodes
     assert (node.workspace, node.dispatched) == ("/opt/code", False)
+    assert "kubectl describe pod" in spec.draft.lost_advice
     assert node.output_dir == f"/workspace/{spec.draft.name}/output"  # the image is read-only
     for word in ("--shard=data/{}", "--link=data=/data"):
         with pytest.raises(SpecError, match="where nothing is sent"):

@@ -233,10 +233,9 @@ def make_loss(node: int) -> JobFailure:
     return JobFailure(f"node {node} (n)", node, codes.NODE_LOST, "was lost: the line was closed")
 
 
-def test_advice_for_a_lost_pod_asks_nobody_to_log_in() -> None:
-    assert "xargs -r kill -9" in make_lost_advice(Plan(job_id="j-1", backend="fabric"))
-    advice = make_lost_advice(Plan(job_id="j-1", backend="k8s"))
-    assert "kubectl describe pod" in advice and "kill" not in advice and "machine" not in advice
+def test_advice_for_a_lost_node_is_a_command_unless_its_backend_has_its_own() -> None:
+    assert "xargs -r kill -9" in make_lost_advice(Plan(job_id="j-1"))
+    assert make_lost_advice(Plan(job_id="j-1", lost_advice="ask the cluster")) == "ask the cluster"
 
 
 def test_lost_node_outranks_a_failure_just_before() -> None:

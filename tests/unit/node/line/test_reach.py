@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslaunch.node.codes import Refusal
 from pslaunch.node.line.reach import (
     ALL_PAIRS,
     Door,
@@ -88,7 +89,7 @@ def test_address_of_the_incoming_connection_comes_first(says: str, monkeypatch: 
 
 def test_address_of_a_named_interface_is_the_only_one() -> None:
     assert list_candidates("lo") == ["127.0.0.1"]
-    with pytest.raises(LookupError, match=r"'eth99' does not exist; known: .*lo 127\.0\.0\.1"):
+    with pytest.raises(Refusal, match=r"'eth99' does not exist; known: .*lo 127\.0\.0\.1"):
         list_candidates("eth99")
 
 
