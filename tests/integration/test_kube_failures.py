@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +150,35 @@ def test_pull_that_takes_long_is_told(cluster: Kube, workspace: Path) -> None:
     assert said.count("its image is being pulled: Pulling image") > 1, said  # once before the end
 
 
-def test_pod_that_is_evicted_ends_the_job_with_that_reason_and_its_files_are_fetched(
-    cluster: Kube, workspace: Path
+def evict(cluster: Kube, job: str) -> None:
+    """Evict the second pod, as a drain does."""
+    pod = cluster.list_pods(job)[1].metadata.name
+    cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
+
+
+def suspend(cluster: Kube, job: str, *, suspended: bool = True) -> None:
+    """Suspend the Job or release it, as a queue does."""
+    cluster.batch.patch_namespaced_job(job, cluster.namespace, {"spec": {"suspend": suspended}})
+
+
+@pytest.mark.parametrize(
+    ("take", "words"),
+    [
+        (evict, r"-\d.*: it was (evicted|deleted or evicted)"),
+        (suspend, r"-0.*and 1 more.*: its job was suspended while it ran"),
+    ],
+    ids=["evicted", "suspended"],
+)
+def test_pods_that_are_taken_away_end_the_job_with_that_reason_and_its_files_are_fetched(
+    cluster: Kube, workspace: Path, take: Callable[[Kube, str], None], words: str
 ) -> None:
     (workspace / "train.py").write_text(SAVED)
     with running(KubePlace(cluster, 2), workspace, "--server_num=0", "--worker_num=2", *QUICK) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         name = str(job.get_job()["job"])
-        pod = cluster.list_pods(name)[1].metadata.name
-        cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
+        take(cluster, name)
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
-        assert re.search(rf"pod {name}-\d.*: it was (evicted|deleted or evicted)", job.launcher.output())
+        assert re.search(f"pod {name}{words}", job.launcher.output()), job.launcher.output()
         assert not any("not fetched" in e.get("text", "") for e in job.events()), job.launcher.output()
     assert (workspace / "output/model").read_text() == "the model"
     assert [(workspace / f"log/{node}/train.log").read_text() for node in (0, 1)] == ["ready\n"] * 2

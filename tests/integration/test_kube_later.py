@@ -15,6 +15,7 @@ import pytest
 from kubernetes import client, config
 
 from integration.test_contract import POLITE
+from integration.test_kube_failures import suspend
 from integration.test_kube_rendered import Applied
 from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.job_records import BEGINNING
@@ -191,6 +192,24 @@ def test_files_of_a_job_that_lost_a_pod_are_fetched(
     assert (tmp_path / "here/output/model").read_text() == "the model"
     assert (tmp_path / "here/log/0/train.log").read_text() == "ready\n"
     assert job.run("stop", job.id).returncode == 0
+    assert cluster.list_names() == set()
+
+
+def test_detached_job_that_is_suspended_ends_and_begins_anew_once_it_is_released(
+    detach: Callable[..., Detached], cluster: Kube
+) -> None:
+    job = detach()
+    suspend(cluster, job.id)
+    ended = job.until_ended()
+    assert (ended["code"], "its Job was suspended" in ended["reason"]) == (codes.NODE_LOST, True), ended
+    suspend(cluster, job.id, suspended=False)
+
+    def has_begun_anew() -> bool:  # beside the old pod, which waits for a fetch
+        (status,) = job.ask("status")
+        return status["state"] == "running" and len(cluster.list_pods(job.id)) == 2
+
+    poll_until(has_begun_anew, describe=lambda: cluster.describe(job.id))
+    assert job.run("stop", job.id, *job.where).returncode == 0
     assert cluster.list_names() == set()
 
 

@@ -60,6 +60,7 @@ SHORTEST_GRACE_S: Final = 1
 DISMISS_S: Final = 2.0  # after its own time to end, until a pod is dismissed
 DISMISS: Final = ("/bin/sh", "-c", "kill -9 -1")  # all but the keeper, which then ends
 TOLD_S: Final = 5.0  # for the cluster to report the beginning or end of a pod
+SUSPENDED: Final = "its Job was suspended, and begins anew once it is released"
 LIMIT: Final = "activeDeadlineSeconds"
 # Kinds of a job's objects that its label finds; the Job first.
 LABELLED: Final = ("Job", "Service", "ConfigMap", "NetworkPolicy")
@@ -367,6 +368,8 @@ class K8sBackend(Backend):
                     with contextlib.suppress(RightsError):  # to ask pod 0
                         told: JobRecord = self._find_record(first, name) or {"state": WAITING}
                         record.update(told)
+                    if main["spec"].get("suspend") and record["state"] == "ended":
+                        record["reason"] = f"{record['reason']}; {SUSPENDED}"
                 break
             except PslaunchError as e:  # perhaps it ends just now
                 record.update({"state": STATE_UNKNOWN, "reason": str(e)})
@@ -426,7 +429,7 @@ class K8sBackend(Backend):
     def remove(self) -> list[str]:
         """Remove the job; return in words the parts of it that remain, and the reasons."""
         self._confirmed.set()
-        left, failed, dismissed = list(self._made), "", False
+        left, failed, dismissed = list(self._made), "", set[str]()
         dismiss_s = time.monotonic() + DISMISS_S + (0.0 if self._hurried else self._ending_s)
         if not left:
             return []
@@ -445,10 +448,11 @@ class K8sBackend(Backend):
                     break  # they stay until their machines answer
                 for pod in pods.values() if self._hurried else ():
                     self._cluster.delete({"kind": "Pod", **pod}, gracePeriodSeconds=SHORTEST_GRACE_S)
-                if not dismissed and time.monotonic() > dismiss_s:
-                    dismissed = True  # a kubelet does not shorten the grace of a pod that waits for a fetch
-                    for name in (pod["metadata"]["name"] for pod in pods.values()):
-                        begin_apart(functools.partial(PodExec, self._cluster, name, DISMISS))
+                # A kubelet does not shorten the grace of a pod that waits for a fetch.
+                late = {p["metadata"]["name"] for p in pods.values() if time.monotonic() > dismiss_s}
+                for name in late - dismissed:
+                    begin_apart(functools.partial(PodExec, self._cluster, name, DISMISS))
+                dismissed |= late
             except PslaunchError as e:
                 failed = str(e)
         rest = ", ".join(map(_describe, [*left, *self._pods.seen.values()]))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ...node import codes
 from .api_errors import find_refusal_remedy
-from .job_records import Object, get_state
+from .job_records import OF_JOB, Object, get_state
 
 KILLED: Final = codes.SIGNAL_BASE + signal.SIGKILL
 MAX_WORDS: Final = 500  # of the cluster, in characters
@@ -82,6 +82,9 @@ FAILURES: Final = (
         "give it a higher priorityClassName by --patch, or start the job again later"),
     PodFailure(_EVICTED, "", codes.NODE_LOST,
         "it was evicted from its machine", "start the job again; other machines take it"),
+    PodFailure("JobSuspended", "", codes.NODE_LOST,
+        "its job was suspended while it ran, as by a queue for another job",
+        "start the job again; a queue that releases a suspended job begins it anew"),
     PodFailure("Deleted|Killing", "", codes.NODE_LOST,
         "it was deleted or evicted", "pslaunch does not start it again"),
     PodFailure("Unschedulable", r"Insufficient \S+", codes.PREFLIGHT,
@@ -112,12 +115,15 @@ FAILURES: Final = (
 )  # fmt: skip
 
 
-def explain_pods(pods: Sequence[Object], events: Sequence[Object]) -> PodCause | None:
+def explain_pods(
+    pods: Sequence[Object], events: Sequence[Object], suspended: Container[str] = ()
+) -> PodCause | None:
     """Return why pods of a job do not start, or have ended; None while nothing is wrong.
 
     events: of the job's pods and Jobs, in any order; earlier ones than the pods' states do no harm.
+    suspended: names of Jobs whose pods the cluster deletes therefore.
     """
-    signs = [*_list_pod_signs(pods), *_list_event_signs(pods, events)]
+    signs = [*_list_pod_signs(pods, suspended), *_list_event_signs(pods, events)]
     for one in FAILURES:
         found = [
             s for s in signs if re.fullmatch(one.reasons, s.reason) and re.search(one.message, s.message)
@@ -190,14 +196,15 @@ def _shorten(message: str) -> str:
     return words if len(words) <= MAX_WORDS else f"{words[:MAX_WORDS]}…"
 
 
-def _list_pod_signs(pods: Sequence[Object]) -> Iterator[_Sign]:
+def _list_pod_signs(pods: Sequence[Object], suspended: Container[str]) -> Iterator[_Sign]:
     """Yield failures from the states of pods, those of pods that were deleted first before others."""
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("deletionTimestamp", ""))):
         status = pod["status"]
         containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
         states = [c["state"].get(key) for c in containers for key in ("waiting", "terminated")]
         conditions = [c for c in status.get("conditions", ()) if (c["type"], c["status"]) in _BAD_CONDITIONS]
-        deleted = {"reason": "Deleted"} if "deletionTimestamp" in pod["metadata"] else None
+        why = "JobSuspended" if pod["metadata"]["labels"].get(OF_JOB) in suspended else "Deleted"
+        deleted = {"reason": why} if "deletionTimestamp" in pod["metadata"] else None
         for said in filter(None, (*states, *conditions, status, deleted)):
             if "reason" in said:
                 yield _Sign("Pod", _get_name(pod), said["reason"], said.get("message", ""))

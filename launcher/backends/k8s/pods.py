@@ -81,15 +81,16 @@ class Pods:
         events = self._cluster.list_objects("Event", field_selector=UNUSUAL)
         ours = [e for e in events if e["involvedObject"].get("name", "").startswith(self._job)]
         pods = self.seen = list_pods(self._cluster, f"{INSTANCE}={self._job}")  # others may be watched
-        cause = explain_pods([*pods.values()], ours)
+        jobs = self._cluster.list_objects("Job", label_selector=f"{INSTANCE}={self._job}")
+        suspended = {job["metadata"]["name"]: job for job in jobs if job["spec"].get("suspend")}
+        cause = explain_pods([*pods.values()], ours, suspended)
         if cause or pods:
             return cause
-        jobs = self._cluster.list_objects("Job", field_selector=f"metadata.name={self._job}")
         if not jobs:
             text = f"job {self._job} was deleted; pslaunch does not start it again"
             return PodCause(codes.NODE_LOST, text, waits=False)
-        if jobs[0]["spec"].get("suspend"):
-            queue = jobs[0]["metadata"]["labels"].get(QUEUE_LABEL)
+        if main := suspended.get(self._job):
+            queue = main["metadata"]["labels"].get(QUEUE_LABEL)
             by = f"the queue {queue} has not released it" if queue else "it is suspended"
             remedy = "look at it with kubectl describe localqueues,workloads"
             text = f"job {self._job}: {by}; --wait_timeout counts from its release; {remedy}"
@@ -126,8 +127,10 @@ class Pods:
 
 
 def list_pods(cluster: Cluster, label: str) -> dict[str, Object]:
-    """Return all pods with a label by the names of their nodes. Raises PslaunchError."""
-    labels = [(pod, pod["metadata"]["labels"]) for pod in cluster.list_objects("Pod", label_selector=label)]
+    """Return all pods with a label by the names of their nodes, the newest of each. Raises PslaunchError."""
+    found = cluster.list_objects("Pod", label_selector=label)
+    found = sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+    labels = [(pod, pod["metadata"]["labels"]) for pod in found]
     return {f"{of[OF_JOB]}-{of[INDEX]}": pod for pod, of in labels if {OF_JOB, INDEX} <= of.keys()}
 
 

@@ -57,9 +57,10 @@ WAITS = [
     ("env-key-missing", "couldn't find key k in Secret team/some; check secretKeyRef"),
 ]  # fmt: skip
 # Not to be had on the test cluster: a registry with images for several processors, a broken network plugin.
-# "Pulling" passes; tests/integration/test_kube_failures.py has it.
+# "Pulling" passes, and the Job of a suspended one says it; tests/integration/test_kube_failures.py has both.
 UNRECORDED = {
     "Pulling",
+    "JobSuspended",
     "no match for platform",
     "CreateContainer(Config)?Error|RunContainerError|FailedCreatePodSandBox",
     "a volume of the job's own can't be mounted",  # below, by the words for others
@@ -81,7 +82,11 @@ def test_failure_has_its_code_and_names_pod_words_and_remedy(
 def make_ended(code: int, second: int, **more: str) -> dict[str, Any]:
     ended = {"exitCode": code, "finishedAt": f"2026-01-02T03:04:0{second}Z", "reason": "Error", **more}
     status = {"containerStatuses": [{"state": {"terminated": ended}}]}
-    return {"metadata": {"name": "j-1-abcde"}, "spec": {"nodeName": f"m{second}"}, "status": status}
+    return {
+        "metadata": {"name": "j-1-abcde", "labels": {}},
+        "spec": {"nodeName": f"m{second}"},
+        "status": status,
+    }
 
 
 OOM = "its memory was not enough; raise --memory"

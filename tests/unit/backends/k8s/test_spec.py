@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslaunch.backends.k8s.patch import apply_patches, read_patches
 from pslaunch.backends.k8s.spec import QUANTITIES, Access, K8sReach, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node.job import place
@@ -17,6 +18,8 @@ from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from support.command_line import make_line
+
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.fixture
@@ -122,7 +125,6 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
         ("--ttl=0", "--ttl=0"),
         ("--use_gpu=1", "--use_gpu=1"),
         ("--filename=job.yaml", "--filename is not supported: the manifests come from the options"),
-        ("--shm=1Gi", "--shm is not supported: --patch FILE adds it"),
         ("--replicas=3", "--replicas is not supported: --nodes is the number of pods"),
         ("--limits=cpu=1", "--limits is not supported: --cpu and --memory are requests and limits"),
     ],
@@ -132,6 +134,16 @@ def test_invalid_value_is_refused_by_option_and_value(folder: Path, word: str, s
     with pytest.raises(SpecError) as refused:
         make(folder, word, image=image)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["toleration", "priority_class", "shm", "env_secret"])
+def test_former_option_is_refused_with_a_patch_that_the_job_takes(folder: Path, name: str) -> None:
+    with pytest.raises(SpecError, match=f"--{name} is not supported: write into a file for --patch: ") as e:
+        make(folder, f"--{name}=x")
+    (folder / "patch.yaml").write_text(str(e.value).partition("--patch: ")[2])
+    reach = make_reach(folder, "--patch=patch.yaml")
+    rendered = {"job.yaml": (GOLDEN / "k8s-default.yaml").read_text()}
+    assert apply_patches(rendered, read_patches(reach.patch)) != rendered
 
 
 def test_repeated_value_is_refused(folder: Path) -> None:
