@@ -140,10 +140,10 @@ fuzz: build/fuzz-shard ## a shard and trainers that say anything, under libFuzze
 	    >build/fuzz/log 2>&1 || { tail -n 99 build/fuzz/log; exit 1; }
 	@grep '^Done ' build/fuzz/log
 
-build/fuzz-shard: tests/c/fuzz/fuzz_shard.c $(CORE) $(HEADERS) Makefile
+build/fuzz-shard: tests/c/fuzz/fuzz_shard.c tests/c/fail_alloc.c $(CORE) $(HEADERS) Makefile
 	@mkdir -p build
 	clang $(C_FLAGS) $(SANITIZE) -fsanitize=fuzzer $(WRAP),--wrap=epoll_wait,--wrap=clock_gettime -Wall -Wextra -Werror \
-	    $< $(CORE) -lm -lpthread -o $@
+	    $(filter %.c,$^) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md
 	@for what in launch agents push_pull tables modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done

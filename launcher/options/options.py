@@ -55,7 +55,7 @@ class Option(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Return its name in JobSpec or Reach, with the unit."""
+        """Return its name in JobSpec or in the reach of its backend, with the unit."""
         return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
 
     @property

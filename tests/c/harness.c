@@ -40,49 +40,6 @@ uint64_t harness_random(void) {
     return state ^= state << 17;
 }
 
-/* Allocations until the failing one; 0: none fails. One thread allocates in such a test. */
-static long fail_in;
-static bool has_failed;
-
-bool harness_fail_alloc(long n) {
-    bool was = has_failed;
-    has_failed = false;
-    fail_in = n;
-    return was;
-}
-
-static bool fails_now(void) {
-    if (fail_in == 0 || --fail_in != 0) return false;
-    has_failed = true;
-    return true;
-}
-
-/* The linker sends every call of malloc() to __wrap_malloc(), and __real_malloc() to the real one. */
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t size);
-void *__real_aligned_alloc(size_t align, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t size);
-void *__wrap_aligned_alloc(size_t align, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    return fails_now() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size) {
-    return fails_now() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t size) {
-    return fails_now() ? NULL : __real_realloc(p, size);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t size) {
-    return fails_now() ? NULL : __real_aligned_alloc(align, size);
-}
-
 int main(int argc, char **argv) {
     int failed = 0, ran = 0;
     signal(SIGPIPE, SIG_IGN); /* a test may still write to what the other side has closed by then */

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.spec import FabricReach
 from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.backends.fabric.ssh.connect import Connector
 from pslaunch.backends.fabric.ssh.fleet import Fleet
@@ -42,7 +42,7 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
     """Makes fleets and closes them."""
     made: list[Fleet] = []
 
-    def make(reach: Reach | None = None, ask: Callable[[str], str] | None = None) -> Fleet:
+    def make(reach: FabricReach | None = None, ask: Callable[[str], str] | None = None) -> Fleet:
         made.append(Fleet(reach or reaching(), ask=ask))
         return made[-1]
 

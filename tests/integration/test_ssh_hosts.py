@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.spec import FabricReach
 from pslaunch.backends.fabric.ssh.channel import Channel
 from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
@@ -26,7 +26,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Makes fleets whose ssh knows these hosts."""
     with contextlib.ExitStack() as stack:
 
-        def make(hosts: Hosts, how: Reach | None = None) -> Fleet:
+        def make(hosts: Hosts, how: FabricReach | None = None) -> Fleet:
             own_ssh(tmp_path / "bin", hosts.config, monkeypatch)
             return stack.enter_context(contextlib.closing(Fleet(how or reaching(), ask=None)))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.spec import FabricReach
 from pslaunch.backends.fabric.ssh.channel import BinaryChannel, Channel, ParamikoChannel
 from pslaunch.backends.fabric.ssh.fleet import Fleet
 from pslaunch.errors import HostError
@@ -81,7 +81,7 @@ class Asked:
 
 
 def reach(
-    name: str = "node", ask: Callable[[str], str] | None = None, how: Reach | None = None
+    name: str = "node", ask: Callable[[str], str] | None = None, how: FabricReach | None = None
 ) -> type[Channel]:
     """The kind of the channel to a host whose agent has greeted. Raises HostError."""
     with contextlib.closing(Fleet(how or reaching(), ask=ask)) as fleet:

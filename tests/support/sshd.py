@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.spec import FabricReach
 from pslaunch.backends.fabric.ssh.channel import Channel
 from pslaunch.errors import HostError
 from pslaunch.node import procs
@@ -27,9 +27,9 @@ needs_openssh = pytest.mark.skipif(
 )
 
 
-def reaching(**how: Any) -> Reach:
-    """Return a `Reach` without hosts: these are given to `Fleet.open`."""
-    return Reach(hosts=(), **how)
+def reaching(**how: Any) -> FabricReach:
+    """Return a `FabricReach` without hosts: these are given to `Fleet.open`."""
+    return FabricReach(hosts=(), **how)
 
 
 def make_key(path: Path, *options: str, kind: str = "ed25519", passphrase: str = "") -> Path:

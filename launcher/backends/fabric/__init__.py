@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class FabricFace(Face):
     name = "fabric"
-    spec, backend, reach = "spec:make_fabric_spec", "backend:FabricBackend", "spec:Reach"
+    spec, backend, reach = "spec:make_fabric_spec", "backend:FabricBackend", "spec:FabricReach"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.
 

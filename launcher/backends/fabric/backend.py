@@ -19,7 +19,7 @@ from ...options.hosts import Host
 from ..base import Backend
 from ..lines import CLOSE_EXTRA_S, Dial, Line
 from ..node_answers import Ending, read_answer
-from .spec import Reach
+from .spec import FabricReach
 from .ssh.channel import Channel
 from .ssh.fleet import Fleet
 from .ssh.questions import Prompt
@@ -30,7 +30,7 @@ class FabricBackend(Backend):
 
     name = "fabric"
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: FabricReach) -> None:
         self._reach, self._prompt = reach, Prompt()
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
         ask = self._prompt.ask if on_terminal else None
@@ -58,7 +58,7 @@ class FabricBackend(Backend):
         if failed:
             raise HostsError(failed, len(nodes))
 
-    def keep_way(self, path: str) -> Reach:
+    def keep_way(self, path: str) -> FabricReach:
         return self._reach
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:

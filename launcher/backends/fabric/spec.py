@@ -22,7 +22,7 @@ from ..hosts_spec import make_hosts_spec
 from ..registry import gather_given
 
 
-class Reach(NamedTuple):
+class FabricReach(NamedTuple):
     """The hosts of a job and their connection options."""
 
     hosts: tuple[Host, ...]
@@ -50,9 +50,9 @@ def find_first_host(conf: str, cwd: Path) -> Elsewhere:
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 
-def _read_reach(given: Given) -> Reach:
+def _read_reach(given: Given) -> FabricReach:
     others = "agent_python", "connect_timeout", "max_connections", "host_key_policy"  # as its fields follow
-    return Reach(tuple(_read_hosts(given)), *map(given.read, others))
+    return FabricReach(tuple(_read_hosts(given)), *map(given.read, others))
 
 
 def _read_hosts(given: Given) -> list[Host]:

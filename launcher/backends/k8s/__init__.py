@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...node.job import Plan
     from ...options.spec import Elsewhere, JobSpec
     from .spec import K8sReach
-    from .way import ByItself
+    from .way import PodsWay
 
 APPLY, RENDER = "apply", "render"
 
@@ -83,11 +83,11 @@ class K8sFace(Face):
 
         return check_cluster(line, spec)
 
-    def make_way(self, spec: JobSpec, plan: Plan) -> ByItself:
+    def make_way(self, spec: JobSpec, plan: Plan) -> PodsWay:
         from .backend import K8sBackend
-        from .way import ByItself
+        from .way import PodsWay
 
-        return ByItself(K8sBackend(spec.site.reach), plan)
+        return PodsWay(K8sBackend(spec.site.reach), plan)
 
     def describe_start(self, reach: K8sReach, plan: Plan) -> Mapping[str, Any]:
         from . import manifests

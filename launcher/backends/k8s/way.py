@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...node.head.events import Event
 
 
-class ByItself(Way):
+class PodsWay(Way):
     """Head of a job that begins by itself."""
 
     is_found_later = True

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../harness.h"
 #include "shard/ps_shard.h"
 
 enum { TRAINERS = 3, OBJECTS = 4, BODY = 1 << 16, MOST_FLOATS = 4096, EPOCH = 7 };
@@ -30,7 +31,6 @@ static struct {
     size_t size;
     int mail_fd, events_fd;
     int64_t now_ms;
-    long lack; /* allocations until the one that fails; 0: none */
     bool ended;
     trainer trainers[TRAINERS];
     ps_create specs[OBJECTS];
@@ -243,7 +243,7 @@ static bool act(void) {
         play.now_ms += 100 * take();
         return true;
     case LACK:
-        play.lack = 1 + take() % 8;
+        harness_fail_alloc(1 + take() % 8);
         return true;
     case SAVE:
         value = take();
@@ -278,35 +278,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-static bool lacks(void) {
-    return play.lack > 0 && --play.lack == 0;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t size);
-void *__real_aligned_alloc(size_t align, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t size);
-void *__wrap_aligned_alloc(size_t align, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    return lacks() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size) {
-    return lacks() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t size) {
-    return lacks() ? NULL : __real_realloc(p, size);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t size) {
-    return lacks() ? NULL : __real_aligned_alloc(align, size);
-}
-
 static int put(void *owner, const void *data, size_t n, ps_err *err) {
     uint64_t *sum = owner;
     (void)err;
@@ -320,6 +291,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t sum = 0;
     ps_err err;
     memset(&play, 0, sizeof play);
+    harness_fail_alloc(0);
     play.data = data;
     play.size = size;
     uint8_t how = take();

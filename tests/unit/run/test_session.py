@@ -14,9 +14,9 @@ from typing import Any, NoReturn, TextIO, cast
 import pytest
 
 from pslaunch.backends.fabric import FabricFace
-from pslaunch.backends.fabric.spec import Reach
+from pslaunch.backends.fabric.spec import FabricReach
 from pslaunch.backends.k8s.backend import K8sBackend
-from pslaunch.backends.k8s.way import ByItself
+from pslaunch.backends.k8s.way import PodsWay
 from pslaunch.backends.lines import Line, Tell
 from pslaunch.backends.local import LocalFace
 from pslaunch.backends.local.backend import LocalBackend
@@ -183,7 +183,7 @@ def test_job_elsewhere_without_a_local_record_is_not_started(
     monkeypatch.setattr(FabricFace, "make_backend", reaches)
     spec = job(tmp_path, "node")._replace(detach=True)
     spec = spec._replace(draft=spec.draft._replace(backend="fabric"))
-    spec = spec._replace(site=spec.site._replace(remote=True, reach=Reach((Host("node1"),))))
+    spec = spec._replace(site=spec.site._replace(remote=True, reach=FabricReach((Host("node1"),))))
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(FileError, match=f"find the job: {tmp_path}/file/.*: Not a directory"):
@@ -288,6 +288,6 @@ def test_job_to_detach_is_over_only_if_its_end_was_seen(
 ) -> None:
     spec, out = job(tmp_path, "node")._replace(detach=True), io.StringIO()
     plan = make_plan(spec, "j-1")
-    monkeypatch.setattr(LocalFace, "make_way", lambda *_: ByItself(cast(K8sBackend, Cutting(end)), plan))
+    monkeypatch.setattr(LocalFace, "make_way", lambda *_: PodsWay(cast(K8sBackend, Cutting(end)), plan))
     assert run(spec, out) == (code, True)
     assert f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in out.getvalue()

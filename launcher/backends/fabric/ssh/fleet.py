@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import fabric
 
     from ....options.hosts import Host
-    from ..spec import Reach
+    from ..spec import FabricReach
     from .connect import Connector
 
 DESCRIPTORS = 10  # upper bound for a connection and its channel
@@ -36,7 +36,11 @@ class Fleet:
     """Opener of channels to hosts; channels to one host share its connection."""
 
     def __init__(
-        self, reach: Reach, *, ask: Callable[[str], str] | None, give_up: Callable[[], None] = lambda: None
+        self,
+        reach: FabricReach,
+        *,
+        ask: Callable[[str], str] | None,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the fleet; connects in open().
 

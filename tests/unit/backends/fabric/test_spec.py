@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.spec import Reach, make_fabric_spec
+from pslaunch.backends.fabric.spec import FabricReach, make_fabric_spec
 from pslaunch.backends.registry import OWN, find_face, get_options
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package, Plan
@@ -60,7 +60,7 @@ def test_a_published_conf_and_a_package(here: Path) -> None:
             tuple(node.place_in("/data/jobs/ws") for node in nodes),
             Count("per_rank", 1),
             package=Package(str((here / "ws").resolve())),
-            reach=Reach(hosts),
+            reach=FabricReach(hosts),
         ),
         python=None,
     )
@@ -94,7 +94,7 @@ def test_options_override_conf(here: Path) -> None:
         "--host_key_policy=accept-new", "--use_gpu=1", "--server=script",
     ]  # fmt: skip
     spec = make(here, WS, *line, conf=CONF)
-    assert spec.site.reach == Reach(
+    assert spec.site.reach == FabricReach(
         hosts=(Host("x", where="--hosts"), Host("y", where="--hosts")),
         agent_python="/opt/py", connect_timeout_s=3.0, max_connections=2, host_key_policy="accept_new",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 import pytest
 
 from pslaunch.backends.k8s.backend import K8sBackend
-from pslaunch.backends.k8s.way import ByItself
+from pslaunch.backends.k8s.way import PodsWay
 from pslaunch.backends.local.spec import make_local_site
 from pslaunch.follow.watch import Watch
 from pslaunch.node.job import Plan
@@ -70,7 +70,7 @@ def watching() -> Iterator[tuple[Loop, Watch, io.StringIO]]:
 @pytest.mark.parametrize("left", [[], [LEFT]])
 def test_rest_of_a_job_that_was_not_removed_is_said(plan: Plan, left: list[str]) -> None:
     with watching() as (loop, watch, out):
-        way = ByItself(cast(K8sBackend, Removing(left)), plan)
+        way = PodsWay(cast(K8sBackend, Removing(left)), plan)
         assert way.remove(loop, watch) == (not left)
         assert (LEFT in out.getvalue()) == bool(left)
 
@@ -78,5 +78,5 @@ def test_rest_of_a_job_that_was_not_removed_is_said(plan: Plan, left: list[str])
 def test_interrupt_during_the_removal_hurries_it(plan: Plan) -> None:
     with watching() as (loop, watch, _out):
         removing = Removing([], slow=True)
-        assert ByItself(cast(K8sBackend, removing), plan).remove(loop, watch)
+        assert PodsWay(cast(K8sBackend, removing), plan).remove(loop, watch)
         assert removing.hurried.is_set()
