@@ -276,10 +276,9 @@ def test_operations_refuse_inputs_that_do_not_fit() -> None:
 
 
 def test_a_table_of_lookups_is_no_weight() -> None:
-    program = Builder()
-    rows = program.look_up(program.data("ids", kind="id"))
-    weight = ParamConfig(name=TABLE.name, rows=7, cols=3)
-    product = program.op("fc", program.data("x", 7), params=[weight], keeps=1, size=3)
+    program, table = Builder(), ParamConfig(name="table", rows=7, cols=3)
+    rows = program.look_up(program.data("ids", kind="id"), table)
+    product = program.op("fc", program.data("x", 7), params=[table], keeps=1, size=3)
     loss = program.op("sum", program.op("add", product, rows), **ALL)
     with pytest.raises(ValueError, match="parameter table: the table of lookups can't be the weight"):
         Learner(program, Parameters()).get_plan([loss])
