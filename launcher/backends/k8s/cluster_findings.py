@@ -57,7 +57,7 @@ CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "no look": FindingKind("rights", "warning",
         "nothing for the job, since only this check and --validate need it; RULE"),
     "no kubectl": FindingKind("rights", "warning",
-        "nothing for pslaunch, but kubectl needs it: apply --server-side, get, logs, describe; RULE"),
+        "nothing for pslaunch, but kubectl needs it: apply, get, logs, describe; RULE"),
     "refused": FindingKind("objects", "problem",
         "correct the option or the --patch that gives this, or ask the cluster's administrator"),
     **{name: FindingKind("objects", level,
