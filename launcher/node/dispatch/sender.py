@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .. import messages
     from ..line.wire import MessageLine
 
-WINDOW_BYTES = 4 * 1024 * 1024  # in flight to a node or in its memory
+# In flight to a node or in its memory: no more than a channel of OpenSSH takes, beyond which sshd stalls.
+WINDOW_BYTES = 2 * 1024 * 1024
 THE_MANIFEST = 2**32 - 1  # as the number of a file
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 BATCH_BYTES = 512 * 1024  # read at once; two of them wait at most
