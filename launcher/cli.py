@@ -222,18 +222,13 @@ def version(json: Json = False) -> None:
 LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
 # Command lines by other tools' words for them.
 MEANT: Final = {
-    **dict.fromkeys(("", "run", "start", "launch", "train", "exec", "torchrun"), "pslaunch local"),
-    **dict.fromkeys(("submit", "remote", "cluster"), "pslaunch fabric, mpi, slurm or k8s apply"),
-    **dict.fromkeys(("ps", "list", "ls", "queue", "squeue"), "pslaunch jobs"),
-    **dict.fromkeys(("kill", "cancel", "scancel", "down", "rm"), "pslaunch stop"),
-    **dict.fromkeys(("log", "tail", "attach", "follow"), "pslaunch logs --follow"),
-    **dict.fromkeys(("describe", "show", "info"), "pslaunch status"),
-    **dict.fromkeys(("download", "cp", "get"), "pslaunch fetch"),
-    **dict.fromkeys(("ssh", "hosts", "paddle"), "pslaunch fabric"),
-    **dict.fromkeys(("kubernetes", "kubectl", "kube", "apply"), "pslaunch k8s apply"),
-    **dict.fromkeys(("srun", "sbatch"), "pslaunch slurm"),
-    **dict.fromkeys(("mpirun", "mpiexec"), "pslaunch mpi"),
-    "render": "pslaunch k8s render",
+    **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
+    **dict.fromkeys(("ps", "list", "ls", "queue"), "pslaunch jobs"),
+    **dict.fromkeys(("kill", "cancel", "down"), "pslaunch stop"),
+    **dict.fromkeys(("log", "tail", "attach"), "pslaunch logs --follow"),
+    **dict.fromkeys(("kubernetes", "kube", "apply"), "pslaunch k8s apply"),
+    "submit": "pslaunch fabric, mpi, slurm or k8s apply",
+    "describe": "pslaunch status",
     "help": "pslaunch --help",
 }
 DELETE_HELP: Final = "Another name of `pslaunch stop`."

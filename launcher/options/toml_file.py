@@ -69,7 +69,7 @@ def _read_table(
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
-            foreign = explain_foreign(label, name, known)
+            foreign = explain_foreign(label, name, known, lambda _name: ())
             raise SpecError(foreign or f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
     return values, flags
 
