@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .node import codes
@@ -107,6 +107,21 @@ class PreflightError(PslaunchError):
     def __init__(self, text: str, code: int = codes.PREFLIGHT) -> None:
         super().__init__(text)
         self.exit_code = code
+
+
+class JobError(PslaunchError):
+    """A job of `launch` that has failed or was stopped; the message is what the command line prints.
+
+    exit_code, cause: of the job. process, host: where it failed first, "" if neither is at fault. tail: the
+    last lines of the log of that process.
+    """
+
+    def __init__(
+        self, text: str, code: int, cause: str, process: str, host: str, tail: Sequence[str]
+    ) -> None:
+        super().__init__(text)
+        self.exit_code, self.cause = code, cause
+        self.process, self.host, self.tail = process, host, tuple(tail)
 
 
 class EndedEarlyError(PslaunchError):
