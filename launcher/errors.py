@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pslaunch.runtime.shared.remedies import find_remedy
@@ -126,6 +126,21 @@ def require_extra(extra: str) -> None:
     for module, name in EXTRAS.get(extra, {}).items():
         if find_spec(module) is None:
             raise PreflightError(f"this needs {name}: pip install 'pslaunch[{extra}]'")
+
+
+class JobError(PslaunchError):
+    """A job of `launch` that has failed or was stopped; the message is what the command line prints.
+
+    exit_code, cause: of the job. process, host: where it failed first, "" if neither is at fault. tail: the
+    last lines of the log of that process.
+    """
+
+    def __init__(
+        self, text: str, code: int, cause: str, process: str, host: str, tail: Sequence[str]
+    ) -> None:
+        super().__init__(text)
+        self.exit_code, self.cause = code, cause
+        self.process, self.host, self.tail = process, host, tuple(tail)
 
 
 class EndedEarlyError(PslaunchError):
