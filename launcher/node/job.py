@@ -93,6 +93,7 @@ class Limits(NamedTuple):
     stall_after_s: float = env.INIT_ARGS["stall_after"].default
     stall_timeout_s: Optional[float] = None
     trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
+    timeout_s: Optional[float] = None  # of the whole job
 
 
 class Install(NamedTuple):

@@ -167,6 +167,14 @@ def test_a_signal_to_the_launcher_ends_the_job_in_order(place: Place, workspace:
         assert said == ["leaving trainer", "leaving trainer", "leaving pserver"]  # pservers save last
 
 
+def test_a_job_ends_in_order_at_its_time_limit(place: Place, workspace: Path) -> None:
+    write(workspace, POLITE)
+    code, job = finished(place, workspace, *ALONE, "--timeout=4")
+    assert code == codes.TIMEOUT == job.end()["code"], job.launcher.output()
+    assert job.end()["reason"] == "the job took longer than --timeout=4 s"
+    assert job.lines("trainer/0") == ["ready", "leaving trainer"]
+
+
 @pytest.mark.seam
 @pytest.mark.held
 def test_a_second_interrupt_kills_at_once(place: Place, workspace: Path) -> None:

@@ -95,5 +95,4 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("preload_binary", "preload_files", "s"), "--job_dispatch_package sends a folder to the hosts"
     ),
-    "timeout": "it would end the agents, which end programs in order; use timeout N pslaunch mpi ...",
 }

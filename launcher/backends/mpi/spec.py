@@ -45,6 +45,7 @@ OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("H", "host"), "host"),
     **dict.fromkeys(("rankfile", "rf"), "rankfile"),
     "x": "env",
+    "timeout": "timeout",
 }
 
 

@@ -86,13 +86,13 @@ def test_every_option_arrives_in_the_spec(ws: Path) -> None:
         job_workspace="ws", job_name="my job", server="script", server_num="2", worker_num="3",
         trainer_count="4", use_gpu="True", port="7164", ports_num="2", ports_num_for_sparse="1",
         python=sys.executable, log_dir="logs", grace="0", lost_after="9.5", stall_after="7",
-        stall_timeout="90",
+        stall_timeout="90", timeout="3600",
     )  # fmt: skip
     assert found == JobSpec(
         draft=Plan(
             backend="local", name="my job", flags={"num_passes": "3"}, added_env={"A": "b=c", "HOME": "/h"},
             trainer_count=4, use_gpu=True, port=7164, ports_num=2, ports_num_for_sparse=1,
-            limits=Limits(0.0, 9.5, 7.0, 90.0),
+            limits=Limits(0.0, 9.5, 7.0, 90.0, timeout_s=3600.0),
         ),
         workspace=ws.resolve(), program="train.py", server="script",
         site=make_local_site(ws.resolve(), ws.parent / "logs"),

@@ -208,7 +208,7 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
         (["--wdir", "/x"], "--wdir is not supported: programs run in the job's workspace; choose it by"),
         (["--output-filename=x"], "--output-filename is not supported: each process has a log file"),
         (["--preload-binary"], "--preload-binary is not supported: --job_dispatch_package sends a folder"),
-        (["--timeout=5"], "--timeout is not supported: it would end the agents"),
+        (["--mpirun_args=--timeout 5"], "give --timeout as an option of pslaunch mpi, --timeout"),
         (["--mpirun_args", "a : b"], "--mpirun_args: : is not supported"),
         (["--mpirun_args", "'"], '--mpirun_args="\'": No closing quotation'),
         (["--mpirun_args=-np 4"], "--mpirun_args: give -np as an option of pslaunch mpi, --worker_num"),
