@@ -83,6 +83,16 @@ def find_folder(value: Value, cwd: Path) -> Path:
     return path.resolve()
 
 
+def read_list(path: Path, shown: str) -> str:
+    """Return the text of a file of hosts. shown: in messages. Raises SpecError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise SpecError(f"{shown} is not UTF-8: {e.reason} at byte {e.start}") from None
+    except (OSError, ValueError) as e:
+        raise SpecError(f"{shown} can't be read: {getattr(e, 'strerror', '') or e}") from None
+
+
 def _check_program(path: Path, split: Split, place: str) -> None:
     shown = repr(split.chosen_program)
     if split.program == "" or not _exists(path):

@@ -20,7 +20,7 @@ from .options import Option, Tables
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
-EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
+EITHER: Final = (frozenset({"job_workspace", "job_dispatch_package"}), frozenset({"hosts", "hostfile"}))
 
 
 @dataclass
@@ -101,7 +101,7 @@ def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
-        settled = EITHER if EITHER & merged.keys() else frozenset[str]()
+        settled = frozenset[str]().union(*(names for names in EITHER if names & merged.keys()))
         known = {_get_variable(value) for value in merged.get("env", ())}
         for name, values in layer.items():
             if name == "env":
