@@ -53,6 +53,30 @@ def choose_server(
     )
 
 
+def has_import(workspace: Path, program: str, module: str) -> bool:
+    """Return True if a program, or a module of the workspace that it imports, imports such a module."""
+    start = workspace / program
+    walked = _walk(start, workspace, []) if start.suffix == ".py" else ()
+    return any(name.partition(".")[0] == module for _, tree in walked for name in _list_imports(tree))
+
+
+def _list_imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the whole names of imported modules, guarded or not; a name taken from a module may be one."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case _:
+                pass
+
+
 def _parse(path: Path) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)

@@ -298,10 +298,28 @@ def _make_trainer_environ(c: Contract) -> dict[str, str]:
     }
 
 
-# As torchrun sets them. Their names are common: the user's own values win.
-TORCH_NAMES = frozenset(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-)
+def make_tf_config(c: Contract) -> str:
+    """Return cluster and task as tensorflow reads them; beside a script's pservers trainer 0 is the chief."""
+    import json  # rarely needed
+
+    trainers, chiefs = _join_addresses(tuple(c.trainer_endpoints)).split(","), int(bool(c.gloo))
+    cluster = {"worker": trainers[chiefs:]}
+    if c.gloo:
+        cluster |= {"chief": trainers[:1], "ps": _join_addresses(tuple(c.pservers)).split(",")}
+    if c.role == PSERVER or c.rank < chiefs:
+        task = {"type": "ps" if c.role == PSERVER else "chief", "index": c.rank}
+    else:
+        task = {"type": "worker", "index": c.rank - chiefs}
+    return json.dumps({"cluster": {name: addrs for name, addrs in cluster.items() if addrs}, "task": task})
+
+
+TF_CONFIG = "TF_CONFIG"  # only where the program imports tensorflow
+# As torchrun and tensorflow have them. Their names are common: the user's own values win.
+COMMON_NAMES = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+     TF_CONFIG}
+)  # fmt: skip
+OPTION_PREFIX = "PSLAUNCH_OPT_"  # of the launcher's options, which no program gets
 LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound ports, dense ports first
 PROXIES = frozenset(
     name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())
@@ -314,11 +332,11 @@ MAX_VARIABLE_BYTES = 128 * 1024 - 1  # of the kernel, with its name and "="
 
 def list_contract_names(role: str = TRAINER) -> frozenset[str]:
     """Return the contract's variables for a role; trainers have all. Stale ones are removed, and users can't
-    set them, except those of TORCH_NAMES."""
+    set them, except those of COMMON_NAMES."""
     sample = Contract(
         "", 0, role, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
     )  # fmt: skip
-    return frozenset({*make_contract_environ(sample), LISTEN_FDS})
+    return frozenset({*make_contract_environ(sample), LISTEN_FDS, TF_CONFIG})
 
 
 def compose(

@@ -85,7 +85,32 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         assert got["PYTHONHASHSEED"] == "0" and got["PYTHONUNBUFFERED"] == "1"
         assert (got["ODD"], got["EMPTY"], got["all_proxy"]) == (odd, "", "kept")
         assert "http_proxy" not in got and "HTTPS_PROXY" not in got
-        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS}
+        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS, env.TF_CONFIG}
+
+
+TENSORFLOW = """
+import json, os, socket
+try:
+    import tensorflow
+except ImportError:
+    pass
+config = json.loads(os.environ["TF_CONFIG"])
+own = config["cluster"]["worker"][config["task"]["index"]]
+with socket.create_server(("", int(own.rpartition(":")[2]))):  # as tensorflow does
+    print(json.dumps([config, os.environ["PSLAUNCH_NODE_IP"]]))
+"""
+
+
+@pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
+def test_trainers_of_tensorflow_can_listen_where_others_look_for_them(place: Place, workspace: Path) -> None:
+    write(workspace, TENSORFLOW)
+    job = succeeded(place, workspace, "--worker_num=4")
+    found = [json.loads(job.lines(f"trainer/{rank}")[0]) for rank in range(4)]
+    workers = found[0][0]["cluster"]["worker"]
+    assert len({worker.rpartition(":")[2] for worker in workers}) == 4
+    for rank, (config, addr) in enumerate(found):
+        assert config == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        assert workers[rank].rpartition(":")[0] == addr
 
 
 # --- logs ---

@@ -199,7 +199,7 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
         make(ws, None, ["A=1", "A=2"])
 
 
-@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.TORCH_NAMES))
+@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.COMMON_NAMES))
 def test_no_variable_of_the_contract_can_be_set(ws: Path, name: str) -> None:
     with pytest.raises(SpecError, match=name):
         make(ws, None, [f"{name}=x"])
