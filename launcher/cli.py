@@ -92,7 +92,7 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
 
     with report_usage_errors(ctx):
-        given = gather_given(face.name, split, Path.cwd())
+        given = gather_given(face.name, split, Path.cwd(), os.environ)
         line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
         spec = face.make_spec(line)
     for text in list_notes(spec, given, split):

@@ -86,11 +86,11 @@ def find_owners(option: str) -> list[str]:
     return [name for name in list_names() if option in get_options(name)]
 
 
-def gather_given(name: str, split: Split, cwd: Path) -> Given:
-    """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
+def gather_given(name: str, split: Split, cwd: Path, environ: Mapping[str, str] = {}) -> Given:
+    """Return all values for a job of this backend, as `read_sources` does. Raises SpecError."""
     from ..options.options import Tables
     from ..options.sources import read_sources
 
     faces = [find_face(each) for each in dict.fromkeys((*OWN, name))]
     readers = {face.file: face.read_file for face in faces if face.file}
-    return read_sources(name, split, cwd, Tables(get_options, OWN, find_added, readers))
+    return read_sources(name, split, cwd, Tables(get_options, OWN, find_added, readers), environ)

@@ -344,11 +344,12 @@ def compose(
 ) -> dict[str, str]:
     """Return a program's whole environment: inherited on its node, added by the user, the contract.
 
-    Proxies are removed unless added. Stale contract variables never reach a program, and those of
-    mpirun never reach a pserver.
+    Proxies and options of the launcher are removed unless added. Stale contract variables never reach a
+    program, and those of mpirun never reach a pserver.
     """
     stale = list_contract_names()
     env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
+    env = {k: v for k, v in env.items() if not k.startswith(OPTION_PREFIX)}
     if contract.get("PSLAUNCH_ROLE") == PSERVER:
         env = {k: v for k, v in env.items() if not k.startswith(MPI_FAMILIES)}
     for name, value in DEFAULTS.items():
