@@ -1,12 +1,15 @@
 """What a program's text says: its pservers, its syntax, its imports. Reads files, runs nothing.
 
 A program that reads its role (`is_server`, `run_server`, `TRAINING_ROLE`) is started in both roles, as
-with Fleet: "script". All others are trainers only, as in v2: "bundled".
+with Fleet: "script". One that imports the runtime or PaddlePaddle is a trainer with pservers beside it, as in
+v2: "bundled". All others have none, unless a number of pservers is given.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,6 +23,8 @@ ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
+# Modules whose programs need pservers.
+RUNTIME: Final = re.compile(r"(paddle|pslaunch\.(runtime|torch))(\.|$)")
 MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
 UNREADABLE: Final = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
@@ -31,8 +36,8 @@ def choose_server(
 ) -> tuple[ServerKind, str]:
     """Return the kind of pservers and the reason for the user. `program`: as in JobSpec.
 
-    With "auto" by the role words in it and in modules of the workspace that it imports. Files that can't be
-    read are in the reason.
+    With "auto" by the role words and imports of it and of modules of the workspace that it imports. Files
+    that can't be read are in the reason.
     """
     if server_num == 0:
         return "none", "as given (--server_num 0)"
@@ -40,12 +45,19 @@ def choose_server(
         return server, f"given (--server {server})"
     start, unread = workspace / program, list[str]()
     if start.suffix != ".py":
+        if server_num is None:
+            return "none", f"{start.name} is no Python program of the workspace; --server_num N starts N"
         return "bundled", f"{start.name} is not a Python program, so it was not read; --server changes this"
+    served = server_num is not None
     for path, module in _walk(start, workspace, unread):
         asked = _find_role_word(module)
         if asked:
             name, line = asked
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
+        served = served or any(map(RUNTIME.match, _list_imports(module)))
+    if not served and not unread:
+        lacks = f"{start.name} imports neither pslaunch.runtime, pslaunch.torch nor paddle"
+        return "none", f"{lacks}; --server_num N starts N"
     blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
     return (
         "bundled",
@@ -78,6 +90,12 @@ def _list_imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _parse(path: Path) -> ast.Module:
+    state = path.stat()
+    return _parse_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@functools.lru_cache(MAX_FILES)
+def _parse_once(path: Path, *_version: int) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)
     if len(source) > MAX_BYTES:

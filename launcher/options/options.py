@@ -173,7 +173,7 @@ COMMON: Final[Sequence[Option]] = (
 
 # Of jobs on hosts that are there before and after them.
 ON_HOSTS: Final[Sequence[Option]] = (
-    SERVER_NUM._replace(says="one on each host"),
+    SERVER_NUM._replace(says="one on each host, if the program needs any"),
     WORKER_NUM._replace(says="one on each host"),
     Option(name="job_workspace", metavar="DIR", kind=Text(),
         help="Working folder of the programs on the hosts; nothing is sent."),

@@ -16,7 +16,7 @@ from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
-from .options import DEFAULT, GIVEN
+from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
 
 
@@ -175,6 +175,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
     if not spec.program.endswith(".py") and not (spec.site.remote and kind == "bundled"):
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
+    if kind == "none":
+        for name in [name for name, option in given.options.items() if {*SERVED} & {*option.needs}]:
+            refuse_without_effect(given, name, f"without pservers: {why}")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
     for name in ("use_gpu", "gpu"):

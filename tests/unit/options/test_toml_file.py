@@ -102,7 +102,7 @@ def test_wrong_variable_is_named(tmp_path: Path, name: str, text: str, told: str
 def test_options_of_another_backend_are_ignored(tmp_path: Path) -> None:
     toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nnodes = 3\n"
     local = gathered(tmp_path, toml)
-    assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
+    assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, None)
     fabric = gathered(tmp_path, toml, backend="fabric")
     assert (fabric.read("root_dir"), fabric.read("grace"), fabric.read("worker_num")) == ("/r", 2.0, 7)
 

@@ -28,7 +28,7 @@ VERSION = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/c
 def folder(tmp_path: Path) -> Path:
     """A folder with a program, a hostfile, and in bin/ a program that prints mpirun's version."""
     (tmp_path / "ws").mkdir()
-    (tmp_path / "ws/train.py").touch()
+    (tmp_path / "ws/train.py").write_text("import paddle\n")
     (tmp_path / "machines").write_text("node1\nme@node2\nnode3\n")
     (tmp_path / "places").write_text(
         "rank 0=node3 slot=0-3\nrank 2 = node1 slot=1\nrank 1=node3 slot=1:0\nrank 3=node1\n"
