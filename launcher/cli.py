@@ -95,11 +95,10 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         given = gather_given(face.name, split, Path.cwd(), os.environ)
         line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
         spec = face.make_spec(line)
+        check_syntax(spec.workspace / spec.program, spec.python, is_remote=spec.site.remote)
     for text in list_notes(spec, given, split):
         tell(text)
     if command == CHECK:
-        with report_usage_errors(ctx):
-            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)

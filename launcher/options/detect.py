@@ -50,8 +50,7 @@ def choose_server(
         return "bundled", f"{start.name} is not a Python program, so it was not read; --server changes this"
     served = server_num is not None
     for path, module in _walk(start, workspace, unread):
-        asked = _find_role_word(module)
-        if asked:
+        if asked := _find_role_word(module):
             name, line = asked
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
         served = served or any(map(RUNTIME.match, _list_imports(module)))
@@ -105,17 +104,35 @@ def _parse_once(path: Path, *_version: int) -> ast.Module:
         return ast.parse(source, str(path))
 
 
-def check_syntax(program: Path) -> None:
-    """Raise SpecError if a Python program has a syntax error. A program that can't be read here passes."""
+def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
+    """Raise SpecError if a Python program has a syntax error. A program that can't be read here passes.
+
+    python: that runs it; None for one like ours. Another one of this machine is asked, and on other machines
+    it is the user's choice.
+    """
     if program.suffix != ".py":
         return
     try:
         _parse(program)
     except SyntaxError as e:
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise SpecError(f"{program.name} is not a program of Python {version}: {_describe(e)}") from None
+        version, other = ".".join(map(str, sys.version_info[:2])), ""
+        if python and python != sys.executable:
+            if is_remote or _can_parse(python, program):
+                return
+            other = f", nor of {python}"
+        raise SpecError(
+            f"{program.name} is not a program of Python {version}{other}: {_describe(e)}"
+        ) from None
     except UNREADABLE:
         pass
+
+
+def _can_parse(python: str, program: Path) -> bool:
+    import subprocess  # rarely needed
+
+    words = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
+    asked = [python, "-W", "ignore", "-c", words, str(program)]
+    return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def _describe(error: BaseException) -> str:

@@ -220,7 +220,7 @@ class Contract(NamedTuple):
     ports_num_for_sparse: int
     pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
     stall_s: tuple[float, float | None]  # stall_after and stall_timeout
-    # A port for each trainer, unless pservers are bundled, and one for Gloo with its folder in script mode.
+    # A port for each trainer where they listen, and one for Gloo with its folder in script mode.
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo: tuple[Endpoint, str] | None = None
     master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0

@@ -150,6 +150,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
             job_id=name,
         ),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,

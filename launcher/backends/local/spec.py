@@ -28,6 +28,7 @@ def make_local_spec(line: CommandLine) -> JobSpec:
         workspace=workspace,
         site=make_local_site(workspace, options["log_dir"], given.read("nodes")),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         **options,
     )
