@@ -85,7 +85,6 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from .options.detect import check_syntax
 
     def tell(text: str) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
@@ -93,8 +92,6 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     with report_usage_errors(ctx):
         line, spec = read_command(face, command, split, tell)
     if command == CHECK:
-        with report_usage_errors(ctx):
-            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)

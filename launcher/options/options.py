@@ -155,6 +155,8 @@ COMMON: Final[Sequence[Option]] = (
         help="Ports of each pserver for sparse tables; 0: the dense ones.", needs=SERVED),
     Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=Limits().grace_s,
         help="Seconds between SIGTERM and SIGKILL when a job is stopped."),
+    Option(name="timeout", metavar="SECONDS", kind=Seconds(0.1), says="none",
+        help="Seconds that the whole job may take; then it ends in order, with 124."),
     Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S),
         default=Limits().lost_after_s, help="Seconds without a heartbeat until a node counts as lost."),
     Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=INIT_ARGS["stall_after"].default,
@@ -173,7 +175,7 @@ COMMON: Final[Sequence[Option]] = (
 
 # Of jobs on hosts that are there before and after them.
 ON_HOSTS: Final[Sequence[Option]] = (
-    SERVER_NUM._replace(says="one on each host"),
+    SERVER_NUM._replace(says="one on each host, if the program needs any"),
     WORKER_NUM._replace(says="one on each host"),
     Option(name="job_workspace", metavar="DIR", kind=Text(),
         help="Working folder of the programs on the hosts; nothing is sent."),

@@ -118,6 +118,9 @@ class Head:
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._tell_job()
+        if (limit_s := plan.limits.timeout_s) is not None:
+            why = f"the job took longer than --timeout={limit_s:g} s"
+            loop.call_after(limit_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
 
     # --- the interface of observers ---
 
