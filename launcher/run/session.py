@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -157,6 +158,10 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
+    if spec.log_to and find_spec("tensorboardX") is None:
+        raise PreflightError(
+            f"--log_to={spec.log_to} needs tensorboardX: pip install 'pslaunch[tensorboard]'"
+        )
     with contextlib.ExitStack() as at_end:
         warnings = _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)
@@ -177,6 +182,11 @@ def _run(
             clock=time.monotonic,
             processes=_list_expected(plan, spec.site),
         )
+        if spec.log_to:
+            from ..views.board import Board
+
+            logs = spec.fetch_logs or Path(spec.site.nodes[0].log_dir)
+            view = Board(view, logs / spec.log_to / plan.job_id)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = way.backend.limit_end
