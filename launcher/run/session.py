@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -23,6 +22,7 @@ from ..errors import (
     HostsError,
     PreflightError,
     PslaunchError,
+    require_extra,
 )
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, wait_for_work
@@ -158,10 +158,7 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
-    if spec.log_to and find_spec("tensorboardX") is None:
-        raise PreflightError(
-            f"--log_to={spec.log_to} needs tensorboardX: pip install 'pslaunch[tensorboard]'"
-        )
+    require_extra(spec.log_to or "")
     with contextlib.ExitStack() as at_end:
         warnings = _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)

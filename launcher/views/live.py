@@ -131,8 +131,8 @@ class LiveView(View):
 
         def build(columns: Sequence[str]) -> Table:
             table = Table(
-                title=Text(self._make_title(), "bold", no_wrap=True, overflow="ellipsis"), title_justify="left",
-                box=SIMPLE_HEAD,
+                title=Text(self._make_title(), "bold", no_wrap=True, overflow="ellipsis"),
+                title_justify="left", box=SIMPLE_HEAD,
                 caption=f"and {left} more" if left else None, caption_justify="left",
             )  # fmt: skip
             for name in columns:
