@@ -29,6 +29,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "ssh": {"fabric": "Fabric"},
     "k8s": {"kubernetes": "the Kubernetes client", "jinja2": "Jinja2"},
     "mpi": {"jinja2": "Jinja2"},
+    "tensorboard": {"tensorboardX": "tensorboardX"},
 }
 
 

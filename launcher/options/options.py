@@ -168,6 +168,10 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
         needs=(Need("dry_run", True),)),
+    Option(name="log_to", metavar="WHERE", kind=Choice(("tensorboard",)),
+        help="Also write what processes report for TensorBoard, to tensorboard/ in the folder of "
+        "the logs on this machine.",
+        needs=(*ATTACHED, Need("dry_run", True))),
     make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     make_flag("dry_run", "Print the plan and start nothing."),
     make_flag("json", "Print JSON: one object a line."),

@@ -74,6 +74,7 @@ class JobSpec(NamedTuple):
     fetch_output: Path | None = None  # local folder for output/ of node 0
     fetch_logs: Path | None = None  # local folder for log/ of every node
     trace: Path | None = None  # file for the control messages
+    log_to: Literal["tensorboard"] | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -201,6 +202,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
+    if spec.log_to and spec.site.remote and not spec.fetch_logs:
+        raise SpecError(
+            f"--log_to={spec.log_to} needs --fetch_logs DIR, a folder here: it writes to DIR/{spec.log_to}"
+        )
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
     if not (spec.program.endswith(".py") or spec.module) and not (spec.site.remote and kind == "bundled"):
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")

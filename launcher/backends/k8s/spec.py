@@ -69,7 +69,9 @@ IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/t
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
-OF_LAUNCHER: Final = ("detach", "lease", "fetch_output", "fetch_logs", "dry_run", "validate", "json")
+OF_LAUNCHER: Final = (
+    "detach", "lease", "fetch_output", "fetch_logs", "log_to", "dry_run", "validate", "json",
+)  # fmt: skip
 ATTACHED_LINGER_S: Final = 120.0
 DETACHED_LINGER_S: Final = 600.0
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
