@@ -85,7 +85,7 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from .options.detect import check_syntax
+    from .options.detect import check_needs, check_syntax
     from .options.spec import list_notes
 
     def tell(text: str) -> None:
@@ -95,6 +95,7 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
         given = gather_given(face.name, split, Path.cwd())
         line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
         spec = face.make_spec(line)
+        check_needs(spec.workspace, spec.program)
     for text in list_notes(spec, given, split):
         tell(text)
     if command == CHECK:

@@ -7,6 +7,8 @@ with Fleet: "script". All others are trainers only, as in v2: "bundled".
 from __future__ import annotations
 
 import ast
+import contextlib
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -74,6 +76,19 @@ def check_syntax(program: Path) -> None:
         raise SpecError(f"{program.name} is not a program of Python {version}: {_describe(e)}") from None
     except UNREADABLE:
         pass
+
+
+def check_needs(workspace: Path, program: str) -> None:
+    """Raise SpecError if a file that a line of the program names is missing.
+
+    The line: `# pslaunch: needs FILE: REMEDY`; `{folder}` in it stands for the workspace.
+    """
+    with contextlib.suppress(OSError):
+        text = (workspace / program).read_text(errors="replace")
+        for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
+            if not (workspace / name).exists():
+                remedy = remedy.replace("{folder}", str(workspace))
+                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {remedy}")
 
 
 def _describe(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
 from pslaunch.run import session
 
+ROOT = Path(__file__).parents[2]
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
 
 
@@ -93,6 +94,22 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     for name in names:
         assert name in err
     assert sorted(ws.iterdir()) == before
+
+
+def test_example_without_its_data_says_how_to_make_them_and_leaves_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = ROOT / "examples/word2vec"
+    before = sorted(folder.iterdir())
+    assert run("local", "examples/word2vec/train.py") == codes.USAGE
+    error = capfd.readouterr().err
+    assert "train.py needs word_dict.pickle" in error
+    assert (
+        f": python {folder}/prepare.py {folder}/ws; pslaunch local --job_workspace {folder}/ws train.py"
+        in error
+    )
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])
