@@ -88,7 +88,7 @@ def start(argv: Sequence[str], folder: Path, peers: str) -> Iterator[subprocess.
         )
     try:
         if not wait_until(lambda: len(find_processes(folder)) == WORKERS * EACH, COMES_S):
-            raise SystemExit(f"{' '.join(argv)} did not start:\n{said.read_text()[-2000:]}")
+            raise RuntimeError(f"did not start: {said.read_text().strip().splitlines()[-1:]}")
         yield launcher
     finally:
         launcher.kill()
@@ -129,8 +129,11 @@ def main() -> None:
         if path is None:
             print(f"| {name} | not installed |")
             continue
-        counts = [count_left([path, *words], end, peers) for end in ends]
-        print(f"| {name} | {' | '.join(map(str, counts))} |", flush=True)
+        try:
+            counts = [str(count_left([path, *words], end, peers)) for end in ends]
+        except RuntimeError as e:
+            counts = [str(e)]
+        print(f"| {name} | {' | '.join(counts)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Split(NamedTuple):
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
+    is_module: bool = False  # the program is a module's name, after -m
 
     @property
     def chosen_program(self) -> str:
@@ -74,16 +75,21 @@ class _Splitter:
     written: dict[str, str] = field(default_factory=dict)  # aliases of options last written by one
 
     def split(self) -> Split:
-        while self.at < len(self.words) and (word := self.words[self.at]).startswith("-") and word != "--":
+        while self.at < len(self.words) and (word := self.words[self.at]).startswith("-"):
+            if word in ("--", "-m"):
+                break
             self.at += 1
             self._take_option(word)
         rest = [*self.words[self.at :]]
-        if rest[:1] == ["--"]:
+        is_module = rest[:1] == ["-m"]
+        if rest[:1] == ["--"] or is_module:
             del rest[0]
         elif rest:
             self._refuse_value(rest[0])
         program = rest.pop(0) if rest and not rest[0].startswith("-") else None
-        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest))
+        if is_module and not program:
+            raise SpecError("-m needs a module's name: -m MODULE")
+        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest), is_module)
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word

@@ -105,10 +105,7 @@ def test_example_without_its_data_says_how_to_make_them_and_leaves_nothing(
     assert run("local", "examples/word2vec/train.py") == codes.USAGE
     error = capfd.readouterr().err
     assert "train.py needs word_dict.pickle" in error
-    assert (
-        f": python {folder}/prepare.py {folder}/ws; pslaunch local --job_workspace {folder}/ws train.py"
-        in error
-    )
+    assert f": python {folder}/prepare.py, then --job_workspace {folder}/ws train.py" in error
     assert sorted(folder.iterdir()) == before
 
 
