@@ -105,6 +105,8 @@ def read_command(
     from .face import CommandLine
 
     cwd = Path.cwd()
+    if split.program in OWN and not (cwd / split.program).exists():
+        raise SpecError(f"pslaunch {face.name} and {split.program} are two commands; give one of them")
     given = gather_given(face.name, split, cwd, os.environ)
     line = CommandLine(command, given, split, cwd, os.environ, sys.stdout, tell)
     spec = face.make_spec(line)

@@ -129,16 +129,13 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
 
 
 def check_needs(workspace: Path, program: str) -> None:
-    """Raise SpecError if a file that a line of the program names is missing.
-
-    The line: `# pslaunch: needs FILE: REMEDY`; `{folder}` in it stands for the workspace.
-    """
+    """Raise SpecError for a missing file that the program names: `# pslaunch: needs FILE: REMEDY`."""
     with contextlib.suppress(OSError):
         text = (workspace / program).read_text(errors="replace")
         for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
             if not (workspace / name).exists():
-                remedy = remedy.replace("{folder}", str(workspace))
-                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {remedy}")
+                said = remedy.replace("{folder}", str(workspace))
+                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
 
 
 def _can_parse(python: str, program: Path) -> bool:
