@@ -14,7 +14,7 @@ from pslaunch.runtime.shared import env as contract
 from ..errors import SpecError
 from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
 from .args import DEFAULT_PROGRAM, Split
-from .detect import ServerMode, choose_server, find_imports
+from .detect import ServerMode, choose_server, find_gpu_use, find_imports
 from .kinds import Flag, Text, Truth, Value
 from .options import DEFAULT, GIVEN
 from .sources import Given
@@ -124,6 +124,7 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
         flags=given.trainer_flags,
+        gpus=_read_gpus(given),
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
         setup=tuple(given.read_all("setup")),
         **found,
@@ -177,9 +178,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
-    for name in ("use_gpu", "gpu"):
+    for name in ("use_gpu", "gpus", "gpus_per_trainer"):
         value = given.get(name)
-        if value is None or not given.is_set(name):
+        computes = name != "use_gpu" and find_gpu_use(spec.workspace / spec.program, spec.workspace)
+        if value is None or computes or not given.is_set(name):
             continue
         only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
@@ -190,6 +192,23 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         place = find_imports(spec.workspace / spec.program, spec.workspace).needed.get("pslaunch")
         if place and spec.server != "script":
             raise SpecError(f"{only}, and {place} imports it")
+
+
+def _read_gpus(given: Given) -> str | None:
+    value = given.get("gpus")
+    words = value.text.removesuffix(",").split(",") if value else []
+    is_list = len({*filter(contract.is_device, words)}) == len(words) and words != [value and value.text]
+    if value and not is_list and not re.fullmatch("[1-9][0-9]{0,2}", value.text):
+        raise SpecError(f"{value.shown}: expected a number of GPUs, or a list of them: 0,1; of one: 0,")
+    return value.text if value else None
+
+
+def count_gpus(given: Given, trainers: int) -> int:
+    """Return the GPUs that a scheduler is asked for, for a node with so many trainers. Raises SpecError."""
+    value = given.get("gpus")
+    if value and not value.text.isdigit():
+        raise SpecError(f"{value.shown}: the scheduler chooses the devices; give their number")
+    return int(value.text) if value else trainers * (given.read("gpus_per_trainer") or 0)
 
 
 def refuse_unmet(given: Given) -> None:

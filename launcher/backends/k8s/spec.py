@@ -23,6 +23,7 @@ from ...options.spec import (
     JobSpec,
     Site,
     check_spec,
+    count_gpus,
     read_common_options,
     read_draft,
     refuse_without_effect,
@@ -89,7 +90,7 @@ class K8sReach(NamedTuple):
     image: str
     cpu: str = ""
     memory: str = ""
-    gpu: int = 0
+    gpus: int = 0
     server_pods: int = 0  # of pservers, in a Job of their own (--separate)
     server_cpu: str = ""
     server_memory: str = ""
@@ -138,7 +139,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     fetches = not detach and reach.linger_s > 0
     spec = JobSpec(
         # A pod has all ports; the head's is known beforehand.
-        draft=draft._replace(name=name, port=draft.port or FIRST_PORT, lost_advice=LOST_ADVICE),
+        draft=draft._replace(name=name, gpus=None, port=draft.port or FIRST_PORT, lost_advice=LOST_ADVICE),
         workspace=workspace,
         site=Site(
             tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
@@ -186,12 +187,15 @@ def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
 def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
     cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
     patch = given.get("patch")
+    gpus = count_gpus(given, -(-(given.read("worker_num") or 1) // _count_pods(given)[0]))
+    if not gpus:
+        refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpus=1 asks for one")
     return K8sReach(
         name=name,
         image=_read_image(given, environ),
         cpu=cpu,
         memory=memory,
-        gpu=given.read("gpu"),
+        gpus=gpus,
         server_pods=servers,
         server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
         server_memory=read_quantity(given, "server_memory", "memory") or memory,
