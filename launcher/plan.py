@@ -13,7 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from .errors import PreflightError
 from .node import job
 from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
-from .options.detect import choose_server, find_gpu_use
+from .options.detect import choose_server, find_gpu_use, has_import
 from .options.spec import JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
@@ -29,12 +29,13 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         bundled = (spec.python or job.PYTHON if site.remote else sys.executable, *BUNDLED_PSERVER)
         how_many = _choose_count(spec.server_num, site.default_count)
         roles.insert(0, Role(PSERVER, how_many, argv if server == "script" else bundled))
-    draft = spec.draft
-    if draft.gpus_per_trainer is None:
+    wants = spec.draft.wants
+    if wants.gpus_per_trainer is None:
         use = find_gpu_use(spec.workspace / spec.program, spec.workspace)
-        deals = use == "sees" or (not use and (draft.gpus or draft.use_gpu))
-        draft = draft._replace(gpus_per_trainer=None if deals else 0)
-    return draft._replace(
+        deals = use == "sees" or (not use and (wants.gpus or spec.draft.use_gpu))
+        wants = wants._replace(gpus_per_trainer=None if deals else 0)
+    return spec.draft._replace(
+        wants=wants,
         job_id=job_id,
         server=server,
         why=why,
@@ -43,6 +44,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         nodes=site.nodes,
         package=site.package,
         trace=spec.trace is not None,
+        tensorflow=has_import(spec.workspace, spec.program, "tensorflow"),
     )
 
 
@@ -83,7 +85,7 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
         "processes": [
             {"process": p.key, "node": p.node, "argv": start["argv"], "cwd": start["cwd"], "log": p.log,
              "env": {**start["added_env"], **start["contract"]},
-             **({"cores": start["cores"]} if plan.bind_cores else {})}
+             **({"cores": start["cores"]} if plan.wants.bind_cores else {})}
             for p, start in zip(placed.processes, job.bind(placed, facts), strict=True)
         ],
     }  # fmt: skip

@@ -203,7 +203,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "nic": plan.nic,
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
-        "files": [] if wanted.sent else [f"{here.workspace}/{spec.program}"],
+        "files": [] if wanted.sent or spec.module else [f"{here.workspace}/{spec.program}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
         "ports": list_ports(placed, node),
         "python": spec.python or "",
@@ -211,7 +211,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "packages": PACKAGES,
         "pins": list(wanted.pins) if wanted.wheels is None else [],
         "env": dict(plan.added_env),
-        "bind_cores": plan.bind_cores,
+        "bind_cores": plan.wants.bind_cores,
     }
 
 

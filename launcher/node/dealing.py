@@ -51,27 +51,27 @@ def deal_resources(placed: Placed, found: Mapping[int, Resources]) -> tuple[dict
 
 def deal_gpus(plan: Plan, found: Resources, trainers: int) -> list[tuple[str, ...]]:
     """Return equally many devices for each trainer of a machine. Raises ValueError if it has too few."""
-    gpus, by = found["gpus"], found["gpus_by"]
+    wants, gpus, by = plan.wants, found["gpus"], found["gpus_by"]
     for name in env.VISIBLE_DEVICES[::-1]:
         if name in plan.added_env:
             gpus, by = env.split_devices(plan.added_env[name]), f"--env {name}={plan.added_env[name]}"
-    if plan.gpus:
-        listed = [] if plan.gpus.isdigit() else env.split_devices(plan.gpus)
-        wanted = listed or (gpus if by else [*map(str, range(int(plan.gpus)))])[: int(plan.gpus)]
+    if wants.gpus:
+        listed = [] if wants.gpus.isdigit() else env.split_devices(wants.gpus)
+        wanted = listed or (gpus if by else [*map(str, range(int(wants.gpus)))])[: int(wants.gpus)]
         # Those found in files have no UUID.
         chosen = [gpu for gpu in wanted if not by or gpu in gpus or not (gpu.isdigit() or "=" in by)]
-        if len(chosen) < (len(listed) or int(plan.gpus)):
+        if len(chosen) < (len(listed) or int(wants.gpus)):
             raise ValueError(
-                f"{_count(gpus, by)}, and --gpus={plan.gpus} asks for {'others' if listed else 'more'}"
+                f"{_count(gpus, by)}, and --gpus={wants.gpus} asks for {'others' if listed else 'more'}"
             )
-        gpus, by = chosen, f"--gpus={plan.gpus}"
-    each = len(gpus) // trainers if plan.gpus_per_trainer is None else plan.gpus_per_trainer
+        gpus, by = chosen, f"--gpus={wants.gpus}"
+    each = len(gpus) // trainers if wants.gpus_per_trainer is None else wants.gpus_per_trainer
     if each * trainers > len(gpus):
         asked = f"--gpus_per_trainer={each} for {trainers} trainers asks for {each * trainers}"
         raise ValueError(f"{_count(gpus, by)}, and {asked}")
-    if each and (plan.gpus_per_trainer or plan.gpus or trainers > 1):  # else one sees all of them anyway
+    if each and (trainers > 1 or wants.gpus_per_trainer or wants.gpus):  # else one sees all anyway
         return [tuple(gpus[i * each : (i + 1) * each]) for i in range(trainers)]
-    return [tuple(gpus) if plan.gpus else ()] * trainers
+    return [tuple(gpus) if wants.gpus else ()] * trainers
 
 
 def _count(gpus: Sequence[str], by: str) -> str:

@@ -30,7 +30,7 @@ _SEPARATE: Final = (Need("separate", False),)
 
 OPTIONS: Final = join_rows(
     (
-        SERVER_NUM._replace(says="one in each pod"),
+        SERVER_NUM._replace(says="one in each pod, if the program needs any"),
         WORKER_NUM._replace(says="one in each pod"),
         Option("nodes", Number(1, MAX_PROCESSES), "Number of pods.", "N",
             says="the larger of --server_num and --worker_num, else 1",

@@ -98,7 +98,7 @@ class Startup:
                 "grace_s": plan.limits.grace_s,
                 "launcher": self._launcher,
                 "trace": plan.trace,
-                "bind_cores": plan.bind_cores,
+                "bind_cores": plan.wants.bind_cores,
             }
 
         self._ask_all(make_order, self._settle_paths, "prepared")
@@ -126,7 +126,8 @@ class Startup:
             link = self._desk.links[node]
             self._desk.fail(link.make_failure(codes.PREFLIGHT, text, advice=dealing.LACK_ADVICE))
             return
-        if self._desk.placed.plan.gpus_per_trainer is None and any(x.gpus for x in self._shares.values()):
+        wants = self._desk.placed.plan.wants
+        if wants.gpus_per_trainer is None and any(share.gpus for share in self._shares.values()):
             text = "each trainer sees an even share of its node's GPUs (--gpus_per_trainer=0: all of them)"
             self._desk.tell("note", level="info", text=text)
         self._package.begin(self._furnish)

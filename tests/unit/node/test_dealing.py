@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import dealing, job
-from pslaunch.node.job import Count, Facts, Node, Plan, Role
+from pslaunch.node.job import Count, Facts, Node, Plan, Role, Wants
 from pslaunch.node.messages import Resources
 
 DEVICES = st.lists(st.from_regex(r"[0-9]{1,2}|GPU-[0-9a-f]{2}", fullmatch=True), unique=True, max_size=12)
@@ -19,8 +20,12 @@ def found(*gpus: str, by: str = "CUDA_VISIBLE_DEVICES=…", cores: list[list[int
     return {"gpus": [*gpus], "gpus_by": by, "cores": cores or []}
 
 
+def make_plan(added_env: Any = MappingProxyType({}), **wants: Any) -> Plan:
+    return Plan(added_env=added_env, wants=Wants(**wants))
+
+
 def deal(there: Resources, **plan: Any) -> list[str]:
-    return [",".join(share) for share in dealing.deal_gpus(Plan(**plan), there, 2)]
+    return [",".join(share) for share in dealing.deal_gpus(make_plan(**plan), there, 2)]
 
 
 @given(DEVICES, st.integers(1, 9), st.none() | st.integers(0, 4))
@@ -29,9 +34,9 @@ def test_gpus_are_disjoint_of_the_asked_number_and_even(
 ) -> None:
     if each and each * trainers > len(gpus):
         with pytest.raises(ValueError, match=rf"has .* GPUs? .*asks for {each * trainers}"):
-            dealing.deal_gpus(Plan(gpus_per_trainer=each), found(*gpus), trainers)
+            dealing.deal_gpus(make_plan(gpus_per_trainer=each), found(*gpus), trainers)
         return
-    shares = dealing.deal_gpus(Plan(gpus_per_trainer=each), found(*gpus), trainers)
+    shares = dealing.deal_gpus(make_plan(gpus_per_trainer=each), found(*gpus), trainers)
     dealt = [gpu for share in shares for gpu in share]
     even = len(gpus) // trainers if trainers > 1 else 0
     assert [len(share) for share in shares] == [even if each is None else each] * trainers
@@ -95,7 +100,7 @@ def test_too_few_gpus_are_refused_in_words(gpus: Resources, plan: dict[str, Any]
 
 def test_shares_reach_the_programs_and_simulated_nodes_are_one_machine() -> None:
     roles = (Role("pserver", Count("total", 1), ("s",)), Role("trainer", Count("total", 4), ("t",)))
-    plan = Plan(server="script", roles=roles, gpus_per_trainer=2, bind_cores=True)
+    plan = Plan(server="script", roles=roles, wants=Wants(gpus_per_trainer=2, bind_cores=True))
     there = found("3", "4", "5", "6", cores=[[0, 4, 1, 5, 2]])
     local = job.place(plan, [Node(i, f"n{i}", f"127.0.0.{i + 1}") for i in range(2)])
     assert [*dealing.deal_resources(local, {0: there, 1: there})[1]] == [0]
