@@ -119,7 +119,7 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         raise SpecError(f"no program {shown}{place}; a line for a shell is given as: sh -c {line}")
     if split.program == "" or not _exists(path):
         near = _make_python_hint(split) or _find_near(path, split)
-        raise SpecError(f"no program {shown}{place}{near}{_make_forward_hint(split)}")
+        raise SpecError(f"no program {shown}{place}{near}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file")
     if not os.access(path, os.R_OK):
@@ -158,13 +158,6 @@ def _find_near(path: Path, split: Split) -> str:
         beside = [item.name for item in path.parent.iterdir() if item.is_file()]
     near = find_near(named.name, beside, NEAR)
     return f"; did you mean {named.with_name(near)}?" if near else ""
-
-
-def _make_forward_hint(split: Split) -> str:
-    last = split.forwarded[-1] if split.forwarded else ""
-    if not last or "=" in last or split.program is None:
-        return ""
-    return f" (as a value of {last}, write {last}={split.program})"
 
 
 def choose_job_name(given: Given, workspace: Path) -> str:

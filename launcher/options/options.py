@@ -138,6 +138,8 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="server", metavar="HOW", kind=Choice(("auto", "bundled", "script")), default="auto",
         help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
         "program in both roles, auto chooses by the program's text.", needs=SERVED),
+    Option(name="call", metavar="NAME", kind=Text(),
+        help="Import PROGRAM and call this function of it; words after PROGRAM are arguments in JSON."),
     Option(name="job_name", metavar="NAME", kind=Text(), says="the workspace's name",
         help="Name of the job."),
     Option(name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS),

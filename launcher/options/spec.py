@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.runtime.shared import env as contract
 
@@ -18,6 +18,12 @@ from .detect import ServerMode, choose_server, find_imports
 from .kinds import Flag, Text, Truth, Value
 from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
+
+# A program that calls a function of a module with arguments in JSON.
+CALL: Final = (
+    "import importlib, json, sys; _, module, name, *args = sys.argv; "
+    "getattr(importlib.import_module(module), name)(*map(json.loads, args))"
+)
 
 
 class Site(NamedTuple):
@@ -54,6 +60,7 @@ class JobSpec(NamedTuple):
     module: str = ""  # by whose name Python runs it
     program_args: tuple[str, ...] = ()
     runner: tuple[str, ...] = ()  # arguments of Python before the program
+    call: str | None = None  # function of the program, called in place of running it
     server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
@@ -71,6 +78,10 @@ class JobSpec(NamedTuple):
     @property
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH here."""
+        if self.call:
+            module = self.program.removesuffix(".py").replace("/", ".")
+            words = ("-c", CALL, module, self.call)
+            return (self.python or PYTHON, *self.runner, *words, *self.program_args)
         if self.module:
             return (self.python or PYTHON, *self.runner, "-m", self.module, *self.program_args)
         if self.site.remote and self.program.startswith("/"):  # a command, which may be elsewhere there
@@ -153,6 +164,7 @@ def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, A
     values["head"] = _choose_head(given)
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
+    values["call"] = given.read("call") if "call" in given else None
     return values
 
 

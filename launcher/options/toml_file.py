@@ -11,6 +11,7 @@ from pslaunch.runtime.shared.env import INIT_ARGS, OPTION_PREFIX, TRAINER_FLAGS,
 
 from ..errors import SpecError
 from .args import NEAR
+from .foreign import explain_foreign
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
@@ -99,7 +100,8 @@ def _read_table(
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
-            raise SpecError(f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
+            foreign = explain_foreign(label, name, known, lambda _name: ())
+            raise SpecError(foreign or f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
     return values, flags
 
 

@@ -32,7 +32,7 @@ OPTIONS: Final = join_rows(
         Option(name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
             help="mpirun of Open MPI 4 or 5; pslaunch detects its version."),
         Option(name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
-            aliases=("-prefix",), help="Folder of Open MPI on the hosts."),
+            aliases=("-prefix",), help="Folder of Open MPI on the hosts; --install makes an absent one."),
         Option(name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
             aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated."),
         Option(name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),

