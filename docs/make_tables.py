@@ -13,13 +13,15 @@ from typing import Any, Final
 from pslaunch import api, cli, errors
 from pslaunch.backends import registry
 from pslaunch.backends.fabric.conf_py import KEYS
+from pslaunch.options.foreign import FOREIGN
 from pslaunch.options.typer_glue import make_options
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = tuple(
-    ROOT / "docs" / name for name in ("api.md", "architecture.md", "modules.md", "options.md")
+    ROOT / "docs" / name
+    for name in ("api.md", "architecture.md", "from_others.md", "modules.md", "options.md")
 )
 COMMANDS: Final[Mapping[str, Any]] = {
     name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)
@@ -155,6 +157,15 @@ def _make_rows(table: str) -> list[Sequence[str]]:
         help_of = {name: option.help for name, option in registry.get_options("fabric").items()}
         said = [(f"`{key}`", f"`--{name}`", help_of[name]) for key, name in KEYS.items()]
         return [("name", "option", "meaning"), *said]
+    if table in FOREIGN:
+        found = [
+            (
+                ", ".join(f"`{'-' if len(n) == 1 else '--'}{n}`" for n in names.split()),
+                "; else ".join(re.sub(r"(--\w+(?: [A-Z]+\b[=@A-Z]*)?)", r"`\1`", way) for way in ways),
+            )
+            for names, ways in FOREIGN[table].items()
+        ]
+        return [("option there", "here"), *found]
     if table == "init()":
         return [
             ("argument", "variable", "default", "meaning"),

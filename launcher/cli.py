@@ -85,7 +85,6 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from .options.detect import check_syntax
 
     def tell(text: str) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
@@ -93,8 +92,6 @@ def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     with report_usage_errors(ctx):
         line, spec = read_command(face, command, split, tell)
     if command == CHECK:
-        with report_usage_errors(ctx):
-            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)
@@ -215,6 +212,17 @@ def version(json: Json = False) -> None:
 
 
 LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
+# Command lines by other tools' words for them.
+MEANT: Final = {
+    **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
+    **dict.fromkeys(("ps", "list", "ls", "queue"), "pslaunch jobs"),
+    **dict.fromkeys(("kill", "cancel", "down"), "pslaunch stop"),
+    **dict.fromkeys(("log", "tail", "attach"), "pslaunch logs --follow"),
+    **dict.fromkeys(("kubernetes", "kube", "apply"), "pslaunch k8s apply"),
+    "submit": "pslaunch fabric, mpi, slurm or k8s apply",
+    "describe": "pslaunch status",
+    "help": "pslaunch --help",
+}
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
@@ -287,6 +295,7 @@ app = Commands(
     [*OWN, CHECK, "jobs", "status", "logs", "stop", "delete", "fetch", "pserver", "version"],
     _find,
     find_added,
+    MEANT,
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number, is_time
+from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -26,8 +26,9 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "dropped": int,
-    "state": is_name, "why": str, "blames": is_name,
+    "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
+    "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
+    "memory_bytes": is_count, "metric": is_number,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
