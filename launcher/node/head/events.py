@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..codes import find_remedy
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number, is_time
+from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
+from .event_file import EventFile
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -27,6 +29,7 @@ _FAILURE = {
 }  # fmt: skip
 PROGRESS = {
     "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "dropped": int,
+    "waited_s": is_time, "in_bytes": is_count, "out_bytes": is_count,
     "state": is_name, "why": str, "blames": is_name,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
@@ -35,6 +38,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "job": {
         "job": is_name, "name": str, "epoch": int, "backend": is_name, "server": is_name, "why": str,
         "workspace": str, "nodes": [{"id": int, "name": str}], "processes": PROCESSES,
+        "version?": str, "plan?": dict,
     },
     "node": {"node": int, "state": is_name, "text": str},
     "dispatch": {"node": (int, None), "state": is_name, "files": int, "bytes": int},
@@ -143,7 +147,10 @@ class EventLog:
 
     def __init__(self, wall_clock: Callable[[], float], processes: Iterable[str]) -> None:
         self._wall, self._recent = wall_clock, RecentEvents()
+        self._file: EventFile | None = None
+        self._path = ""  # of the file, once it is there
         self.next = 0  # number of the next event
+        self.begin: Event = {}  # the event `job`, which is not dropped with the oldest
         self.states: dict[str, dict[str, Any]] = {process: {"state": "waiting"} for process in processes}
 
     def tell(self, event: str, **fields: Any) -> None:
@@ -151,12 +158,41 @@ class EventLog:
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
+        self.begin = self.begin or kept
+        self._write([kept])
         if event not in ("process", "progress"):
             return
         news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
         if event == "progress" and "state" in news:
             news["said"] = news.pop("state")
         self.states[fields["process"]].update(news)
+
+    def keep_in(self, path: str) -> None:
+        """Write the events, past ones too, to a file without output. A second call does nothing."""
+        if self._path:
+            return
+        self._path = path
+        try:
+            self._file = EventFile(path)
+        except OSError as e:
+            self._warn_lost(e)
+        self._write(self._recent.list_since(0))
+
+    def _write(self, events: Iterable[Event]) -> None:
+        if (file := self._file) is None:
+            return
+        for event in events:
+            try:
+                file.write(event)
+            except OSError as e:
+                self._file = None
+                if event["event"] != "end":  # which is the last one
+                    self._warn_lost(e)
+                return
+
+    def _warn_lost(self, e: OSError) -> None:
+        why = f"can't be written, and is left out: {e.strerror}{find_remedy(e)}"
+        self.tell("note", level="warning", text=f"{self._path} {why}")
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
