@@ -13,7 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from .errors import PreflightError
 from .node import job
 from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
-from .options.detect import choose_server
+from .options.detect import choose_server, has_import
 from .options.spec import JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
@@ -38,6 +38,7 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         nodes=site.nodes,
         package=site.package,
         trace=spec.trace is not None,
+        tensorflow=has_import(spec.workspace, spec.program, "tensorflow"),
     )
 
 

@@ -194,7 +194,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "nic": plan.nic,
         "paths": paths,
         "lock": f"{here.state_dir}/lock",
-        "files": [] if wanted.sent else [f"{here.workspace}/{spec.program}"],
+        "files": [] if wanted.sent or spec.module else [f"{here.workspace}/{spec.program}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
         "ports": list_ports(placed, node),
         "python": spec.python or "",

@@ -93,6 +93,7 @@ class Limits(NamedTuple):
     stall_after_s: float = env.INIT_ARGS["stall_after"].default
     stall_timeout_s: Optional[float] = None
     trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
+    timeout_s: Optional[float] = None  # of the whole job
 
 
 class Install(NamedTuple):
@@ -141,12 +142,18 @@ class Plan(NamedTuple):
     package: Optional[Package] = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
     keep_logs: int = 3  # of so many earlier jobs in a log folder
+    tensorflow: bool = False  # the program imports it
     lost_advice: str = ""  # for a lost node, if its backend has its own
 
     @property
     def has_setup(self) -> bool:
         """True if nodes are prepared before programs run."""
         return bool(self.install or self.setup)
+
+    @property
+    def trainers_listen(self) -> bool:
+        """True if each trainer has a port of its own."""
+        return self.server != "bundled" or self.tensorflow
 
 
 class Process(NamedTuple):
@@ -256,9 +263,9 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:
     """Return ports for all listeners: pserver k of an address has the k-th block from `first`.
 
-    Unless pservers are bundled, each trainer has a port, and in script mode Gloo one, from `first_other`,
-    counted by address past the pservers' ports there. MASTER's port is unique over all addresses, since
-    PyTorch listens at every address of a machine.
+    Where trainers listen, each has a port, and in script mode Gloo one, from `first_other`, counted by
+    address past the pservers' ports there. MASTER's port is unique over all addresses, since PyTorch listens
+    at every address of a machine, as tensorflow does at the trainers' ports.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
@@ -269,12 +276,13 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
-    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.server != "bundled" else []
+    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.trainers_listen else []
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_other: dict[str, int] = {}
     for key, node in others:
-        addr = placed.nodes[node].shown_addr
-        port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
+        addr = "" if plan.tensorflow else placed.nodes[node].shown_addr
+        last = max(next_port.values(), default=first) if plan.tensorflow else next_port.get(addr, first)
+        port, of_pservers = next_other.get(addr, first_other), range(first, last)
         if port in of_pservers:
             port = of_pservers.stop
         next_other[addr] = port + 1
@@ -304,7 +312,7 @@ def bind(placed: Placed, facts: Facts) -> list[StartMsg]:
     peers = _Peers(
         addrs,
         tuple((addrs[p.node], facts.ports[p.key][0]) for p in placed.list_processes(PSERVER)),
-        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.server != "bundled"),
+        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.trainers_listen),
         len(trainers),
         Counter(p.node for p in trainers),
     )
@@ -352,10 +360,12 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
-    written = env.make_contract_environ(contract)
-    for name in env.TORCH_NAMES & plan.added_env.keys():
-        written.pop(name, None)
     bundled = process.role == PSERVER and not script
+    written = env.make_contract_environ(contract)
+    if plan.tensorflow and not bundled:
+        written[env.TF_CONFIG] = env.make_tf_config(contract)
+    for name in env.COMMON_NAMES & plan.added_env.keys():
+        written.pop(name, None)
     argv = process.argv + (_make_bundled_options(plan, peers, process.rank) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])

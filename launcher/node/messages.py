@@ -158,10 +158,11 @@ class StartMsg(ProgramOrder):
 
 StartedMsg = TypedDict("StartedMsg", {"type": Literal["started"], "key": str, "pid": int})
 NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key": str})
-# <- The newest report of a program (reports.PROGRESS_FIELDS).
+# <- The newest report of a program (reports.PROGRESS_FIELDS), and what its processes use.
 Report = TypedDict("Report", {
-    "pass": int, "batch": int, "cost": float, "samples_per_s": float, "dropped": int, "state": str,
-    "why": str, "blames": str, "waited_s": float, "in_bytes": int, "out_bytes": int,
+    "pass": int, "passes": int, "batch": int, "batches": int, "cost": float, "samples_per_s": float,
+    "dropped": int, "state": str, "why": str, "blames": str, "cpu_percent": float, "memory_bytes": int,
+    "waited_s": float, "in_bytes": int, "out_bytes": int,
 }, total=False)
 
 

@@ -138,6 +138,8 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="server", metavar="HOW", kind=Choice(("auto", "bundled", "script")), default="auto",
         help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
         "program in both roles, auto chooses by the program's text.", needs=SERVED),
+    Option(name="call", metavar="NAME", kind=Text(),
+        help="Import PROGRAM and call this function of it; words after PROGRAM are arguments in JSON."),
     Option(name="job_name", metavar="NAME", kind=Text(), says="the workspace's name",
         help="Name of the job."),
     Option(name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS),
@@ -153,6 +155,8 @@ COMMON: Final[Sequence[Option]] = (
         help="Ports of each pserver for sparse tables; 0: the dense ones.", needs=SERVED),
     Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=Limits().grace_s,
         help="Seconds between SIGTERM and SIGKILL when a job is stopped."),
+    Option(name="timeout", metavar="SECONDS", kind=Seconds(0.1), says="none",
+        help="Seconds that the whole job may take; then it ends in order, with 124."),
     Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S),
         default=Limits().lost_after_s, help="Seconds without a heartbeat until a node counts as lost."),
     Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=INIT_ARGS["stall_after"].default,
@@ -166,6 +170,10 @@ COMMON: Final[Sequence[Option]] = (
         needs=(Need("dry_run", True),)),
     Option(name="keep_logs", metavar="N", kind=Number(0, 1000), default=Plan().keep_logs,
         help="Number of earlier jobs whose logs stay, in log/earlier/JOB."),
+    Option(name="log_to", metavar="WHERE", kind=Choice(("tensorboard",)),
+        help="Also write what processes report for TensorBoard, to tensorboard/ in the folder of "
+        "the logs on this machine.",
+        needs=(*ATTACHED, Need("dry_run", True))),
     make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     make_flag("dry_run", "Print the plan and start nothing."),
     make_flag("json", "Print JSON: one object a line."),
@@ -173,7 +181,7 @@ COMMON: Final[Sequence[Option]] = (
 
 # Of jobs on hosts that are there before and after them.
 ON_HOSTS: Final[Sequence[Option]] = (
-    SERVER_NUM._replace(says="one on each host"),
+    SERVER_NUM._replace(says="one on each host, if the program needs any"),
     WORKER_NUM._replace(says="one on each host"),
     Option(name="job_workspace", metavar="DIR", kind=Text(),
         help="Working folder of the programs on the hosts; nothing is sent."),

@@ -27,12 +27,13 @@ def show_top(word: str, out: TextIO, *, elsewhere: Elsewhere | None = None) -> i
         status = head.get_status()
         if status is None:
             raise NodeLostError(head.lost)
-        view = make_view(json=False, out=out, clock=time.monotonic)
+        earlier_s = float(status["elapsed_s"])  # what runs is shown as if it had begun with the job
+        view = make_view(json=False, out=out, clock=lambda: time.monotonic() - earlier_s)
         loop.call_every(TICK_S, view.tick)
         try:
             for event in list_present(status):
                 view.show_event(clean_event(event))
-            cursor = status["events"]
+            earlier_s, cursor = 0.0, status["events"]
             head.follow(cursor)
             while not (head.done or left):
                 loop.run_once()
@@ -49,13 +50,13 @@ def show_top(word: str, out: TextIO, *, elsewhere: Elsewhere | None = None) -> i
 
 def list_present(status: Mapping[str, Any]) -> list[Event]:
     """Return events that tell the present state of a job."""
-    n_and_time = {key: status["begin"][key] for key in ("n", "time")}
+    n_and_time = {"n": status["begin"]["n"], "time": status["begin"]["time"] + status["elapsed_s"]}
     events = [status["begin"]]
     for p in status["processes"]:
         if "pid" in p:
             fields = {"state": "running", **{key: p[key] for key in ("process", "node", "pid")}}
             events.append({**n_and_time, "event": "process", **fields})
-        fields = {key: p[key] for key in PROGRESS if key in p} | {"state": p.get("said")}
+        fields = {key: p[key] for key in p if key.partition(".")[0] in PROGRESS} | {"state": p.get("said")}
         fields = {key: value for key, value in fields.items() if value is not None}
         events += [{**n_and_time, "event": "progress", "process": p["process"], **fields}] if fields else []
         if p["state"] == "exited":

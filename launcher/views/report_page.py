@@ -24,7 +24,7 @@ TOTALS: Final = {  # their last values are drawn as bars
     "out_bytes": ("Sent by pservers", "bytes"),
 }
 NOT_DRAWN: Final = ("n", "time", "pass", "passes", "batch", "batches", "dropped", *TOTALS)
-OVER_STEPS: Final = ("cost", "metric ")  # others are drawn over time
+OVER_STEPS: Final = ("cost", "metric")  # others are drawn over time
 OF_PLAN: Final = {"name": "name", "backend": "backend", "server": "pservers", "why": "pservers, why",
                   "epoch": "epoch", "workspace": "workspace", "version": "pslaunch"}  # fmt: skip
 STATES: Final = ("waiting", "running", "connected", "finished", "failed")
@@ -89,11 +89,10 @@ class Story:
         found: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for e in self.progress:
             numbers = {k: v for k, v in e.items() if k not in NOT_DRAWN and type(v) in (int, float)}
-            numbers |= {f"metric {name}": value for name, value in e.get("metrics", {}).items()}
             for name, value in numbers.items():
                 x = e["time"] - self.begin_s
                 if name.startswith(OVER_STEPS) and "batch" in e:
-                    x = e.get("pass", 0) * batches + e["batch"]
+                    x = e.get("pass", 0) * e.get("batches", batches) + e["batch"]
                 found.setdefault(name, {}).setdefault(e["process"], []).append((x, value))
         return found
 
@@ -138,7 +137,7 @@ def draw_measures(story: Story) -> list[str]:
     """Return a chart for each number that processes have reported, cost and metrics first."""
     parts, measures = [], story.list_measures()
     for name in sorted(measures, key=lambda x: (not x.startswith(OVER_STEPS), [*UNITS, x].index(x), x)):
-        plain = name.removeprefix("metric ")
+        plain = name.removeprefix("metric.")
         heading, unit = UNITS.get(name, (plain, plain))
         label = "step: batches of all passes" if name.startswith(OVER_STEPS) else SECONDS
         chart = draw_lines(dict(sorted(measures[name].items())), label, unit)

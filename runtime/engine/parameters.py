@@ -6,6 +6,7 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tarfile
@@ -18,6 +19,7 @@ import numpy as np
 
 from .. import _core
 from ..process.settings import get_settings
+from ..shared.remedies import find_remedy
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
 from .kernel_numbers import KINDS
@@ -207,11 +209,11 @@ class Parameters:
             for name in self._configs if names is None else names:
                 config = self.get_config(name)
                 size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, name, size)
+                _add_header(tar, f, name, size)
                 self.serialize(name, f)
                 _pad(tar, f, size)
                 encoded = param_config.encode(config)
-                _add_header(tar, name + _CONFIG_SUFFIX, len(encoded))
+                _add_header(tar, f, name + _CONFIG_SUFFIX, len(encoded))
                 f.write(encoded)
                 _pad(tar, f, len(encoded))
         self.written = True
@@ -240,19 +242,23 @@ class Parameters:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` make a file: `path` is complete, old or absent at any time. OSErrors name it."""
+    """Let `write` make a file: `path` is complete, old or absent at any time.
+
+    OSErrors name it, and a remedy.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
         part.replace(path)
     except OSError as e:
-        raise OSError(e.errno, e.strerror, str(path)) from None
+        raise OSError(e.errno, f"{e.strerror or e}{find_remedy(e)}", str(path)) from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:
@@ -269,10 +275,13 @@ def _read_tar(tar: tarfile.TarFile) -> Parameters:
     return parameters
 
 
-def _add_header(tar: tarfile.TarFile, name: str, size: int) -> None:
+def _add_header(tar: tarfile.TarFile, f: IO[bytes], name: str, size: int) -> None:
+    """Begin a member, whose bytes follow: from Python 3.13 on addfile() wants them at once."""
     info = tarfile.TarInfo(name)
     info.size = size
-    tar.addfile(info)
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    f.write(header)
+    tar.offset += len(header)
 
 
 def _pad(tar: tarfile.TarFile, f: IO[bytes], size: int) -> None:

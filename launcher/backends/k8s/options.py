@@ -31,7 +31,7 @@ _GPU: Final = (Need("gpu", 0, "in pods without a GPU; --gpu=1 asks for one"),)
 
 OPTIONS: Final = join_rows(
     (
-        SERVER_NUM._replace(says="one in each pod"),
+        SERVER_NUM._replace(says="one in each pod, if the program needs any"),
         WORKER_NUM._replace(says="one in each pod"),
         Option("nodes", Number(1, MAX_PROCESSES), "Number of pods.", "N",
             says="the larger of --server_num and --worker_num, else 1",

@@ -15,6 +15,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
+from ...options.detect import choose_server
 from ...options.kinds import Value, refuse_unprintable
 from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, locate, read_package
 from ...options.sources import Given
@@ -68,7 +69,9 @@ IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/t
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
-OF_LAUNCHER: Final = ("detach", "lease", "fetch_output", "fetch_logs", "dry_run", "validate", "json")
+OF_LAUNCHER: Final = (
+    "detach", "lease", "fetch_output", "fetch_logs", "log_to", "dry_run", "validate", "json",
+)  # fmt: skip
 ATTACHED_LINGER_S: Final = 120.0
 DETACHED_LINGER_S: Final = 600.0
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
@@ -125,7 +128,8 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     made = check_folder_to_make(given.get("output_dir"), cwd)
     if package and made and workspace in made.parents:
         package = package._replace(skip=(str(made.relative_to(workspace)),))
-    pods, servers = _count_pods(given)
+    kind, _ = choose_server(options["server"], options["server_num"], workspace, program)
+    pods, servers = _count_pods(given, served=kind != "none")
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
     refuse_unprintable(program, given.read("python"), given.read("agent_python"))
@@ -148,6 +152,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
             job_id=name,
         ),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,
@@ -255,12 +260,12 @@ def find_cluster(given: Mapping[str, str]) -> Elsewhere:
     return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 
 
-def _count_pods(given: Given) -> tuple[int, int]:
+def _count_pods(given: Given, *, served: bool) -> tuple[int, int]:
     """Return the number of trainers' pods, which have the pservers too, and of pods with a pserver alone."""
     servers, trainers = given.read("server_num"), given.read("worker_num")
     if not given.is_set("separate"):
         return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
-    return trainers or 1, 1 if servers is None else servers
+    return trainers or 1, int(served) if servers is None else servers
 
 
 def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import busyport, env
+from pslaunch.runtime.shared.remedies import find_remedy
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal, find_remedy
+from ..codes import Refusal
 from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace
@@ -35,6 +36,7 @@ from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
 from .program import Program
+from .usage import Usage
 
 if TYPE_CHECKING:
     from .. import messages
@@ -277,6 +279,7 @@ class Agent:
         self._folders.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
+        Usage(self._loop, self._programs)
         ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
     def order_start(self, m: messages.StartMsg) -> None:

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with a program."""
     path = tmp_path / "My Job"
     path.mkdir()
-    (path / "train.py").touch()
+    (path / "train.py").write_text("import paddle\n")
     return path
 
 
@@ -134,6 +134,13 @@ def test_invalid_value_is_refused_by_option_and_value(folder: Path, word: str, s
     with pytest.raises(SpecError) as refused:
         make(folder, word, image=image)
     assert said in str(refused.value)
+
+
+def test_program_without_pservers_has_no_pod_for_them(folder: Path) -> None:
+    (folder / "pslaunch.toml").write_text("[k8s]\nseparate = true\n")
+    assert make_reach(folder).server_pods == 1
+    (folder / "train.py").write_text("import torch\n")
+    assert make_reach(folder).server_pods == 0
 
 
 @pytest.mark.parametrize("name", ["toleration", "priority_class", "shm", "env_secret"])
