@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .. import messages
 
 CHUNK, CHUNK_BYTES = 200, 1024 * 1024  # of events in one message: as JSON at most six times as large
+MAX_OBSERVERS = 64
 SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 
 
@@ -113,6 +114,10 @@ class Leader:
         )
         observer = Observer(line)
         self._observers.append(observer)
+        if len(self._observers) > MAX_OBSERVERS:
+            self._refuse(observer, f"{MAX_OBSERVERS} shells follow this job already: end one of them")
+            self._observers.remove(observer)
+            line.close()
         return observer
 
     def _lose(self, observer: Observer, reason: str) -> None:
