@@ -9,9 +9,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, cast
 
-from pslaunch.runtime.shared.remedies import find_remedy
-
 from .. import job
+from ..codes import find_remedy
 from ..listing import replace_file, write_text
 from ..run_dir import end_leftovers
 from ..shapes import check_shape, is_code, is_name, is_time
