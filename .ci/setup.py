@@ -20,6 +20,7 @@ VENV = ROOT / ".venv"
 PYTHON = str(VENV / "bin" / "python")
 STAMP = VENV / "pslaunch-setup"
 OLDEST = (3, 11)
+EXTRAS = ("ssh", "k8s")  # the others are large, and tests take those of the system
 # These would send an install elsewhere than into the venv, or another Python's modules into ours.
 MISLEADING = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PYTHONHOME", "PYTHONPATH")
 ENVIRON = {name: value for name, value in os.environ.items() if name not in MISLEADING}
@@ -93,7 +94,8 @@ def prepare(level: str) -> None:
     import tomllib  # not in Pythons older than OLDEST
 
     sha = hashlib.sha256()
-    for path in [ROOT / "pyproject.toml", *sorted((ROOT / "runtime" / "csrc").rglob("*.[ch]"))]:
+    sources = (ROOT / "runtime" / "csrc").rglob("*.[ch]")
+    for path in [ROOT / "pyproject.toml", ROOT / "launcher" / "__init__.py", *sorted(sources)]:
         sha.update(hashlib.sha256(path.read_bytes()).digest())
     have = STAMP.read_text().split("\n") if STAMP.exists() else []
     level = "dev" if "dev" in have else level  # who can test can train
@@ -108,6 +110,7 @@ def prepare(level: str) -> None:
         run("making .venv", sys.executable, "-m", "venv", "--clear", str(VENV))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     names = project["build-system"]["requires"] + project["project"]["dependencies"]
+    names += [name for extra in EXTRAS for name in project["project"]["optional-dependencies"][extra]]
     names += project["dependency-groups"]["dev"] if level == "dev" else []
     pip = (PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check")
     run("installing Python packages", *pip, *names)

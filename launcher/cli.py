@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from .backends.face import CHECK, CommandLine, Face
-from .backends.registry import OWN, find_added, find_face, find_owners, gather_given, list_names
+from .backends.registry import OWN, find_added, find_face, find_owners, list_names, read_command
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
@@ -85,21 +85,13 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from .options.detect import check_syntax
-    from .options.spec import list_notes
 
     def tell(text: str) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
 
     with report_usage_errors(ctx):
-        given = gather_given(face.name, split, Path.cwd())
-        line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
-        spec = face.make_spec(line)
-    for text in list_notes(spec, given, split):
-        tell(text)
+        line, spec = read_command(face, command, split, tell)
     if command == CHECK:
-        with report_usage_errors(ctx):
-            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)
@@ -220,6 +212,17 @@ def version(json: Json = False) -> None:
 
 
 LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
+# Command lines by other tools' words for them.
+MEANT: Final = {
+    **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
+    **dict.fromkeys(("ps", "list", "ls", "queue"), "pslaunch jobs"),
+    **dict.fromkeys(("kill", "cancel", "down"), "pslaunch stop"),
+    **dict.fromkeys(("log", "tail", "attach"), "pslaunch logs --follow"),
+    **dict.fromkeys(("kubernetes", "kube", "apply"), "pslaunch k8s apply"),
+    "submit": "pslaunch fabric, mpi, slurm or k8s apply",
+    "describe": "pslaunch status",
+    "help": "pslaunch --help",
+}
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
@@ -292,6 +295,7 @@ app = Commands(
     [*OWN, CHECK, "jobs", "status", "logs", "stop", "delete", "fetch", "pserver", "version"],
     _find,
     find_added,
+    MEANT,
 )
 
 

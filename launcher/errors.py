@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from .node import codes
@@ -20,6 +20,15 @@ class PslaunchError(Exception):
     """Base: the message has failure, place, the system's words and the remedy; printed unchanged."""
 
     exit_code: int = codes.FAILED
+
+
+# By extra of the package: the modules that it brings, with their names in messages.
+EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ssh": {"fabric": "Fabric"},
+    "k8s": {"kubernetes": "the Kubernetes client", "jinja2": "Jinja2"},
+    "mpi": {"jinja2": "Jinja2"},
+    "tensorboard": {"tensorboardX": "tensorboardX"},
+}
 
 
 class SpecError(PslaunchError):
@@ -107,6 +116,30 @@ class PreflightError(PslaunchError):
     def __init__(self, text: str, code: int = codes.PREFLIGHT) -> None:
         super().__init__(text)
         self.exit_code = code
+
+
+def require_extra(extra: str) -> None:
+    """Raise PreflightError unless this Python has the modules of an extra; "" has none."""
+    from importlib.util import find_spec
+
+    for module, name in EXTRAS.get(extra, {}).items():
+        if find_spec(module) is None:
+            raise PreflightError(f"this needs {name}: pip install 'pslaunch[{extra}]'")
+
+
+class JobError(PslaunchError):
+    """A job of `launch` that has failed or was stopped; the message is what the command line prints.
+
+    exit_code, cause: of the job. process, host: where it failed first, "" if neither is at fault. tail: the
+    last lines of the log of that process.
+    """
+
+    def __init__(
+        self, text: str, code: int, cause: str, process: str, host: str, tail: Sequence[str]
+    ) -> None:
+        super().__init__(text)
+        self.exit_code, self.cause = code, cause
+        self.process, self.host, self.tail = process, host, tuple(tail)
 
 
 class EndedEarlyError(PslaunchError):

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
-from ..errors import SpecError
+from ..errors import SpecError, require_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,7 @@ class Face:
     backend: str  # class
     reach: str = ""  # class
     start: str = ""  # function, which describes how its agents are started
+    extra: str = ""  # of the package, as in errors.EXTRAS: without it there is no backend
     # Texts for --help, by command: "" is `pslaunch NAME`, any other `pslaunch NAME COMMAND`; "check" is
     # `pslaunch check NAME`. The first paragraph of each is its line in the list.
     helps: ClassVar[Mapping[str, str]]
@@ -109,6 +110,7 @@ class Face:
             from .here import OnNode0
 
             return OnNode0(self.name, self.far_hint)
+        require_extra(self.extra)
         return cast("Backend", self._import(self.backend)(reach))
 
     def make_way(self, spec: JobSpec, plan: Plan) -> Way | None:

@@ -20,6 +20,7 @@ PEER = 75  # a peer vanished: secondary to the failure of that peer
 NODE_LOST = 76  # a node was lost: its connection closed or it fell silent
 RIGHTS = 77  # rights or keys are missing
 PREFLIGHT = 78  # a node lacks something that the job needs
+TIMEOUT = 124  # the job took longer than --timeout; as of timeout(1)
 SIGNAL_BASE = 128
 HUP = 129  # the launcher was ended by HUP
 INT = 130  # the launcher was ended by INT (Ctrl+C)

@@ -64,7 +64,7 @@ class Commands(TyperGroup):
     ) -> None:
         """find: returns a command by its name. find_added: returns names of further ones; slow.
 
-        meant: command lines, by words for them that are no commands of this group.
+        meant: command lines, by words for them that are no commands of this group; "" is for a program.
         """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
@@ -78,14 +78,26 @@ class Commands(TyperGroup):
             ctx.exit()
         names = self._names
         if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
-            from pslaunch.runtime.shared.env import find_near
-
-            word = args[0].strip("-").lower()
-            near = self._meant.get(word) or find_near(word, names, 0.5)
-            meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(names)}"
-            ctx.fail(f"unknown command {args[0]!r}{meant}")
+            ctx.fail(self._explain(ctx.command_path, args, names))
         ctx.args = args
         return args
+
+    def _explain(self, path: str, args: list[str], names: Sequence[str]) -> str:
+        """Return the message for a first word that is no command."""
+        import shlex
+
+        from pslaunch.runtime.shared.env import find_near
+
+        word, rest = args[0].strip("-").lower(), args[1:]
+        if word.endswith(".py"):
+            word, rest = "", args
+        elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
+            return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
+        near = self._meant.get(word) or find_near(word, names, 0.5)
+        if word in self._meant and "," not in near:
+            near = shlex.join([*near.split(), *rest])
+        meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
+        return f"unknown command {args[0]!r}; {meant}"
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return [*self._names, *(name for name in self._find_added() if name not in self._names)]
@@ -151,7 +163,32 @@ class JobCommand(TyperCommand):
 
 
 class PlainCommand(TyperCommand):
-    """A command with the names of its arguments unchanged in its usage line."""
+    """A command with the names of its arguments unchanged in its usage line, and errors in our words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as e:
+            ctx.fail(self._explain(ctx, e))
+
+    def _explain(self, ctx: Any, error: Any) -> str:
+        """Return an error of click with its remedy."""
+        from pslaunch.runtime.shared.env import find_near
+
+        known = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
+        name, argument = getattr(error, "option_name", None), getattr(error, "param", None)
+        if name in known:
+            metavar = known[name].metavar
+            return f"{name} needs a value: {name}={metavar}" if metavar else f"{name} takes no value"
+        if name:
+            near = find_near(name, known, 0.7)
+            meant = f"did you mean {near}?" if near else f"options: {', '.join(known)}"
+            return f"unknown option {name}; {meant}"
+        usage = f"usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}"
+        if argument:
+            jobs = "; pslaunch jobs lists the jobs" if argument.metavar == "JOB" else ""
+            return f"{argument.metavar} is missing; {usage}{jobs}"
+        return f"too many words: {error.message.rpartition('(')[2].rstrip(')')}; {usage}"
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]

@@ -209,11 +209,11 @@ class Parameters:
             for name in self._configs if names is None else names:
                 config = self.get_config(name)
                 size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, name, size)
+                _add_header(tar, f, name, size)
                 self.serialize(name, f)
                 _pad(tar, f, size)
                 encoded = param_config.encode(config)
-                _add_header(tar, name + _CONFIG_SUFFIX, len(encoded))
+                _add_header(tar, f, name + _CONFIG_SUFFIX, len(encoded))
                 f.write(encoded)
                 _pad(tar, f, len(encoded))
         self.written = True
@@ -275,10 +275,13 @@ def _read_tar(tar: tarfile.TarFile) -> Parameters:
     return parameters
 
 
-def _add_header(tar: tarfile.TarFile, name: str, size: int) -> None:
+def _add_header(tar: tarfile.TarFile, f: IO[bytes], name: str, size: int) -> None:
+    """Begin a member, whose bytes follow: from Python 3.13 on addfile() wants them at once."""
     info = tarfile.TarInfo(name)
     info.size = size
-    tar.addfile(info)
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    f.write(header)
+    tar.offset += len(header)
 
 
 def _pad(tar: tarfile.TarFile, f: IO[bytes], size: int) -> None:

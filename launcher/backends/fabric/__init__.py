@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FabricFace(Face):
-    name = "fabric"
+    name, extra = "fabric", "ssh"
     spec, backend, reach = "spec:make_fabric_spec", "backend:FabricBackend", "spec:FabricReach"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.

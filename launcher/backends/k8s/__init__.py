@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...errors import require_extra
 from ..face import CHECK, CommandLine, Face
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ APPLY, RENDER = "apply", "render"
 
 
 class K8sFace(Face):
-    name = "k8s"
+    name = extra = "k8s"
     refused = "options:REFUSED"
     backend, reach = "backend:K8sBackend", "spec:K8sReach"
     help = "Run jobs on Kubernetes, or print their manifests."
@@ -44,7 +45,7 @@ class K8sFace(Face):
         """,
     }
     meant: ClassVar = {
-        **dict.fromkeys(("create", "run", "start", "submit"), "pslaunch k8s apply"),
+        **dict.fromkeys(("", "create", "run", "start", "submit"), "pslaunch k8s apply"),
         "describe": "pslaunch status",
         "get": "pslaunch jobs",
     }
@@ -60,6 +61,7 @@ class K8sFace(Face):
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
 
+        require_extra(self.extra)
         runs = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}
         run = runs[line.command]
         spec = make_k8s_spec(line, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from ...errors import require_extra
 from ..face import CommandLine, Face
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class MpiFace(Face):
     def act(self, line: CommandLine, spec: JobSpec) -> int | None:
         if not line.given.is_set("script"):
             return None
+        require_extra("mpi")
         from .script import write_script
 
         return write_script(line, spec)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number, is_time
+from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -26,8 +26,9 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "dropped": int,
-    "state": is_name, "why": str, "blames": is_name,
+    "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
+    "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
+    "memory_bytes": is_count, "metric": is_number,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
@@ -138,6 +139,17 @@ class RecentEvents:
         return found
 
 
+def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
+    """Update the last state of each process by an event."""
+    if event["event"] not in ("process", "progress"):
+        return
+    fixed = ("n", "time", "event", "process", "node")
+    news = {key: value for key, value in event.items() if key not in fixed and value is not None}
+    if event["event"] == "progress" and "state" in news:
+        news["said"] = news.pop("state")
+    states[event["process"]].update(news)
+
+
 class EventLog:
     """Events of a job as its head tells them, with numbers and times, and the last state of each process."""
 
@@ -151,12 +163,7 @@ class EventLog:
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
-        if event not in ("process", "progress"):
-            return
-        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
-        if event == "progress" and "state" in news:
-            news["said"] = news.pop("state")
-        self.states[fields["process"]].update(news)
+        note_state(self.states, kept)
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf

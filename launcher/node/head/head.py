@@ -118,6 +118,9 @@ class Head:
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._tell_job()
+        if (limit_s := plan.limits.timeout_s) is not None:
+            why = f"the job took longer than --timeout={limit_s:g} s"
+            loop.call_after(limit_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
 
     # --- the interface of observers ---
 
@@ -290,7 +293,8 @@ class Head:
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
-        fields = {k: v for k, v in m.items() if k in PROGRESS and fits(v, PROGRESS[k])}
+        shapes = {k: PROGRESS.get(k.partition(".")[0], bool) for k in m}  # metric.NAME too
+        fields = {k: v for k, v in m.items() if k not in ("type", "key") and fits(v, shapes[k])}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
         if "why" in fields:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.gate_of_agents import CarriedAgents, Offer
-from pslaunch.backends.mpi.hostfile import parse_hostfile
 from pslaunch.backends.mpi.mpirun import (
     find_cause,
     make_argv,
@@ -22,6 +21,7 @@ from pslaunch.backends.mpi.mpirun import (
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
 from pslaunch.node.agent.brought import SECRET_VARIABLE
 from pslaunch.node.job import Node
+from pslaunch.options.hostfile import parse_hostfile
 from support import others
 
 OUTPUT = Path(__file__).with_name("mpirun_output")
