@@ -208,6 +208,32 @@ def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
                     yield candidate
 
 
+# --- GPUs. ---
+
+GPU_WORDS: Final = frozenset({"torch", "tensorflow", "jax", "use_gpu"})
+# Of programs that take one of all GPUs of the node by their place there.
+PLACE_WORDS: Final = frozenset(
+    {"LOCAL_RANK", "local_rank", "set_device", "set_visible_devices"}
+    | {"deepspeed", "accelerate", "lightning", "pytorch_lightning", "transformers"}
+)
+
+
+def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
+    """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
+    found: set[str] = set()
+    for _, module in _walk(program, workspace, []) if program.suffix == ".py" else ():
+        found.update(name for name, _, _ in _walk_imports(module.body, now=True))
+        for node in ast.walk(module):
+            match node:
+                case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):
+                    pass
+                case ast.keyword(arg=str(word)) | ast.Attribute(attr=word) | ast.Constant(value=str(word)):
+                    found.add(word.lstrip("-").replace("-", "_"))
+                case _:
+                    pass
+    return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
+
+
 # --- Imports. ---
 
 
