@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,10 +24,12 @@ from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
+    COMPLETE_VARIABLE,
     Commands,
     JobCommand,
     Listed,
     UsageError,
+    answer_shell,
     make_flag_option,
     make_parameter,
     make_typer_command,
@@ -78,7 +80,9 @@ def _list_job(face: Face, command: str) -> Listed:
         rows = {option.name: option for option in face.list_options()}
         run = functools.partial(_run_job, face, command)
         shown = face.name if command in ("", CHECK) else command
-        return JobCommand(shown, face.helps[command], rows, face.list_refused(), find_owners, run)
+        return JobCommand(
+            shown, face.helps[command], rows, face.list_refused(), find_owners, run, face.example
+        )
 
     return Listed(face.helps[command], make)
 
@@ -194,6 +198,23 @@ def pserver(ctx: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
 
 
+def help(
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]", help="A page, or a command; all are listed unless given."),
+    ] = None,
+) -> None:
+    """Show a page of the documentation, or the help of a command."""
+    from .views.pages import find_topic, list_topics, show_page
+
+    if not topic:
+        typer.echo(list_topics())
+    elif page := find_topic(topic, app.list_commands(None)):
+        show_page(page, sys.stdout)
+    else:
+        _invoke([*topic, "--help"])
+
+
 def version(json: Json = False) -> None:
     """Print the version and its build features."""
     from pslaunch.runtime import _core
@@ -219,7 +240,15 @@ def version(json: Json = False) -> None:
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
-LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
+PLAIN: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
+LATER: Final[Mapping[str, Callable[..., None]]] = {
+    "jobs": jobs,
+    "status": status,
+    "logs": logs,
+    "stop": stop,
+    "delete": stop,
+    "fetch": fetch,
+}
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
@@ -272,8 +301,8 @@ def _find(name: str) -> Listed:
     if function := LATER.get(name):
         text = DELETE_HELP if name == "delete" else function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, text, words))
-    if name == "version":
-        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version))
+    if plain := PLAIN.get(name):
+        return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
     if name == "pserver":
         passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
         return Listed(
@@ -289,9 +318,14 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, "jobs", "status", "logs", "stop", "delete", "fetch", "pserver", "version"],
+    [*OWN, CHECK, *LATER, "pserver", "version", "help"],
     _find,
     find_added,
+    headings={
+        "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
+        "Later, as in pslaunch logs --follow JOB": tuple(LATER),
+        "Others, as in pslaunch help fabric": ("pserver", "version", "help"),
+    },
 )
 
 
@@ -303,6 +337,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if asked := os.environ.get(COMPLETE_VARIABLE):
+        return answer_shell(app, asked)
     if sys.stdout is None and words[:1] != ["pserver"]:  # it writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)
     try:

@@ -6,6 +6,7 @@ The list of commands needs nothing else of this folder: for its speed the rest i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
+COMPLETION_NAMES: Final = ("--install-completion", "--show-completion")
+PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
+    "--version": "Print the version.",
+    "--install-completion [SHELL]": "Let bash, zsh or fish complete words; this terminal's unless named.",
+    "--show-completion [SHELL]": "Print the script for that.",
+}
+COMPLETE_VARIABLE: Final = "_PSLAUNCH_COMPLETE"  # set by the scripts
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -50,6 +58,63 @@ class Listed(NamedTuple):
     make: Callable[[Sequence[str]], Any]  # raises SpecError
 
 
+class Completion(NamedTuple):
+    """A word for a shell, as typer takes it. Typer would import rich for its help, which takes 0.1 s."""
+
+    value: str
+    help: str = ""
+
+
+def complete_word(
+    known: Mapping[str, Sequence[str] | None],
+    words: Sequence[str],
+    incomplete: str,
+    arguments: Sequence[str] | None,
+) -> list[str]:
+    """Return the words that may follow `words`, where `incomplete` is the beginning of one.
+
+    known: options as they are written, with their known values; None: it has no value. arguments: known words
+    for the first one that is no option; None: all from that on are another program's.
+    """
+    place, values, name = 0, None, ""
+    for word in (w for w in words if w != "="):  # bash makes three words of --name=value
+        if values is not None:
+            values = None
+        elif word.startswith("-"):
+            values = known.get(word)
+        else:
+            place += 1
+    incomplete = "" if incomplete == "=" else incomplete
+    if arguments is None and place:
+        found: Iterable[str] = ()
+    elif values is not None:
+        found = values
+    elif "=" in incomplete:
+        name = incomplete.partition("=")[0]
+        found = [f"{name}={value}" for value in known.get(name) or ()]
+    else:
+        found = known if incomplete.startswith("-") else (arguments or ()) if place == 0 else ()
+    return [word for word in found if word.startswith(incomplete)]
+
+
+def _offer_completion(ctx: Any, name: str, shell: str = "") -> None:
+    """Install or show the script for a shell, that of this terminal unless given."""
+    completion = _import_completion()
+    act = completion.install_callback if name == COMPLETION_NAMES[0] else completion.show_callback
+    act(ctx, None, shell or True)
+
+
+def answer_shell(app: Any, asked: str) -> int:
+    """Print the words for a shell that completes one. asked: by its script."""
+    completion = _import_completion()
+    completion.completion_init()
+    return int(completion.shell_complete(app, {}, app.name, COMPLETE_VARIABLE, asked))
+
+
+def _import_completion() -> Any:
+    return importlib.import_module("typer.completion")
+
+
 class Commands(TyperGroup):
     """A group of commands: help without arguments, and the nearest command for an unknown one."""
 
@@ -61,18 +126,28 @@ class Commands(TyperGroup):
         find: Callable[[str], Listed],
         find_added: Callable[[], Iterable[str]] = tuple,
         meant: Mapping[str, str] = {},
+        headings: Mapping[str, Sequence[str]] = {"Commands": ()},
     ) -> None:
         """find: returns a command by its name. find_added: returns names of further ones; slow.
 
-        meant: command lines, by words for them that are no commands of this group.
+        meant: command lines, by words for them that are no commands of this group. headings: those of its
+        help, with the commands under them; the first has all others.
         """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
         self._names, self._find, self._find_added, self._meant = names, find, find_added, meant
+        self._headings = headings
+        # By option of help: its text. The completion is that of the whole program.
+        self._options = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes a word
+            ctx.meta["words"] = args
+            return []
         if not args or args[0] in HELP_NAMES:
             _print_help(ctx)
+        if args[0] in COMPLETION_NAMES:
+            _offer_completion(ctx, *args[:2])
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
@@ -101,16 +176,36 @@ class Commands(TyperGroup):
         with command.make_context(name, words, parent=ctx) as inner:
             return inner.command.invoke(inner)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        return [Completion(word) for word in self.complete(ctx.meta["words"], incomplete)]
+
+    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
+        """Return the words that a shell offers for the next one."""
+        if not words:
+            options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in self._options]
+            return [word for word in (*self.list_commands(None), *options) if word.startswith(incomplete)]
+        with contextlib.suppress(SpecError):
+            return [*self.get_command(None, words[0], words[1:]).complete(words[1:], incomplete)]
+        return []
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([*self._options.items()])
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = []
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._headings}
+        of = {name: heading for heading, names in self._headings.items() for name in names}
         for name in self.list_commands(ctx):
             try:
                 text = self._find(name).text
             except SpecError as e:  # of another package
                 text = str(e)
-            rows.append((name, " ".join(text.strip().partition("\n\n")[0].split())))
-        with formatter.section("Commands"):
-            formatter.write_dl([row for row in rows if row[1]])
+            if summary := " ".join(text.strip().partition("\n\n")[0].split()):
+                rows[of.get(name, next(iter(rows)))].append((name, summary))
+        for heading, listed in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(listed)
 
 
 class JobCommand(TyperCommand):
@@ -124,11 +219,16 @@ class JobCommand(TyperCommand):
         refused: Mapping[str, str],
         find_others: Callable[[str], Sequence[str]],
         run: Callable[[Any, Split], None],
+        example: str = "",
     ) -> None:
-        """refused, find_others: as in split_command_line. run: takes the context and the words."""
+        """refused, find_others: as in split_command_line. run: takes the context and the words.
+
+        example: of its own options.
+        """
         metavar = "[OPTIONS] [PROGRAM [ARGS]...]"
         super().__init__(name, help=inspect.cleandoc(text), options_metavar=metavar, rich_markup_mode=None)
         self.options, self._refused, self._find_others, self._run = options, refused, find_others, run
+        self._example = example
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from .args import split_command_line
@@ -146,16 +246,51 @@ class JobCommand(TyperCommand):
         """Return the options for its help; only there, since to make them takes 5 ms for each command."""
         return [*make_options(self.options.values()), *super().get_params(ctx)]
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from .options import HEADINGS
+
+        rows = {p.opts[0][2:]: p.get_help_record(ctx) for p in self.get_params(ctx)}
+        named = {name for _, names in HEADINGS.values() for name in names}
+        own = [name for name in rows if name not in named]
+        for heading, (example, names) in {"Nodes": (self._example, own), **HEADINGS}.items():
+            found = [row for name, row in rows.items() if name in names]
+            if found:
+                with formatter.section(f"{heading}, as in {example}" if example else heading):
+                    formatter.write_dl(found)
+
     def invoke(self, ctx: Any) -> None:
         self._run(ctx, ctx.meta["split"])
+
+    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
+        """Return the words that a shell offers for the next one; none for the program and its own."""
+        known: dict[str, Sequence[str] | None] = {"--help": None}
+        for option in self.options.values():
+            offered = getattr(option.kind, "words", ()) if option.valued else None
+            known |= dict.fromkeys((f"--{option.name}", *option.aliases), offered)
+        return complete_word(known, words, incomplete, None)
 
 
 class PlainCommand(TyperCommand):
     """A command with the names of its arguments unchanged in its usage line."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
-        return [self.options_metavar or "", *names]
+        return [self.options_metavar or "", *self._list_arguments()]
+
+    def _list_arguments(self) -> list[str]:
+        return [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
+
+    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
+        """Return the words that a shell offers for the next one; jobs are those that this machine knows."""
+        known: dict[str, Sequence[str] | None] = {"--help": None}
+        for p in self.params:
+            if p.param_type_name == "option":
+                known |= dict.fromkeys(p.opts, None if getattr(p, "is_flag", False) else ())
+        jobs: Sequence[str] = ()
+        if self._list_arguments()[:1] == ["JOB"]:
+            from ..node.later.record import list_ids
+
+            jobs = list_ids()
+        return complete_word(known, words, incomplete, jobs)
 
 
 def make_flag_option(name: str, text: str, *aliases: str) -> Any:
