@@ -31,7 +31,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 fuzz bench docs dist clean setup-train dev
+.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 fuzz bench docs dist pictures clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -150,6 +150,9 @@ bench: dev ## side-by-side measurements; those on hosts and pods need root; see 
 
 docs: dev ## write the tables of docs/ anew from the code
 	$(BIN)/python .ci/make_tables.py
+
+pictures: dev ## draw docs/pictures/ anew: the live view of a recorded job, and the parts
+	$(BIN)/python docs/make_pictures.py
 
 dist: ## dist/: the sdist and wheels for x86-64 and arm64, tried in new environments; needs root, Linux (.ci/dist)
 	@nice .ci/dist

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch import cli
+from pslaunch import api, cli, errors
 from pslaunch.backends import registry
 from pslaunch.backends.fabric.conf_py import KEYS
+from pslaunch.options.foreign import FOREIGN
 from pslaunch.options.typer_glue import make_options
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
 ROOT: Final = Path(__file__).parents[1]
-PAGES: Final = tuple(ROOT / "docs" / name for name in ("architecture.md", "modules.md", "options.md"))
+PAGES: Final = tuple(
+    ROOT / "docs" / name
+    for name in ("api.md", "architecture.md", "from_others.md", "modules.md", "options.md")
+)
 COMMANDS: Final[Mapping[str, Any]] = {
     name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)
 }
@@ -29,7 +34,7 @@ SHARED: Final = {
         name for name in registry.OWN if "agent_python" in registry.get_options(name)
     ),
     "jobs on hosts": tuple(name for name in registry.OWN if "root_dir" in registry.get_options(name)),
-    "later shells": ("jobs", "status", "logs", "stop", "delete", "fetch"),
+    "later shells": ("jobs", "status", "top", "logs", "report", "stop", "delete", "fetch"),
 }
 Row = tuple[str, str, str, str]  # of an option: name, metavar, default, meaning
 # The names that PaddlePaddle's cluster scripts and other tools have for our options.
@@ -42,6 +47,10 @@ ANCESTORS: Final = {
     "job_name": "conf.py `JOB_NAME`, Kubernetes `JOB_NAME`",
     "trainer_count": "v2 `--trainer_count`",
     "use_gpu": "v2 `--use_gpu`, conf.py `PADDLE_USE_GPU`",
+    "gpus": "Fleet `--gpus`, later `--devices`",
+    "pslaunch slurm gpus": "salloc `--gpus-per-node`",
+    "pslaunch k8s gpus": "`nvidia.com/gpu` in a pod's limits",
+    "bind_cores": "DeepSpeed `--bind_cores_to_rank`",
     "port": "v2 `--port`, conf.py `PADDLE_PORT`, Kubernetes `CONF_PADDLE_PORT`",
     "ports_num": "v2 `--ports_num`, conf.py `PADDLE_PORTS_NUM`, Kubernetes `CONF_PADDLE_PORTS_NUM`",
     "ports_num_for_sparse": "v2 `--ports_num_for_sparse`, conf.py `PADDLE_PORTS_NUM_FOR_SPARSE`, "
@@ -152,6 +161,15 @@ def _make_rows(table: str) -> list[Sequence[str]]:
         help_of = {name: option.help for name, option in registry.get_options("fabric").items()}
         said = [(f"`{key}`", f"`--{name}`", help_of[name]) for key, name in KEYS.items()]
         return [("name", "option", "meaning"), *said]
+    if table in FOREIGN:
+        found = [
+            (
+                ", ".join(f"`{'-' if len(n) == 1 else '--'}{n}`" for n in names.split()),
+                "; else ".join(re.sub(r"(--\w+(?: [A-Z]+\b[=@A-Z]*)?)", r"`\1`", way) for way in ways),
+            )
+            for names, ways in FOREIGN[table].items()
+        ]
+        return [("option there", "here"), *found]
     if table == "init()":
         return [
             ("argument", "variable", "default", "meaning"),
@@ -215,6 +233,19 @@ def _make_modules(top: str) -> str:
     return "\n" + "\n\n".join(parts) + "\n"
 
 
+def _make_reference() -> str:
+    """Return the signatures and docstrings of the Python API."""
+    public = [(f"Job.{name}", f) for name, f in vars(api.Job).items() if not name.startswith("_")]
+    whole = [("pslaunch.launch", api.launch), ("pslaunch.Job", api.Job), *public]
+    parts = []
+    for name, item in (*whole, ("pslaunch.JobError", errors.JobError)):
+        said = "" if inspect.isclass(item) else re.sub(r"\(self(, )?", "(", str(inspect.signature(item)))
+        said = re.sub(r"(: |-> )'([^']*)'", r"\1\2", said)  # annotations are texts
+        wait = "await " if inspect.iscoroutinefunction(item) else ""
+        parts.append(f"### {name}\n\n```\n{wait}{name}{said}\n```\n\n{inspect.getdoc(item)}")
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
 def render(page: str) -> str:
     """Return the page with the text between each pair of markers as the code has it."""
 
@@ -223,12 +254,14 @@ def render(page: str) -> str:
         if kind == "table":
             head, *rows = _make_rows(name)
             text = _make_table(head, rows)
+        elif kind == "modules":
+            text = _make_modules(name)
         else:
-            text = _make_rooms() if kind == "rooms" else _make_modules(name)
+            text = _make_rooms() if kind == "rooms" else _make_reference()
         return f"{found[1]}\n{text}\n{found[3]}"
 
     return re.sub(
-        r"(<!-- ((?:table|modules): .+?|rooms) -->)\n.*?(<!-- end -->)", make, page, flags=re.DOTALL
+        r"(<!-- ((?:table|modules): .+?|rooms|api) -->)\n.*?(<!-- end -->)", make, page, flags=re.DOTALL
     )
 
 

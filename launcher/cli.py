@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from .backends.face import CHECK, CommandLine, Face
-from .backends.registry import OWN, find_added, find_face, find_owners, gather_given, list_names
+from .backends.registry import OWN, find_added, find_face, find_owners, list_names, read_command
 from .errors import PslaunchError, SpecError
 from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
-    COMPLETE_VARIABLE,
     Commands,
     JobCommand,
     Listed,
     UsageError,
-    answer_shell,
     make_flag_option,
     make_parameter,
     make_typer_command,
@@ -89,21 +87,13 @@ def _list_job(face: Face, command: str) -> Listed:
 
 def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
     """Check or start the job of a command line, or do what its backend does in place of that."""
-    from .options.detect import check_syntax
-    from .options.spec import list_notes
 
     def tell(text: str) -> None:
         _complain(ctx.command_path, f"note: {text}", codes.OK)
 
     with report_usage_errors(ctx):
-        given = gather_given(face.name, split, Path.cwd())
-        line = CommandLine(command, given, split, Path.cwd(), os.environ, sys.stdout, tell)
-        spec = face.make_spec(line)
-    for text in list_notes(spec, given, split):
-        tell(text)
+        line, spec = read_command(face, command, split, tell)
     if command == CHECK:
-        with report_usage_errors(ctx):
-            check_syntax(spec.workspace / spec.program)
         raise typer.Exit(face.check(line, spec))
     code = face.act(line, spec)
     raise typer.Exit(_start(line, spec) if code is None else code)
@@ -192,6 +182,29 @@ def fetch(
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 
+def top(ctx: typer.Context, job: JobArgument, elsewhere: Any = None) -> None:
+    """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
+    from .run.top import show_top
+
+    raise typer.Exit(show_top(job, sys.stdout, elsewhere=elsewhere))
+
+
+def report(
+    ctx: typer.Context,
+    job: Annotated[
+        str, typer.Argument(metavar="JOB|LOG_DIR", help="A job, as above, or a folder with its logs.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
+    ] = "report.html",
+    elsewhere: Any = None,
+) -> None:
+    """Write a page about a job that a browser shows without a network: charts, processes, failure."""
+    from .run.report import write_report
+
+    write_report(job, Path(output), sys.stdout, elsewhere=elsewhere)
+
+
 def pserver(ctx: typer.Context) -> None:
     """Run one parameter server by hand."""
     # -P: import from the installed package, never from the current folder.
@@ -205,14 +218,17 @@ def help(
     ] = None,
 ) -> None:
     """Show a page of the documentation, or the help of a command."""
-    from .views.pages import find_topic, list_topics, show_page
+    from .views.pages import list_pages, read_title, show_page
 
-    if not topic:
-        typer.echo(list_topics())
-    elif page := find_topic(topic, app.list_commands(None)):
-        show_page(page, sys.stdout)
+    words, pages = topic or [], list_pages()
+    if not words:
+        typer.echo("pslaunch help TOPIC shows one of these pages, or the help of a command:")
+        for name, page in pages.items():
+            typer.echo(f"  {name:16} {read_title(page)}")
+    elif len(words) == 1 and words[0] in pages:
+        show_page(pages[words[0]], sys.stdout)
     else:
-        _invoke([*topic, "--help"])
+        _invoke([*words, "--help"])
 
 
 def version(json: Json = False) -> None:
@@ -241,13 +257,16 @@ def version(json: Json = False) -> None:
 
 
 PLAIN: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
-LATER: Final[Mapping[str, Callable[..., None]]] = {
-    "jobs": jobs,
-    "status": status,
-    "logs": logs,
-    "stop": stop,
-    "delete": stop,
-    "fetch": fetch,
+LATER: Final = {**{f.__name__: f for f in (jobs, status, top, logs, report, stop, fetch)}, "delete": stop}
+# Command lines by other tools' words for them.
+MEANT: Final = {
+    **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
+    **dict.fromkeys(("ps", "list", "ls", "queue"), "pslaunch jobs"),
+    **dict.fromkeys(("kill", "cancel", "down"), "pslaunch stop"),
+    **dict.fromkeys(("log", "tail", "attach"), "pslaunch logs --follow"),
+    **dict.fromkeys(("kubernetes", "kube", "apply"), "pslaunch k8s apply"),
+    "submit": "pslaunch fabric, mpi, slurm or k8s apply",
+    "describe": "pslaunch status",
 }
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
@@ -318,13 +337,14 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, *LATER, "pserver", "version", "help"],
+    [*OWN, CHECK, *LATER, "pserver", *PLAIN],
     _find,
     find_added,
-    headings={
+    MEANT,
+    {
         "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
-        "Later, as in pslaunch logs --follow JOB": tuple(LATER),
-        "Others, as in pslaunch help fabric": ("pserver", "version", "help"),
+        "Later, as in pslaunch logs --follow JOB": [*LATER],
+        "Others, as in pslaunch help fabric": ["pserver", *PLAIN],
     },
 )
 
@@ -337,7 +357,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if asked := os.environ.get(COMPLETE_VARIABLE):
+    if asked := os.environ.get("_PSLAUNCH_COMPLETE"):  # a script of --install-completion
+        from .options.completion import answer_shell
+
         return answer_shell(app, asked)
     if sys.stdout is None and words[:1] != ["pserver"]:  # it writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)

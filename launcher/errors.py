@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from pslaunch.runtime.shared.remedies import find_remedy
 
 from .node import codes
 
@@ -27,6 +29,7 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = {
     "ssh": {"fabric": "Fabric"},
     "k8s": {"kubernetes": "the Kubernetes client", "jinja2": "Jinja2"},
     "mpi": {"jinja2": "Jinja2"},
+    "tensorboard": {"tensorboardX": "tensorboardX"},
 }
 
 
@@ -86,7 +89,7 @@ class FileError(PslaunchError):
     def from_os(cls, error: OSError, doing: str) -> FileError:
         """Return an error from `doing` (such as "write the log"), the file and the system's words."""
         where = f" {error.filename}" if error.filename else ""
-        return cls(f"can't {doing}{where}: {error.strerror or error}{codes.find_remedy(error)}")
+        return cls(f"can't {doing}{where}: {error.strerror or error}{find_remedy(error)}")
 
 
 class NodeLostError(PslaunchError):
@@ -124,6 +127,21 @@ def require_extra(extra: str) -> None:
     for module, name in EXTRAS.get(extra, {}).items():
         if find_spec(module) is None:
             raise PreflightError(f"this needs {name}: pip install 'pslaunch[{extra}]'")
+
+
+class JobError(PslaunchError):
+    """A job of `launch` that has failed or was stopped; the message is what the command line prints.
+
+    exit_code, cause: of the job. process, host: where it failed first, "" if neither is at fault. tail: the
+    last lines of the log of that process.
+    """
+
+    def __init__(
+        self, text: str, code: int, cause: str, process: str, host: str, tail: Sequence[str]
+    ) -> None:
+        super().__init__(text)
+        self.exit_code, self.cause = code, cause
+        self.process, self.host, self.tail = process, host, tuple(tail)
 
 
 class EndedEarlyError(PslaunchError):

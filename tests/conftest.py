@@ -147,7 +147,7 @@ def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
 
 
 # Cases that a place leaves out, as expressions: another place of its backend shows the same by the same code.
-REPEATED = "logs_are_complete|two_jobs_with|losing_a_guard.*-19"
+REPEATED = "logs_are_complete|time_limit|two_jobs_with|losing_a_guard.*-19"
 SECOND_PLACES = ("local_cluster", "fabric_led", "mpi4", "mpi_led", "slurm_led", *POD_SEAM_PLACES)
 LEFT_OUT = {
     **dict.fromkeys(SECOND_PLACES, REPEATED),

@@ -84,6 +84,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     mode: str  # of pslaunch.node, which it runs
     printer: str  # who has printed what is on its standard output
     failures: FailureTable  # of the carrier
+    bring_s = 0.0  # for what it brings to nodes before it starts anything there
 
     def __init__(self, reach: R) -> None:
         self._reach = reach
@@ -170,7 +171,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         over: list[bool] = []
         loop.watch(run.fd, read=lambda: over.append(True))
         loop.call_every(wire.HEARTBEAT_S, beat)
-        limit_s = self._reach.agents.connect_timeout_s + START_S
+        limit_s = self._reach.agents.connect_timeout_s + START_S + self.bring_s
         loop.call_after(limit_s, lambda: over.append(True))
         loop.run(lambda: bool(over) or sum(len(one.trainers) for one in came) >= self._reach.agents.ranks)
         loop.watch(run.fd)

@@ -63,6 +63,7 @@ def make_hosts_spec(
         workspace=workspace,
         site=make_site(draft, node)._replace(package=package),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
         log_dir=Path(logs) if logs else None,

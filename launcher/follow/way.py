@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..backends.base import Backend
 from ..backends.lines import CLOSE_EXTRA_S, Line, News
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..node.line.trace import Trace
     from .remote_head import RemoteHead
 
-    AnyHead = Head | RemoteHead
+    AnyHead: TypeAlias = Head | RemoteHead
 
 AT_ONCE_S = 0.02  # for a start without a network
 T = TypeVar("T")

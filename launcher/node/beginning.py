@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from . import codes, job
 
 # Paths in the folder that every node has.
-JOB_FILE, PROGRAM = "job/job.json.gz", "job/pslaunch.pyz"
+JOB_FILE, PROGRAM = "job/job.json", "job/pslaunch.pyz"
 PACKAGE_FILE = "package/package.zip"
 SECRET_FILE = "secret/secret"
 WHEEL = "wheel"  # folder of wheels of pslaunch
@@ -32,12 +31,12 @@ class Beginning(NamedTuple):
     packed: bool = False  # the package is in PACKAGE_FILE; else a launcher brings it, if the plan has one
 
     def encode(self) -> bytes:
-        """Return the contents of JOB; equal jobs give equal bytes."""
-        return gzip.compress(json.dumps(job.to_data(self), separators=(",", ":")).encode(), mtime=0)
+        """Return the contents of JOB_FILE, to be read by people too; equal jobs give equal bytes."""
+        return json.dumps(job.to_data(self), indent=1).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
 def read_beginning(folder: str) -> Beginning:
-    with gzip.open(os.path.join(folder, JOB_FILE)) as f:
+    with open(os.path.join(folder, JOB_FILE), encoding="utf-8") as f:
         begun: Beginning = job.parse(Beginning, json.load(f))
     return begun
 

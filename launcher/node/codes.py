@@ -7,7 +7,8 @@ signal n, is passed on unchanged.
 from __future__ import annotations
 
 import errno
-import resource
+
+from pslaunch.runtime.shared.remedies import find_remedy
 
 OK = 0  # every trainer ended with 0
 FAILED = 1  # a failure without a code of its own
@@ -19,6 +20,7 @@ PEER = 75  # a peer vanished: secondary to the failure of that peer
 NODE_LOST = 76  # a node was lost: its connection closed or it fell silent
 RIGHTS = 77  # rights or keys are missing
 PREFLIGHT = 78  # a node lacks something that the job needs
+TIMEOUT = 124  # the job took longer than --timeout; as of timeout(1)
 SIGNAL_BASE = 128
 HUP = 129  # the launcher was ended by HUP
 INT = 130  # the launcher was ended by INT (Ctrl+C)
@@ -31,20 +33,6 @@ class Refusal(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-def find_remedy(e: OSError) -> str:
-    """Return a remedy as the end of a message; "" where the system's own words suffice."""
-    if e.errno in (errno.EMFILE, errno.ENFILE):
-        limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit < hard:
-            return f" (of {limit}; raise the limit: ulimit -n {hard})"
-        return f" (of {limit}; raise the hard limit: ulimit -Hn, limits.conf, LimitNOFILE= of a service)"
-    if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "; free some space there"
-    if e.errno == errno.ELOOP:
-        return "; a link there is not followed: remove it"
-    return ""
 
 
 def choose_code(e: OSError) -> int:

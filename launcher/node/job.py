@@ -93,6 +93,15 @@ class Limits(NamedTuple):
     stall_after_s: float = env.INIT_ARGS["stall_after"].default
     stall_timeout_s: Optional[float] = None
     trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
+    timeout_s: Optional[float] = None  # of the whole job
+
+
+class Wants(NamedTuple):
+    """What trainers are to have of their node."""
+
+    gpus: Optional[str] = None  # of the node: their number, or a list of them
+    gpus_per_trainer: Optional[int] = None  # None: an even share; 0: none are dealt out
+    bind_cores: bool = False
 
 
 class Install(NamedTuple):
@@ -131,6 +140,7 @@ class Plan(NamedTuple):
     ports_num_for_sparse: int = env.INIT_ARGS["ports_num_for_sparse"].default
     trainer_count: int = env.INIT_ARGS["trainer_count"].default  # compute threads of a trainer
     use_gpu: bool = env.INIT_ARGS["use_gpu"].default
+    wants: Wants = Wants()
     added_env: Mapping[str, str] = {}
     flags: Mapping[str, str] = {}  # of the trainer
     limits: Limits = Limits()
@@ -140,12 +150,19 @@ class Plan(NamedTuple):
     nodes: tuple[Node, ...] = ()  # empty where agents report them
     package: Optional[Package] = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
+    keep_logs: int = 3  # of so many earlier jobs in a log folder
+    tensorflow: bool = False  # the program imports it
     lost_advice: str = ""  # for a lost node, if its backend has its own
 
     @property
     def has_setup(self) -> bool:
         """True if nodes are prepared before programs run."""
         return bool(self.install or self.setup)
+
+    @property
+    def trainers_listen(self) -> bool:
+        """True if each trainer has a port of its own."""
+        return self.server != "bundled" or self.tensorflow
 
 
 class Process(NamedTuple):
@@ -174,11 +191,19 @@ class Placed(NamedTuple):
         return [p for p in self.processes if p.role == role]
 
 
+class Share(NamedTuple):
+    """What one process has of its node; empty: all of it. Symbols in a dry run."""
+
+    gpus: tuple[str, ...] = ()
+    cores: tuple[Any, ...] = ()
+
+
 class Facts(NamedTuple):
-    """Values reported by agents or chosen by the head, beside the nodes' own: paths, ports."""
+    """Values reported by agents or chosen by the head, beside the nodes' own: paths, ports, shares."""
 
     run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
     ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO, MASTER
+    shares: Mapping[str, Share] = {}  # by process key
 
     @staticmethod
     def make_symbolic(placed: Placed) -> Facts:
@@ -189,7 +214,12 @@ class Facts(NamedTuple):
             name = f"{key.replace('/', ':')}.port"
             symbols = (f"{{{name}+{i}}}" if i else f"{{{name}}}" for i in range(len(values)))
             ports[key] = values if declared and key.startswith(PSERVER) else tuple(symbols)
-        return Facts(tuple(f"{{node:{n.id}.run}}" for n in placed.nodes), ports)
+        plan, shares = placed.plan, {}
+        for process in placed.list_processes(TRAINER):
+            name = process.key.replace("/", ":")
+            gpus = tuple(f"{{{name}.gpu:{i}}}" for i in range(plan.wants.gpus_per_trainer or 0))
+            shares[process.key] = Share(gpus, (f"{{{name}.cores}}",) if plan.wants.bind_cores else ())
+        return Facts(tuple(f"{{node:{n.id}.run}}" for n in placed.nodes), ports, shares)
 
 
 def to_data(value: object) -> Any:
@@ -255,9 +285,9 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
 def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tuple[int, ...]]:
     """Return ports for all listeners: pserver k of an address has the k-th block from `first`.
 
-    Unless pservers are bundled, each trainer has a port, and in script mode Gloo one, from `first_other`,
-    counted by address past the pservers' ports there. MASTER's port is unique over all addresses, since
-    PyTorch listens at every address of a machine.
+    Where trainers listen, each has a port, and in script mode Gloo one, from `first_other`, counted by
+    address past the pservers' ports there. MASTER's port is unique over all addresses, since PyTorch listens
+    at every address of a machine, as tensorflow does at the trainers' ports.
     """
     plan = placed.plan
     block = plan.ports_num + plan.ports_num_for_sparse
@@ -268,12 +298,13 @@ def propose_ports(placed: Placed, first: int, first_other: int) -> dict[str, tup
         start = next_port.get(addr, first)
         next_port[addr] = start + block
         ports[process.key] = tuple(range(start, start + block))
-    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.server != "bundled" else []
+    others = [(p.key, p.node) for p in placed.list_processes(TRAINER)] if plan.trainers_listen else []
     others += [(GLOO, 0)] if plan.server == "script" else []
     next_other: dict[str, int] = {}
     for key, node in others:
-        addr = placed.nodes[node].shown_addr
-        port, of_pservers = next_other.get(addr, first_other), range(first, next_port.get(addr, first))
+        addr = "" if plan.tensorflow else placed.nodes[node].shown_addr
+        last = max(next_port.values(), default=first) if plan.tensorflow else next_port.get(addr, first)
+        port, of_pservers = next_other.get(addr, first_other), range(first, last)
         if port in of_pservers:
             port = of_pservers.stop
         next_other[addr] = port + 1
@@ -303,7 +334,7 @@ def bind(placed: Placed, facts: Facts) -> list[StartMsg]:
     peers = _Peers(
         addrs,
         tuple((addrs[p.node], facts.ports[p.key][0]) for p in placed.list_processes(PSERVER)),
-        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.server != "bundled"),
+        tuple((addrs[p.node], facts.ports[p.key][0]) for p in trainers if placed.plan.trainers_listen),
         len(trainers),
         Counter(p.node for p in trainers),
     )
@@ -323,7 +354,7 @@ class _Peers(NamedTuple):
 def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> StartMsg:
     plan, node = placed.plan, placed.nodes[process.node]
     script = plan.server == "script"
-    run_dir = facts.run_dirs[process.node]
+    run_dir, share = facts.run_dirs[process.node], facts.shares.get(process.key, Share())
     contract = env.Contract(
         job_id=plan.job_id,
         epoch=plan.epoch,
@@ -351,16 +382,19 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         local_trainers=peers.trainers_of_node[process.node],
         flags=plan.flags,
     )
-    written = env.make_contract_environ(contract)
-    for name in env.TORCH_NAMES & plan.added_env.keys():
-        written.pop(name, None)
     bundled = process.role == PSERVER and not script
+    written = {**env.make_contract_environ(contract), **env.make_gpu_environ(share.gpus)}
+    if plan.tensorflow and not bundled:
+        written[env.TF_CONFIG] = env.make_tf_config(contract)
+    for name in env.COMMON_NAMES & plan.added_env.keys():
+        written.pop(name, None)
     argv = process.argv + (_make_bundled_options(plan, peers, process.rank) if bundled else ())
     if argv[0] == PYTHON:
         argv = (node.python or f"{{node:{node.id}.python}}", *argv[1:])
     return {
         "type": "start", "key": process.key, "role": process.role, "argv": list(argv), "cwd": node.workspace,
         "added_env": dict(plan.added_env), "contract": written, "log": process.log, "keep_ports": bundled,
+        "cores": list(share.cores),
     }  # fmt: skip
 
 

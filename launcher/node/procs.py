@@ -19,6 +19,7 @@ BEAT_S = 1.0  # between keeper and agent, both ways
 KILL_LIMIT_S = 1.5
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_EVERY_S = 0.05  # between readings of /proc, which take milliseconds
+_TICKS_PER_S, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGESIZE")
 WHY_LEFT = "it waits in the kernel, is another user's, or forks faster than it can be killed"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -34,6 +35,18 @@ def become_subreaper() -> None:
 def end_with_parent() -> None:
     """Let the kernel send us TERM when the thread of our parent that forked us ends. Raises OSError."""
     _call_prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def bound_to(cpus: Iterable[int]) -> Iterator[None]:
+    """Bind everything started meanwhile to these processors, if any."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _call_prctl(option: int, value: int) -> None:
@@ -63,6 +76,9 @@ class Proc(NamedTuple):
     state: str
     threads: int
     start: int
+    session: int
+    cpu_ticks: int  # with those of its children that have ended
+    memory_pages: int
 
     @property
     def is_gone(self) -> bool:
@@ -77,7 +93,19 @@ def read_proc(pid: int) -> Proc | None:
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the name may contain spaces and brackets
-    return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[17]), int(fields[19]))
+    parent, session, threads, start, pages = (int(fields[i]) for i in (1, 3, 17, 19, 21))
+    return Proc(pid, parent, fields[0].decode(), threads, start, session, sum(map(int, fields[11:15])), pages)
+
+
+def measure_sessions(leaders: Iterable[int]) -> dict[int, tuple[float, int]]:
+    """Return seconds on processors so far, and resident bytes, of all processes of each session together."""
+    used = dict.fromkeys(leaders, (0.0, 0))
+    for proc in map(read_proc, map(int, filter(str.isdigit, os.listdir("/proc")))):
+        if proc and proc.session in used:
+            cpu_s, size = used[proc.session]
+            cpu_s, size = cpu_s + proc.cpu_ticks / _TICKS_PER_S, size + proc.memory_pages * _PAGE_BYTES
+            used[proc.session] = cpu_s, size
+    return used
 
 
 def list_descendants(root: int) -> list[Proc]:

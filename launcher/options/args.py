@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, find_near, parse_bool
 
 from ..errors import SpecError
+from .foreign import explain_foreign
 from .kinds import Text, Value, parse_argument
 
 if TYPE_CHECKING:
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
 DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
 NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --conf
-
-# Options of Fleet, torchrun, horovodrun, mpirun, dmlc-submit and DeepSpeed, with ours.
-ELSEWHERE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("trainer_num", "num_trainers", "trainers", "workers", "num_workers"), "worker_num"),
-    **dict.fromkeys(("nproc_per_node", "num_proc", "num_processes", "nproc", "np", "n"), "worker_num"),
-    "num_gradient_servers": "worker_num",
-    **dict.fromkeys(("servers", "pservers", "num_servers", "pserver_num", "s"), "server_num"),
-    **dict.fromkeys(("host", "ips", "H"), "hosts"),
-    **dict.fromkeys(("nnodes", "num_nodes", "num_machines"), "nodes"),
-    **dict.fromkeys(("include_hosts", "i"), "include"),
-    **dict.fromkeys(("exclude_hosts", "e"), "exclude"),
-}
 
 
 class Split(NamedTuple):
@@ -45,6 +34,7 @@ class Split(NamedTuple):
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
+    is_module: bool = False  # the program is a module's name, after -m
 
     @property
     def chosen_program(self) -> str:
@@ -85,14 +75,21 @@ class _Splitter:
     written: dict[str, str] = field(default_factory=dict)  # aliases of options last written by one
 
     def split(self) -> Split:
-        while self.at < len(self.words) and (word := self.words[self.at]).startswith("-") and word != "--":
+        while self.at < len(self.words) and (word := self.words[self.at]).startswith("-"):
+            if word in ("--", "-m"):
+                break
             self.at += 1
             self._take_option(word)
         rest = [*self.words[self.at :]]
-        if rest[:1] == ["--"]:
+        is_module = rest[:1] == ["-m"]
+        if rest[:1] == ["--"] or is_module:
             del rest[0]
+        elif rest:
+            self._refuse_value(rest[0])
         program = rest.pop(0) if rest and not rest[0].startswith("-") else None
-        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest))
+        if is_module and not program:
+            raise SpecError("-m needs a module's name: -m MODULE")
+        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest), is_module)
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
@@ -106,7 +103,7 @@ class _Splitter:
         if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
             raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
         if not written.startswith("--") or not name or name.startswith("-"):
-            self._refuse_foreign(word.partition("=")[0], word.strip("-").partition("=")[0])
+            self._refuse_foreign(word.partition("=")[0])
             self._refuse_near_alias(word)
             raise SpecError(
                 f"{word}: options begin with two dashes and a name; "
@@ -122,7 +119,7 @@ class _Splitter:
                 raise SpecError(
                     f"this command has no option --{key}; commands that have it: {', '.join(others)}"
                 )
-            self._refuse_foreign(f"--{name}", key)
+            self._refuse_foreign(f"--{name}")
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)
 
@@ -176,13 +173,27 @@ class _Splitter:
         self.at += 1
         return rest[0]
 
-    def _refuse_foreign(self, shown: str, key: str) -> None:
-        ours = ELSEWHERE.get(key.replace("-", "_"), "")
-        if ours in self.options:
+    def _refuse_value(self, word: str) -> None:
+        """Raise SpecError for a word in the program's place that is a value of the last option.
+
+        After `--` any word is the program.
+        """
+        if word[0:1] in ("\N{EN DASH}", "\N{EM DASH}"):
+            raise SpecError(f"{word} begins with a long dash; write --{word[1:]}")
+        option = self.words[self.at - 1] if self.at else ""
+        if self.forwarded[-1:] == [option] and "=" not in option and not word.endswith((".py", ".sh")):
+            shown = shlex.quote(word)
             raise SpecError(
-                f"{shown} belongs to other launchers; use --{ours}. "
-                f"To pass {shown} to the program, put it after the program's name"
+                f"unknown option {option}. If {shown} is its value for the program, write {option}={shown}; "
+                f"if it is the program itself, write -- before it"
             )
+        name, is_variable, _ = word.partition("=")
+        if is_variable and name.isidentifier() and "env" in self.ours:
+            raise SpecError(f"{word} is not a program; each variable needs its {self._show('env')} before it")
+
+    def _refuse_foreign(self, shown: str) -> None:
+        if said := explain_foreign(shown, shown.lstrip("-"), self.options, self.find_others):
+            raise SpecError(f"{said}. To pass {shown} to the program, put it after the program's name")
 
     def _refuse_near_alias(self, word: str) -> None:
         """Raise SpecError for a word with one dash that is nearly one of ours."""

@@ -1,12 +1,16 @@
 """What a program's text says: its pservers, its syntax, its imports. Reads files, runs nothing.
 
 A program that reads its role (`is_server`, `run_server`, `TRAINING_ROLE`) is started in both roles, as
-with Fleet: "script". All others are trainers only, as in v2: "bundled".
+with Fleet: "script". One that imports the runtime or PaddlePaddle is a trainer with pservers beside it, as in
+v2: "bundled". All others have none, unless a number of pservers is given.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,6 +24,8 @@ ServerKind = Literal["bundled", "script", "none"]
 
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
+# Modules whose programs need pservers.
+RUNTIME: Final = re.compile(r"(paddle|pslaunch\.(runtime|torch))(\.|$)")
 MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
 UNREADABLE: Final = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
@@ -31,8 +37,8 @@ def choose_server(
 ) -> tuple[ServerKind, str]:
     """Return the kind of pservers and the reason for the user. `program`: as in JobSpec.
 
-    With "auto" by the role words in it and in modules of the workspace that it imports. Files that can't be
-    read are in the reason.
+    With "auto" by the role words and imports of it and of modules of the workspace that it imports. Files
+    that can't be read are in the reason.
     """
     if server_num == 0:
         return "none", "as given (--server_num 0)"
@@ -40,12 +46,18 @@ def choose_server(
         return server, f"given (--server {server})"
     start, unread = workspace / program, list[str]()
     if start.suffix != ".py":
+        if server_num is None:
+            return "none", f"{start.name} is no Python program of the workspace; --server_num N starts N"
         return "bundled", f"{start.name} is not a Python program, so it was not read; --server changes this"
+    served = server_num is not None
     for path, module in _walk(start, workspace, unread):
-        asked = _find_role_word(module)
-        if asked:
+        if asked := _find_role_word(module):
             name, line = asked
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
+        served = served or any(map(RUNTIME.match, _list_imports(module)))
+    if not served and not unread:
+        lacks = f"{start.name} imports neither pslaunch.runtime, pslaunch.torch nor paddle"
+        return "none", f"{lacks}; --server_num N starts N"
     blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
     return (
         "bundled",
@@ -53,7 +65,37 @@ def choose_server(
     )
 
 
+def has_import(workspace: Path, program: str, module: str) -> bool:
+    """Return True if a program, or a module of the workspace that it imports, imports such a module."""
+    start = workspace / program
+    walked = _walk(start, workspace, []) if start.suffix == ".py" else ()
+    return any(name.partition(".")[0] == module for _, tree in walked for name in _list_imports(tree))
+
+
+def _list_imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the whole names of imported modules, guarded or not; a name taken from a module may be one."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case _:
+                pass
+
+
 def _parse(path: Path) -> ast.Module:
+    state = path.stat()
+    return _parse_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@functools.lru_cache(MAX_FILES)
+def _parse_once(path: Path, *_version: int) -> ast.Module:
     with path.open("rb") as f:
         source = f.read(MAX_BYTES + 1)
     if len(source) > MAX_BYTES:
@@ -63,17 +105,45 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(source, str(path))
 
 
-def check_syntax(program: Path) -> None:
-    """Raise SpecError if a Python program has a syntax error. A program that can't be read here passes."""
+def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
+    """Raise SpecError if a Python program has a syntax error. A program that can't be read here passes.
+
+    python: that runs it; None for one like ours. Another one of this machine is asked, and on other machines
+    it is the user's choice.
+    """
     if program.suffix != ".py":
         return
     try:
         _parse(program)
     except SyntaxError as e:
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise SpecError(f"{program.name} is not a program of Python {version}: {_describe(e)}") from None
+        version, other = ".".join(map(str, sys.version_info[:2])), ""
+        if python and python != sys.executable:
+            if is_remote or _can_parse(python, program):
+                return
+            other = f", nor of {python}"
+        raise SpecError(
+            f"{program.name} is not a program of Python {version}{other}: {_describe(e)}"
+        ) from None
     except UNREADABLE:
         pass
+
+
+def check_needs(workspace: Path, program: str) -> None:
+    """Raise SpecError for a missing file that the program names: `# pslaunch: needs FILE: REMEDY`."""
+    with contextlib.suppress(OSError):
+        text = (workspace / program).read_text(errors="replace")
+        for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
+            if not (workspace / name).exists():
+                said = remedy.replace("{folder}", str(workspace))
+                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
+
+
+def _can_parse(python: str, program: Path) -> bool:
+    import subprocess  # rarely needed
+
+    words = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
+    asked = [python, "-W", "ignore", "-c", words, str(program)]
+    return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def _describe(error: BaseException) -> str:
@@ -136,6 +206,32 @@ def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
             for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
                 if candidate.is_file():
                     yield candidate
+
+
+# --- GPUs. ---
+
+GPU_WORDS: Final = frozenset({"torch", "tensorflow", "jax", "use_gpu"})
+# Of programs that take one of all GPUs of the node by their place there.
+PLACE_WORDS: Final = frozenset(
+    {"LOCAL_RANK", "local_rank", "set_device", "set_visible_devices"}
+    | {"deepspeed", "accelerate", "lightning", "pytorch_lightning", "transformers"}
+)
+
+
+def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
+    """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
+    found: set[str] = set()
+    for _, module in _walk(program, workspace, []) if program.suffix == ".py" else ():
+        found.update(name for name, _, _ in _walk_imports(module.body, now=True))
+        for node in ast.walk(module):
+            match node:
+                case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):
+                    pass
+                case ast.keyword(arg=str(word)) | ast.Attribute(attr=word) | ast.Constant(value=str(word)):
+                    found.add(word.lstrip("-").replace("-", "_"))
+                case _:
+                    pass
+    return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
 
 
 # --- Imports. ---

@@ -1,4 +1,4 @@
-"""Parsing of host lists: `user@host:port`, `[v6]:port`, `node[01-64]`. Pure."""
+"""Parsing of host lists: `user@host:port`, `[v6]:port`, `node[01-64]`, `node1:2` with slots. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .args import NEAR
 from .kinds import Value
 
 MAX_HOSTS: Final = 4096  # of one job: more is a typing error
+SSH_PORT: Final = 22  # of ssh servers: a smaller number after a host's name is one of slots
 SHOWN: Final = 8  # of many, in a message
 # Neither begins with a dash: it would be an option of ssh. Unicode letters may be an alias of ~/.ssh/config.
 NAME: Final = re.compile(r"\w[\w.-]*")
@@ -51,23 +52,25 @@ class Host(NamedTuple):
         return shlex.join([*port, f"{self.user}@{self.name}" if self.user else self.name])
 
 
-def parse_hosts(words: Sequence[str], where: str | Sequence[str]) -> list[Host]:
+def parse_hosts(words: Sequence[str], where: str | Sequence[str], *, slots: bool = False) -> list[Host]:
     """Return the hosts of `words` in order; a host named k times has times=k.
 
-    where: beginning of messages, for all words or for each. Raises SpecError.
+    where: beginning of messages, for all words or for each. slots: `host:k` is a host named k times, and only
+    a host after `user@` may have a port. Raises SpecError.
     """
     places = [where] * len(words) if isinstance(where, str) else where
     found: dict[str, Host] = {}
     named = 0
     for word, place in zip(words, places, strict=True):
         for host in _parse_word(word, place):
-            named += 1
+            host = _read_slots(host, word, place) if slots and not host.user else host
+            named += host.times
             if named > MAX_HOSTS:
                 raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
             known = found.get(host.address)
             if known:
                 check_user(known, host, place)
-                host = known._replace(times=known.times + 1)
+                host = known._replace(times=known.times + host.times)
             found[host.address] = host
     return list(found.values())
 
@@ -96,6 +99,17 @@ def _parse_word(word: str, where: str) -> Iterator[Host]:
     name, port = _split_port(rest, word, where)
     for one in _expand(name, word, where):
         yield Host(_check_name(one, word, where), user or None, port, where=where)
+
+
+def _read_slots(host: Host, word: str, where: str) -> Host:
+    """Return a host whose port was a number of slots. Raises SpecError for one that may be a port."""
+    if host.port is None or host.port < SSH_PORT:
+        return host._replace(port=None, times=host.port or 1)
+    as_port, as_slots = f"USER@{word.strip()}", f"{host._replace(port=None).address} slots={host.port}"
+    raise SpecError(
+        f"{where}: {word!r}: {host.port} may be a port or a number of slots; write {as_port} for the port, "
+        f"or for slots the line '{as_slots}' of a --hostfile"
+    )
 
 
 def _split_port(rest: str, word: str, where: str) -> tuple[str, int | None]:
@@ -138,7 +152,7 @@ def _check_name(name: str, word: str, where: str) -> str:
         except ValueError as e:
             raise SpecError(f"{where}: {word!r}: {name} is not an IPv6 address: {e}") from None
     if not NAME.fullmatch(name):
-        raise SpecError(f"{where}: {word!r}: {name!r} is not a host name")
+        raise SpecError(f"{where}: {word!r}: {name!r} is not a host name; expected node1,node[02-64]")
     return name
 
 

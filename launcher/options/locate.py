@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 import shlex
+import shutil
 import string
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,7 @@ from .kinds import Value
 from .sources import Given
 
 _exists = os.path.exists  # Path.exists raises for names that can't be
+SHELL: Final = re.compile(r"[\s|&;<>()$`*?\"']")  # in a line for a shell
 MAX_NAME_BYTES: Final = 200  # a job's name is a folder's name with room for suffixes
 
 
@@ -29,6 +31,8 @@ def locate(given: Given, split: Split, cwd: Path) -> tuple[Path, str]:
     """Return the workspace (absolute, links resolved) and the program (relative if inside)."""
     workspace, package = _get_folders(given)
     folder = workspace or package
+    if not folder and (split.is_module or _is_command(cwd, split)):
+        return cwd.resolve(), find_program(cwd.resolve(), split, cwd)
     if not folder:
         path = Path(os.path.normpath(cwd / split.chosen_program))
         _check_program(
@@ -61,16 +65,31 @@ def _find_own_folder(program: Path, split: Split) -> Path:
 
 
 def find_program(workspace: Path, split: Split, cwd: Path) -> str:
-    """Return the program, relative to the workspace if inside. Raises SpecError."""
+    """Return the program, relative to the workspace if inside. Raises SpecError.
+
+    Of a command of PATH its path; of a module its file if the workspace has it, else its name.
+    """
+    if split.is_module:
+        place = split.chosen_program.replace(".", "/")
+        return next((f for f in (f"{place}.py", f"{place}/__main__.py") if _exists(workspace / f)), place)
     path = workspace / split.chosen_program
     if split.program is not None and not _exists(path) and _exists(cwd / split.program):
         path = cwd / split.program
+    elif _is_command(workspace, split):
+        return str(shutil.which(split.chosen_program))
     _check_program(path, split, f" in the workspace {workspace}")
     path = Path(os.path.normpath(path))
     for inside in (path, path.parent.resolve() / path.name):
         if inside.is_relative_to(workspace):
             return str(inside.relative_to(workspace))
     return str(path)
+
+
+def _is_command(folder: Path, split: Split) -> bool:
+    """Return True for a command of PATH that is no file of the folder; Python runs programs itself."""
+    name = split.program or "/"
+    there = "/" in name or "\0" in name or name.endswith(".py") or _exists(folder / name)
+    return not there and not _make_python_hint(split) and shutil.which(name) is not None
 
 
 def find_folder(value: Value, cwd: Path) -> Path:
@@ -83,23 +102,50 @@ def find_folder(value: Value, cwd: Path) -> Path:
     return path.resolve()
 
 
+def read_list(path: Path, shown: str) -> str:
+    """Return the text of a file of hosts. shown: in messages. Raises SpecError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise SpecError(f"{shown} is not UTF-8: {e.reason} at byte {e.start}") from None
+    except (OSError, ValueError) as e:
+        raise SpecError(f"{shown} can't be read: {getattr(e, 'strerror', '') or e}") from None
+
+
 def _check_program(path: Path, split: Split, place: str) -> None:
-    shown = repr(split.chosen_program)
+    name, shown = split.chosen_program, repr(split.chosen_program)
+    if name and not _exists(path) and SHELL.search(name):
+        line = shlex.quote(" ".join([name, *map(shlex.quote, split.program_args)]))
+        raise SpecError(f"no program {shown}{place}; a line for a shell is given as: sh -c {line}")
     if split.program == "" or not _exists(path):
         near = _make_python_hint(split) or _find_near(path, split)
-        raise SpecError(f"no program {shown}{place}{near}{_make_forward_hint(split)}")
+        raise SpecError(f"no program {shown}{place}{near}")
     if not path.is_file():
-        raise SpecError(f"the program {shown} is not a file")
+        raise SpecError(f"the program {shown} is not a file; name one in it, or -m MODULE")
     if not os.access(path, os.R_OK):
         raise SpecError(f"the program {shown} can't be read: permission denied")
+    if path.suffix == ".ipynb":
+        remedy = f"jupyter nbconvert --to script {name} makes {Path(name).with_suffix('.py')} of it"
+        raise SpecError(f"the program {shown} is a notebook, which is not run: {remedy}")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise SpecError(f"the program {shown} is neither a .py file nor executable (try chmod +x)")
+    if path.suffix != ".py" and _has_foreign_shebang(path):
+        why = "its lines end with CRLF, so its interpreter is not found"
+        raise SpecError(f"the program {shown} can't be run: {why}; convert it: sed -i 's/\\r$//' {name}")
+
+
+def _has_foreign_shebang(path: Path) -> bool:
+    with path.open("rb") as f:
+        first = f.readline(MAX_NAME_BYTES)
+    return first.startswith(b"#!") and first.endswith(b"\r\n")
 
 
 def _make_python_hint(split: Split) -> str:
     """Return the remedy for `python3 train.py`, "" for another program."""
     name = split.chosen_program
-    if not re.fullmatch(r"python[\d.]*", Path(name).name) or not split.program_args:
+    if not re.fullmatch(r"python[\d.]*", Path(name).name):
+        return ""
+    if split.program_args[:1] != ("-m",) and not any(word.endswith(".py") for word in split.program_args):
         return ""
     words = shlex.join(split.program_args)
     return f"; leave {name} out, as in: {words}. Programs in .py run by Python itself; --python chooses it"
@@ -112,13 +158,6 @@ def _find_near(path: Path, split: Split) -> str:
         beside = [item.name for item in path.parent.iterdir() if item.is_file()]
     near = find_near(named.name, beside, NEAR)
     return f"; did you mean {named.with_name(near)}?" if near else ""
-
-
-def _make_forward_hint(split: Split) -> str:
-    last = split.forwarded[-1] if split.forwarded else ""
-    if not last or "=" in last or split.program is None:
-        return ""
-    return f" (as a value of {last}, write {last}={split.program})"
 
 
 def choose_job_name(given: Given, workspace: Path) -> str:
@@ -171,12 +210,14 @@ def read_package(
     workspace, _ = _get_folders(given)
     if workspace:
         there, named = Path(read_remote_path(workspace)), split.chosen_program
+        if split.is_module:
+            return None, there, f"{named.replace('.', '/')}.py"
         path = posixpath.normpath(there / named)
         if not named or "\0" in named or not Path(path).is_relative_to(there) or path == str(there):
             raise SpecError(f"the program {named!r} is not in the workspace {there} of the hosts")
         return None, there, str(Path(path).relative_to(there))
     folder, program = find_sent()
-    if PurePosixPath(program).is_absolute():
+    if PurePosixPath(program).is_absolute() and not _is_command(folder, split):
         raise SpecError(f"the program {program} is not in {folder}, and only that is sent to the hosts")
     shards, links = given.get_all("shard"), given.get_all("link")
     sent = Package(str(folder), data_shards=tuple(map(_read_data_shard, shards)), links=_read_links(links))

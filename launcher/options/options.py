@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
-from ..node.job import Limits
+from ..node.job import Limits, Plan
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
 
 if TYPE_CHECKING:
@@ -132,18 +132,29 @@ ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=Tru
     help="Environment variable for the programs, from this shell or with a value; "
     "may be repeated.")  # fmt: skip
 
+GPUS: Final = Option(name="gpus", metavar="LIST", kind=Text(), aliases=("--devices",),
+    says="all that are found", help="GPUs of each node: their number, or which, such as 0,1.")  # fmt: skip
+
 # Of every job.
 COMMON: Final[Sequence[Option]] = (
     ENV,
     Option(name="server", metavar="HOW", kind=Choice(("auto", "bundled", "script")), default="auto",
         help="Kind of pservers: bundled runs `pslaunch pserver`, script runs the "
         "program in both roles, auto chooses by the program's text.", needs=SERVED),
+    Option(name="call", metavar="NAME", kind=Text(),
+        help="Import PROGRAM and call this function of it; words after PROGRAM are arguments in JSON."),
     Option(name="job_name", metavar="NAME", kind=Text(), says="the workspace's name",
         help="Name of the job."),
     Option(name="trainer_count", metavar="N", kind=Number(1, MAX_THREADS),
         default=INIT_ARGS["trainer_count"].default, help="Compute threads of each trainer."),
     Option(name="use_gpu", metavar="BOOL", kind=Truth(), default=INIT_ARGS["use_gpu"].default,
         help="Train on a GPU; for programs with their own runtime."),
+    GPUS,
+    Option(name="gpus_per_trainer", metavar="N", kind=Number(0, MAX_THREADS),
+        says="an even share if the program uses GPUs and does not choose by itself",
+        help="GPUs of each trainer, which sees no others; 0: all of the node."),
+    make_flag("bind_cores", "Give each trainer of a node its own cores, all of one NUMA node.",
+        needs=(Need("bind_to", GIVEN), Need("script", True))),
     Option(name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
         help="First port of the first pserver.", needs=SERVED),
     Option(name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=INIT_ARGS["ports_num"].default,
@@ -153,6 +164,8 @@ COMMON: Final[Sequence[Option]] = (
         help="Ports of each pserver for sparse tables; 0: the dense ones.", needs=SERVED),
     Option(name="grace", metavar="SECONDS", kind=Seconds(0.0), default=Limits().grace_s,
         help="Seconds between SIGTERM and SIGKILL when a job is stopped."),
+    Option(name="timeout", metavar="SECONDS", kind=Seconds(0.1), says="none",
+        help="Seconds that the whole job may take; then it ends in order, with 124."),
     Option(name="lost_after", metavar="SECONDS", kind=Seconds(MIN_LOST_AFTER_S),
         default=Limits().lost_after_s, help="Seconds without a heartbeat until a node counts as lost."),
     Option(name="stall_after", metavar="SECONDS", kind=Seconds(0.1), default=INIT_ARGS["stall_after"].default,
@@ -164,6 +177,12 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
         needs=(Need("dry_run", True),)),
+    Option(name="keep_logs", metavar="N", kind=Number(0, 1000), default=Plan().keep_logs,
+        help="Number of earlier jobs whose logs stay, in log/earlier/JOB."),
+    Option(name="log_to", metavar="WHERE", kind=Choice(("tensorboard",)),
+        help="Also write what processes report for TensorBoard, to tensorboard/ in the folder of "
+        "the logs on this machine.",
+        needs=(*ATTACHED, Need("dry_run", True))),
     make_flag("detach", "Return as soon as the programs run; the job continues by itself."),
     make_flag("dry_run", "Print the plan and start nothing."),
     make_flag("json", "Print JSON: one object a line."),
@@ -171,7 +190,7 @@ COMMON: Final[Sequence[Option]] = (
 
 # Of jobs on hosts that are there before and after them.
 ON_HOSTS: Final[Sequence[Option]] = (
-    SERVER_NUM._replace(says="one on each host"),
+    SERVER_NUM._replace(says="one on each host, if the program needs any"),
     WORKER_NUM._replace(says="one on each host"),
     Option(name="job_workspace", metavar="DIR", kind=Text(),
         help="Working folder of the programs on the hosts; nothing is sent."),
@@ -205,7 +224,7 @@ ON_HOSTS: Final[Sequence[Option]] = (
     Option(name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts",
         help="Local folder for the logs of all hosts, fetched at the end.", needs=ATTACHED),
     Option(name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
-        help="Folder of the logs; output/ is beside it."),
+        help="Folder of the logs; output/ and .pslaunch/ are in it too."),
     Option(name="head", metavar="WHERE", kind=Choice(("launcher", "node")), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip
@@ -215,7 +234,7 @@ HEADINGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "Processes": ("--server_num 2 --worker_num 4", ("server_num", "worker_num", "server", "job_name",
         "trainer_count", "use_gpu", "gpus", "gpus_per_trainer", "bind_cores")),
     "Programs and files": ("--env LANG=C.UTF-8 --python python3.12", ("job_workspace", "job_dispatch_package",
-        "shard", "link", "env", "python", "install", "wheel", "wheelhouse", "setup", "agent_python")),
+        "shard", "link", "call", "env", "python", "install", "wheel", "wheelhouse", "setup", "agent_python")),
     "Ports and network": ("--port 7164 --ports_num 2", ("port", "ports_num", "ports_num_for_sparse", "nics")),
     "Seconds": ("--grace 30 --stall_timeout 600", ("grace", "lost_after", "stall_after", "stall_timeout",
         "trainer_timeout", "connect_timeout", "timeout")),

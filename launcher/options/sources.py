@@ -1,4 +1,4 @@
-"""Sources of a job's options: the command line, pslaunch.toml, a file such as conf.py; the first one wins."""
+"""Sources of a job's options: command line, variables, pslaunch.toml, conf.py; the first one wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pslaunch.runtime.shared.env import get_init_var
+from pslaunch.runtime.shared.env import OPTION_PREFIX, get_init_var
 
 from ..errors import SpecError
 from .args import Split
@@ -20,7 +20,7 @@ from .options import Option, Tables
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
-EITHER: Final = frozenset({"job_workspace", "job_dispatch_package"})
+EITHER: Final = (frozenset({"job_workspace", "job_dispatch_package"}), frozenset({"hosts", "hostfile"}))
 
 
 @dataclass
@@ -57,12 +57,23 @@ class Given:
         return bool(self.read(name))
 
 
-def read_sources(backend: str, split: Split, cwd: Path, tables: Tables) -> Given:
-    """Return all values for a job of this backend, with those of files in `cwd`. Raises SpecError."""
+def read_sources(
+    backend: str, split: Split, cwd: Path, tables: Tables, environ: Mapping[str, str] = {}
+) -> Given:
+    """Return all values for a job of this backend, with those of variables and files in `cwd`.
+
+    Raises SpecError.
+    """
     layers, flags, files = [split.ours], dict(split.trainer_flags), list[str]()
     left_out: list[str] = []
     known = tables.get_options(backend)
-    # Readers of files that most jobs lack take 5 ms to import.
+    # Readers of what most jobs lack take 5 ms to import.
+    if any(name.startswith(OPTION_PREFIX) for name in environ):
+        from .toml_file import read_variables
+
+        of_shell, flags = read_variables(environ, backend, tables, flags)
+        layers.append(of_shell)
+        files += [OPTION_PREFIX + name.upper() for name in of_shell]
     if (cwd / SETTINGS).exists():
         from .toml_file import read_settings
 
@@ -101,7 +112,7 @@ def merge_layers(layers: Iterable[SourceValues]) -> dict[str, Sequence[Value]]:
     """Merge layers, the highest first; variables are merged by name."""
     merged: dict[str, Sequence[Value]] = {}
     for layer in layers:
-        settled = EITHER if EITHER & merged.keys() else frozenset[str]()
+        settled = frozenset[str]().union(*(names for names in EITHER if names & merged.keys()))
         known = {_get_variable(value) for value in merged.get("env", ())}
         for name, values in layer.items():
             if name == "env":

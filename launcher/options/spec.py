@@ -7,17 +7,23 @@ import sys
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
-from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
+from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, Wants, deal
 from .args import DEFAULT_PROGRAM, Split
-from .detect import ServerMode, choose_server, find_imports
+from .detect import ServerMode, choose_server, find_gpu_use, find_imports
 from .kinds import Flag, Text, Truth, Value
-from .options import DEFAULT, GIVEN
+from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
+
+# A program that calls a function of a module with arguments in JSON.
+CALL: Final = (
+    "import importlib, json, sys; _, module, name, *args = sys.argv; "
+    "getattr(importlib.import_module(module), name)(*map(json.loads, args))"
+)
 
 
 class Site(NamedTuple):
@@ -51,8 +57,10 @@ class JobSpec(NamedTuple):
     workspace: Path  # the folder to send; else the folder on the nodes
     site: Site
     program: str = DEFAULT_PROGRAM  # a path inside the workspace, or absolute
+    module: str = ""  # by whose name Python runs it
     program_args: tuple[str, ...] = ()
     runner: tuple[str, ...] = ()  # arguments of Python before the program
+    call: str | None = None  # function of the program, called in place of running it
     server: ServerMode = DEFAULT["server"]
     server_num: int | None = None
     worker_num: int | None = None
@@ -66,10 +74,19 @@ class JobSpec(NamedTuple):
     fetch_output: Path | None = None  # local folder for output/ of node 0
     fetch_logs: Path | None = None  # local folder for log/ of every node
     trace: Path | None = None  # file for the control messages
+    log_to: Literal["tensorboard"] | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the program as an argument vector for the workspace: no shell, no search in PATH."""
+        """Return the program as an argument vector for the workspace: no shell, no search in PATH here."""
+        if self.call:
+            module = self.program.removesuffix(".py").replace("/", ".")
+            words = ("-c", CALL, module, self.call)
+            return (self.python or PYTHON, *self.runner, *words, *self.program_args)
+        if self.module:
+            return (self.python or PYTHON, *self.runner, "-m", self.module, *self.program_args)
+        if self.site.remote and self.program.startswith("/"):  # a command, which may be elsewhere there
+            return ("/usr/bin/env", Path(self.program).name, *self.program_args)
         if self.program.endswith(".py"):
             return (self.python or PYTHON, *self.runner, self.program, *self.program_args)
         runnable = self.program if "/" in self.program else f"./{self.program}"
@@ -79,10 +96,10 @@ class JobSpec(NamedTuple):
 def check_env_name(name: str, label: str) -> None:
     """Raise SpecError for a variable that users can't set."""
     if not re.fullmatch(r"[^\s=\0]+", name):
-        raise SpecError(f"{label} {name!r} is not a variable name")
-    if name in contract.list_contract_names() - contract.TORCH_NAMES:
-        option = name.removeprefix("PADDLE_INIT_").lower()
-        instead = f"; use --{option}" if option in DEFAULT else ""
+        raise SpecError(f"{label} {name!r} is not a variable name; expected NAME=VALUE")
+    if name in contract.list_contract_names() - contract.COMMON_NAMES:
+        option = name.removeprefix("PADDLE_").removeprefix("INIT_").lower()
+        instead = f"; use --{option}" if option in DEFAULT else "; leave it out"
         raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")
 
 
@@ -113,17 +130,31 @@ def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
         f"pslaunch fetch JOB {value.text} brings its output and logs"
         for value in unfetched
     ]
-    return [*said, *given.left_out, *said_later]
+    return [*said, *_find_misplaced(spec, given, split), *given.left_out, *said_later]
+
+
+def _find_misplaced(spec: JobSpec, given: Given, split: Split) -> list[str]:
+    """Return a note for words after a Python program that are options of ours, and that its text has not."""
+    path = spec.workspace / spec.program
+    if path.suffix != ".py" or not path.is_file():  # it may be on the hosts
+        return []
+    text = path.read_text("utf-8", "replace").replace("-", "_")
+    names = [word[2:].partition("=")[0].replace("-", "_") for word in split.program_args if word[:2] == "--"]
+    found = [name for name in dict.fromkeys(names) if name in given.options and name not in text]
+    where = f"after {split.chosen_program} is given to the program; put it before"
+    return [f"--{name} {where}" for name in found]
 
 
 def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
     # Not `nodes`: the option is their number.
-    found = _read_fields(given, {*Plan._fields, *Limits._fields} - {*JobSpec._fields, "nodes"})
+    parts = {*Plan._fields, *Limits._fields, *Wants._fields}
+    found = _read_fields(given, parts - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
         flags=given.trainer_flags,
+        wants=Wants(_read_gpus(given), found.pop("gpus_per_trainer"), found.pop("bind_cores")),
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
         setup=tuple(given.read_all("setup")),
         **found,
@@ -136,6 +167,7 @@ def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, A
     values["head"] = _choose_head(given)
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None
+    values["call"] = given.read("call") if "call" in given else None
     return values
 
 
@@ -172,14 +204,22 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
+    if spec.log_to and spec.site.remote and not spec.fetch_logs:
+        raise SpecError(
+            f"--log_to={spec.log_to} needs --fetch_logs DIR, a folder here: it writes to DIR/{spec.log_to}"
+        )
     kind, why = choose_server(spec.server, spec.server_num, spec.workspace, spec.program)
-    if not spec.program.endswith(".py") and not (spec.site.remote and kind == "bundled"):
+    if not (spec.program.endswith(".py") or spec.module) and not (spec.site.remote and kind == "bundled"):
         refuse_without_effect(given, "python", f"on {spec.program}, which is not a .py program")
+    if kind == "none":
+        for name in [name for name, option in given.options.items() if {*SERVED} & {*option.needs}]:
+            refuse_without_effect(given, name, f"without pservers: {why}")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
-    for name in ("use_gpu", "gpu"):
+    for name in ("use_gpu", "gpus", "gpus_per_trainer"):
         value = given.get(name)
-        if value is None or not given.is_set(name):
+        computes = name != "use_gpu" and find_gpu_use(spec.workspace / spec.program, spec.workspace)
+        if value is None or computes or not given.is_set(name):
             continue
         only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
@@ -190,6 +230,23 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         place = find_imports(spec.workspace / spec.program, spec.workspace).needed.get("pslaunch")
         if place and spec.server != "script":
             raise SpecError(f"{only}, and {place} imports it")
+
+
+def _read_gpus(given: Given) -> str | None:
+    value = given.get("gpus")
+    words = value.text.removesuffix(",").split(",") if value else []
+    is_list = len({*filter(contract.is_device, words)}) == len(words) and words != [value and value.text]
+    if value and not is_list and not re.fullmatch("[1-9][0-9]{0,2}", value.text):
+        raise SpecError(f"{value.shown}: expected a number of GPUs, or a list of them: 0,1; of one: 0,")
+    return value.text if value else None
+
+
+def count_gpus(given: Given, trainers: int) -> int:
+    """Return the GPUs that a scheduler is asked for, for a node with so many trainers. Raises SpecError."""
+    value = given.get("gpus")
+    if value and not value.text.isdigit():
+        raise SpecError(f"{value.shown}: the scheduler chooses the devices; give their number")
+    return int(value.text) if value else trainers * (given.read("gpus_per_trainer") or 0)
 
 
 def refuse_unmet(given: Given) -> None:

@@ -1,4 +1,4 @@
-"""pslaunch.toml: options in a file, for all commands or in a section for one backend."""
+"""Options in pslaunch.toml, for all commands or in a section for one backend, and in variables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, suggest
+from pslaunch.runtime.shared.env import INIT_ARGS, OPTION_PREFIX, TRAINER_FLAGS, suggest
 
 from ..errors import SpecError
 from .args import NEAR
+from .foreign import explain_foreign
 from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
 from .options import Option, Tables
 
@@ -35,6 +36,37 @@ def read_settings(
     sections = {name: _read_section(path.name, name, data.get(name, {}), of[name]) for name in sorted(of)}
     own, own_flags = sections[backend]
     return own, {name: v for name, v in values.items() if name in of[backend]}, {**flags, **own_flags}
+
+
+def read_variables(
+    environ: Mapping[str, str], backend: str, tables: Tables, known_flags: Mapping[str, str]
+) -> tuple[SourceValues, dict[str, str]]:
+    """Return the values of PSLAUNCH_OPT_<NAME> for the backend, and flags of the trainer beside the known.
+
+    Lists are written as in pslaunch.toml. Raises SpecError.
+    """
+    everywhere = {key: option for name in tables.names for key, option in tables.get_options(name).items()}
+    own = tables.get_options(backend)
+    known, values, flags = {**everywhere, **own}, dict[str, Sequence[Value]](), dict(known_flags)
+    for variable in [name for name in environ if name.startswith(OPTION_PREFIX)]:
+        name, text = variable.removeprefix(OPTION_PREFIX).lower(), environ[variable]
+        if variable != OPTION_PREFIX + name.upper() or name not in (*known, *TRAINER_FLAGS):
+            names = [OPTION_PREFIX + key.upper() for key in (*known, *TRAINER_FLAGS)]
+            raise SpecError(f"{variable}: no option of this name{suggest(variable.upper(), names)}")
+        if name in TRAINER_FLAGS:
+            parse_argument(INIT_ARGS[name].parse, text, variable)
+            flags.setdefault(name, text)
+        elif name in own:
+            is_list = own[name].repeatable and text.startswith(("[", "{"))
+            values[name] = _read_list(own[name], text, variable) if is_list else [Value(text, variable)]
+    return values, flags
+
+
+def _read_list(option: Option, text: str, label: str) -> list[Value]:
+    try:
+        return list(_read_values(option, tomllib.loads(f"value = {text}")["value"], label))
+    except ValueError:  # such as a host with ranges or an address of IPv6
+        return [Value(text, label)]
 
 
 def _read_section(file: str, name: str, table: object, known: Mapping[str, Option]) -> Read:
@@ -68,7 +100,8 @@ def _read_table(
         elif name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
-            raise SpecError(f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
+            foreign = explain_foreign(label, name, known, lambda _name: ())
+            raise SpecError(foreign or f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
     return values, flags
 
 

@@ -6,7 +6,6 @@ The list of commands needs nothing else of this folder: for its speed the rest i
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -22,13 +21,11 @@ if TYPE_CHECKING:
     from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
-COMPLETION_NAMES: Final = ("--install-completion", "--show-completion")
 PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
     "--version": "Print the version.",
     "--install-completion [SHELL]": "Let bash, zsh or fish complete words; this terminal's unless named.",
     "--show-completion [SHELL]": "Print the script for that.",
 }
-COMPLETE_VARIABLE: Final = "_PSLAUNCH_COMPLETE"  # set by the scripts
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -58,63 +55,6 @@ class Listed(NamedTuple):
     make: Callable[[Sequence[str]], Any]  # raises SpecError
 
 
-class Completion(NamedTuple):
-    """A word for a shell, as typer takes it. Typer would import rich for its help, which takes 0.1 s."""
-
-    value: str
-    help: str = ""
-
-
-def complete_word(
-    known: Mapping[str, Sequence[str] | None],
-    words: Sequence[str],
-    incomplete: str,
-    arguments: Sequence[str] | None,
-) -> list[str]:
-    """Return the words that may follow `words`, where `incomplete` is the beginning of one.
-
-    known: options as they are written, with their known values; None: it has no value. arguments: known words
-    for the first one that is no option; None: all from that on are another program's.
-    """
-    place, values, name = 0, None, ""
-    for word in (w for w in words if w != "="):  # bash makes three words of --name=value
-        if values is not None:
-            values = None
-        elif word.startswith("-"):
-            values = known.get(word)
-        else:
-            place += 1
-    incomplete = "" if incomplete == "=" else incomplete
-    if arguments is None and place:
-        found: Iterable[str] = ()
-    elif values is not None:
-        found = values
-    elif "=" in incomplete:
-        name = incomplete.partition("=")[0]
-        found = [f"{name}={value}" for value in known.get(name) or ()]
-    else:
-        found = known if incomplete.startswith("-") else (arguments or ()) if place == 0 else ()
-    return [word for word in found if word.startswith(incomplete)]
-
-
-def _offer_completion(ctx: Any, name: str, shell: str = "") -> None:
-    """Install or show the script for a shell, that of this terminal unless given."""
-    completion = _import_completion()
-    act = completion.install_callback if name == COMPLETION_NAMES[0] else completion.show_callback
-    act(ctx, None, shell or True)
-
-
-def answer_shell(app: Any, asked: str) -> int:
-    """Print the words for a shell that completes one. asked: by its script."""
-    completion = _import_completion()
-    completion.completion_init()
-    return int(completion.shell_complete(app, {}, app.name, COMPLETE_VARIABLE, asked))
-
-
-def _import_completion() -> Any:
-    return importlib.import_module("typer.completion")
-
-
 class Commands(TyperGroup):
     """A group of commands: help without arguments, and the nearest command for an unknown one."""
 
@@ -130,15 +70,14 @@ class Commands(TyperGroup):
     ) -> None:
         """find: returns a command by its name. find_added: returns names of further ones; slow.
 
-        meant: command lines, by words for them that are no commands of this group. headings: those of its
-        help, with the commands under them; the first has all others.
+        meant: command lines, by words for them that are no commands of this group; "" is for a program.
+        headings: those of its help, with the commands under them; the first has all others.
         """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
         self._names, self._find, self._find_added, self._meant = names, find, find_added, meant
         self._headings = headings
-        # By option of help: its text. The completion is that of the whole program.
-        self._options = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
+        self.texts = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # a shell completes a word
@@ -146,21 +85,35 @@ class Commands(TyperGroup):
             return []
         if not args or args[0] in HELP_NAMES:
             _print_help(ctx)
-        if args[0] in COMPLETION_NAMES:
-            _offer_completion(ctx, *args[:2])
+        if args[0] in ("--install-completion", "--show-completion"):
+            from .completion import offer_script
+
+            offer_script(ctx, *args[:2])
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
         names = self._names
         if args[0] not in names and args[0] not in (names := self.list_commands(ctx)):
-            from pslaunch.runtime.shared.env import find_near
-
-            word = args[0].strip("-").lower()
-            near = self._meant.get(word) or find_near(word, names, 0.5)
-            meant = f"; did you mean {near!r}?" if near else f"; commands: {', '.join(names)}"
-            ctx.fail(f"unknown command {args[0]!r}{meant}")
+            ctx.fail(self._explain(ctx.command_path, args, names))
         ctx.args = args
         return args
+
+    def _explain(self, path: str, args: list[str], names: Sequence[str]) -> str:
+        """Return the message for a first word that is no command."""
+        import shlex
+
+        from pslaunch.runtime.shared.env import find_near
+
+        word, rest = args[0].strip("-").lower(), args[1:]
+        if word.endswith(".py"):
+            word, rest = "", args
+        elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
+            return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
+        near = self._meant.get(word) or find_near(word, names, 0.5)
+        if word in self._meant and "," not in near:
+            near = shlex.join([*near.split(), *rest])
+        meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
+        return f"unknown command {args[0]!r}; {meant}"
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return [*self._names, *(name for name in self._find_added() if name not in self._names)]
@@ -177,21 +130,14 @@ class Commands(TyperGroup):
             return inner.command.invoke(inner)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        return [Completion(word) for word in self.complete(ctx.meta["words"], incomplete)]
+        from .completion import find_words
 
-    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
-        """Return the words that a shell offers for the next one."""
-        if not words:
-            options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in self._options]
-            return [word for word in (*self.list_commands(None), *options) if word.startswith(incomplete)]
-        with contextlib.suppress(SpecError):
-            return [*self.get_command(None, words[0], words[1:]).complete(words[1:], incomplete)]
-        return []
+        return find_words(self, ctx, ctx.meta["words"], incomplete)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
         with formatter.section("Options"):
-            formatter.write_dl([*self._options.items()])
+            formatter.write_dl([*self.texts.items()])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._headings}
@@ -261,36 +207,38 @@ class JobCommand(TyperCommand):
     def invoke(self, ctx: Any) -> None:
         self._run(ctx, ctx.meta["split"])
 
-    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
-        """Return the words that a shell offers for the next one; none for the program and its own."""
-        known: dict[str, Sequence[str] | None] = {"--help": None}
-        for option in self.options.values():
-            offered = getattr(option.kind, "words", ()) if option.valued else None
-            known |= dict.fromkeys((f"--{option.name}", *option.aliases), offered)
-        return complete_word(known, words, incomplete, None)
-
 
 class PlainCommand(TyperCommand):
-    """A command with the names of its arguments unchanged in its usage line."""
+    """A command with the names of its arguments unchanged in its usage line, and errors in our words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as e:
+            ctx.fail(self._explain(ctx, e))
+
+    def _explain(self, ctx: Any, error: Any) -> str:
+        """Return an error of click with its remedy."""
+        from pslaunch.runtime.shared.env import find_near
+
+        known = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
+        name, argument = getattr(error, "option_name", None), getattr(error, "param", None)
+        if name in known:
+            metavar = known[name].metavar
+            return f"{name} needs a value: {name}={metavar}" if metavar else f"{name} takes no value"
+        if name:
+            near = find_near(name, known, 0.7)
+            meant = f"did you mean {near}?" if near else f"options: {', '.join(known)}"
+            return f"unknown option {name}; {meant}"
+        usage = f"usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}"
+        if argument:
+            jobs = "; pslaunch jobs lists the jobs" if argument.metavar == "JOB" else ""
+            return f"{argument.metavar} is missing; {usage}{jobs}"
+        return f"too many words: {error.message.rpartition('(')[2].rstrip(')')}; {usage}"
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [self.options_metavar or "", *self._list_arguments()]
-
-    def _list_arguments(self) -> list[str]:
-        return [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
-
-    def complete(self, words: Sequence[str], incomplete: str) -> list[str]:
-        """Return the words that a shell offers for the next one; jobs are those that this machine knows."""
-        known: dict[str, Sequence[str] | None] = {"--help": None}
-        for p in self.params:
-            if p.param_type_name == "option":
-                known |= dict.fromkeys(p.opts, None if getattr(p, "is_flag", False) else ())
-        jobs: Sequence[str] = ()
-        if self._list_arguments()[:1] == ["JOB"]:
-            from ..node.later.record import list_ids
-
-            jobs = list_ids()
-        return complete_word(known, words, incomplete, jobs)
+        names = [str(p.metavar) for p in self.params if p.param_type_name == "argument"]
+        return [self.options_metavar or "", *names]
 
 
 def make_flag_option(name: str, text: str, *aliases: str) -> Any:

@@ -22,6 +22,7 @@ from ..errors import (
     HostsError,
     PreflightError,
     PslaunchError,
+    require_extra,
 )
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, wait_for_work
@@ -157,6 +158,7 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
+    require_extra(spec.log_to or "")
     with contextlib.ExitStack() as at_end:
         warnings = _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)
@@ -177,6 +179,11 @@ def _run(
             clock=time.monotonic,
             processes=_list_expected(plan, spec.site),
         )
+        if spec.log_to:
+            from ..views.board import Board
+
+            logs = spec.fetch_logs or Path(spec.site.nodes[0].log_dir)
+            view = Board(view, logs / spec.log_to / plan.job_id)
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = way.backend.limit_end

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from signal import SIGINT
 from typing import Any, Final, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from pslaunch.runtime.shared.env import TRAINER
 
+from ..errors import STOP_SIGNALS
 from ..node.head.events import Event
 from .table import fit_table
 from .view import (
@@ -36,10 +38,13 @@ from .view import (
 )
 
 MAX_PENDING: Final = 500  # lines that wait for a tick
-PROCESS_COLUMNS: Final = ("process", "node", "state", "pass", "batch", "cost", RATE, "elapsed")
+PROCESS_COLUMNS: Final = (
+    "process", "node", "state", "pass", "batch", "cost", RATE, "cpu", "memory", "elapsed",
+)  # fmt: skip
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
-DROPPED_ON_NARROW: Final = ("node", "elapsed", RATE, "pass", "batch")  # in this order, on a narrow terminal
-LINES_AROUND: Final = 7  # title, empty lines, header, rule, "more", and a line of output
+# In this order, on a narrow terminal.
+DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", RATE, "pass", "batch")
+LINES_AROUND: Final = 6  # title, empty lines, header, rule and "more"
 
 
 @dataclass(slots=True)
@@ -51,7 +56,18 @@ class _Row:
     style: str = ""
     began_s: float | None = None
     ended_s: float | None = None
+    first: dict[str, Any] = field(default_factory=dict)  # of its reports on a batch
     progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it has done its passes, if it goes on as fast as so far; 0 if that is unknown."""
+        now, begin = self.progress, self.first
+        if not begin or "passes" not in now or "batches" not in now:
+            return 0.0
+        done, before = (one["pass"] * now["batches"] + one["batch"] + 1 for one in (now, begin))
+        left = now["passes"] * now["batches"] - done
+        return left * (now["time"] - begin["time"]) / (done - before) if left > 0 and done > before else 0.0
 
 
 class LiveView(View):
@@ -64,7 +80,7 @@ class LiveView(View):
         self._transcript = Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
-        self._title = ""
+        self._title = self._ending = ""
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
@@ -90,6 +106,11 @@ class LiveView(View):
             self._finish()
             self._draw()
 
+    def take_lines(self) -> Text:
+        """Return the lines of output that wait for the next tick."""
+        lines, self._pending = Text("\n").join(self._pending), []
+        return lines
+
     def compose(self, *, whole: bool = False) -> RenderableType:
         """Return the part below the output: a bar during a dispatch, else the table of processes."""
         if self._sending.over or whole:
@@ -98,17 +119,20 @@ class LiveView(View):
         return Group("", title, "", ProgressBar(self._sending.total_bytes, self._sending.come_bytes))
 
     def make_table(self, *, whole: bool = False) -> Table:
-        """Return the current table with fitting columns and rows, trainers first; `whole`: all rows."""
-        rows, room = [*self._rows.items()], max(1, self._console.height - LINES_AROUND)
+        """Return the current table with fitting columns, `whole`: with all rows, else on half of the screen.
+
+        If not all rows fit, those of failed processes come first, then the slowest trainers.
+        """
+        rows, room = [*self._rows.items()], max(1, self._console.height // 2 - LINES_AROUND)
         left = 0 if whole else max(0, len(rows) - room)
         if left:
-            rows = sorted(rows, key=lambda row: not row[0].startswith(TRAINER))[:room]
+            rows = sorted(rows, key=_rank)[:room]
         cells = [self._make_cells(*row) for row in rows]
 
         def build(columns: Sequence[str]) -> Table:
             table = Table(
-                title=Text(self._title, no_wrap=True, overflow="ellipsis"), title_justify="left",
-                title_style="bold", box=SIMPLE_HEAD,
+                title=Text(self._make_title(), "bold", no_wrap=True, overflow="ellipsis"),
+                title_justify="left", box=SIMPLE_HEAD,
                 caption=f"and {left} more" if left else None, caption_justify="left",
             )  # fmt: skip
             for name in columns:
@@ -117,7 +141,22 @@ class LiveView(View):
                 table.add_row(*(row[name] for name in columns))
             return table
 
-        return fit_table(self._console, build, PROCESS_COLUMNS, DROPPED_ON_NARROW)
+        filled = [name for name in PROCESS_COLUMNS if any(row[name] for row in cells)]
+        return fit_table(self._console, build, filled, [name for name in DROPPED_ON_NARROW if name in filled])
+
+    def _make_title(self) -> str:
+        """Return the job's name and, while it runs, what holds for all of it."""
+        running = [row for row in self._rows.values() if row.began_s is not None and row.ended_s is None]
+        training = [row for row in running if row.first and row.progress.get("state") != "finished"]
+        words = [self._ending] if self._ending and running else []
+        if training and not words:
+            slowest = min((row.progress for row in training), key=lambda one: int(one["pass"]))
+            rate = sum(row.progress.get("samples_per_s", 0.0) for row in training)
+            left_s = max(row.left_s for row in training)
+            words += [f"pass {show_figures(slowest)['pass']}"] if "passes" in slowest else []
+            words += [f"{rate:,.0f} {RATE}"] if rate else []
+            words += [f"{f'{left_s:.0f} s' if left_s < 59.5 else show_s(left_s)} left"] if left_s else []
+        return f"{self._title}: {', '.join(words)}" if words else self._title
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
         words = {"process": process, "node": str(row.node)}
@@ -128,7 +167,7 @@ class LiveView(View):
         return texts | {"state": Text(row.state, style=row.style)}
 
     def _draw(self, *, whole: bool = False) -> None:
-        block, self._pending = Text("\n").join(self._pending), []
+        block = self.take_lines()
         with self._console:  # one write for both
             if self._live.is_started:
                 self._live.update(self.compose(whole=whole), refresh=True)
@@ -166,10 +205,26 @@ class LiveView(View):
             case "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
                 row.progress |= e
+                if not row.first and "pass" in e and "batch" in e:
+                    row.first = e
                 if "state" in e and row.ended_s is None:
                     row.state = show_reported_state(str(e["state"]))
+            case "ending":
+                again = ", Ctrl+C again kills at once" if e["why"] == STOP_SIGNALS[SIGINT] else ""
+                self._ending = f"ending{again}"
             case _:
                 pass
+
+
+def _rank(named: tuple[str, _Row]) -> tuple[float, ...]:
+    """Return the place of a row: failed, trainers from the slowest on, others, ended well."""
+    process, row = named
+    if row.ended_s is not None:
+        return (3,) if row.style == "green" else (0,)
+    if not process.startswith(TRAINER):
+        return (2,)
+    rate = float(f"{row.progress.get('samples_per_s', 0.0):.1g}")  # rows of equals stay where they are
+    return (1, row.progress.get("pass", -1), rate)
 
 
 def _choose_colour(who: str) -> int:

@@ -117,9 +117,7 @@ class Transcript:
 
     def _on_gap(self, e: Event) -> Iterator[Said]:
         log = self._logs.get(e["process"], "its log")
-        yield Said(
-            SELF, f"{e['process']}: {e['bytes']} bytes are left out here; {log} is complete", "warning"
-        )
+        yield Said(SELF, f"{e['process']}: {e['bytes']} bytes are left out here; see {log}", "warning")
 
     def _on_note(self, e: Event) -> Iterator[Said]:
         level = e.get("level", "info")
@@ -187,10 +185,16 @@ def show_s(seconds: float) -> str:
 def show_figures(report: Event) -> dict[str, str]:
     """Show the figures of a progress report, by their names in tables."""
     shown: dict[str, str] = {name: str(report[name]) for name in ("pass", "batch") if name in report}
+    if "pass" in report and "passes" in report:
+        shown["pass"] = f"{report['pass'] + 1} of {report['passes']}"
     if "cost" in report:
         shown["cost"] = f"{report['cost']:#.4g}"  # `5.500`, `0.0001234`
     if "samples_per_s" in report:
         shown[RATE] = f"{report['samples_per_s']:,.0f}"
+    if "memory_bytes" in report:
+        shown["memory"] = show_bytes(report["memory_bytes"])
+    if "cpu_percent" in report:
+        shown["cpu"] = f"{report['cpu_percent']:.0f} %"
     return shown
 
 

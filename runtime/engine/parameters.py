@@ -6,6 +6,7 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tarfile
@@ -18,6 +19,7 @@ import numpy as np
 
 from .. import _core
 from ..process.settings import get_settings
+from ..shared.remedies import find_remedy
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
 from .kernel_numbers import KINDS
@@ -240,19 +242,23 @@ class Parameters:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` make a file: `path` is complete, old or absent at any time. OSErrors name it."""
+    """Let `write` make a file: `path` is complete, old or absent at any time.
+
+    OSErrors name it, and a remedy.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
         part.replace(path)
     except OSError as e:
-        raise OSError(e.errno, e.strerror, str(path)) from None
+        raise OSError(e.errno, f"{e.strerror or e}{find_remedy(e)}", str(path)) from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:

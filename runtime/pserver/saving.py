@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ..shared.remedies import find_remedy
+
 FILE_MAGIC = b"PSLSHARD"
 FILE_VERSION = 2
 START = struct.Struct("<8sII")  # magic, version, length of the header
@@ -90,7 +92,9 @@ def prepare_folder(folder: Path) -> None:
         for path in folder.glob(".shard-*.part"):
             _remove_abandoned(path)
     except OSError as e:
-        raise SaveError(f"--save_dir={folder}: can't create a file there: {e.strerror}") from None
+        raise SaveError(
+            f"--save_dir={folder}: can't create a file there: {e.strerror}{find_remedy(e)}"
+        ) from None
 
 
 def _remove_abandoned(path: Path) -> None:
@@ -152,7 +156,7 @@ class Files:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise SaveError(f"{self._folder}: could not be saved: {e.strerror}") from None
+            raise SaveError(f"{self._folder}: could not be saved: {e.strerror}{find_remedy(e)}") from None
 
     def close(self) -> None:
         """Remove files that were not moved into place. Never raises."""
@@ -195,7 +199,7 @@ class File:
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
         words = os.strerror(e.errno) if e.errno else str(e)
-        return SaveError(f"{self._path} could not be saved: {words}")
+        return SaveError(f"{self._path} could not be saved: {words}{find_remedy(e)}")
 
     @property
     def empty(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from ..process.infolog import format_line
 from ..shared import env
+from ..shared.remedies import find_remedy
 
 
 class ServerLog:
@@ -22,7 +23,8 @@ class ServerLog:
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 self._file = (Path(folder) / name).open("a", buffering=1, encoding="utf-8")
             except OSError as e:
-                raise OSError(f"--log_dir={folder}: {name} can't be written there: {e.strerror}") from None
+                why = f"{e.strerror}{find_remedy(e)}"
+                raise OSError(f"--log_dir={folder}: {name} can't be written there: {why}") from None
 
     def write(self, text: str) -> None:
         """Write a line."""

@@ -7,8 +7,10 @@ any node. docs/environment.md and docs/options.md document it; tests compare the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
 
@@ -220,7 +222,7 @@ class Contract(NamedTuple):
     ports_num_for_sparse: int
     pservers: Sequence[Endpoint]  # address and first port of each, in order of ranks
     stall_s: tuple[float, float | None]  # stall_after and stall_timeout
-    # A port for each trainer, unless pservers are bundled, and one for Gloo with its folder in script mode.
+    # A port for each trainer where they listen, and one for Gloo with its folder in script mode.
     trainer_endpoints: Sequence[Endpoint] = ()
     gloo: tuple[Endpoint, str] | None = None
     master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
@@ -298,10 +300,48 @@ def _make_trainer_environ(c: Contract) -> dict[str, str]:
     }
 
 
-# As torchrun sets them. Their names are common: the user's own values win.
-TORCH_NAMES = frozenset(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-)
+# Users may set them; the launcher does where it deals out GPUs.
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def is_device(word: object) -> bool:
+    """Return True for a device of such a variable: its number or its UUID."""
+    return isinstance(word, str) and bool(re.fullmatch(r"[0-9]{1,4}|(GPU|MIG)-[-/0-9A-Za-z]{1,99}", word))
+
+
+def split_devices(text: str) -> list[str]:
+    """Return the devices of such a variable; as CUDA does, up to the first word that is none, such as -1."""
+    return list(takewhile(is_device, (word.strip() for word in text.split(","))))
+
+
+def make_gpu_environ(gpus: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a trainer that sees these GPUs alone; Paddle counts in the visible ones."""
+    own, places = ",".join(gpus), ",".join(map(str, range(len(gpus))))
+    return {**dict.fromkeys(VISIBLE_DEVICES, own), "FLAGS_selected_gpus": places} if gpus else {}
+
+
+def make_tf_config(c: Contract) -> str:
+    """Return cluster and task as tensorflow reads them; beside a script's pservers trainer 0 is the chief."""
+    import json  # rarely needed
+
+    trainers, chiefs = _join_addresses(tuple(c.trainer_endpoints)).split(","), int(bool(c.gloo))
+    cluster = {"worker": trainers[chiefs:]}
+    if c.gloo:
+        cluster |= {"chief": trainers[:1], "ps": _join_addresses(tuple(c.pservers)).split(",")}
+    if c.role == PSERVER or c.rank < chiefs:
+        task = {"type": "ps" if c.role == PSERVER else "chief", "index": c.rank}
+    else:
+        task = {"type": "worker", "index": c.rank - chiefs}
+    return json.dumps({"cluster": {name: addrs for name, addrs in cluster.items() if addrs}, "task": task})
+
+
+TF_CONFIG = "TF_CONFIG"  # only where the program imports tensorflow
+# As torchrun and tensorflow have them. Their names are common: the user's own values win.
+COMMON_NAMES = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+     TF_CONFIG}
+)  # fmt: skip
+OPTION_PREFIX = "PSLAUNCH_OPT_"  # of the launcher's options, which no program gets
 LISTEN_FDS = "PSLAUNCH_LISTEN_FDS"  # descriptors of a bundled pserver's bound ports, dense ports first
 PROXIES = frozenset(
     name for word in ("http_proxy", "https_proxy", "all_proxy") for name in (word, word.upper())
@@ -314,11 +354,11 @@ MAX_VARIABLE_BYTES = 128 * 1024 - 1  # of the kernel, with its name and "="
 
 def list_contract_names(role: str = TRAINER) -> frozenset[str]:
     """Return the contract's variables for a role; trainers have all. Stale ones are removed, and users can't
-    set them, except those of TORCH_NAMES."""
+    set them, except those of COMMON_NAMES."""
     sample = Contract(
         "", 0, role, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
     )  # fmt: skip
-    return frozenset({*make_contract_environ(sample), LISTEN_FDS})
+    return frozenset({*make_contract_environ(sample), LISTEN_FDS, TF_CONFIG})
 
 
 def compose(
@@ -326,11 +366,12 @@ def compose(
 ) -> dict[str, str]:
     """Return a program's whole environment: inherited on its node, added by the user, the contract.
 
-    Proxies are removed unless added. Stale contract variables never reach a program, and those of
-    mpirun never reach a pserver.
+    Proxies and options of the launcher are removed unless added. Stale contract variables never reach a
+    program, and those of mpirun never reach a pserver.
     """
     stale = list_contract_names()
     env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
+    env = {k: v for k, v in env.items() if not k.startswith(OPTION_PREFIX)}
     if contract.get("PSLAUNCH_ROLE") == PSERVER:
         env = {k: v for k, v in env.items() if not k.startswith(MPI_FAMILIES)}
     for name, value in DEFAULTS.items():

@@ -37,10 +37,16 @@ def unquote(word: str) -> str:
 
 PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "pass": int,
+    "passes": int,
     "batch": int,
+    "batches": int,
     "cost": float,
     "samples_per_s": float,
     "dropped": int,
+    "waited_s": float,
+    "in_bytes": int,
+    "out_bytes": int,
+    "metric": float,  # and metric.NAME
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that `why` is about
     "why": unquote,  # just before a process of ours decides to end without success
@@ -72,7 +78,7 @@ def parse_progress(datagram: bytes) -> list[dict[str, int | float | str]]:
         report: dict[str, int | float | str] = {}
         for word in line.split():
             name, _, text = word.partition("=")
-            read = PROGRESS_FIELDS.get(name)
+            read = PROGRESS_FIELDS.get(name.partition(".")[0])
             if read is None:
                 continue
             try:

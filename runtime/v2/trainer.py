@@ -122,9 +122,10 @@ class SGD:
         if self._settings.test_period and test_reader is None:
             raise ValueError("test_period has no effect: train() needs test_reader")
         feeder = Feeder(self._data, feeding)
-        loop = _Training(self, self._run, feeder, event_handler or (lambda _: None), test_reader, feeding)
         with self._run.guard_training():
             passes = self._run.choose_passes(num_passes)
+            handler = event_handler or (lambda _: None)
+            loop = _Training(self, self._run, feeder, handler, test_reader, feeding, passes)
             self._updater.start()
             for pass_id in range(passes):
                 loop.run_pass(pass_id, reader)
@@ -182,6 +183,8 @@ class _Training:
     _handler: Handler
     _test_reader: BatchReader | None
     _feeding: Feeding
+    _passes: int = 0
+    _batches: int = 0  # of the last pass
     _warned: set[str] = field(default_factory=set)
 
     def run_pass(self, pass_id: int, reader: BatchReader) -> None:
@@ -215,6 +218,7 @@ class _Training:
             none = f"trainer {settings.trainer_id} has no samples in pass {pass_id}"
             self._warn_once("samples", f"{none}: its reader gave no batch; {why}")
         else:
+            self._batches = last[0] + 1
             self._report(pass_id, *last, total.samples, began_s)
         self._trainer.end_pass()
         if dropped := self._trainer.count_dropped():
@@ -226,8 +230,10 @@ class _Training:
     def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)
         dropped = sum(self._trainer.count_dropped().values())
-        fields = {"pass": pass_id, "batch": batch_id, "cost": step.cost, "samples_per_s": rate}
-        self._run.progress.report(**fields, **({"dropped": dropped} if dropped else {}))
+        fields = {"pass": pass_id, "passes": self._passes, "batch": batch_id, "cost": step.cost}
+        known = {"batches": self._batches, "dropped": dropped}
+        fields |= {"samples_per_s": rate, **{name: count for name, count in known.items() if count}}
+        self._run.progress.report(**fields, **{f"metric.{name}": x for name, x in step.metrics.items()})
 
     def _check_cost(self, pass_id: int, batch_id: int, step: Totals) -> None:
         if not math.isfinite(step.cost):

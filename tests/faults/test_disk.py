@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
+from support.disks import fill, mounted, small_disk
 from support.faults import control
 from support.jobs import FabricPlace, Job, Place, finished, running, succeeded
 from support.process import started
@@ -35,26 +34,6 @@ OPTIONS = ("--server_num=0", "--worker_num=2", "--grace=1", "--lost_after=60")
 GONE_WITHIN_S = 1.0 + 2.0
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, *words: str) -> Iterator[Path]:
-    """Mount something at `folder`; skips where that is not allowed."""
-    mount = subprocess.run(["mount", *words, str(folder)], capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"a file system can't be mounted here: {mount.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 256 KiB at `folder`."""
-    folder.mkdir()
-    with mounted(folder, "-t", "tmpfs", "-o", "size=256k", "none"):
-        yield folder
-
-
 @pytest.mark.parametrize("place", ["local", "local_cluster"], indirect=True)
 def test_a_read_only_workspace_runs_with_another_log_dir(
     place: Place, workspace: Path, tmp_path: Path
@@ -67,13 +46,6 @@ def test_a_read_only_workspace_runs_with_another_log_dir(
     assert job.lines("trainer/0") == ["['train.py']"]
     assert (logs / "nodefile").read_text() == "0\n"
     assert len((logs / "nodes").read_text().split()) == place.nodes
-
-
-def fill(disk: Path, name: str = "ballast") -> None:
-    """Write until nothing more fits."""
-    with contextlib.suppress(OSError), (disk / name).open("wb", buffering=0) as f:
-        while f.write(b"x" * 4096):
-            pass
 
 
 @pytest.mark.parametrize("when", ["starting", "ending"])
@@ -182,6 +154,9 @@ def test_a_disk_that_is_full_when_the_model_is_saved_ends_the_job_and_names_the_
         assert code == codes.IO, job.launcher.output()
         failure = job.end()["failure"]
         assert failure["what"] == "trainer/0"
-        assert f"{disk}/parameters.tar could not be saved: No space left on device" in failure["text"]
+        assert (
+            f"{disk}/parameters.tar could not be saved: No space left on device; free some space there"
+            in failure["text"]
+        )
         assert "Traceback" not in job.launcher.output()
         assert [path.name for path in disk.iterdir()] == ["ballast"]

@@ -85,7 +85,32 @@ def test_every_process_sees_the_contract(place: Place, workspace: Path) -> None:
         assert got["PYTHONHASHSEED"] == "0" and got["PYTHONUNBUFFERED"] == "1"
         assert (got["ODD"], got["EMPTY"], got["all_proxy"]) == (odd, "", "kept")
         assert "http_proxy" not in got and "HTTPS_PROXY" not in got
-        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS}
+        assert got.keys() >= env.list_contract_names() - {env.LISTEN_FDS, env.TF_CONFIG}
+
+
+TENSORFLOW = """
+import json, os, socket
+try:
+    import tensorflow
+except ImportError:
+    pass
+config = json.loads(os.environ["TF_CONFIG"])
+own = config["cluster"]["worker"][config["task"]["index"]]
+with socket.create_server(("", int(own.rpartition(":")[2]))):  # as tensorflow does
+    print(json.dumps([config, os.environ["PSLAUNCH_NODE_IP"]]))
+"""
+
+
+@pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
+def test_trainers_of_tensorflow_can_listen_where_others_look_for_them(place: Place, workspace: Path) -> None:
+    write(workspace, TENSORFLOW)
+    job = succeeded(place, workspace, "--worker_num=4")
+    found = [json.loads(job.lines(f"trainer/{rank}")[0]) for rank in range(4)]
+    workers = found[0][0]["cluster"]["worker"]
+    assert len({worker.rpartition(":")[2] for worker in workers}) == 4
+    for rank, (config, addr) in enumerate(found):
+        assert config == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        assert workers[rank].rpartition(":")[0] == addr
 
 
 # --- logs ---
@@ -165,6 +190,14 @@ def test_a_signal_to_the_launcher_ends_the_job_in_order(place: Place, workspace:
         assert job.launcher.wait() == codes.TERM
         said = [e["text"] for e in job.events() if e["event"] == "line" and e["text"].startswith("leaving")]
         assert said == ["leaving trainer", "leaving trainer", "leaving pserver"]  # pservers save last
+
+
+def test_a_job_ends_in_order_at_its_time_limit(place: Place, workspace: Path) -> None:
+    write(workspace, POLITE)
+    code, job = finished(place, workspace, *ALONE, "--timeout=4")
+    assert code == codes.TIMEOUT == job.end()["code"], job.launcher.output()
+    assert job.end()["reason"] == "the job took longer than --timeout=4 s"
+    assert job.lines("trainer/0") == ["ready", "leaving trainer"]
 
 
 @pytest.mark.seam

@@ -219,7 +219,7 @@ def test_job_without_a_started_program_has_no_output_and_reports_the_reason(work
     (workspace / "output").mkdir()
     (workspace / "output/model").write_text("of an earlier job")
     with socket.create_server(("127.0.0.1", 0)) as holder:
-        code, job = run_led(workspace, f"--port={holder.getsockname()[1]}")
+        code, job = run_led(workspace, "--server_num=1", f"--port={holder.getsockname()[1]}")
     assert code == codes.SERVICE
     done = run_pslaunch("logs", job)
     assert (done.returncode, done.stdout) == (codes.FAILED, "")

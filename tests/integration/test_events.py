@@ -18,7 +18,8 @@ SAYS_ALL = """
 import os, socket, sys
 print("x" * 40_000)
 told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-told.sendto(b"pass=1 batch=2 cost=0.5 samples_per_s=3 state=training", os.environ["PSLAUNCH_PROGRESS"])
+report = b"pass=1 batch=2 cost=0.5 samples_per_s=3 metric.auc=0.5 state=training"
+told.sendto(report, os.environ["PSLAUNCH_PROGRESS"])
 sys.exit(int(os.environ["CODE"]))
 """
 RARE = {
@@ -59,7 +60,7 @@ def test_every_event_has_exactly_the_documented_keys(told: list[dict[str, object
     for event in told:
         kind = str(event["event"]), str(event.get("state", "")) if event["event"] != "progress" else ""
         allowed = ALWAYS | known[kind] | ({"state"} if kind[1] else set())
-        allowed |= set(PROGRESS_FIELDS) if kind[0] == "progress" else set()
+        allowed |= {*PROGRESS_FIELDS, "metric.auc"} if kind[0] == "progress" else set()
         assert set(event) >= ALWAYS and set(event) <= allowed, event
         seen.add(kind)
     assert set(known) - seen == RARE

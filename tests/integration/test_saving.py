@@ -18,6 +18,7 @@ from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.pserver import checkpoint
 from support import reference
+from support.disks import fill, small_disk
 from support.process import started
 from support.pservers import cluster, run_trainers
 
@@ -178,6 +179,17 @@ def test_a_file_that_can_not_grow_ends_the_pserver_with_74(tmp_path: Path) -> No
         said = found.processes[0].output()
         assert f"{before} could not be saved: File too large" in said and said.count("saved") == 1
     assert [p.read_text() for p in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_a_full_disk_ends_the_pserver_with_74_and_a_remedy(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small") as disk, cluster(options=[f"--save_dir={disk}"]) as found:
+        with found.client(0) as c:
+            train(c, 1, finish=False)
+            fill(disk)
+            c.finish()
+        assert found.codes() == [74]
+        words = "could not be saved: No space left on device; free some space there"
+        assert f"{disk}/shard-00000-000.bin {words}" in found.processes[0].output()
 
 
 def test_a_pserver_without_descriptors_for_its_files_ends_with_74(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pslaunch.options.spec import JobSpec
 def make_line(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> CommandLine:
     """Return a command line, with what files in `cwd` add. Raises PslaunchError."""
     split = split_command_line(words, get_options(backend), refused=find_face(backend).list_refused())
-    return CommandLine("", gather_given(backend, split, cwd), split, cwd, environ, sys.stdout, print)
+    return CommandLine("", gather_given(backend, split, cwd, environ), split, cwd, environ, sys.stdout, print)
 
 
 def make_spec(backend: str, words: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> JobSpec:

@@ -89,7 +89,8 @@ class LocalPlace:
         self.nodes, self._options = nodes, (f"--nodes={nodes}", *options)
 
     def command(self, workspace: Path, options: Sequence[str], program: Sequence[str]) -> list[str]:
-        own = ("--json", f"--job_workspace={workspace}", *self._options)
+        numbers = [f"{name}=1" for name in ("--server_num", "--worker_num") if not has(options, name)]
+        own = ("--json", f"--job_workspace={workspace}", *numbers, *self._options)
         return [*PSLAUNCH, "local", *own, *options, *program]
 
     def workspaces(self, workspace: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from pslaunch.options.options import HEADINGS
 from pslaunch.options.spec import JobSpec
 from pslaunch.run import session
 
+ROOT = Path(__file__).parents[2]
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
 
 
@@ -56,9 +57,28 @@ def run(*words: str) -> int:
         ("local --hosts a train.py", ["this command has no option --hosts; commands that have it: fabric"]),
         ("mpi -n 0", ["-n=0", "expected a whole number from 1"]),
         ("k8s apply", ["no image", "--image=NAME"]),
-        ("k8s delete j", ["unknown command 'delete'; did you mean 'pslaunch delete'?"]),
-        ("k8s check train.py", ["did you mean 'pslaunch check k8s'?"]),
-        ("k8s create train.py", ["did you mean 'pslaunch k8s apply'?"]),
+        ("k8s delete j", ["unknown command 'delete'; did you mean 'pslaunch delete j'?"]),
+        ("k8s check train.py", ["did you mean 'pslaunch check k8s train.py'?"]),
+        ("k8s create train.py", ["did you mean 'pslaunch k8s apply train.py'?"]),
+        ("k8s train.py", ["did you mean 'pslaunch k8s apply train.py'?"]),
+        ("train.py --lr 1", ["did you mean 'pslaunch local train.py --lr 1'?"]),
+        ("run train.py", ["did you mean 'pslaunch local train.py'?"]),
+        ("submit train.py", ["did you mean 'pslaunch fabric, mpi, slurm or k8s apply'?"]),
+        ("local fabric train.py", ["pslaunch local and fabric are two commands"]),
+        ("local \N{EM DASH}port 1 train.py", ["begins with a long dash; write --port"]),
+        ("local --env =1 train.py", ["--env '' is not a variable name; expected NAME=VALUE"]),
+        ("local --env PADDLE_PORT=1 train.py", ["PADDLE_PORT is set by pslaunch itself; use --port"]),
+        ("local .", ["'.' is not a file; name one in it"]),
+        ("ps", ["did you mean 'pslaunch jobs'?"]),
+        ("--port 1 local train.py", ["--port before the command", "pslaunch local --port"]),
+        ("fabric --usr root --hosts n1 train.py", ["unknown option --usr", "--usr=root"]),
+        ("logs --folow j", ["pslaunch logs: unknown option --folow; did you mean --follow?"]),
+        ("stop -9 j", ["pslaunch stop: unknown option -9; options: --kill, --json"]),
+        ("jobs --all", ["unknown option --all; options: --json, --conf"]),
+        ("logs", ["JOB is missing; usage: pslaunch logs [OPTIONS] JOB [PROCESS]; pslaunch jobs lists"]),
+        ("status a b c", ["too many words: b c; usage: pslaunch status [OPTIONS] JOB"]),
+        ("fetch j d --conf", ["pslaunch fetch: --conf needs a value: --conf=FILE"]),
+        ("logs --json=1 j", ["--json takes no value"]),
         ("local --trainers 2 train.py", ["--trainers", "--worker_num"]),
         ("check local", ["pslaunch local has no hosts", "--dry_run"]),
         ("version now", ["now"]),
@@ -82,6 +102,19 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     for name in names:
         assert name in err
     assert sorted(ws.iterdir()) == before
+
+
+def test_example_without_its_data_says_how_to_make_them_and_leaves_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = ROOT / "examples/word2vec"
+    before = sorted(folder.iterdir())
+    assert run("local", "examples/word2vec/train.py") == codes.USAGE
+    error = capfd.readouterr().err
+    assert "train.py needs word_dict.pickle" in error
+    assert f": python {folder}/prepare.py, then --job_workspace {folder}/ws train.py" in error
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])
@@ -294,10 +327,10 @@ def test_help_has_the_options_under_headings_with_examples(capsys: pytest.Captur
     assert run("fabric", "--help") == 0
     sections = dict(part.split(":\n", 1) for part in capsys.readouterr().out.split("\n\n")[3:])
     shown = {
-        heading: set(re.findall(r"^  (?:-\w, )?--(\w+)", text, re.M)) for heading, text in sections.items()
+        heading: set(re.findall(r"^  (?:-\w+, )*--(\w+)", text, re.M)) for heading, text in sections.items()
     }
     assert shown["Nodes, as in --hosts node[1-3] --root_dir /data/job"] >= {"hosts", "conf", "exclude"}
-    assert shown["Output, as in --json"] == {"log_dir", "fetch_output", "fetch_logs", "trace", "json"}
+    assert shown["Output, as in --json"] >= {"log_dir", "fetch_output", "fetch_logs", "trace", "json"}
     assert {name for names in shown.values() for name in names} == {*get_options("fabric"), "help"}
 
 

@@ -56,6 +56,9 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
     layer: dict[str, list[Value]] = {}
     left_out = []
     for key, value in namespace.items():
+        if (meant := _find_meant(key)) and meant not in namespace:
+            remedy = f"did you mean {meant}? A variable of this name: --env {key}=VALUE"
+            raise SpecError(f"{places.make_label(key)}: unknown name; {remedy}")
         if key == "HOSTS":
             layer["hosts"] = list(_read_hosts(value, places))
         elif key in KEYS:
@@ -147,6 +150,13 @@ def _read_hosts(value: object, places: _Places) -> Iterator[Value]:
         if not isinstance(host, str):
             raise SpecError(f"{place}: HOSTS has {format_value(host)}, which is not text")
         yield Value(host, place)
+
+
+def _find_meant(key: str) -> str:
+    """Return the known name that a name without PADDLE_ nearly is; "" for any other, such as a variable's."""
+    if key in KEYS or key.startswith("PADDLE_") or not (key.isupper() or key.upper() in KEYS):
+        return ""
+    return contract.find_near(key.upper(), [*KEYS, *VARIABLES], 0.85)
 
 
 def _read_variable(key: str, value: object, places: _Places) -> Iterator[Value]:

@@ -23,7 +23,10 @@ OPTIONS: Final = join_rows(
             default="conf.py",
             help="The cluster: HOSTS, ROOT_DIR, PADDLE_NIC, PADDLE_PORT and so on, as Python."),
         Option(name="hosts", metavar="LIST", kind=Text(repeatable=True), says="HOSTS of conf.py",
-            help="Hosts: user@host:port,node[01-64],...; a host named k times gets k pairs of processes."),
+            help="Hosts: user@host:PORT,node[01-64],...; a host named k times, or host:k outside conf.py, "
+            "gets k pairs of processes."),
+        Option(name="hostfile", metavar="FILE", kind=Text(), aliases=("-hostfile",),
+            help="Hosts in place of --hosts, one a line: user@node1:PORT slots=2."),
         Option(name="include", metavar="LIST", kind=Text(repeatable=True), says="all hosts",
             help="Use only these hosts: node1@node[3-5]."),
         Option(name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none",

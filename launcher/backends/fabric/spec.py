@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 from ...errors import SpecError
 from ...node.job import Count, Node, Plan
 from ...options.args import Split
+from ...options.hostfile import parse_hostfile
 from ...options.hosts import Host, choose, parse_hosts, split_list
 from ...options.kinds import Value
-from ...options.locate import find_folder, find_program
+from ...options.locate import find_folder, find_program, read_list
 from ...options.options import DEFAULT
 from ...options.sources import Given
 from ...options.spec import Elsewhere, JobSpec, Site
@@ -35,7 +36,7 @@ class FabricReach(NamedTuple):
 
 def make_fabric_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch fabric`. Raises SpecError."""
-    reach = _read_reach(line.given)
+    reach = _read_reach(line.given, line.cwd)
 
     def make_site(_draft: Plan, node: Node) -> Site:
         nodes = [node._replace(id=i, name=h.text, ranks=h.times) for i, h in enumerate(reach.hosts)]
@@ -46,23 +47,31 @@ def make_fabric_spec(line: CommandLine) -> JobSpec:
 
 def find_first_host(conf: str, cwd: Path) -> Elsewhere:
     """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
-    reach = _read_reach(gather_given("fabric", Split({"conf": [Value(conf, "--conf")]}), cwd))
+    reach = _read_reach(gather_given("fabric", Split({"conf": [Value(conf, "--conf")]}), cwd), cwd)
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 
-def _read_reach(given: Given) -> FabricReach:
+def _read_reach(given: Given, cwd: Path) -> FabricReach:
     others = "agent_python", "connect_timeout", "max_connections", "host_key_policy"  # as its fields follow
-    return FabricReach(tuple(_read_hosts(given)), *map(given.read, others))
+    return FabricReach(tuple(_read_hosts(given, cwd)), *map(given.read, others))
 
 
-def _read_hosts(given: Given) -> list[Host]:
-    words = [(word, value.label) for value in given.get_all("hosts") for word in split_list(value.text)]
-    found = parse_hosts([word for word, _ in words], [label for _, label in words])
+def _read_hosts(given: Given, cwd: Path) -> list[Host]:
+    listed, file = given.get_all("hosts"), given.get("hostfile")
+    if listed and file:
+        raise SpecError(f"{listed[0].label} and {file.label}={file.text} are both given: give only one")
+    conf = given.get("conf")
+    conf_py = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
+    words = [(word, value.label) for value in listed for word in split_list(value.text)]
+    # In conf.py a number after a host is its port, as for Fabric.
+    slots = not (conf_py and listed and listed[0].label.startswith(conf_py))
+    found = parse_hosts([word for word, _ in words], [label for _, label in words], slots=slots)
+    if file:
+        text = read_list(cwd / file.text, file.shown)
+        found = [one.host._replace(times=one.ranks) for one in parse_hostfile(text, file.text, ports=True)]
     if not found:
-        conf = given.get("conf")
-        file = conf.text if conf else "conf.py" if "conf.py" in given.files else ""
-        why = f"{file} has no HOSTS" if file else "there is no conf.py with HOSTS"
-        raise SpecError(f"no hosts: {why}; give --hosts=user@host,...")
+        why = f"{conf_py} has no HOSTS" if conf_py else "there is no conf.py with HOSTS"
+        raise SpecError(f"no hosts: {why}; give --hosts=user@host,... or --hostfile=FILE")
     return choose(found, given.get_all("include"), given.get_all("exclude"))
 
 

@@ -45,7 +45,7 @@ class K8sFace(Face):
         """,
     }
     meant: ClassVar = {
-        **dict.fromkeys(("create", "run", "start", "submit"), "pslaunch k8s apply"),
+        **dict.fromkeys(("", "create", "run", "start", "submit"), "pslaunch k8s apply"),
         "describe": "pslaunch status",
         "get": "pslaunch jobs",
     }

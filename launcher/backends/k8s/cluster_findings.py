@@ -251,9 +251,11 @@ def add_up(objects: Sequence[Object], made: Mapping[str, Object]) -> dict[str, D
 
 def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[Finding]:
     labels = [template["metadata"]["labels"] for template in needs.list_templates()]
+    lets_in = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
     names = [
         policy["metadata"]["name"]
         for policy in seen.policies or ()
+        if not lets_in or "Egress" in policy["spec"].get("policyTypes", ())
         if any(_selects(policy["spec"].get("podSelector") or {}, of) for of in labels)
     ]
     if names:

@@ -38,6 +38,7 @@ TO_CONFIG_MAPS: Final = f"{MAX_PACKAGE_BYTES // 1024} KiB"
 MAP_PIECE_BYTES: Final = 184 * 1024
 LIMIT_EXTRA_S: Final = 10.0  # of pods, past --wait_timeout: a launcher that is there says the reason first
 ENDING_EXTRA_S: Final = 8  # past the grace: the longest ending of docs/endings.md, and 5 s
+PLAIN: Final = "job"  # the job's file as it is, where it comes alone and fits
 # One each, in the order in which they are applied.
 TEMPLATES: Final = ("services", "policy", "files", "job")
 # first: what the first process of a pod does before all else. Without our zip the image has pslaunch.
@@ -148,7 +149,10 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "app.kubernetes.io/version": __version__,
         "app.kubernetes.io/managed-by": "pslaunch",
     }
-    files = {beginning.JOB_FILE: begun.encode(), **({beginning.PACKAGE_FILE: package} if package else {})}
+    kind, data = PLAIN, begun.encode()
+    if package or len(data) > MAP_PIECE_BYTES // 2:  # the annotation escapes quotes and line ends
+        packed = {beginning.PACKAGE_FILE: package} if package else {}
+        kind, data = "files", make_zip({beginning.JOB_FILE: data, **packed})
     return {
         "name": reach.name,
         "head": head,
@@ -158,7 +162,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "labels": labels,
         "bundles": [
             *([] if reach.has_pslaunch else [_make_program(reach, labels)]),
-            _make_bundle("files", f"{reach.name}-files", labels, make_zip(files)),
+            _make_bundle(kind, f"{reach.name}-files", labels, data),
         ],
         "version": __version__,
         "refusal": codes.PREFLIGHT,
@@ -169,6 +173,8 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "ttl_s": math.ceil(reach.ttl_s),
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "folder": FOLDER,
+        "plain": PLAIN,
+        "job_file": f"{FOLDER}/{beginning.JOB_FILE}",
         "name_file": PurePosixPath(beginning.NAME_FILE).name,
         "root": ROOT,
         "home": HOME,
@@ -189,9 +195,9 @@ def _make_program(reach: K8sReach, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _make_bundle(kind: str, name: str, labels: Mapping[str, str], data: bytes) -> dict[str, Any]:
-    """Return a zip file of files below FOLDER in pieces, by their ConfigMaps."""
+    """Return a zip file of files below FOLDER in pieces, by their ConfigMaps; PLAIN is text, one piece."""
     pieces = (data[start : start + MAP_PIECE_BYTES] for start in range(0, len(data), MAP_PIECE_BYTES))
-    coded = (base64.b64encode(piece).decode() for piece in pieces)
+    coded = (piece.decode() if kind == PLAIN else base64.b64encode(piece).decode() for piece in pieces)
     named = {f"{name}-{i}": (f"{kind}.{i:03}", piece) for i, piece in enumerate(coded)}
     return {"kind": kind, "labels": labels, "digest": hashlib.sha256(data).hexdigest(), "pieces": named}
 
@@ -201,7 +207,7 @@ def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
     servers, trainers = reach.server_pods, len(plan.nodes) - reach.server_pods
     times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
     of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
-    limits, component = _make_limits(reach.cpu, reach.memory, reach.gpu), "trainers" if servers else "nodes"
+    limits, component = _make_limits(reach.cpu, reach.memory, reach.gpus), "trainers" if servers else "nodes"
     rows = [(reach.name, component, trainers, 0, limits)]
     if servers:
         rows.insert(0, (name_servers(reach.name), "pservers", servers, trainers, of_servers))
@@ -268,8 +274,8 @@ def refuse_brought(plan: Plan, package: bytes) -> None:
         )
 
 
-def _make_limits(cpu: str, memory: str, gpu: int) -> dict[str, str]:
-    named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpu or "")}
+def _make_limits(cpu: str, memory: str, gpus: int) -> dict[str, str]:
+    named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpus or "")}
     return {name: amount for name, amount in named.items() if amount}
 
 

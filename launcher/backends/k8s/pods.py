@@ -119,10 +119,11 @@ class Pods:
         """Return the failure of pods that run, but not all of their programs."""
         first, *others = (f"{name} on {p['spec'].get('nodeName')}" for name, p in sorted(self.seen.items()))
         cut = f"not all of {show_few(others, SHOWN_PODS)} reach pod {first}; "
-        cut += "look for a NetworkPolicy between them, or give "
+        cut += "look for a NetworkPolicy: --network_policy allows connections into them, another must allow "
+        cut += "those out of them, and port 53 of the cluster's name servers; "
         return (
             f"the job's pods run, but not its programs, within {limit_s:g} s (--wait_timeout): "
-            f"{f'{cut}--network_policy; ' if others else ''}a large package needs a longer --wait_timeout"
+            f"{cut if others else ''}a large package needs a longer --wait_timeout"
         )
 
 

@@ -15,6 +15,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from ...errors import SpecError
 from ...node.job import FIRST_PORT, Count, Node
+from ...options.detect import choose_server
 from ...options.kinds import Value, refuse_unprintable
 from ...options.locate import check_folder_to_make, choose_job_name, find_wheel, locate, read_package
 from ...options.sources import Given
@@ -23,6 +24,7 @@ from ...options.spec import (
     JobSpec,
     Site,
     check_spec,
+    count_gpus,
     read_common_options,
     read_draft,
     refuse_without_effect,
@@ -68,7 +70,9 @@ IMAGE: Final = "[!-~]{1,500}", "the name of an image, such as registry.example/t
 MAX_NAME: Final = 63  # of a label, a host name or a service
 RUN_DIGITS: Final = 6  # that make a name unique
 # Without effect where no launcher follows the job.
-OF_LAUNCHER: Final = ("detach", "lease", "fetch_output", "fetch_logs", "dry_run", "validate", "json")
+OF_LAUNCHER: Final = (
+    "detach", "lease", "fetch_output", "fetch_logs", "log_to", "dry_run", "validate", "json",
+)  # fmt: skip
 ATTACHED_LINGER_S: Final = 120.0
 DETACHED_LINGER_S: Final = 600.0
 POD_SUFFIX: Final = "-12345"  # as the cluster gives one to each pod
@@ -89,7 +93,7 @@ class K8sReach(NamedTuple):
     image: str
     cpu: str = ""
     memory: str = ""
-    gpu: int = 0
+    gpus: int = 0
     server_pods: int = 0  # of pservers, in a Job of their own (--separate)
     server_cpu: str = ""
     server_memory: str = ""
@@ -120,12 +124,14 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     """
     given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
     draft, options = read_draft("k8s", given, environ), read_common_options(given, environ)
+    draft = draft._replace(wants=draft.wants._replace(gpus=None), lost_advice=LOST_ADVICE)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
     made = check_folder_to_make(given.get("output_dir"), cwd)
     if package and made and workspace in made.parents:
         package = package._replace(skip=(str(made.relative_to(workspace)),))
-    pods, servers = _count_pods(given)
+    kind, _ = choose_server(options["server"], options["server_num"], workspace, program)
+    pods, servers = _count_pods(given, served=kind != "none")
     name = _choose_object_name(given, workspace, pods, servers) + (f"-{run}" if run else "")
     detach = not run or given.is_set("detach")
     refuse_unprintable(program, given.read("python"), given.read("agent_python"))
@@ -137,8 +143,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     )
     fetches = not detach and reach.linger_s > 0
     spec = JobSpec(
-        # A pod has all ports; the head's is known beforehand.
-        draft=draft._replace(name=name, port=draft.port or FIRST_PORT, lost_advice=LOST_ADVICE),
+        draft=draft._replace(name=name, port=draft.port or FIRST_PORT),  # a pod has all of its own
         workspace=workspace,
         site=Site(
             tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
@@ -148,6 +153,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
             job_id=name,
         ),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,
@@ -186,12 +192,16 @@ def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
 def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
     cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
     patch = given.get("patch")
+    pods, _ = _count_pods(given, served=True)  # the cluster chooses the GPUs of each
+    gpus = count_gpus(given, -(-(given.read("worker_num") or pods) // pods))
+    if not gpus:
+        refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpus=1 asks for one")
     return K8sReach(
         name=name,
         image=_read_image(given, environ),
         cpu=cpu,
         memory=memory,
-        gpu=given.read("gpu"),
+        gpus=gpus,
         server_pods=servers,
         server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
         server_memory=read_quantity(given, "server_memory", "memory") or memory,
@@ -255,12 +265,12 @@ def find_cluster(given: Mapping[str, str]) -> Elsewhere:
     return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 
 
-def _count_pods(given: Given) -> tuple[int, int]:
+def _count_pods(given: Given, *, served: bool) -> tuple[int, int]:
     """Return the number of trainers' pods, which have the pservers too, and of pods with a pserver alone."""
     servers, trainers = given.read("server_num"), given.read("worker_num")
     if not given.is_set("separate"):
         return int(given.read("nodes") or max(servers or 1, trainers or 1)), 0
-    return trainers or 1, 1 if servers is None else servers
+    return trainers or 1, int(served) if servers is None else servers
 
 
 def make_nodes(name: str, pods: int, servers: int, workspace: str) -> list[Node]:

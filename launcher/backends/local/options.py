@@ -20,10 +20,8 @@ from ...options.options import (
 
 OPTIONS: Final = join_rows(
     (
-        SERVER_NUM._replace(
-            default=1, help="Number of parameter servers; with 0 each trainer trains alone."
-        ),
-        WORKER_NUM._replace(default=1, help="Number of trainers."),
+        SERVER_NUM._replace(says="one on each node, if the program needs any"),
+        WORKER_NUM._replace(says="one on each node"),
         Option(name="job_workspace", metavar="DIR", kind=Text(), says="the program's folder",
             help="Working folder of the programs."),
         PACKAGE._replace(says="", help="Folder to send to the nodes; on this machine it is used in place."),

@@ -28,6 +28,7 @@ def make_local_spec(line: CommandLine) -> JobSpec:
         workspace=workspace,
         site=make_local_site(workspace, options["log_dir"], given.read("nodes")),
         program=program,
+        module=split.chosen_program if split.is_module else "",
         program_args=(*split.forwarded, *split.program_args),
         **options,
     )
@@ -49,7 +50,7 @@ def make_local_site(workspace: Path, log_dir: Path | None = None, nodes: int = 1
     if log_dir and log_dir != workspace and log_dir.is_relative_to(workspace):
         skip = (str(log_dir.relative_to(workspace)),)
     package = Package(str(workspace), skip, links_out=True) if rest else None
-    return Site((first, *rest), Count("total", 1), remote=False, package=package)
+    return Site((first, *rest), Count("per_node", 1), remote=False, package=package)
 
 
 def _make_node(i: int, workspace: Path, log_dir: Path | None = None) -> Node:

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ...errors import HostError, NodeLostError, ServiceError
 from ...node import codes
@@ -25,6 +25,8 @@ from ..lines import Line
 from . import mpirun
 from .spec import MpiHost, MpiReach
 
+BRING_S: Final = 300.0  # for pip on hosts that get Open MPI
+
 
 class MpiBackend(CarriedBackend[MpiReach]):
     name, carrier, unit, mode, printer = "mpi", "mpirun", "ranks", "rank", "spawn"
@@ -32,6 +34,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
 
     @contextlib.contextmanager
     def _prepare(self, reach: MpiReach, offer: Offer, program: Sequence[str]) -> Iterator[Command]:
+        self.bring_s = BRING_S if reach.brought else 0.0
         # mpirun splits the words of its agent's command at blanks and colons.
         plain = re.fullmatch(r"[\w/.+-]+", tempfile.gettempdir())
         with contextlib.ExitStack() as at_end:
@@ -61,7 +64,8 @@ class MpiBackend(CarriedBackend[MpiReach]):
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does; then again and again without the hosts that let mpirun fail."""
-        whole, failed, started = self._reach, dict[str, HostError](), list[tuple[Node, Line]]()
+        whole = self._reach = self._reach._replace(brought="")  # a check makes nothing
+        failed, started = dict[str, HostError](), list[tuple[Node, Line]]()
         try:
             while len(failed) < len(whole.hosts) or not whole.hosts:
                 try:

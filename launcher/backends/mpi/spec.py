@@ -23,15 +23,17 @@ from pslaunch.runtime.shared import nics
 from ...errors import PreflightError, SpecError
 from ...node.job import Node
 from ...options.detect import find_imports
+from ...options.hostfile import SlotHost, parse_host_list, parse_hostfile
 from ...options.kinds import Value
+from ...options.locate import read_list
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
 from ..hosts_spec import make_carried_spec, read_count, read_words, refuse_step
-from .hostfile import SlotHost, deal_ranks, filter_hosts, parse_host_list, parse_hostfile, parse_rankfile
 from .options import FOR_MPIRUN, REFUSED
+from .ranks import deal_ranks, filter_hosts, parse_rankfile
 
 ROOT_REFUSED: Final = "mpirun refuses to run as root; add --allow-run-as-root"
 VERSIONS: Final = (4, 5)  # of Open MPI
@@ -45,6 +47,7 @@ OURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("H", "host"), "host"),
     **dict.fromkeys(("rankfile", "rf"), "rankfile"),
     "x": "env",
+    "timeout": "timeout",
 }
 
 
@@ -66,6 +69,7 @@ class MpiReach(NamedTuple):
     args: tuple[str, ...]  # passed to mpirun unchanged
     agents: CarriedAgents
     rankfile: str = ""  # its path
+    brought: str = ""  # folder of Open MPI, made by a start on hosts where it is absent
 
     def list_expected(self) -> tuple[Node, ...]:
         """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
@@ -95,13 +99,14 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         raise SpecError("Open MPI 4 takes no IPv6 address as a host; give its name, as in /etc/hosts")
     placing = given.get("rankfile")
     rankfile = str(line.cwd / placing.text) if placing else ""
+    brought = (given.is_set("install") and given.read("prefix")) or ""
     spec = make_carried_spec(
         line,
         "mpi",
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile),
+        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile, brought),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
@@ -123,13 +128,13 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
     file, listed, number = given.get("hostfile"), given.get("host"), given.get("worker_num")
     ranks, rankfile, placed = given.read("worker_num"), given.get("rankfile"), list[SlotHost]()
     if rankfile:
-        placed = parse_rankfile(_read_file(cwd / rankfile.text, rankfile.shown), rankfile.text)
+        placed = parse_rankfile(read_list(cwd / rankfile.text, rankfile.shown), rankfile.text)
         most = sum(one.ranks for one in placed)
         if ranks and ranks > most:
             raise SpecError(f"-n={ranks} is more than the {most} ranks of {rankfile.shown}")
         ranks = ranks or most
     if file and not (listed and listed.on_line and not file.on_line):
-        found = parse_hostfile(_read_file(cwd / file.text, file.shown), file.text)
+        found = parse_hostfile(read_list(cwd / file.text, file.shown), file.text)
         if listed and listed.on_line == file.on_line:
             found = filter_hosts(found, parse_host_list(listed.text, listed.label), file.text)
     elif listed:
@@ -143,7 +148,7 @@ def _read_hosts(given: Given, cwd: Path, environ: Mapping[str, str]) -> tuple[tu
         return (), ranks
     elif "PBS_JOBID" in environ and "PBS_NODEFILE" in environ:  # which not every mpirun reads by itself
         name = environ["PBS_NODEFILE"]
-        found = parse_hostfile(_read_file(Path(name), f"PBS_NODEFILE={name!r}"), name)
+        found = parse_hostfile(read_list(Path(name), f"PBS_NODEFILE={name!r}"), name)
     else:
         return (MpiHost("localhost", None, ranks or 1),), ranks or 1
     if placed:  # as many as it places there, which Open MPI 5 demands
@@ -188,15 +193,6 @@ def _check_users(hosts: Sequence[MpiHost]) -> None:
                 f"{host.user}@{host.name} is this machine, where mpirun starts processes as {me}: "
                 f"leave {host.user}@ out, or start the job as {host.user}"
             )
-
-
-def _read_file(path: Path, shown: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise SpecError(f"{shown} is not UTF-8: {e.reason} at byte {e.start}") from None
-    except (OSError, ValueError) as e:
-        raise SpecError(f"{shown} can't be read: {getattr(e, 'strerror', '') or e}") from None
 
 
 # --- Words for mpirun. ---

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env, reports
+from pslaunch.runtime.shared.remedies import find_remedy
 
 from .. import codes, logs, procs
 from ..line.wire import MAX_OUTPUT_BYTES, Output
@@ -59,7 +60,7 @@ class Program:
         try:
             self._log = open(self._log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
         except OSError as e:
-            text = f"{self._log_path} can't be written: {e.strerror}{codes.find_remedy(e)}"
+            text = f"{self._log_path} can't be written: {e.strerror}{find_remedy(e)}"
             raise codes.Refusal(codes.choose_code(e), text) from None
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._progress.bind(order["contract"]["PSLAUNCH_PROGRESS"])
@@ -122,7 +123,16 @@ class Program:
                     self._report.update(report)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:
             self._send_report()
-        elif self._report and not self._report_due:
+        else:
+            self._send_soon()
+
+    def note_usage(self, cpu_percent: float, memory_bytes: int) -> None:
+        """Send with the next report what its processes use."""
+        self._report.update({"cpu_percent": round(cpu_percent, 1), "memory_bytes": memory_bytes})
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if self._report and not self._report_due:
             self._report_due = True
             self._loop.call_after(PROGRESS_EVERY_S, self._send_report)
 
@@ -177,7 +187,7 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
     listening = {env.LISTEN_FDS: ",".join(map(str, kept))} if kept else {}
     inherited = loan.make_environ(argv) if loan else os.environ
-    with loan.bind() if loan else contextlib.nullcontext():
+    with procs.bound_to(order["cores"] or (loan.cpus if loan else ())):
         return subprocess.Popen(
             argv,
             cwd=order["cwd"],

@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from pslaunch.runtime.shared.remedies import find_remedy
+
 from ..logs import MAX_LINE_CHARS, clean, clean_all
-from ..shapes import check_shape, is_code, is_failure_code, is_name, is_number, is_time
+from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
+from .event_file import EventFile
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -26,8 +29,10 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "batch": int, "cost": is_number, "samples_per_s": is_number, "dropped": int,
-    "state": is_name, "why": str, "blames": is_name,
+    "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
+    "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
+    "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
+    "in_bytes": is_count, "out_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
@@ -35,6 +40,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "job": {
         "job": is_name, "name": str, "epoch": int, "backend": is_name, "server": is_name, "why": str,
         "workspace": str, "nodes": [{"id": int, "name": str}], "processes": PROCESSES,
+        "version?": str, "plan?": dict,
     },
     "node": {"node": int, "state": is_name, "text": str},
     "dispatch": {"node": (int, None), "state": is_name, "files": int, "bytes": int},
@@ -138,12 +144,26 @@ class RecentEvents:
         return found
 
 
+def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
+    """Update the last state of each process by an event."""
+    if event["event"] not in ("process", "progress"):
+        return
+    fixed = ("n", "time", "event", "process", "node")
+    news = {key: value for key, value in event.items() if key not in fixed and value is not None}
+    if event["event"] == "progress" and "state" in news:
+        news["said"] = news.pop("state")
+    states[event["process"]].update(news)
+
+
 class EventLog:
     """Events of a job as its head tells them, with numbers and times, and the last state of each process."""
 
     def __init__(self, wall_clock: Callable[[], float], processes: Iterable[str]) -> None:
         self._wall, self._recent = wall_clock, RecentEvents()
+        self._file: EventFile | None = None
+        self._path = ""  # of the file, once it is there
         self.next = 0  # number of the next event
+        self.begin: Event = {}  # the event `job`, which is not dropped with the oldest
         self.states: dict[str, dict[str, Any]] = {process: {"state": "waiting"} for process in processes}
 
     def tell(self, event: str, **fields: Any) -> None:
@@ -151,12 +171,36 @@ class EventLog:
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
-        if event not in ("process", "progress"):
+        self.begin = self.begin or kept
+        self._write([kept])
+        note_state(self.states, kept)
+
+    def keep_in(self, path: str) -> None:
+        """Write the events, past ones too, to a file without output. A second call does nothing."""
+        if self._path:
             return
-        news = {k: kept[k] for k in fields if k not in ("process", "node") and kept[k] is not None}
-        if event == "progress" and "state" in news:
-            news["said"] = news.pop("state")
-        self.states[fields["process"]].update(news)
+        self._path = path
+        try:
+            self._file = EventFile(path)
+        except OSError as e:
+            self._warn_lost(e)
+        self._write(self._recent.list_since(0))
+
+    def _write(self, events: Iterable[Event]) -> None:
+        if (file := self._file) is None:
+            return
+        for event in events:
+            try:
+                file.write(event)
+            except OSError as e:
+                self._file = None
+                if event["event"] != "end":  # which is the last one
+                    self._warn_lost(e)
+                return
+
+    def _warn_lost(self, e: OSError) -> None:
+        why = f"can't be written, and is left out: {e.strerror}{find_remedy(e)}"
+        self.tell("note", level="warning", text=f"{self._path} {why}")
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf

@@ -5,7 +5,7 @@ from support import pages
 from support.pages import words as names
 
 PAGE = (pages.DOCS / "environment.md").read_text()
-FAMILIES = ("v2", "Fleet", "MPI", "torch", "Ours")
+FAMILIES = ("v2", "Fleet", "MPI", "torch", "tensorflow", "Ours")
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -46,7 +46,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ws/train_data_dir").mkdir(parents=True)
     (tmp_path / "ws/train_data_dir/train.txt-00000").touch()
     for folder in (tmp_path, tmp_path / "ws"):
-        (folder / "train.py").write_text(FLEET if folder == tmp_path else "")
+        (folder / "train.py").write_text(FLEET if folder == tmp_path else "import paddle")
     (tmp_path / "conf.py").write_text('HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]\nROOT_DIR = "/root"\n')
     (tmp_path / "machines").write_text("node1\nnode2\nnode3\n")
     monkeypatch.chdir(tmp_path)

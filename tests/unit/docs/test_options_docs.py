@@ -10,6 +10,7 @@ import make_tables
 import pytest
 
 from pslaunch.backends.registry import get_options
+from pslaunch.options.foreign import FOREIGN
 from pslaunch.runtime.shared import env
 from support.command_line import make_spec
 from support.pages import rows, section, words
@@ -30,6 +31,10 @@ def test_every_option_is_in_a_table() -> None:
     for name in make_tables.COMMANDS.keys() - {"check", "delete", "help", "version"}:
         assert bool(make_tables.list_own_options(name)) == (f"pslaunch {name}" in tables), name
     assert make_tables.list_own_options("delete") == make_tables.list_own_options("stop")
+
+
+def test_every_other_launcher_has_its_table() -> None:
+    assert re.findall("<!-- table: (.+) -->", (ROOT / "docs/from_others.md").read_text()) == [*FOREIGN]
 
 
 def test_shared_and_own_tables_have_all_options_of_a_command() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -103,6 +104,42 @@ def test_trainers_without_pservers_have_ports_of_their_own() -> None:
     contract = job.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
     assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
     assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
+
+
+def read_tf_configs(server: str, pservers: int) -> list[dict[str, Any]]:
+    """Return what the processes of a tensorflow program with three trainers on two nodes are given."""
+    p = plan(server=server, pservers=Count("total", pservers), trainers=Count("total", 3))
+    where = job.place(p._replace(tensorflow=True), [node(i, addr=f"127.0.0.{i + 1}") for i in range(2)])
+    starts = job.bind(where, Facts(("/run",) * 2, job.propose_ports(where, 7164, 7164)))
+    return [json.loads(start["contract"].get("TF_CONFIG", "{}")) for start in starts]
+
+
+def test_trainers_of_tensorflow_have_ports_that_differ_also_between_addresses() -> None:
+    workers = ["127.0.0.1:7164", "127.0.0.2:7165", "127.0.0.1:7166"]
+    tasks = [{"type": "worker", "index": i} for i in range(3)]
+    assert read_tf_configs("none", 0) == [{"cluster": {"worker": workers}, "task": task} for task in tasks]
+    pserver, *trainers = read_tf_configs("bundled", 1)
+    assert pserver == {}
+    workers = ["127.0.0.1:7167", "127.0.0.2:7168", "127.0.0.1:7169"]
+    assert trainers == [{"cluster": {"worker": workers}, "task": task} for task in tasks]
+
+
+def test_script_of_tensorflow_has_a_chief_and_parameter_servers() -> None:
+    found = read_tf_configs("script", 2)
+    cluster = {
+        "chief": ["127.0.0.1:7167"], "worker": ["127.0.0.2:7168", "127.0.0.1:7169"],
+        "ps": ["127.0.0.1:7164", "127.0.0.2:7164"],
+    }  # fmt: skip
+    assert [one["cluster"] for one in found] == [cluster] * 5
+    tasks = [("ps", 0), ("ps", 1), ("chief", 0), ("worker", 0), ("worker", 1)]
+    assert [one["task"] for one in found] == [{"type": kind, "index": i} for kind, i in tasks]
+
+
+def test_value_of_the_user_for_tensorflow_wins() -> None:
+    p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 1))
+    where = job.place(p._replace(tensorflow=True, added_env={"TF_CONFIG": "{}"}), [node(0)])
+    start = job.bind(where, Facts(("/run",), job.propose_ports(where, 7164, 7164)))[0]
+    assert "TF_CONFIG" not in start["contract"] and start["added_env"] == {"TF_CONFIG": "{}"}
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))

@@ -71,3 +71,15 @@ def test_exit_status_is_described() -> None:
     assert procs.describe_exit(3 << 8) == (3, "")
     assert procs.describe_exit(signal.SIGSEGV) == (139, "SIGSEGV")
     assert procs.describe_exit(int(signal.SIGRTMIN) + 1)[0] == 128 + signal.SIGRTMIN + 1
+
+
+def test_usage_of_a_session_is_that_of_all_its_processes() -> None:
+    busy = "import os, time\nos.fork()\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
+    argv, pipe = [sys.executable, "-c", busy], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True) as child:
+        assert child.stdout and [child.stdout.readline() for _ in range(2)]
+        found = procs.measure_sessions([child.pid, 1 << 30])
+        os.killpg(child.pid, signal.SIGKILL)
+    cpu_s, memory_bytes = found[child.pid]
+    assert 0.38 <= cpu_s < 10 and 2 * 2**20 < memory_bytes < 2**30
+    assert found[1 << 30] == (0.0, 0)

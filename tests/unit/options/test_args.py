@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.errors import SpecError
-from pslaunch.options.args import ELSEWHERE, NEAR, Split, split_command_line
+from pslaunch.options.args import NEAR, Split, split_command_line
+from pslaunch.options.foreign import FOREIGN
 from pslaunch.options.kinds import Text, Value
 from pslaunch.options.options import Option, make_flag
 from pslaunch.runtime.shared.env import TRAINER_FLAGS, find_near
@@ -14,6 +15,7 @@ OPTIONS = {name: Option(name, Text(), "") for name in ("server_num", "server", "
 OPTIONS |= {"env": Option("env", Text(repeatable=True), "")}
 OPTIONS |= {name: make_flag(name, "") for name in ("json", "help")}
 NAMES = [*OPTIONS, *TRAINER_FLAGS]
+ELSEWHERE = {name for rows in FOREIGN.values() for names in rows for name in names.split()}
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 plain_words = words.filter(lambda w: not w.startswith("-"))
@@ -28,14 +30,15 @@ foreign = st.one_of(
 
 
 def split(*line: str) -> Split:
-    return split_command_line(line, OPTIONS)
+    owners = {"hosts": ["fabric"], "include": ["fabric"], "worker_num": []}
+    return split_command_line(line, OPTIONS, lambda name: owners.get(name, []))
 
 
 def ours(**texts: str) -> dict[str, list[Value]]:
     return {name: [Value(text, f"--{name}")] for name, text in texts.items()}
 
 
-@given(st.lists(foreign), plain_words, st.lists(words))
+@given(st.lists(foreign), plain_words.map("{}.py".format), st.lists(words))
 def test_words_after_the_program_are_its_own(before: list[str], program: str, after: list[str]) -> None:
     found = split("--server_num", "2", *before, program, *after)
     assert found.ours == ours(server_num="2")
@@ -112,7 +115,14 @@ def test_trainer_flags_are_split_off() -> None:
         (["--num-servers=3"], ["--num-servers", "use --server_num"]),
         (["--num_pass=2"], ["--num_pass", "--num_passes"]),
         (["--confg=x"], ["--confg", "--conf"]),
-        (["-n", "3"], ["-n", "two dashes"]),
+        (["-y", "3"], ["-y", "two dashes"]),
+        (["-n", "3"], ["-n belongs to mpirun", "use --worker_num"]),
+        (["--nproc-per-node", "2", "train.py"], ["--nproc-per-node belongs to torchrun", "use --worker_num"]),
+        (["--rdzv_endpoint=a:1"], ["--rdzv_endpoint belongs to torchrun: leave it out"]),
+        (["--ips=a"], ["--ips belongs", "use --hosts LIST of pslaunch fabric"]),
+        (["-i", "n1"], ["deepspeed: use --include LIST", "horovodrun: write it into ~/.ssh/config"]),
+        (["--usr", "root", "--server=auto", "train.py"], ["unknown option --usr", "--usr=root"]),
+        (["--env", "A=1", "B=2"], ["B=2 is not a program", "--env before it"]),
         (["-x"], ["-x"]),
         (["-server_num=2"], ["-server_num", "--server_num?"]),
         (["-"], ["-"]),

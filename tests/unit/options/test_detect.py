@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, find_imports
+from pslaunch.options.detect import check_syntax, choose_server, find_gpu_use, find_imports, has_import
 
 
 def write(folder: Path, **files: str) -> None:
@@ -72,10 +72,44 @@ def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
         "x = '\\d' is 'y'",  # with warnings
     ],
 )
-def test_any_other_is_bundled(tmp_path: Path, text: str) -> None:
+def test_any_other_has_no_pserver_unless_a_number_is_given(tmp_path: Path, text: str) -> None:
     write(tmp_path, lib="is_server()")
     kind, why = detect_in(tmp_path / "ws", train=text)
-    assert (kind, "train.py" in why) == ("bundled", True)
+    assert (kind, "train.py imports neither" in why) == ("none", True)
+    assert choose_server("auto", 2, tmp_path / "ws", "train.py")[0] == "bundled"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import paddle.fluid as fluid",
+        "from pslaunch import runtime",
+        "import pslaunch.torch.ddp",
+        "try:\n    import paddle\nexcept ImportError:\n    import pslaunch.runtime as paddle",
+        "def f():\n    from paddle.v2 import layer",
+        "import importlib\npaddle = importlib.import_module('paddle')",
+        "import torch\nimport tensorflow\nimport lib",
+    ],
+)
+def test_program_of_a_runtime_with_pservers_is_bundled(tmp_path: Path, text: str) -> None:
+    kind, why = detect_in(tmp_path, train=text, lib="import paddle")
+    assert (kind, "does not ask for its role" in why) == ("bundled", True)
+
+
+def test_names_that_only_begin_like_the_runtime_are_others(tmp_path: Path) -> None:
+    text = (
+        "import paddleocr, pslaunch\nfrom pslaunch import launch\nfrom . import paddle\nx.import_module('re')"
+    )
+    assert detect_in(tmp_path, train=text)[0] == "none"
+
+
+def test_imports_of_a_module_are_found_guarded_or_not(tmp_path: Path) -> None:
+    write(
+        tmp_path, train="import lib", lib="try:\n    import tensorflow.keras\nexcept ImportError:\n    pass"
+    )
+    assert has_import(tmp_path, "train.py", "tensorflow")
+    assert not has_import(tmp_path, "train.py", "tensor")
+    assert not has_import(tmp_path, "train.sh", "tensorflow")
 
 
 @pytest.mark.parametrize("text", [b"print 'python 2'", b"\xff\xfe", b"a\0b", b"(" * 5000, b"if"])
@@ -91,21 +125,33 @@ def test_syntax_error_is_found_by_its_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import os\ndef f(:\n")
     with pytest.raises(SpecError, match=r"train\.py is not a program of Python 3\.\d+: line 2: invalid"):
-        check_syntax(program)
+        check_syntax(program, None, is_remote=True)
+    with pytest.raises(SpecError, match=r"Python 3\.\d+, nor of /bin/false: line 2"):
+        check_syntax(program, "/bin/false", is_remote=False)
+    check_syntax(program, "/bin/true", is_remote=False)  # an interpreter that can parse it
+    check_syntax(program, "python3.99", is_remote=True)
 
 
 @pytest.mark.parametrize("name", ["train.py", "absent.py", "train.sh"])
 def test_program_without_a_syntax_error_passes(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text("return  # perhaps a part of a program")
     (tmp_path / "train.sh").write_text("echo 'no Python")
-    check_syntax(tmp_path / name)
+    check_syntax(tmp_path / name, None, is_remote=False)
+
+
+def test_encoding_that_a_program_declares_is_honoured(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes("# -*- coding: latin-1 -*-\nimport paddle  # \xe9".encode("latin-1"))
+    check_syntax(tmp_path / "train.py", None, is_remote=False)
+    assert choose_server("auto", None, tmp_path, "train.py")[0] == "bundled"
 
 
 def test_what_was_not_read_is_named(tmp_path: Path) -> None:
     kind, why = detect_in(tmp_path, train="import lib", lib="print 1")
     assert (kind, "lib.py" in why) == ("bundled", True)
-    kind, why = choose_server("auto", None, tmp_path, "train.sh")
+    kind, why = choose_server("auto", 1, tmp_path, "train.sh")
     assert (kind, "not read" in why) == ("bundled", True)
+    kind, why = choose_server("auto", None, tmp_path, "train.sh")
+    assert (kind, "no Python program" in why) == ("none", True)
 
 
 def test_choice_of_the_user_wins(tmp_path: Path) -> None:
@@ -139,3 +185,27 @@ def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) ->
     found = find_imports(tmp_path / "train.py", tmp_path)
     assert set(found.needed) == {"needed", "at_once", "within"}
     assert found.later == {"late": "train.py:17"}
+
+
+@pytest.mark.parametrize(
+    ("text", "use"),
+    [
+        ("import numpy", ""),
+        ("paddle.init(use_gpu=False)", ""),
+        ("paddle.init(use_gpu=True)", "sees"),
+        ("def f():\n    import jax.numpy", "sees"),
+        ("from tensorflow import keras", "sees"),
+        ("import lib", "sees"),
+        ("import lib, os\nos.environ['LOCAL_RANK']", "chooses"),
+        ("import lib\nparser.add_argument('--local-rank')", "chooses"),
+        ("import torch\ntorch.cuda.set_device(rank)", "chooses"),
+        ("import torch, accelerate", "chooses"),
+        ("os.environ['LOCAL_RANK']", ""),
+        ("import (", ""),
+    ],
+)
+def test_gpus_that_a_program_uses_and_may_choose(tmp_path: Path, text: str, use: str) -> None:
+    write(tmp_path, train=text, lib="import torch")
+    assert find_gpu_use(tmp_path / "train.py", tmp_path) == use
+    (tmp_path / "train").write_text("import torch")
+    assert find_gpu_use(tmp_path / "train", tmp_path) == ""

@@ -73,6 +73,28 @@ def test_wrong_host_is_reported_with_its_place(word: str, says: str) -> None:
     assert str(caught.value).startswith("conf.py:3: ")
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("a:2", ("a", 2)),
+        ("n[1-2]:3", ("n1", 3)),
+        ("[::1]:4", ("[::1]", 4)),
+        ("me@a:2222", ("a:2222", 1)),
+        ("me@a:2", ("a:2", 1)),
+    ],
+)
+def test_number_after_a_host_without_a_user_is_one_of_slots(word: str, found: tuple[str, int]) -> None:
+    host = parse_hosts([word], "--hosts", slots=True)[0]
+    assert (host.address, host.times) == found
+    twice = parse_hosts([word, word], "--hosts", slots=True)[0]
+    assert (twice.address, twice.times) == (found[0], 2 * found[1])
+
+
+def test_number_that_may_be_a_port_is_an_error_with_both_spellings() -> None:
+    with pytest.raises(SpecError, match=r"--hosts: 'a:22'.*write USER@a:22 .*'a slots=22' of a --hostfile"):
+        parse_hosts(["a:22"], "--hosts", slots=True)
+
+
 def test_a_host_named_k_times_is_one_node_that_counts_k() -> None:
     found = parse("b", "a:22", "b", "a", "b")
     assert [(host.address, host.times) for host in found] == [("b", 3), ("a:22", 1), ("a", 1)]

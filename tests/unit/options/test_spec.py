@@ -1,6 +1,7 @@
 """JobSpec can't be invalid, and a command line becomes one by the defaults of all backends."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ from pslaunch.backends.face import CommandLine
 from pslaunch.backends.local.spec import make_local_site, make_local_spec
 from pslaunch.backends.registry import get_options
 from pslaunch.errors import SpecError
-from pslaunch.node.job import Limits, Plan
-from pslaunch.options.args import Split
+from pslaunch.node.job import Limits, Plan, place
+from pslaunch.options.args import Split, split_command_line
 from pslaunch.options.kinds import Value
 from pslaunch.options.sources import Given
-from pslaunch.options.spec import JobSpec
+from pslaunch.options.spec import JobSpec, list_notes
+from pslaunch.plan import make_plan
 from pslaunch.runtime.shared import env
+from support.command_line import make_line, make_spec
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def ws(tmp_path: Path) -> Path:
     """A workspace `ws` with a program `train.py`, in a folder of its own."""
     folder = tmp_path / "ws"
     folder.mkdir()
-    (folder / "train.py").write_text("print(1)\n")
+    (folder / "train.py").write_text("import paddle\n")
     return folder
 
 
@@ -71,8 +74,6 @@ def test_spec_has_the_documented_defaults(ws: Path) -> None:
         workspace=ws.resolve(),
         site=make_local_site(ws.resolve()),
         program="train.py",
-        server_num=1,
-        worker_num=1,
     )
     assert found.command == (sys.executable, "train.py")
 
@@ -86,13 +87,13 @@ def test_every_option_arrives_in_the_spec(ws: Path) -> None:
         job_workspace="ws", job_name="my job", server="script", server_num="2", worker_num="3",
         trainer_count="4", use_gpu="True", port="7164", ports_num="2", ports_num_for_sparse="1",
         python=sys.executable, log_dir="logs", grace="0", lost_after="9.5", stall_after="7",
-        stall_timeout="90",
+        stall_timeout="90", timeout="3600",
     )  # fmt: skip
     assert found == JobSpec(
         draft=Plan(
             backend="local", name="my job", flags={"num_passes": "3"}, added_env={"A": "b=c", "HOME": "/h"},
             trainer_count=4, use_gpu=True, port=7164, ports_num=2, ports_num_for_sparse=1,
-            limits=Limits(0.0, 9.5, 7.0, 90.0),
+            limits=Limits(0.0, 9.5, 7.0, 90.0, timeout_s=3600.0),
         ),
         workspace=ws.resolve(), program="train.py", server="script",
         site=make_local_site(ws.resolve(), ws.parent / "logs"),
@@ -137,6 +138,78 @@ def test_an_executable_is_run_as_it_is(ws: Path) -> None:
     assert make(ws, Split(program="/bin/echo"), job_workspace=".").command == ("/bin/echo",)
 
 
+def test_module_is_run_by_its_name_in_the_current_folder(ws: Path) -> None:
+    (ws / "pkg").mkdir()
+    (ws / "pkg/mod.py").write_text("import paddle\n")
+    found = make(ws, split_command_line(["-m", "pkg.mod", "-x"], {}))
+    assert (found.command, found.workspace) == ((sys.executable, "-m", "pkg.mod", "-x"), ws.resolve())
+    assert found.program == "pkg/mod.py", "which is read for its pservers"
+    assert make(ws.parent, split_command_line(["-m", "timeit"], {}), job_workspace="ws").program == "timeit"
+
+
+def test_command_of_path_runs_by_its_path_in_the_current_folder(ws: Path) -> None:
+    found = make(ws, Split(program="sh", program_args=("-c", "a && b")))
+    assert (found.command, found.workspace) == ((shutil.which("sh"), "-c", "a && b"), ws.resolve())
+    assert make(ws.parent, Split(program="hostname"), job_workspace="ws").program == shutil.which("hostname")
+    with pytest.raises(SpecError, match=r"leave python3 out, as in: train\.py"):
+        make(ws, Split(program="python3", program_args=("train.py",)))
+    (ws / "sh").touch(0o755)
+    assert make(ws, Split(program="sh")).command == ("./sh",), "a file of the workspace comes first"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "args", "says"),
+    [
+        (
+            "nb.ipynb",
+            b"{}",
+            (),
+            "'nb.ipynb' is a notebook.*: jupyter nbconvert --to script nb.ipynb makes nb.py",
+        ),
+        ("run", b"#!/bin/sh\r\nls\r\n", (), r"end with CRLF.*convert it: sed -i 's/\\r\$//' run"),
+        ("", b"", ("echo a; echo b",), "given as: sh -c 'echo a; echo b'"),
+        ("", b"", ("prog $HOME", "x y"), "given as: sh -c"),
+    ],
+)
+def test_program_of_another_kind_is_an_error_with_its_remedy(
+    ws: Path, name: str, text: bytes, args: tuple[str, ...], says: str
+) -> None:
+    if name:
+        (ws / name).write_bytes(text)
+        (ws / name).chmod(0o755)
+    program, *more = (name, *args) if name else args
+    for given in ({}, {"job_workspace": "."}):
+        with pytest.raises(SpecError, match=says):
+            make(ws, Split(program=program, program_args=tuple(more)), **given)
+
+
+def test_option_of_ours_after_the_program_is_noted_unless_its_text_has_it(ws: Path) -> None:
+    (ws / "train.py").write_text("import paddle  # takes --ports-num\n")
+    (ws / "run").touch(0o755)
+    for program, names in (("train.py", ["server_num", "env"]), ("run", [])):
+        words = [program, "--server-num", "2", "--env=A=1", "--ports_num=3", "--lr", "--", "server"]
+        line = make_line("local", words, ws, {})
+        notes = list_notes(make_local_spec(line), line.given, line.split)
+        where = "after train.py is given to the program; put it before"
+        assert notes == [f"--{name} {where}" for name in names]
+
+
+def test_every_node_has_a_process_of_each_role(ws: Path) -> None:
+    (ws / "train.py").write_text("import paddle\n")
+    for words, nodes in (((), [0, 1, 2]), (("--worker_num=1", "--server_num=1"), [0])):
+        plan = make_plan(make_spec("local", ["--nodes=3", *words], ws, {}), "JOB")
+        placed = place(plan, plan.nodes)
+        assert [p.node for p in placed.list_processes("pserver")] == nodes
+        assert [p.node for p in placed.list_processes("trainer")] == nodes
+
+
+def test_option_of_pservers_without_pservers_is_an_error_with_the_reason(ws: Path) -> None:
+    (ws / "train.py").write_text("import torch\n")
+    with pytest.raises(SpecError, match=r"--port=3 has no effect without pservers: train.py imports neither"):
+        make(ws, port="3")
+    assert make(ws, port="3", server_num="1").draft.port == 3
+
+
 def test_python_is_found_as_a_shell_would(ws: Path) -> None:
     folder = ws.parent / "bin"
     folder.mkdir()
@@ -163,11 +236,42 @@ def test_use_gpu_with_a_program_of_the_bundled_runtime_names_its_place(
     assert make(ws, use_gpu="1", **how).draft.use_gpu is True
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "each"),
+    [
+        ("import torch", {}, None),
+        ("import torch", {"gpus_per_trainer": "2"}, 2),
+        ("import torch, transformers", {}, 0),
+        ("import torch, transformers", {"gpus": "0,1"}, 0),
+        ("import torch, transformers", {"gpus_per_trainer": "1"}, 1),
+        ("", {}, 0),
+        ("", {"gpus": "4"}, None),
+        ("", {"use_gpu": "1"}, None),
+    ],
+)
+def test_gpus_are_dealt_out_to_programs_that_do_not_choose(
+    ws: Path, text: str, given: dict[str, str], each: int | None
+) -> None:
+    (ws / "train.py").write_text(text)
+    wants = make_plan(make(ws, server_num="0", **given), "j").wants
+    assert (wants.gpus_per_trainer, wants.gpus) == (each, given.get("gpus"))
+
+
+def test_gpus_for_the_bundled_runtime_are_refused(ws: Path) -> None:
+    for given in ({"gpus": "2"}, {"gpus_per_trainer": "1"}):
+        with pytest.raises(SpecError, match="the bundled runtime of this build has CPU kernels only"):
+            make(ws, server="bundled", **given)
+        (ws / "train.py").write_text("import torch")
+        assert make(ws, server="bundled", **given).draft.wants.gpus == given.get("gpus"), "pservers beside it"
+        (ws / "train.py").write_text("")
+
+
 BAD_VALUES = (
     *("server_num=-1", "server_num=two", "server_num=1.5", "server_num=", f"server_num={'9' * 5000}"),
     *("worker_num=0", "trainer_count=0", "ports_num=0", "ports_num_for_sparse=-1", "port=0", "port=65536"),
     *("grace=-1", "grace=5s", "grace=inf", "grace=nan", "lost_after=1", "stall_after=0", "stall_timeout=0"),
     *("server=both", "use_gpu=maybe", "python=no-such-python", "python=", "python=./no/python"),
+    *("gpus=0", "gpus=0,0", "gpus=0,x", "gpus=,1", "gpus=-1", "gpus=1,-1", "gpus_per_trainer=-1"),
     *("job_name=", "job_name=a/b", "job_name=..", "job_name=a\nb", f"job_name={'x' * 300}"),
     *("log_dir=train.py", "log_dir=", "job_workspace=nowhere", "job_workspace=train.py", "job_workspace="),
     *("job_dispatch_package=nowhere", f"job_dispatch_package={'x' * 5000}"),
@@ -199,7 +303,7 @@ def test_a_bad_variable_is_named(ws: Path, word: str, says: str) -> None:
         make(ws, None, ["A=1", "A=2"])
 
 
-@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.TORCH_NAMES))
+@pytest.mark.parametrize("name", sorted(env.list_contract_names() - env.COMMON_NAMES))
 def test_no_variable_of_the_contract_can_be_set(ws: Path, name: str) -> None:
     with pytest.raises(SpecError, match=name):
         make(ws, None, [f"{name}=x"])
@@ -262,8 +366,6 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, given: dict
 def test_one_way_to_say_the_same(ws: Path) -> None:
     with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
         make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
-    with pytest.raises(SpecError, match=r"--lr=0\.1"):
-        make(ws, Split(forwarded=("--lr",), program="0.1", program_args=("train.py",)))
     split = Split(trainer_flags={"num_passes": "1"})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
         make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])

@@ -21,12 +21,16 @@ from support.pages import section
 OPTIONS = [option for name in OWN for option in find_face(name).list_options()]
 
 
-def gathered(folder: Path, text: str, *line: str, backend: str = "local", conf: str = "") -> Given:
+def gathered(
+    folder: Path, text: str, *line: str, backend: str = "local", conf: str = "", **options: str
+) -> Given:
+    """Return the values for a job with a pslaunch.toml of this text, and variables by options' names."""
     if text:
         (folder / "pslaunch.toml").write_text(text)
     if conf:
         (folder / "conf.py").write_text(conf)
-    return make_line(backend, line, folder, {}).given
+    variables = {f"PSLAUNCH_OPT_{name}": text for name, text in options.items()}
+    return make_line(backend, line, folder, {"PSLAUNCH_NODES": "a,b", **variables}).given
 
 
 def texts(values: Sequence[Value]) -> list[str]:
@@ -46,10 +50,59 @@ def test_flag_then_section_then_top_then_conf_then_default(tmp_path: Path) -> No
     assert gathered(tmp_path, "", "--grace=3").read("grace") == 3.0
 
 
+def test_variables_come_between_the_command_line_and_the_file(tmp_path: Path) -> None:
+    toml = "num_passes = 1\nsave_dir = 'of file'\nport = 8001\n[local]\ngrace = 2\nworker_num = 3\n"
+    own = {
+        "GRACE": "5",
+        "SERVER_NUM": "2",
+        "DETACH": "yes",
+        "IMAGE": "of k8s",
+        "NUM_PASSES": "7",
+        "NO_SAVE": "1",
+    }
+    found = gathered(tmp_path, toml, "--server_num=4", "--no_save=0", **own)
+    assert [found.read(n) for n in ("grace", "server_num", "worker_num", "port", "detach")] == [
+        5.0, 4, 3, 8001, True,
+    ]  # fmt: skip
+    assert found.trainer_flags == {"num_passes": "7", "no_save": "0", "save_dir": "of file"}
+    read = [f"PSLAUNCH_OPT_{name}" for name in ("GRACE", "SERVER_NUM", "DETACH")]
+    assert found.files == (*read, "pslaunch.toml")
+    assert found.get("nodes") is None, "PSLAUNCH_NODES is a program's"
+
+
+def test_variable_has_several_values_as_the_file_writes_them(tmp_path: Path) -> None:
+    found = gathered(tmp_path, "env = ['A=0', 'C=0']\n", "--env=A=2", ENV='["A=1", "B=x y"]')
+    assert sorted(texts(found.get_all("env"))) == ["A=2", "B=x y", "C=0"]
+    assert texts(gathered(tmp_path, "", ENV="{A = 1}").get_all("env")) == ["A=1", "C=0"]
+    for text in ("a,b[1-2]:2", "[::1]:2"):
+        assert texts(gathered(tmp_path, "", backend="fabric", HOSTS=text).get_all("hosts")) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (
+            "SEVER_NUM",
+            "1",
+            "PSLAUNCH_OPT_SEVER_NUM: no option of this name; did you mean PSLAUNCH_OPT_SERVER_NUM?",
+        ),
+        ("port", "1", "PSLAUNCH_OPT_port: no option of this name; did you mean PSLAUNCH_OPT_PORT?"),
+        ("NUM_PASSES", "x", "PSLAUNCH_OPT_NUM_PASSES='x': expected a whole number"),
+        ("ENV", "[1]", "PSLAUNCH_OPT_ENV=1: expected text"),
+        ("PORT", "0", "PSLAUNCH_OPT_PORT=0: expected a whole number from 1"),
+        ("JSON", "maybe", "PSLAUNCH_OPT_JSON='maybe': expected true or false"),
+    ],
+)
+def test_wrong_variable_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        gathered(tmp_path, "", **{name: text}).read(name.lower())
+    assert str(caught.value).startswith(told)
+
+
 def test_options_of_another_backend_are_ignored(tmp_path: Path) -> None:
     toml = "root_dir = '/r'\ngrace = 1\n[fabric]\ngrace = 2\nworker_num = 7\n[k8s]\nnodes = 3\n"
     local = gathered(tmp_path, toml)
-    assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, 1)
+    assert (local.get("root_dir"), local.read("grace"), local.read("worker_num")) == (None, 1.0, None)
     fabric = gathered(tmp_path, toml, backend="fabric")
     assert (fabric.read("root_dir"), fabric.read("grace"), fabric.read("worker_num")) == ("/r", 2.0, 7)
 
@@ -100,6 +153,8 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
     ("text", "told"),
     [
         ("\nprt = 1\n", "pslaunch.toml: prt: unknown option; did you mean port?"),
+        ("nproc-per-node = 2\n", "pslaunch.toml: nproc-per-node belongs to torchrun"),
+        ("[local]\nmax_restarts = 2\n", "[local].max_restarts belongs to torchrun: leave it out"),
         ("xyzzy = 1\n", "pslaunch.toml: xyzzy: unknown option"),
         ("[fabirc]\nport = 1\n", "pslaunch.toml: fabirc: unknown option; did you mean fabric?"),
         ("[local]\n\nworkers_num = 2\n", "[local].workers_num: unknown option; did you mean worker_num?"),

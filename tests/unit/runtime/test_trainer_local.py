@@ -152,6 +152,8 @@ def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
     costs = [e.cost for e in events if isinstance(e, paddle.event.EndIteration) and e.batch_id == 3]
     ends = [(one["pass"], one["cost"]) for one in found if one["batch"] == 3]
     assert ends == [(i, float(f"{cost:.7g}")) for i, cost in enumerate(costs)]
+    assert [(one["passes"], one.get("batches")) for one in found] == [(2, None), (2, 4), (2, 4)]
+    assert all("metric.classification_error_evaluator" in one for one in found)
 
 
 def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

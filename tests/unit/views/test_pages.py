@@ -10,24 +10,15 @@ from typing import TextIO
 
 import pytest
 
-from pslaunch.errors import SpecError
-from pslaunch.views.pages import find_topic, list_topics, show_page
+from pslaunch.views.pages import list_pages, read_title, show_page
 
 DOCS = Path(__file__).parents[3] / "docs"
-COMMANDS = ("local", "mpi", "k8s")
 
 
-def test_each_page_is_a_topic_with_its_title() -> None:
-    listed = [line.split(maxsplit=1) for line in list_topics().splitlines()[1:]]
-    assert {name for name, _ in listed} == {path.stem for path in DOCS.glob("*.md")}
-    assert ["fabric", "Jobs on hosts by SSH"] in listed
-
-
-def test_a_topic_is_a_page_or_a_command_or_an_error_with_the_nearest() -> None:
-    assert find_topic(["mpi"], COMMANDS) == find_topic(["mpi.md"], COMMANDS) == DOCS / "mpi.md"
-    assert find_topic(["k8s", "render"], COMMANDS) is find_topic(["local"], COMMANDS) is None
-    with pytest.raises(SpecError, match="no topic 'kubernets'; did you mean 'kubernetes'"):
-        find_topic(["kubernets"], COMMANDS)
+def test_each_page_has_a_title() -> None:
+    titles = {name: read_title(page) for name, page in list_pages().items()}
+    assert titles.keys() == {path.stem for path in DOCS.glob("*.md")} and all(titles.values())
+    assert titles["fabric"] == "Jobs on hosts by SSH"
 
 
 @pytest.fixture

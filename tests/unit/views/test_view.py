@@ -303,14 +303,54 @@ def test_a_narrow_table_has_fewer_columns_and_whole_names(
     assert ("1,234,567" in row) or columns < 76
 
 
-@pytest.mark.parametrize("height", [10, 24])
-def test_more_processes_than_lines_show_trainers_first(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("height", [10, 24, 50])
+def test_table_of_many_has_half_of_the_screen_failed_and_slow_ones_first(
+    height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [f"{role}/{rank}" for role in ("pserver", "trainer") for rank in range(20)]
     job = {**JOB, "processes": [{"process": name, "node": 0, "log": "/l"} for name in names]}
-    lines = shown(100, height, monkeypatch, job)
-    assert len(lines) < height
-    assert "trainer/0" in "".join(lines) and "pserver/0" not in "".join(lines)
-    assert any(f"and {40 - (height - 7)} more" in text for text in lines)
+    speeds = {f"trainer/{i}": 10.0**-i for i in range(19)}
+    reports = [{**PROGRESS, "process": name, "pass": 1, "samples_per_s": x} for name, x in speeds.items()]
+    ends = [{**EXITED, "process": f"trainer/{i}", "code": code} for i, code in ((19, 0), (0, 1))]
+    lines = shown(100, height, monkeypatch, job, *reports, *ends)
+    count = max(1, height // 2 - 6)
+    assert len(lines) <= max(7, height // 2)
+    listed = ["trainer/0", *(f"trainer/{i}" for i in range(18, 0, -1)), "pserver/0"][:count]
+    assert [text.split()[0] for text in lines if "er/" in text] == listed
+    assert any(f"and {40 - count} more" in text for text in lines)
+
+
+REPORT = {**PROGRESS, "pass": 2, "passes": 8, "batch": 99, "batches": 200, "samples_per_s": 1500.0}
+USAGE = {"cpu_percent": 197.6, "memory_bytes": 1_234_000_000}
+
+
+@pytest.mark.parametrize(
+    ("last", "title"),
+    [
+        ({}, ": pass 3 of 8, 1,500 samples/s, 5 min 30 s left"),  # of 1600 batches 200 in 60 s
+        ({"state": "finished"}, ""),
+        (
+            {"event": "ending", "why": "interrupted (Ctrl+C)", "grace_s": 5.0},
+            ": ending, Ctrl+C again kills at once",
+        ),
+        ({"event": "ending", "why": "trainer/0 failed", "grace_s": 5.0}, ": ending"),
+        ({**EXITED}, ""),
+    ],
+    ids=["trains", "finished", "interrupted", "fails", "ended"],
+)
+def test_title_says_where_the_job_is(
+    last: dict[str, Any], title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {**PROGRESS, "pass": 1, "passes": 8, "batch": 99, "time": 40.0}
+    last_report = {**REPORT, **USAGE, "pass": 2, "time": 100.0}
+    lines = shown(110, 40, monkeypatch, JOB, RUNNING, first, last_report, {**PROGRESS, "time": 100.0, **last})
+    assert lines[0].rstrip() == f"w2v-1a2b{title}"
+    assert "3 of 8" in "".join(lines) and "198 %" in "".join(lines) and "1.2 GB" in "".join(lines)
+
+
+def test_time_left_is_unknown_in_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = [{**PROGRESS, "pass": 0, "passes": 2, "batch": i, "time": 10.0 * i} for i in range(2)]
+    assert shown(110, 40, monkeypatch, JOB, RUNNING, *reports)[0] == "w2v-1a2b: pass 1 of 2"
 
 
 @pytest.mark.parametrize(

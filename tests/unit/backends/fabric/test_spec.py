@@ -105,6 +105,21 @@ def test_options_override_conf(here: Path) -> None:
     assert (spec.command[0], spec.log_dir) == ("python3.12", Path("/logs"))
 
 
+def test_slots_are_trainers_of_a_host_in_a_list_or_a_hostfile(here: Path) -> None:
+    (here / "machines").write_text("n1 slots=2\nme@n2:2222 slots=3\n")
+    for line, ranks in (
+        (["--hosts=n1:2,n2"], [2, 1]),
+        (["--hostfile=machines"], [2, 3]),
+        (["--hostfile=machines", "--exclude=n1"], [3]),
+    ):
+        spec = make(here, WS, *line, conf=CONF)
+        assert [node.ranks for node in spec.site.nodes] == ranks
+    check_error(
+        "--hosts and --hostfile=machines are both given", here, WS, "--hosts=a", "--hostfile=machines"
+    )
+    check_error("--hostfile='gone' can't be read: No such file", here, WS, "--hostfile=gone")
+
+
 def test_include_and_exclude_choose_among_the_hosts(here: Path) -> None:
     spec = make(here, WS, "--hosts=n[1-9]", "--include=n[2-5]@n7", "--exclude=n3", "--exclude=n4")
     assert [host.name for host in spec.site.reach.hosts] == ["n2", "n5", "n7"]

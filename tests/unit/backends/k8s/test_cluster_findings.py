@@ -189,6 +189,15 @@ def test_policies_of_the_pods_are_named(policy: dict[str, Any], kinds: list[str]
     assert all(f.text == "NetworkPolicy p: applies to the job's pods" for f in findings)
 
 
+@pytest.mark.parametrize(("types", "count"), [(["Ingress"], 0), (["Ingress", "Egress"], 1)])
+def test_policies_for_incoming_connections_do_not_matter_beside_our_own(types: list[str], count: int) -> None:
+    policy = make_policy()
+    policy["spec"]["policyTypes"] = types
+    needs, own = make_needs(), {"kind": "NetworkPolicy", "apiVersion": "v1", "metadata": {"name": "j"}}
+    needs = needs._replace(objects=[*needs.objects, own])
+    assert len(judge_cluster(GOOD._replace(policies=[policy]), needs)) == count
+
+
 def test_needed_secrets_are_those_of_the_pods() -> None:
     assert make_needs(secret="token").name_secrets() == ["token"]
 

@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 MOST_BYTES = 256 * 1024  # of an object's annotations, where kubectl keeps a copy of the object
 REACH = K8sReach("word2vec", "example/image:1")
 FULL = REACH._replace(
-    cpu="2", memory="4Gi", gpu=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
+    cpu="2", memory="4Gi", gpus=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
     image_pull_secret="pull", service_account="runner", queue="team", network_policy=True, deadline_s=3600.0,
 )  # fmt: skip
 SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")
@@ -99,12 +99,18 @@ def test_job_services_and_policy_equal_their_golden_files(
 def list_pieces(rendered: dict[str, str]) -> dict[str, bytes]:
     """Return the files that are mounted in pods."""
     things = list(yaml.safe_load_all(rendered["files.yaml"]))
-    return {key: base64.b64decode(data) for thing in things for key, data in thing["binaryData"].items()}
+    texts = {key: data.encode() for thing in things for key, data in thing.get("data", {}).items()}
+    coded = [item for thing in things for item in thing.get("binaryData", {}).items()]
+    return {**{key: base64.b64decode(data) for key, data in coded}, **texts}
 
 
 def read_begun(rendered: dict[str, str], tmp_path: Path) -> beginning.Beginning:
     """Return the plan as a pod reads it."""
     pieces = list_pieces(rendered)
+    if "job.000" in pieces:
+        (tmp_path / "job").mkdir(exist_ok=True)
+        (tmp_path / beginning.JOB_FILE).write_bytes(pieces["job.000"])
+        return beginning.read_beginning(str(tmp_path))
     joined = b"".join(pieces[key] for key in sorted(pieces) if key.startswith("files"))
     with zipfile.ZipFile(io.BytesIO(joined)) as files:
         files.extractall(tmp_path)
@@ -253,6 +259,18 @@ def test_image_with_pslaunch_gets_no_program_and_is_looked_at(package: Path, tmp
     done = begin_pod(old, tmp_path / "old")
     assert done.returncode == codes.PREFLIGHT, done.stderr
     assert "--image_has_pslaunch" in done.stderr
+
+
+def test_manifests_of_a_job_that_sends_nothing_are_text_to_read(tmp_path: Path) -> None:
+    plan = make_plan(1)._replace(package=None, added_env={"NAME": "tab\t, \x7f and ü"})
+    rendered = render(plan, REACH._replace(has_pslaunch=True), tmp_path)
+    (thing,) = yaml.safe_load_all(rendered["files.yaml"])
+    assert json.loads(thing["data"]["job.000"])["plan"]["name"] == "word2vec"
+    assert "binaryData" not in rendered["files.yaml"] and '      "name": "word2vec"' in rendered["files.yaml"]
+    done = begin_pod(rendered, tmp_path / "right")
+    assert "pslaunch agent: " in done.stderr and "ConfigMaps" not in done.stderr  # it began
+    assert (tmp_path / "right/pslaunch" / beginning.JOB_FILE).read_text() == thing["data"]["job.000"]
+    assert read_begun(rendered, tmp_path).plan == plan
 
 
 @pytest.mark.parametrize("sent", [True, False])

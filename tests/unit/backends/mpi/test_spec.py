@@ -28,7 +28,7 @@ VERSION = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/c
 def folder(tmp_path: Path) -> Path:
     """A folder with a program, a hostfile, and in bin/ a program that prints mpirun's version."""
     (tmp_path / "ws").mkdir()
-    (tmp_path / "ws/train.py").touch()
+    (tmp_path / "ws/train.py").write_text("import paddle\n")
     (tmp_path / "machines").write_text("node1\nme@node2\nnode3\n")
     (tmp_path / "places").write_text(
         "rank 0=node3 slot=0-3\nrank 2 = node1 slot=1\nrank 1=node3 slot=1:0\nrank 3=node1\n"
@@ -208,7 +208,7 @@ def test_workspace_on_the_hosts_is_not_sent(folder: Path) -> None:
         (["--wdir", "/x"], "--wdir is not supported: programs run in the job's workspace; choose it by"),
         (["--output-filename=x"], "--output-filename is not supported: each process has a log file"),
         (["--preload-binary"], "--preload-binary is not supported: --job_dispatch_package sends a folder"),
-        (["--timeout=5"], "--timeout is not supported: it would end the agents"),
+        (["--mpirun_args=--timeout 5"], "give --timeout as an option of pslaunch mpi, --timeout"),
         (["--mpirun_args", "a : b"], "--mpirun_args: : is not supported"),
         (["--mpirun_args", "'"], '--mpirun_args="\'": No closing quotation'),
         (["--mpirun_args=-np 4"], "--mpirun_args: give -np as an option of pslaunch mpi, --worker_num"),

@@ -124,6 +124,11 @@ def test_stale_variables_never_reach_a_program() -> None:
     assert found["HOME"] == "/h"
 
 
+def test_options_of_the_launcher_reach_no_program_unless_added() -> None:
+    options = {"PSLAUNCH_OPT_PORT": "1", "PSLAUNCH_OPT_X": "2"}
+    assert env.compose(options, {"PSLAUNCH_OPT_X": "3"}, {}) == {**env.DEFAULTS, "PSLAUNCH_OPT_X": "3"}
+
+
 def test_mpirun_reaches_trainers_and_no_pserver() -> None:
     inherited = {"PMIX_RANK": "0", "OMPI_MCA_x": "1", "PRTE_y": "2"}
     for role, reaches in ((env.TRAINER, True), (env.PSERVER, False)):

@@ -11,6 +11,11 @@ from pslaunch.runtime.shared import reports
 floats = st.floats(0, 1e30, allow_subnormal=False)
 
 
+def test_other_numbers_are_read_by_their_names() -> None:
+    sent = reports.format_progress(**{"batch": 1, "metric.auc": 0.75, "metric.bad": float("nan")})
+    assert reports.parse_progress(sent + b" metric.c=x") == [{"batch": 1, "metric.auc": 0.75}]
+
+
 @given(st.integers(0, 10**9), st.integers(0, 10**9), floats, floats)
 def test_progress_survives_its_encoding(pass_id: int, batch: int, cost: float, rate: float) -> None:
     numbers: dict[str, int | float | str] = {"pass": pass_id, "batch": batch, "cost": cost}

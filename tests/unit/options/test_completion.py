@@ -47,7 +47,8 @@ def test_the_words_that_may_follow_are_offered(
     folder.mkdir(parents=True)
     for name in ("my.job-1.json", "my.job-1.at.json", "my.job-1.secret", "other-1.at.json"):
         (folder / name).touch()
-    assert sorted(app.complete(words.split(), incomplete)) == sorted(offered.split())
+    with app.make_context("pslaunch", words.split(), resilient_parsing=True) as ctx:
+        assert sorted(word.value for word in app.shell_complete(ctx, incomplete)) == sorted(offered.split())
 
 
 BASH = """

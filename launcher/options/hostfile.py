@@ -1,19 +1,18 @@
-"""Parsing of mpirun's hostfiles, `--host` lists and rankfiles, and the number of ranks on each host. Pure.
+"""Parsing of hostfiles and `--host` lists as mpirun has them: hosts with their slots. Pure.
 
 A line is `user@node1 slots=2 max_slots=4  # comment`; rejected ones raise SpecError with file, line and text.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared.env import find_near
 
-from ...errors import SpecError
-from ...options.hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
+from ..errors import SpecError
+from .hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
 
 # mpirun's words for both numbers; it takes `-` for `_`.
 WORDS: Final = {"slots": "slots", "cpu": "slots", "count": "slots",
@@ -37,13 +36,16 @@ class SlotHost(NamedTuple):
         return self.host.times if self.slots is None else self.slots
 
 
-def parse_hostfile(text: str, name: str) -> list[SlotHost]:
-    """Return the hosts of a hostfile in its order. name: the file, in messages. Raises SpecError."""
+def parse_hostfile(text: str, name: str, *, ports: bool = False) -> list[SlotHost]:
+    """Return the hosts of a hostfile in its order. Raises SpecError.
+
+    name: the file, in messages. ports: a host may have one, as `me@node1:2222`.
+    """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         where, words = f"{name}:{number}", re.sub(r"\s*=\s*", "=", _COMMENT.sub("", line)).split()
         if words:
-            found.append(_read_host(words[0], _read_numbers(words[1:], line.strip(), where), where))
+            found.append(_read_host(words[0], _read_numbers(words[1:], line.strip(), where), where, ports))
     if not found:
         raise SpecError(f"{name} names no host")
     return _merge(found)
@@ -62,34 +64,15 @@ def parse_host_list(text: str, label: str) -> list[SlotHost]:
     return _merge(found)
 
 
-def filter_hosts(hosts: Sequence[SlotHost], wanted: Sequence[SlotHost], name: str) -> list[SlotHost]:
-    """Return the hosts of a hostfile that a list names, with the list's ranks, as mpirun does.
-
-    name: the hostfile, in messages. Raises SpecError for a host that it has not.
-    """
-    known = {one.host.address: one for one in hosts}
-    for one in wanted:
-        if one.host.address not in known:
-            raise SpecError(f"{one.host.where}: {one.host.text} is not in {name}, from which it would choose")
-    return [known[one.host.address]._replace(slots=one.slots or one.host.times) for one in wanted]
-
-
-def parse_rankfile(text: str, name: str) -> list[SlotHost]:
-    """Return the hosts of lines `rank 0=node1 slot=0-3`, each with its ranks. Raises SpecError."""
-    hosts = re.findall(r"^\s*rank\s+\d+\s*=\s*(\S+)", text, re.MULTILINE)
-    if not hosts:
-        raise SpecError(f"{name} gives no rank a host; expected lines as: rank 0=node1 slot=0-3")
-    return parse_host_list(",".join(hosts), name)
-
-
-def _read_host(word: str, numbers: dict[str, int], where: str) -> SlotHost:
+def _read_host(word: str, numbers: dict[str, int], where: str, ports: bool = False) -> SlotHost:
     user, at, name = word.rpartition("@")
-    hosts = parse_hosts([f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word], where)
-    if len(hosts) != 1 or hosts[0].times != 1:
+    hosts = parse_hosts([f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word], where, slots=ports)
+    if len(hosts) != 1:
         raise SpecError(f"{where}: {word!r}: expected one host a line")
-    if hosts[0].port is not None:
+    if hosts[0].port is not None and not ports:
         raise SpecError(f"{where}: {word!r}: expected a host without a port; ~/.ssh/config sets its port")
-    return SlotHost(hosts[0], numbers.get("slots"), numbers.get("max_slots"))
+    numbers = {"slots": hosts[0].times, **numbers} if hosts[0].times > 1 else numbers
+    return SlotHost(hosts[0]._replace(times=1), numbers.get("slots"), numbers.get("max_slots"))
 
 
 def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]:
@@ -153,28 +136,3 @@ def _find_same(host: Host, others: Iterable[SlotHost]) -> Host | None:
         if whole.startswith(f"{short}.") and not _IPV4.fullmatch(whole):
             return other.host
     return None
-
-
-def deal_ranks(hosts: Sequence[SlotHost], ranks: int | None, *, oversubscribe: bool, label: str) -> list[int]:
-    """Return the number of ranks on each host; ranks: in total, None for all slots.
-
-    The first hosts are filled first; ranks beyond all slots are dealt in turn. label: `ranks` in messages.
-    Raises SpecError for more ranks than slots allow.
-    """
-    own = [host.ranks for host in hosts]
-    total = sum(own)
-    if ranks is None:
-        return own
-    if ranks <= total:
-        before = itertools.accumulate(own, initial=0)
-        return [max(0, min(n, ranks - dealt)) for n, dealt in zip(own, before, strict=False)]
-    if not oversubscribe and any(host.slots is not None for host in hosts):
-        raise SpecError(f"{label}={ranks} is more than the {total} slots of the hosts; add --oversubscribe")
-    limits = [max(host.max_slots or ranks, host.ranks) for host in hosts]
-    if ranks > sum(limits):
-        raise SpecError(f"{label}={ranks} is more than the {sum(limits)} max_slots of the hosts")
-    counts = own
-    while sum(counts) < ranks:
-        for i, limit in enumerate(limits):
-            counts[i] += counts[i] < limit and sum(counts) < ranks
-    return counts

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pslaunch.backends.mpi.hostfile import SlotHost, deal_ranks, parse_host_list, parse_hostfile
 from pslaunch.backends.mpi.mpirun import make_hostfile
+from pslaunch.backends.mpi.ranks import deal_ranks
 from pslaunch.backends.mpi.spec import MpiHost
 from pslaunch.errors import SpecError
+from pslaunch.options.hostfile import SlotHost, parse_host_list, parse_hostfile
 from pslaunch.options.hosts import Host
 from support import others
 
@@ -92,6 +93,13 @@ def test_ranks_of_several_lines_are_added_for_each_host(text: str, ranks: dict[s
 def test_rejected_line_is_named_with_its_text(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         parse_hostfile(text, "machines")
+
+
+def test_hosts_may_have_ports_where_that_is_asked() -> None:
+    found = parse_hostfile("me@a:2222 slots=3\nb:2\nme@a:2222\nc slots=22\n", "machines", ports=True)
+    assert {one.host.text: one.ranks for one in found} == {"me@a:2222": 4, "b": 2, "c": 22}
+    with pytest.raises(SpecError, match=r"machines:1: 'a:22': 22 may be a port or a number of slots"):
+        parse_hostfile("a:22", "machines", ports=True)
 
 
 def test_hosts_of_a_list_may_have_slots() -> None:

@@ -1,0 +1,266 @@
+"""The Python API: `launch` runs the command line in a process of its own, and gives its events."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from .errors import JobError, PslaunchError, SpecError
+from .node import codes
+from .node.head.events import Event, RecentEvents, note_state
+
+__all__ = ["Job", "JobError", "PslaunchError", "launch"]
+OF_SHELLS: Final = ("detach", "dry_run", "json")  # options that a job of a program can't have
+
+
+class Job:
+    """A job that `launch` has started. It ends at the latest with this process, however that ends.
+
+    As a context manager, also with `async with`, it is stopped when the block is left. If it has failed
+    before, JobError is raised there, unless `wait` has raised it.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        from .backends.leash import KeptOutput
+
+        self._said, null, pipe = KeptOutput(), subprocess.DEVNULL, subprocess.PIPE
+        argv = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *words]
+        # In a session of its own: neither Ctrl+C in the terminal nor the interrupt of a notebook ends it.
+        self._launcher = subprocess.Popen(
+            argv, stdin=null, stdout=pipe, stderr=self._said.file, start_new_session=True
+        )
+        self._changed = threading.Condition()
+        self._kept, self._next = RecentEvents(), 0
+        self._last: dict[str, Event] = {}  # of each kind
+        self._states: dict[str, dict[str, Any]] = {}  # of the processes
+        self._last_words = ""
+        self._code: int | None = None  # once all is over
+        self._told = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over the job's events until its end, those of `--json` (events.md).
+
+        It begins with the oldest that are kept: of a long job the last 20,000 events or 16 MiB.
+        """
+        cursor = 0
+        while True:
+            with self._changed:
+                while self._next == cursor and self._code is None:
+                    self._changed.wait()
+                found, cursor = self._kept.list_since(cursor), self._next
+            if not found:
+                return
+            yield from (kept["told"] for kept in found)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the job and of its processes, with the fields of `pslaunch status --json`."""
+        from .run.jobs import NEWS
+
+        with self._changed:
+            job, end = self._last.get("job", {}), self._last.get("end", {})
+            now = "ending" if "ending" in self._last else "running" if job else "waiting"
+            state = "ended" if end else now if self._code is None else "lost"
+            processes = [{**p, **self._states[p["process"]]} for p in job.get("processes", ())]
+        found = {**job, "state": state, "processes": processes}
+        if job:
+            found |= {"nodes": len(job["nodes"]), "host": job["nodes"][0]["name"], "started": job["time"]}
+            found["elapsed_s"] = round(time.time() - job["time"], 3)
+        return {key: {**found, **end}.get(key) for key in NEWS}
+
+    def logs(self, process: str) -> list[str]:
+        """Return the lines that a process, such as `trainer/0`, has printed, as far as events are kept.
+
+        The whole log is the file `log` of the process in `status()`, on its node.
+        """
+        with self._changed:
+            told = [kept["told"] for kept in self._kept.list_since(0)]
+        return [e["text"] for e in told if e["event"] == "line" and e["process"] == process]
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End the job in order, with `kill` at once, and wait for its end; an ended job stays as it is."""
+        self._launcher.send_signal(signal.SIGTERM)
+        if kill:
+            self._launcher.send_signal(signal.SIGINT)  # the second signal
+        self._wait()
+
+    def wait(self) -> int:
+        """Wait for the end of the job and return 0. Raises JobError if it has failed or was stopped."""
+        self._told = True
+        if self._wait():
+            raise self._make_error()
+        return codes.OK
+
+    async def wait_async(self) -> int:
+        """Do the same as `wait` in an event loop."""
+        import asyncio  # as slow as a start
+
+        return await asyncio.to_thread(self.wait)
+
+    async def events_async(self) -> AsyncIterator[dict[str, Any]]:
+        """Do the same as `events` in an event loop."""
+        import asyncio
+
+        events = self.events()
+        while event := await asyncio.to_thread(next, events, None):
+            yield event
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if self._code is None:
+            self.stop()
+        elif kind is None and not self._told:
+            self.wait()
+
+    async def __aenter__(self) -> Job:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind)
+
+    def _read(self) -> None:
+        """Keep the events, until the command line has ended."""
+        assert self._launcher.stdout is not None
+        with self._launcher.stdout as lines, self._said.file:
+            for line in lines:
+                if line.endswith(b"}\n"):  # else it was killed while it wrote
+                    self._keep(json.loads(line))
+            code = self._launcher.wait()
+            self._last_words = self._said.read_end().strip()
+        with self._changed:
+            self._code = code if code >= 0 else codes.SIGNAL_BASE - code
+            self._changed.notify_all()
+
+    def _keep(self, event: Event) -> None:
+        with self._changed:
+            self._kept.keep({"n": self._next, "event": "told", "told": event})
+            self._next += 1
+            self._last[event["event"]] = event
+            if event["event"] == "job":
+                self._states = {p["process"]: {"state": "waiting"} for p in event["processes"]}
+            note_state(self._states, event)
+            self._changed.notify_all()
+
+    def _wait(self) -> int:
+        with self._changed:
+            while self._code is None:
+                self._changed.wait()
+            return self._code
+
+    def _make_error(self) -> JobError:
+        """Return the end of the job in the words of the command line, and in parts."""
+        from .views.view import Transcript, show_ending
+
+        code, job, end = self._wait(), self._last.get("job"), self._last.get("end", {})
+        failure, transcript = end.get("failure") or {}, Transcript()
+        if job:
+            transcript.make_lines(job)
+        if end.get("code"):
+            cause, text = end["reason"], "\n".join(said.text for said in transcript.make_lines(end))
+        else:  # results were not fetched, or the launcher was killed
+            lost = self._last_words or f"the job's launcher ended {show_ending(code, None)}"
+            cause = text = self._last["note"]["text"] if end and "note" in self._last else lost
+        nodes = {node["id"]: node["name"] for node in job["nodes"]} if job else {}
+        process = failure["what"] if failure.get("what") in self._states else ""
+        host = nodes.get(failure.get("node"), "")
+        return JobError(text, code, cause, process, host, failure.get("tail", ()))
+
+
+def launch(
+    program: str | os.PathLike[str] | Callable[..., object] = "train.py",
+    *,
+    backend: str = "local",
+    args: Sequence[object] = (),
+    **options: object,
+) -> Job:
+    """Start a job and return it, as `pslaunch BACKEND OPTIONS PROGRAM ARGS` does.
+
+    program: a file, or a function of a module in the workspace, which each trainer imports and calls. args:
+    words for the program; for a function its arguments, as far as JSON can carry them. options: those of the
+    command (options.md) and the v2 trainer's flags: True for one without a value, a list for one that may be
+    repeated.
+
+    Raises PslaunchError if the command line is wrong; nothing was started. Notes go to standard error.
+    """
+    from .backends.registry import find_face, find_owners, get_options, read_command
+    from .options.args import split_command_line
+
+    face = find_face(backend)
+    if callable(program):
+        of_call, program, args = _describe_call(program, args)
+        if options.get("job_workspace"):
+            del of_call["job_dispatch_package"]
+        options = {**of_call, **options}
+    command, name = next(iter(face.helps)), os.fspath(program)
+    words = ["--json", *_make_words(options), name, *map(str, args)]
+    split = split_command_line(words, get_options(backend), find_owners, face.list_refused())
+    if unknown := [*split.forwarded, *([split.program or name] if split.program != name else [])]:
+        raise SpecError(f"launch(): {backend} takes no {unknown[0]}; words for the program are in args")
+    read_command(face, command, split, lambda text: print(f"pslaunch.launch: note: {text}", file=sys.stderr))
+    return Job([backend, *filter(None, [command]), *words])
+
+
+def _make_words(options: Mapping[str, object]) -> Iterator[str]:
+    for name, value in options.items():
+        if name in OF_SHELLS:
+            raise SpecError(f"launch(): {name} is for shells only: pslaunch BACKEND --{name}")
+        if isinstance(value, Mapping):
+            value = [f"{key}={text}" for key, text in value.items()]
+        for each in value if isinstance(value, (list, tuple)) else [] if value is None else [value]:
+            first, *rest = each if isinstance(each, (list, tuple)) else [each]  # mca has two words
+            yield from (f"--{name}={first}", *map(str, rest))
+
+
+def _describe_call(
+    function: Callable[..., object], args: Sequence[object]
+) -> tuple[dict[str, object], str, list[str]]:
+    """Return options, program and words that call a function. Raises SpecError."""
+    module, name = (str(getattr(function, key, None)) for key in ("__module__", "__qualname__"))
+    loaded, inside = sys.modules.get(module), Path(*module.split(".")).with_suffix(".py")
+    path = Path(getattr(loaded, "__file__", None) or "/").absolute()
+    ours = path.match(str(inside)) and not {"site-packages", "dist-packages"} & {*path.parts}
+    if module == "__main__" or not ours or getattr(loaded, name, None) is not function:
+        raise SpecError(
+            f"launch(): nodes can't import {name} of {module}: write it at the top level of a .py file of "
+            "the workspace (in a notebook: %%writefile), and import it from there"
+        )
+    found = {"job_dispatch_package": path.parents[len(inside.parts) - 1], "call": name}
+    return found, str(inside), [json.dumps(arg) for arg in args]
+
+
+# --- The process of the command line. ---
+
+
+def main() -> None:
+    """Run the command line for a caller, and end its job once that process has ended."""
+    caller, ended = int(sys.argv.pop(1)), os.pidfd_open(os.getppid())
+    if os.getppid() != caller:  # it has ended already
+        sys.exit(codes.TERM)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which it may ignore
+        signal.signal(number, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(ended,), daemon=True).start()
+    from .__main__ import main as run
+
+    run()
+
+
+def _end_with(pidfd: int) -> None:
+    select.select([pidfd], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
