@@ -58,7 +58,14 @@ class PrepareMsg(Folders):
     lost_after_s: float
     grace_s: float
     launcher: str  # the process that leads the job, and its host; "" for a head on a node
+    keep_logs: int  # of so many earlier jobs
     trace: bool  # keep one beside the logs
+    bind_cores: bool  # cores are dealt out
+
+
+# gpus: devices in the words of CUDA_VISIBLE_DEVICES; gpus_by: what names them; cores: of each NUMA node, the
+# threads of a core side by side, if asked for.
+Resources = TypedDict("Resources", {"gpus": list[str], "gpus_by": str, "cores": list[list[int]]})
 
 
 class PreparedMsg(Folders):
@@ -74,6 +81,7 @@ class PreparedMsg(Folders):
     addrs: list[str]
     shared: int | None
     left: str
+    resources: Resources
 
 
 # <- Refusal of an order, also by the head of an observer's request.
@@ -144,7 +152,7 @@ BeginMsg = TypedDict("BeginMsg", {
 })
 ProgramOrder = TypedDict("ProgramOrder", {
     "key": str, "role": str, "argv": list[str], "cwd": str, "added_env": dict[str, str],
-    "contract": dict[str, str], "log": str,
+    "contract": dict[str, str], "log": str, "cores": list[int],
 })
 
 
@@ -161,6 +169,7 @@ NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key
 Report = TypedDict("Report", {
     "pass": int, "passes": int, "batch": int, "batches": int, "cost": float, "samples_per_s": float,
     "dropped": int, "state": str, "why": str, "blames": str, "cpu_percent": float, "memory_bytes": int,
+    "waited_s": float, "in_bytes": int, "out_bytes": int,
 }, total=False)
 
 
@@ -198,6 +207,7 @@ OverMsg = TypedDict("OverMsg", {"type": Literal["over"], "code": int})
 StatusRequestMsg = TypedDict("StatusRequestMsg", {"type": Literal["status"]})
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
+    "begin": dict[str, Any],
 })
 
 
@@ -223,7 +233,7 @@ FreedMsg = TypedDict("FreedMsg", {"type": Literal["freed"]})
 InspectQuestion = TypedDict("InspectQuestion", {
     "nic": str, "paths": dict[str, str], "lock": str, "files": list[str], "links": list[str],
     "ports": list[int], "python": str, "modules": list[str], "packages": tuple[str, ...],
-    "pins": list[str], "env": dict[str, str],
+    "pins": list[str], "env": dict[str, str], "bind_cores": bool,
 })
 
 
@@ -252,25 +262,27 @@ class ProgramFacts(PythonFacts):
     unavailable: str  # why `pins` can't be installed
 
 
+# cards: driver, name and bytes of each GPU, as nvidia-smi has them.
 NodeFacts = TypedDict("NodeFacts", {
     "host": str, "agent_python": PythonFacts, "machine": str, "processor": str, "libc": str, "cores": int,
     "memory": dict[str, int], "folders": dict[str, FolderFacts], "used_by": str, "files": dict[str, bool],
     "links": dict[str, bool], "interfaces": dict[str, list[str]], "interface_error": str, "addrs": list[str],
     "ports": dict[str, str], "programs": ProgramFacts, "proxies": list[str],
-    "starter": str,
+    "starter": str, "resources": Resources, "cards": list[tuple[str, str, int]],
 })
 InspectedMsg = TypedDict("InspectedMsg", {"type": Literal["inspected"], "facts": NodeFacts})
 
 # --- Kept for later shells: the record of a job ---
 
 # places: of job.Node; path, error: added by the reader; reach, forgotten: of a job led elsewhere;
-# unreachable: the reason why its files are gone; held: its launcher removes it.
+# unreachable: the reason why its files are gone; held: its launcher removes it; attached: its head is in
+# its launcher on this machine, as is the file of its events, if its nodes are on others.
 JobRecord = TypedDict("JobRecord", {
     "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
     "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
     "reach": Any, "forgotten": bool, "error": Any, "unreachable": str,
-    "held": bool, "has_setup": bool,
+    "held": bool, "has_setup": bool, "attached": bool, "events": str, "output": str,
 }, total=False)
 
 # --- All that one side sends to another ---

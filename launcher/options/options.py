@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
-from ..node.job import Limits
+from ..node.job import Limits, Plan
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
 
 if TYPE_CHECKING:
@@ -132,6 +132,9 @@ ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=Tru
     help="Environment variable for the programs, from this shell or with a value; "
     "may be repeated.")  # fmt: skip
 
+GPUS: Final = Option(name="gpus", metavar="LIST", kind=Text(), aliases=("--devices",),
+    says="all that are found", help="GPUs of each node: their number, or which, such as 0,1.")  # fmt: skip
+
 # Of every job.
 COMMON: Final[Sequence[Option]] = (
     ENV,
@@ -146,6 +149,12 @@ COMMON: Final[Sequence[Option]] = (
         default=INIT_ARGS["trainer_count"].default, help="Compute threads of each trainer."),
     Option(name="use_gpu", metavar="BOOL", kind=Truth(), default=INIT_ARGS["use_gpu"].default,
         help="Train on a GPU; for programs with their own runtime."),
+    GPUS,
+    Option(name="gpus_per_trainer", metavar="N", kind=Number(0, MAX_THREADS),
+        says="an even share if the program uses GPUs and does not choose by itself",
+        help="GPUs of each trainer, which sees no others; 0: all of the node."),
+    make_flag("bind_cores", "Give each trainer of a node its own cores, all of one NUMA node.",
+        needs=(Need("bind_to", GIVEN), Need("script", True))),
     Option(name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
         help="First port of the first pserver.", needs=SERVED),
     Option(name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=INIT_ARGS["ports_num"].default,
@@ -168,6 +177,8 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
         needs=(Need("dry_run", True),)),
+    Option(name="keep_logs", metavar="N", kind=Number(0, 1000), default=Plan().keep_logs,
+        help="Number of earlier jobs whose logs stay, in log/earlier/JOB."),
     Option(name="log_to", metavar="WHERE", kind=Choice(("tensorboard",)),
         help="Also write what processes report for TensorBoard, to tensorboard/ in the folder of "
         "the logs on this machine.",
@@ -213,7 +224,7 @@ ON_HOSTS: Final[Sequence[Option]] = (
     Option(name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts",
         help="Local folder for the logs of all hosts, fetched at the end.", needs=ATTACHED),
     Option(name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
-        help="Folder of the logs; output/ is beside it."),
+        help="Folder of the logs; output/ and .pslaunch/ are in it too."),
     Option(name="head", metavar="WHERE", kind=Choice(("launcher", "node")), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip

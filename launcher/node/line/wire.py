@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .seal import Seal
     from .trace import Note
 
-WIRE_VERSION = 20
+WIRE_VERSION = 21
 HEADER = struct.Struct("<IB")
 MAX_CONTROL_BYTES = 16 * 1024 * 1024
 MAX_WAITING_BYTES = 4 * MAX_CONTROL_BYTES  # of messages to a peer that does not read
