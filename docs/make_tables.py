@@ -47,6 +47,10 @@ ANCESTORS: Final = {
     "job_name": "conf.py `JOB_NAME`, Kubernetes `JOB_NAME`",
     "trainer_count": "v2 `--trainer_count`",
     "use_gpu": "v2 `--use_gpu`, conf.py `PADDLE_USE_GPU`",
+    "gpus": "Fleet `--gpus`, later `--devices`",
+    "pslaunch slurm gpus": "salloc `--gpus-per-node`",
+    "pslaunch k8s gpus": "`nvidia.com/gpu` in a pod's limits",
+    "bind_cores": "DeepSpeed `--bind_cores_to_rank`",
     "port": "v2 `--port`, conf.py `PADDLE_PORT`, Kubernetes `CONF_PADDLE_PORT`",
     "ports_num": "v2 `--ports_num`, conf.py `PADDLE_PORTS_NUM`, Kubernetes `CONF_PADDLE_PORTS_NUM`",
     "ports_num_for_sparse": "v2 `--ports_num_for_sparse`, conf.py `PADDLE_PORTS_NUM_FOR_SPARSE`, "

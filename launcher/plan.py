@@ -13,7 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from .errors import PreflightError
 from .node import job
 from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
-from .options.detect import choose_server, has_import
+from .options.detect import choose_server, find_gpu_use, has_import
 from .options.spec import JobSpec
 
 # -P: a file of the workspace must not shadow a module of the pserver.
@@ -29,7 +29,13 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         bundled = (spec.python or job.PYTHON if site.remote else sys.executable, *BUNDLED_PSERVER)
         how_many = _choose_count(spec.server_num, site.default_count)
         roles.insert(0, Role(PSERVER, how_many, argv if server == "script" else bundled))
+    wants = spec.draft.wants
+    if wants.gpus_per_trainer is None:
+        use = find_gpu_use(spec.workspace / spec.program, spec.workspace)
+        deals = use == "sees" or (not use and (wants.gpus or spec.draft.use_gpu))
+        wants = wants._replace(gpus_per_trainer=None if deals else 0)
     return spec.draft._replace(
+        wants=wants,
         job_id=job_id,
         server=server,
         why=why,
@@ -78,7 +84,8 @@ def make_dry_run(placed: Placed, facts: Facts) -> dict[str, Any]:
         "nodes": [node._asdict() for node in placed.nodes],
         "processes": [
             {"process": p.key, "node": p.node, "argv": start["argv"], "cwd": start["cwd"], "log": p.log,
-             "env": {**start["added_env"], **start["contract"]}}
+             "env": {**start["added_env"], **start["contract"]},
+             **({"cores": start["cores"]} if plan.wants.bind_cores else {})}
             for p, start in zip(placed.processes, job.bind(placed, facts), strict=True)
         ],
     }  # fmt: skip
@@ -93,6 +100,7 @@ def render_plan(data: dict[str, Any]) -> str:
     for process in data["processes"]:
         lines += ["", f"{process['process']} on node {process['node']}", f"  {shlex.join(process['argv'])}"]
         lines += [f"  log {process['log']}"]
+        lines += [f"  cores {', '.join(map(str, process['cores']))}"] if process.get("cores") else []
         lines += [f"  {name}={json.dumps(value)[1:-1]}" for name, value in sorted(process["env"].items())]
     if start := data.get("start"):
         argv = start.get("argv")

@@ -17,6 +17,7 @@ from ..backends.lines import Line
 from ..errors import HostError, PreflightError, PslaunchError, SpecError
 from ..follow.way import SlowWork, wait_for_work
 from ..node import codes, job
+from ..node.dealing import deal_resources
 from ..node.dispatch.dispatch import split_by_node
 from ..node.job import Facts, Node, Placed, Plan
 from ..node.line.trace import Trace
@@ -115,6 +116,8 @@ def examine_hosts(
     sent = count_sent_bytes(placed, entries)
     seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
+    _, lacks = deal_resources(placed, list_resources(seen))
+    seen = [one._replace(lacks=lacks.get(n.id, "")) for n, one in zip(placed.nodes, seen, strict=True)]
     return placed.nodes, seen, judge_hosts(seen, wanted, sent)
 
 
@@ -131,6 +134,11 @@ def reject_nonsense(one: Seen, wanted: Wanted, size: int) -> Seen:
     return one
 
 
+def list_resources(seen: Sequence[Seen]) -> dict[int, messages.Resources]:
+    """Return the GPUs and cores of the nodes that have told them."""
+    return {i: one.facts["resources"] for i, one in enumerate(seen) if one.facts}
+
+
 def find_facts(spec: JobSpec, plan: Plan, backend: Backend) -> tuple[Placed, Facts]:
     """Return the job with facts of its hosts: addresses, paths, Pythons, free ports.
 
@@ -141,7 +149,8 @@ def find_facts(spec: JobSpec, plan: Plan, backend: Backend) -> tuple[Placed, Fac
         tell(seen, findings, sys.stderr, as_json=False)
         raise PreflightError("a dry run with --connect needs hosts without problems; see above", code)
     placed = job.place(plan, [_add_facts(plan, *pair) for pair in zip(nodes, seen, strict=True)])
-    facts = Facts.make_symbolic(placed)
+    shares, _ = deal_resources(placed, list_resources(seen))
+    facts = Facts.make_symbolic(placed)._replace(shares=shares)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # the job chooses others at its start
     first = plan.port or job.FIRST_PORT
@@ -202,6 +211,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "packages": PACKAGES,
         "pins": list(wanted.pins) if wanted.wheels is None else [],
         "env": dict(plan.added_env),
+        "bind_cores": plan.wants.bind_cores,
     }
 
 

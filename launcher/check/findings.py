@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import HostError
 from ..node import codes
+from ..node.dealing import LACK_ADVICE
 from ..views.table import Level
 from ..views.view import show_bytes
 
@@ -105,6 +106,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     "no MPI": FindingKind("network", "problem",
         "give the network that all hosts share, as NETWORK/BITS: --mca btl_tcp_if_include 10.0.0.0/24; "
         "and a Python with the mpi4py of this Open MPI"),
+    "few GPUs or cores": FindingKind("gpus", "problem", LACK_ADVICE),
     "little memory": FindingKind("memory", "warning",
         "end the programs that use it, or leave this host out"),
     "clock": FindingKind("clock", "warning",
@@ -138,6 +140,7 @@ class Seen(NamedTuple):
     addr: str = ""  # reachable from the others; empty: none found or needed
     cut_off: str = ""  # the hosts that could not reach it
     mpi: str = ""  # why its ranks failed to add up a number
+    lacks: str = ""  # of GPUs or cores for its trainers
 
 
 class Wanted(NamedTuple):
@@ -187,6 +190,8 @@ def _judge_host(one: Seen, wanted: Wanted, size: int) -> Iterator[tuple[str, str
         yield "unreachable", one.cut_off
     if one.mpi:
         yield "no MPI", one.mpi
+    if one.lacks:
+        yield "few GPUs or cores", one.lacks
     free = facts["memory"].get("available")
     if free is not None and free < MIN_MEMORY_BYTES:
         yield "little memory", f"{show_bytes(free)} are free"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..backends.lines import Line
 from ..errors import STOP_SIGNALS, EndedEarlyError
+from ..node.dealing import check_resources
 from ..node.job import Node
 from ..node.line import reach
 from ..node.line.trace import Trace
@@ -67,6 +68,7 @@ class ReachedHost:
             self.lost = self.lost or str(message["text"])
         elif message["type"] == "inspected":
             facts = message["facts"]
+            check_resources(facts["resources"])
             self.addrs = reach.check_addrs(facts["addrs"]) if facts["addrs"] else []
             self.free_port = next((_parse_port(port) for port, why in facts["ports"].items() if not why), 0)
             if not self.addrs and not facts["interface_error"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
 
@@ -14,11 +15,13 @@ from .findings import Finding, Seen
 
 HOST_COLUMNS: Final = (
     *("host", "reached", "key", "python", "system", "disk", "address"),
-    *("ports", "imports", "memory", "clock", "network", "starter"),
+    *("ports", "imports", "memory", "clock", "network", "starter", "gpus"),
 )
 HOST_COLUMNS_DROPPED: Final = (
-    "starter", "clock", "memory", "system", "address", "disk", "ports", "imports", "python", "network",
+    "starter", "gpus", "clock", "memory", "system", "address", "disk", "ports", "imports", "python",
+    "network",
 )  # fmt: skip
+RARE_COLUMNS: Final = ("starter", "gpus")  # shown if a host has something there
 NAMES_IN_CELL: Final = 3  # in a cell
 UNKNOWN_CELL: Final = "?"
 
@@ -93,11 +96,11 @@ def make_row(columns: Sequence[str], cells: Mapping[str, str], findings: Sequenc
 def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
     """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
-    started = any(one.facts and one.facts["starter"] for one in seen)
-    columns = HOST_COLUMNS if started else [name for name in HOST_COLUMNS if name != "starter"]
+    told = [_make_cells(one, others=others) for one in seen]
+    columns = [x for x in HOST_COLUMNS if x not in RARE_COLUMNS or any(cells.get(x) for cells in told)]
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
-        cells = {"host": one.host, **_show_reached(mine), **_make_cells(one, others=others)}
+        cells = {"host": one.host, **_show_reached(mine), **told[i]}
         if any(f.kind == "no Python" for f in mine):
             cells["python"] = "none"
         rows.append(make_row(columns, cells, mine))
@@ -131,7 +134,15 @@ def _make_cells(one: Seen, *, others: int) -> dict[str, str]:
         "clock": f"{one.clock_off_s:+.1f} s",
         "network": "cut off" if one.cut_off else "ok" if one.addr and others else UNKNOWN_CELL,
         "starter": facts["starter"],
+        "gpus": _show_gpus(facts),
     }  # fmt: skip
+
+
+def _show_gpus(facts: Any) -> str:
+    """Show the kinds of GPUs with their drivers, else the number of those that programs see."""
+    kinds = Counter((name, size, driver) for driver, name, size in facts["cards"])
+    shown = [f"{n} {name}, {show_bytes(size)}, driver {driver}" for (name, size, driver), n in kinds.items()]
+    return "; ".join(shown) or str(len(facts["resources"]["gpus"]) or "")
 
 
 def _show_free(n: int | None) -> str:

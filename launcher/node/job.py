@@ -96,6 +96,14 @@ class Limits(NamedTuple):
     timeout_s: Optional[float] = None  # of the whole job
 
 
+class Wants(NamedTuple):
+    """What trainers are to have of their node."""
+
+    gpus: Optional[str] = None  # of the node: their number, or a list of them
+    gpus_per_trainer: Optional[int] = None  # None: an even share; 0: none are dealt out
+    bind_cores: bool = False
+
+
 class Install(NamedTuple):
     """Contents of the environment made on each node, beside the workspace's requirements."""
 
@@ -132,6 +140,7 @@ class Plan(NamedTuple):
     ports_num_for_sparse: int = env.INIT_ARGS["ports_num_for_sparse"].default
     trainer_count: int = env.INIT_ARGS["trainer_count"].default  # compute threads of a trainer
     use_gpu: bool = env.INIT_ARGS["use_gpu"].default
+    wants: Wants = Wants()
     added_env: Mapping[str, str] = {}
     flags: Mapping[str, str] = {}  # of the trainer
     limits: Limits = Limits()
@@ -182,11 +191,19 @@ class Placed(NamedTuple):
         return [p for p in self.processes if p.role == role]
 
 
+class Share(NamedTuple):
+    """What one process has of its node; empty: all of it. Symbols in a dry run."""
+
+    gpus: tuple[str, ...] = ()
+    cores: tuple[Any, ...] = ()
+
+
 class Facts(NamedTuple):
-    """Values reported by agents or chosen by the head, beside the nodes' own: paths, ports."""
+    """Values reported by agents or chosen by the head, beside the nodes' own: paths, ports, shares."""
 
     run_dirs: tuple[str, ...]  # of each node: sockets and secret of this run
     ports: Mapping[str, tuple[Port, ...]]  # by process key, and GLOO, MASTER
+    shares: Mapping[str, Share] = {}  # by process key
 
     @staticmethod
     def make_symbolic(placed: Placed) -> Facts:
@@ -197,7 +214,12 @@ class Facts(NamedTuple):
             name = f"{key.replace('/', ':')}.port"
             symbols = (f"{{{name}+{i}}}" if i else f"{{{name}}}" for i in range(len(values)))
             ports[key] = values if declared and key.startswith(PSERVER) else tuple(symbols)
-        return Facts(tuple(f"{{node:{n.id}.run}}" for n in placed.nodes), ports)
+        plan, shares = placed.plan, {}
+        for process in placed.list_processes(TRAINER):
+            name = process.key.replace("/", ":")
+            gpus = tuple(f"{{{name}.gpu:{i}}}" for i in range(plan.wants.gpus_per_trainer or 0))
+            shares[process.key] = Share(gpus, (f"{{{name}.cores}}",) if plan.wants.bind_cores else ())
+        return Facts(tuple(f"{{node:{n.id}.run}}" for n in placed.nodes), ports, shares)
 
 
 def to_data(value: object) -> Any:
@@ -332,7 +354,7 @@ class _Peers(NamedTuple):
 def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -> StartMsg:
     plan, node = placed.plan, placed.nodes[process.node]
     script = plan.server == "script"
-    run_dir = facts.run_dirs[process.node]
+    run_dir, share = facts.run_dirs[process.node], facts.shares.get(process.key, Share())
     contract = env.Contract(
         job_id=plan.job_id,
         epoch=plan.epoch,
@@ -361,7 +383,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script
-    written = env.make_contract_environ(contract)
+    written = {**env.make_contract_environ(contract), **env.make_gpu_environ(share.gpus)}
     if plan.tensorflow and not bundled:
         written[env.TF_CONFIG] = env.make_tf_config(contract)
     for name in env.COMMON_NAMES & plan.added_env.keys():
@@ -372,6 +394,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
     return {
         "type": "start", "key": process.key, "role": process.role, "argv": list(argv), "cwd": node.workspace,
         "added_env": dict(plan.added_env), "contract": written, "log": process.log, "keep_ports": bundled,
+        "cores": list(share.cores),
     }  # fmt: skip
 
 

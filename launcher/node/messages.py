@@ -60,6 +60,12 @@ class PrepareMsg(Folders):
     launcher: str  # the process that leads the job, and its host; "" for a head on a node
     keep_logs: int  # of so many earlier jobs
     trace: bool  # keep one beside the logs
+    bind_cores: bool  # cores are dealt out
+
+
+# gpus: devices in the words of CUDA_VISIBLE_DEVICES; gpus_by: what names them; cores: of each NUMA node, the
+# threads of a core side by side, if asked for.
+Resources = TypedDict("Resources", {"gpus": list[str], "gpus_by": str, "cores": list[list[int]]})
 
 
 class PreparedMsg(Folders):
@@ -75,6 +81,7 @@ class PreparedMsg(Folders):
     addrs: list[str]
     shared: int | None
     left: str
+    resources: Resources
 
 
 # <- Refusal of an order, also by the head of an observer's request.
@@ -145,7 +152,7 @@ BeginMsg = TypedDict("BeginMsg", {
 })
 ProgramOrder = TypedDict("ProgramOrder", {
     "key": str, "role": str, "argv": list[str], "cwd": str, "added_env": dict[str, str],
-    "contract": dict[str, str], "log": str,
+    "contract": dict[str, str], "log": str, "cores": list[int],
 })
 
 
@@ -226,7 +233,7 @@ FreedMsg = TypedDict("FreedMsg", {"type": Literal["freed"]})
 InspectQuestion = TypedDict("InspectQuestion", {
     "nic": str, "paths": dict[str, str], "lock": str, "files": list[str], "links": list[str],
     "ports": list[int], "python": str, "modules": list[str], "packages": tuple[str, ...],
-    "pins": list[str], "env": dict[str, str],
+    "pins": list[str], "env": dict[str, str], "bind_cores": bool,
 })
 
 
@@ -255,12 +262,13 @@ class ProgramFacts(PythonFacts):
     unavailable: str  # why `pins` can't be installed
 
 
+# cards: driver, name and bytes of each GPU, as nvidia-smi has them.
 NodeFacts = TypedDict("NodeFacts", {
     "host": str, "agent_python": PythonFacts, "machine": str, "processor": str, "libc": str, "cores": int,
     "memory": dict[str, int], "folders": dict[str, FolderFacts], "used_by": str, "files": dict[str, bool],
     "links": dict[str, bool], "interfaces": dict[str, list[str]], "interface_error": str, "addrs": list[str],
     "ports": dict[str, str], "programs": ProgramFacts, "proxies": list[str],
-    "starter": str,
+    "starter": str, "resources": Resources, "cards": list[tuple[str, str, int]],
 })
 InspectedMsg = TypedDict("InspectedMsg", {"type": Literal["inspected"], "facts": NodeFacts})
 

@@ -8,6 +8,7 @@ v2: "bundled". All others have none, unless a number of pservers is given.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import re
 import sys
@@ -127,6 +128,16 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
         pass
 
 
+def check_needs(workspace: Path, program: str) -> None:
+    """Raise SpecError for a missing file that the program names: `# pslaunch: needs FILE: REMEDY`."""
+    with contextlib.suppress(OSError):
+        text = (workspace / program).read_text(errors="replace")
+        for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
+            if not (workspace / name).exists():
+                said = remedy.replace("{folder}", str(workspace))
+                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
+
+
 def _can_parse(python: str, program: Path) -> bool:
     import subprocess  # rarely needed
 
@@ -195,6 +206,32 @@ def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
             for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
                 if candidate.is_file():
                     yield candidate
+
+
+# --- GPUs. ---
+
+GPU_WORDS: Final = frozenset({"torch", "tensorflow", "jax", "use_gpu"})
+# Of programs that take one of all GPUs of the node by their place there.
+PLACE_WORDS: Final = frozenset(
+    {"LOCAL_RANK", "local_rank", "set_device", "set_visible_devices"}
+    | {"deepspeed", "accelerate", "lightning", "pytorch_lightning", "transformers"}
+)
+
+
+def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
+    """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
+    found: set[str] = set()
+    for _, module in _walk(program, workspace, []) if program.suffix == ".py" else ():
+        found.update(name for name, _, _ in _walk_imports(module.body, now=True))
+        for node in ast.walk(module):
+            match node:
+                case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):
+                    pass
+                case ast.keyword(arg=str(word)) | ast.Attribute(attr=word) | ast.Constant(value=str(word)):
+                    found.add(word.lstrip("-").replace("-", "_"))
+                case _:
+                    pass
+    return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
 
 
 # --- Imports. ---

@@ -132,6 +132,9 @@ ENV: Final = Option(name="env", metavar="NAME[=VALUE]", kind=Text(repeatable=Tru
     help="Environment variable for the programs, from this shell or with a value; "
     "may be repeated.")  # fmt: skip
 
+GPUS: Final = Option(name="gpus", metavar="LIST", kind=Text(), aliases=("--devices",),
+    says="all that are found", help="GPUs of each node: their number, or which, such as 0,1.")  # fmt: skip
+
 # Of every job.
 COMMON: Final[Sequence[Option]] = (
     ENV,
@@ -146,6 +149,12 @@ COMMON: Final[Sequence[Option]] = (
         default=INIT_ARGS["trainer_count"].default, help="Compute threads of each trainer."),
     Option(name="use_gpu", metavar="BOOL", kind=Truth(), default=INIT_ARGS["use_gpu"].default,
         help="Train on a GPU; for programs with their own runtime."),
+    GPUS,
+    Option(name="gpus_per_trainer", metavar="N", kind=Number(0, MAX_THREADS),
+        says="an even share if the program uses GPUs and does not choose by itself",
+        help="GPUs of each trainer, which sees no others; 0: all of the node."),
+    make_flag("bind_cores", "Give each trainer of a node its own cores, all of one NUMA node.",
+        needs=(Need("bind_to", GIVEN), Need("script", True))),
     Option(name="port", metavar="PORT", kind=Number(1, 65535), says="a free block is chosen",
         help="First port of the first pserver.", needs=SERVED),
     Option(name="ports_num", metavar="N", kind=Number(1, MAX_PORTS), default=INIT_ARGS["ports_num"].default,

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, NamedTuple
 from pslaunch.runtime.shared import env as contract
 
 from ..errors import SpecError
-from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, deal
+from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, Wants, deal
 from .args import DEFAULT_PROGRAM, Split
-from .detect import ServerMode, choose_server, find_imports
+from .detect import ServerMode, choose_server, find_gpu_use, find_imports
 from .kinds import Flag, Text, Truth, Value
 from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
@@ -96,10 +96,10 @@ class JobSpec(NamedTuple):
 def check_env_name(name: str, label: str) -> None:
     """Raise SpecError for a variable that users can't set."""
     if not re.fullmatch(r"[^\s=\0]+", name):
-        raise SpecError(f"{label} {name!r} is not a variable name")
+        raise SpecError(f"{label} {name!r} is not a variable name; expected NAME=VALUE")
     if name in contract.list_contract_names() - contract.COMMON_NAMES:
-        option = name.removeprefix("PADDLE_INIT_").lower()
-        instead = f"; use --{option}" if option in DEFAULT else ""
+        option = name.removeprefix("PADDLE_").removeprefix("INIT_").lower()
+        instead = f"; use --{option}" if option in DEFAULT else "; leave it out"
         raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")
 
 
@@ -148,11 +148,13 @@ def _find_misplaced(spec: JobSpec, given: Given, split: Split) -> list[str]:
 def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     """Return the user's part of the plan, without the job's name."""
     # Not `nodes`: the option is their number.
-    found = _read_fields(given, {*Plan._fields, *Limits._fields} - {*JobSpec._fields, "nodes"})
+    parts = {*Plan._fields, *Limits._fields, *Wants._fields}
+    found = _read_fields(given, parts - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
         added_env=_read_env(given.get_all("env"), environ),
         flags=given.trainer_flags,
+        wants=Wants(_read_gpus(given), found.pop("gpus_per_trainer"), found.pop("bind_cores")),
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
         setup=tuple(given.read_all("setup")),
         **found,
@@ -214,9 +216,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             refuse_without_effect(given, name, f"without pservers: {why}")
     if kind != "bundled":
         refuse_without_effect(given, "trainer_timeout", f"where no pserver is bundled: {why}")
-    for name in ("use_gpu", "gpu"):
+    for name in ("use_gpu", "gpus", "gpus_per_trainer"):
         value = given.get(name)
-        if value is None or not given.is_set(name):
+        computes = name != "use_gpu" and find_gpu_use(spec.workspace / spec.program, spec.workspace)
+        if value is None or computes or not given.is_set(name):
             continue
         only = (
             f"{value.label}={value.text}: the bundled runtime of this build has CPU kernels only "
@@ -227,6 +230,23 @@ def check_spec(spec: JobSpec, given: Given) -> None:
         place = find_imports(spec.workspace / spec.program, spec.workspace).needed.get("pslaunch")
         if place and spec.server != "script":
             raise SpecError(f"{only}, and {place} imports it")
+
+
+def _read_gpus(given: Given) -> str | None:
+    value = given.get("gpus")
+    words = value.text.removesuffix(",").split(",") if value else []
+    is_list = len({*filter(contract.is_device, words)}) == len(words) and words != [value and value.text]
+    if value and not is_list and not re.fullmatch("[1-9][0-9]{0,2}", value.text):
+        raise SpecError(f"{value.shown}: expected a number of GPUs, or a list of them: 0,1; of one: 0,")
+    return value.text if value else None
+
+
+def count_gpus(given: Given, trainers: int) -> int:
+    """Return the GPUs that a scheduler is asked for, for a node with so many trainers. Raises SpecError."""
+    value = given.get("gpus")
+    if value and not value.text.isdigit():
+        raise SpecError(f"{value.shown}: the scheduler chooses the devices; give their number")
+    return int(value.text) if value else trainers * (given.read("gpus_per_trainer") or 0)
 
 
 def refuse_unmet(given: Given) -> None:

@@ -7,8 +7,10 @@ any node. docs/environment.md and docs/options.md document it; tests compare the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
 
@@ -296,6 +298,26 @@ def _make_trainer_environ(c: Contract) -> dict[str, str]:
         "MASTER_PORT": str(c.master[1]),
         **{get_init_var(name): text for name, text in c.flags.items()},
     }
+
+
+# Users may set them; the launcher does where it deals out GPUs.
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def is_device(word: object) -> bool:
+    """Return True for a device of such a variable: its number or its UUID."""
+    return isinstance(word, str) and bool(re.fullmatch(r"[0-9]{1,4}|(GPU|MIG)-[-/0-9A-Za-z]{1,99}", word))
+
+
+def split_devices(text: str) -> list[str]:
+    """Return the devices of such a variable; as CUDA does, up to the first word that is none, such as -1."""
+    return list(takewhile(is_device, (word.strip() for word in text.split(","))))
+
+
+def make_gpu_environ(gpus: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a trainer that sees these GPUs alone; Paddle counts in the visible ones."""
+    own, places = ",".join(gpus), ",".join(map(str, range(len(gpus))))
+    return {**dict.fromkeys(VISIBLE_DEVICES, own), "FLAGS_selected_gpus": places} if gpus else {}
 
 
 def make_tf_config(c: Contract) -> str:

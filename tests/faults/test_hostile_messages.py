@@ -81,6 +81,7 @@ PREPARED: Message = {
     "type": "prepared", "host": "h", "run_dir": "/r", "python": "python3", "addrs": ["::1"],
     "shared": None, "workspace": "/ws", "log_dir": "/ws/log", "output_dir": "/ws/output",
     "state_dir": "/ws/.pslaunch",
+    "resources": {"gpus": [], "gpus_by": "", "cores": []},
 }  # fmt: skip
 OVER = st.builds(lambda code: {"type": "over", "code": code}, st.sampled_from([0, 3, 256]))
 BUILT = (messages.EventsMsg, messages.OverMsg, messages.StatusMsg)

@@ -183,7 +183,7 @@ QUANTITY = st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,4})?(m|k|M|G|Ki|Mi|Gi|Ei)?", ful
 OPTIONS: Mapping[str, st.SearchStrategy[str]] = {
     "cpu": QUANTITY,
     "memory": QUANTITY,
-    "gpu": st.sampled_from(["0", "1", "8"]),
+    "gpus": st.sampled_from(["0", "1", "8"]),
     "nodes": st.sampled_from(["1", "2", "4096"]),
     "node_selector": st.builds("{}/{}={}".format, NAMES, LABELS, LABELS),
     "pvc": st.builds("{}:/{}".format, NAMES, LABELS),
@@ -277,7 +277,7 @@ def server(cluster: Kube) -> Iterator[Cluster]:
 
 def test_every_object_is_valid_for_the_server(server: Cluster, folder: Path) -> None:
     words = "--separate --network_policy --queue=q --deadline=60 --pvc=data:/data"
-    more = "--pvc=more:/more --gpu=1 --server=script --server_cpu=1"
+    more = "--pvc=more:/more --gpus=1 --server=script --server_cpu=1"
     objects = make(folder, [*words.split(), *more.split()])
     assert {thing["kind"] for thing in objects} == {"Service", "ConfigMap", "NetworkPolicy", "Secret", "Job"}
     for thing in objects:

@@ -32,6 +32,8 @@ FACTS: Any = {
     },
     "proxies": [],
     "starter": "Open MPI 4.1.4, /usr/bin",
+    "resources": {"gpus": ["0", "1"], "gpus_by": "/dev/nvidia[0-9]*", "cores": []},
+    "cards": [["550.54", "H100", 80 * GB]] * 2,
 }  # fmt: skip
 
 

@@ -207,7 +207,7 @@ def _make_groups(plan: Plan, reach: K8sReach) -> list[dict[str, Any]]:
     servers, trainers = reach.server_pods, len(plan.nodes) - reach.server_pods
     times = (f"{plan.limits.lost_after_s:g}", f"{plan.limits.grace_s:g}")
     of_servers = _make_limits(reach.server_cpu, reach.server_memory, 0)
-    limits, component = _make_limits(reach.cpu, reach.memory, reach.gpu), "trainers" if servers else "nodes"
+    limits, component = _make_limits(reach.cpu, reach.memory, reach.gpus), "trainers" if servers else "nodes"
     rows = [(reach.name, component, trainers, 0, limits)]
     if servers:
         rows.insert(0, (name_servers(reach.name), "pservers", servers, trainers, of_servers))
@@ -274,8 +274,8 @@ def refuse_brought(plan: Plan, package: bytes) -> None:
         )
 
 
-def _make_limits(cpu: str, memory: str, gpu: int) -> dict[str, str]:
-    named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpu or "")}
+def _make_limits(cpu: str, memory: str, gpus: int) -> dict[str, str]:
+    named = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": str(gpus or "")}
     return {name: amount for name, amount in named.items() if amount}
 
 

@@ -9,8 +9,8 @@ from ...options.kinds import Number, Seconds, Text
 from ...options.options import (
     ATTACHED,
     COMMON,
+    GPUS,
     MAX_PROCESSES,
-    MAX_THREADS,
     ON_HOSTS,
     PACKAGE,
     SENT,
@@ -27,7 +27,6 @@ from ...options.options import (
 FOLLOWED: Final = (*ATTACHED, Need("linger", 0.0, "with --linger=0"))
 MANY: Final = Text(repeatable=True)
 _SEPARATE: Final = (Need("separate", False),)
-_GPU: Final = (Need("gpu", 0, "in pods without a GPU; --gpu=1 asks for one"),)
 
 OPTIONS: Final = join_rows(
     (
@@ -54,7 +53,8 @@ OPTIONS: Final = join_rows(
             says="as --cpu", needs=_SEPARATE),
         Option("server_memory", Text(), "With --separate: memory of each pserver's pod.", "QUANTITY",
             says="as --memory", needs=_SEPARATE),
-        Option("gpu", Number(0, MAX_THREADS), "GPUs of each trainer's pod (nvidia.com/gpu).", "N", default=0),
+        GPUS._replace(metavar="N", aliases=(), help="GPUs of each trainer's pod (nvidia.com/gpu).",
+            says="--gpus_per_trainer for each trainer of it, else none"),
         Option("node_selector", MANY, "Label of the cluster's nodes for the pods; may be repeated.",
             "NAME=VALUE", says="any nodes"),
         Option("pvc", MANY, "Volume claim, and the path at which each pod has it; may be repeated.",
@@ -92,7 +92,6 @@ OPTIONS: Final = join_rows(
         Option("output_dir", Text(), "Folder for the manifests, in several files.", "DIR",
             says="standard output", aliases=("-o",)),
     ),
-    [row._replace(needs=_GPU) for row in pick_rows(COMMON, "use_gpu")],
     pick_rows(ON_HOSTS, "shard", "python", "agent_python"),
     COMMON,
 )  # fmt: skip

@@ -89,7 +89,7 @@ FAILURES: Final = (
         "it was deleted or evicted", "pslaunch does not start it again"),
     PodFailure("Unschedulable", r"Insufficient \S+", codes.PREFLIGHT,
         "no machine has enough left for it",
-        "ask for less (--cpu, --memory, --gpu), or wait for other jobs", waits=True),
+        "ask for less (--cpu, --memory, --gpus), or wait for other jobs", waits=True),
     PodFailure("Unschedulable", "(?i)persistentvolumeclaim", codes.PREFLIGHT,
         "its volume claim is not bound",
         "check --pvc: the claim, its storage class and its volume", waits=True),

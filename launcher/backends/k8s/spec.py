@@ -24,6 +24,7 @@ from ...options.spec import (
     JobSpec,
     Site,
     check_spec,
+    count_gpus,
     read_common_options,
     read_draft,
     refuse_without_effect,
@@ -92,7 +93,7 @@ class K8sReach(NamedTuple):
     image: str
     cpu: str = ""
     memory: str = ""
-    gpu: int = 0
+    gpus: int = 0
     server_pods: int = 0  # of pservers, in a Job of their own (--separate)
     server_cpu: str = ""
     server_memory: str = ""
@@ -123,6 +124,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     """
     given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
     draft, options = read_draft("k8s", given, environ), read_common_options(given, environ)
+    draft = draft._replace(wants=draft.wants._replace(gpus=None), lost_advice=LOST_ADVICE)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
     made = check_folder_to_make(given.get("output_dir"), cwd)
@@ -141,8 +143,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     )
     fetches = not detach and reach.linger_s > 0
     spec = JobSpec(
-        # A pod has all ports; the head's is known beforehand.
-        draft=draft._replace(name=name, port=draft.port or FIRST_PORT, lost_advice=LOST_ADVICE),
+        draft=draft._replace(name=name, port=draft.port or FIRST_PORT),  # a pod has all of its own
         workspace=workspace,
         site=Site(
             tuple(make_nodes(name, pods, servers, str(workspace) if package is None else "")),
@@ -191,12 +192,16 @@ def _read_places(given: Given, here: Path, cwd: Path) -> dict[str, Any]:
 def _read_reach(given: Given, name: str, servers: int, cwd: Path, environ: Mapping[str, str]) -> K8sReach:
     cpu, memory = read_quantity(given, "cpu", "cpu"), read_quantity(given, "memory", "memory")
     patch = given.get("patch")
+    pods, _ = _count_pods(given, served=True)  # the cluster chooses the GPUs of each
+    gpus = count_gpus(given, -(-(given.read("worker_num") or pods) // pods))
+    if not gpus:
+        refuse_without_effect(given, "use_gpu", "in pods without a GPU; --gpus=1 asks for one")
     return K8sReach(
         name=name,
         image=_read_image(given, environ),
         cpu=cpu,
         memory=memory,
-        gpu=given.read("gpu"),
+        gpus=gpus,
         server_pods=servers,
         server_cpu=read_quantity(given, "server_cpu", "cpu") or cpu,
         server_memory=read_quantity(given, "server_memory", "memory") or memory,

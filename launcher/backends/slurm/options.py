@@ -9,6 +9,7 @@ from ...options.kinds import Number, Text
 from ...options.options import (
     COMMON,
     CONF,
+    GPUS,
     MAX_PROCESSES,
     ON_HOSTS,
     PACKAGE,
@@ -32,6 +33,8 @@ OPTIONS: Final = join_rows(
             help="Account that pays for the nodes."),
         Option(name="slurm_args", metavar="TEXT", kind=Text(dashed=True),
             help="Further words for salloc, as in a shell: '--exclusive --mem=0'."),
+        GPUS._replace(metavar="N", aliases=("--gpus-per-node",), help="GPUs of each node, asked of Slurm.",
+            says="--gpus_per_trainer for each trainer of it, else none"),
         ROOT_DIR._replace(help="Folder on the nodes for the job's workspace."),
         CONF,
         PACKAGE._replace(help="Folder to send to the nodes, where the programs run in it."),
@@ -44,7 +47,7 @@ WHEN_MADE: Final = "ask sbatch or salloc for it when you make the allocation"
 # Words of sbatch and srun, with the reason and the remedy. {}: as it was written.
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        ("c", "cpus_per_task", "mem", "mem_per_cpu", "gres", "gpus", "exclusive", "qos", "q", "constraint",
+        ("c", "cpus_per_task", "mem", "mem_per_cpu", "gres", "exclusive", "qos", "q", "constraint",
          "C", "nodelist", "w", "exclude", "x", "reservation", "begin", "dependency", "d", "immediate"),
         "it is salloc's: --slurm_args '{}'; in an allocation, " + WHEN_MADE,
     ),

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ...errors import PreflightError, SpecError
 from ...node.job import Node
 from ...options.sources import Given
-from ...options.spec import JobSpec, refuse_without_effect
+from ...options.spec import JobSpec, count_gpus, refuse_without_effect
 from ..face import CommandLine
 from ..gate_of_agents import CarriedAgents
 from ..hosts_spec import make_carried_spec, read_count, read_words, refuse_step
@@ -94,5 +94,7 @@ def _read_nodes(given: Given, environ: Mapping[str, str], job: str) -> int:
 def _list_args(given: Given, nodes: int, trainers: int | None) -> tuple[str, ...]:
     """Return the words for salloc that get an allocation."""
     args = [f"--nodes={nodes}", f"--ntasks={max(nodes, trainers or 0)}"]
+    gpus = count_gpus(given, -(-max(nodes, trainers or 0) // nodes))
+    args += [f"--gpus-per-node={gpus}"] if gpus else []
     args += [f"--{name}={given.read(name)}" for name in ("partition", "time", "account") if name in given]
     return (*args, *read_words(given.get("slurm_args"), "slurm", OURS))

@@ -36,6 +36,7 @@ from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
 from .program import Program
+from .resources import find_resources
 from .usage import Usage
 
 if TYPE_CHECKING:
@@ -158,14 +159,16 @@ class Agent:
             return left
 
         def report(left: str) -> None:
-            self._answer(lambda: self._report_prepared(folders, addrs, left, filled=bool(m["filled"])))
+            self._answer(lambda: self._report_prepared(folders, addrs, left, m))
 
         self._loop.do_aside(enter, report, self._refuse)
 
-    def _report_prepared(self, folders: JobFolders, addrs: list[str], left: str, *, filled: bool) -> None:
+    def _report_prepared(
+        self, folders: JobFolders, addrs: list[str], left: str, m: messages.PrepareMsg
+    ) -> None:
         if self._trace:
             self._trace.begin(os.path.join(folders.paths["log_dir"], logs.NODE_TRACE))
-        if filled and folders.shared is None:
+        if m["filled"] and folders.shared is None:
             from ..dispatch.filling import Filling
 
             self._filling = Filling(
@@ -183,7 +186,7 @@ class Agent:
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
-            **folders.paths,
+            "resources": find_resources(with_cores=bool(m["bind_cores"])), **folders.paths,
         })  # fmt: skip
 
     def order_furnish(self, m: messages.FurnishMsg) -> None:
@@ -200,6 +203,7 @@ class Agent:
         order: messages.ProgramOrder = {
             "key": m["key"], "role": env.TRAINER, "argv": [*_make_own_argv(), "furnish", json.dumps(words)],
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
+            "cores": [],
         }  # fmt: skip
         number, limits = int(m["number"]), self._file_limits
         self._programs[m["key"]] = Program(self._loop, self._line, number, order, limits)

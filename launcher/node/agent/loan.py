@@ -6,12 +6,11 @@ by its mark.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Callable
 
 from pslaunch.runtime.shared import env
@@ -40,7 +39,7 @@ class Loan:
         describe: Callable[[], str] = str,
     ):
         """`describe` returns version and place of the program that started the lender."""
-        self._sock, self._lender, self._environ, self._cpus = sock, lender, environ, cpus
+        self._sock, self._lender, self._environ, self.cpus = sock, lender, environ, cpus
         self.describe = describe
         self._loop: Loop | None = None
 
@@ -53,16 +52,6 @@ class Loan:
         """Return the environment that the trainer inherits; it names the trainer's command."""
         said = env.describe_command(argv)
         return {**{k: v for k, v in self._environ.items() if k not in env.COMMAND_NAMES}, **said}
-
-    @contextmanager
-    def bind(self) -> Iterator[None]:
-        """Bind everything started meanwhile to the lent processors."""
-        before = os.sched_getaffinity(0)
-        try:
-            os.sched_setaffinity(0, self._cpus)
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
 
     def watch(self, loop: Loop, vanished: Callable[[], None]) -> None:
         """Call `vanished` if the lender ends before it is dismissed."""

@@ -187,7 +187,7 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
     listening = {env.LISTEN_FDS: ",".join(map(str, kept))} if kept else {}
     inherited = loan.make_environ(argv) if loan else os.environ
-    with loan.bind() if loan else contextlib.nullcontext():
+    with procs.bound_to(order["cores"] or (loan.cpus if loan else ())):
         return subprocess.Popen(
             argv,
             cwd=order["cwd"],

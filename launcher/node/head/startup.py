@@ -7,12 +7,12 @@ here ends the job before any program of the user ran.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared.env import PSERVER
 
-from .. import codes, job
+from .. import codes, dealing, job
 from ..line import reach
 from ..link import JobFailure
 from ..logs import ADVICE_MARK
@@ -39,6 +39,8 @@ class Startup:
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
+        self._resources: dict[int, messages.Resources] = {}  # of each node
+        self._shares: Mapping[str, job.Share] = {}
         self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
@@ -97,6 +99,7 @@ class Startup:
                 "launcher": self._launcher,
                 "keep_logs": plan.keep_logs,
                 "trace": plan.trace,
+                "bind_cores": plan.wants.bind_cores,
             }
 
         self._ask_all(make_order, self._settle_paths, "prepared")
@@ -112,12 +115,22 @@ class Startup:
             state_dir=str(m["state_dir"]),
             python=link.node.python or str(m["python"]),
         )
+        self._resources[link.node.id] = dealing.check_resources(m["resources"])
         if m["left"]:
             self._desk.tell("note", level="warning", text=f"{link.host}: {m['left']}")
         self._take_answer(link, m)
 
     def _settle_paths(self) -> None:
         self._desk.settle()
+        self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
+        for node, text in lacks.items():
+            link = self._desk.links[node]
+            self._desk.fail(link.make_failure(codes.PREFLIGHT, text, advice=dealing.LACK_ADVICE))
+            return
+        wants = self._desk.placed.plan.wants
+        if wants.gpus_per_trainer is None and any(share.gpus for share in self._shares.values()):
+            text = "each trainer sees an even share of its node's GPUs (--gpus_per_trainer=0: all of them)"
+            self._desk.tell("note", level="info", text=text)
         self._package.begin(self._furnish)
 
     def _furnish(self) -> None:
@@ -264,7 +277,8 @@ class Startup:
             self._propose_ports()
             return
         placed, links = self._desk.placed, self._desk.links
-        facts = job.Facts(tuple(links[n.id].run_dir for n in placed.nodes), self._bound_ports)
+        run_dirs = tuple(links[n.id].run_dir for n in placed.nodes)
+        facts = job.Facts(run_dirs, self._bound_ports, self._shares)
         self._desk.start(job.bind(placed, facts))
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:

@@ -118,6 +118,16 @@ def test_exit_code_follows_the_failed_steps(steps: list[str], code: int) -> None
     assert choose_check_code(judge_hosts(seen, WANTED, [0] * len(seen))) == code
 
 
+def test_the_gpus_of_hosts_have_a_column_if_there_are_any() -> None:
+    few = change_facts(cards=[], resources__gpus=["GPU-1"])
+    none = change_facts(cards=[], resources__gpus=[])
+    bare = Seen(host="c", facts=none, lacks="has no GPU")
+    assert "2 H100, 80.0 GB, driver 550.54" in write([GOOD, bare]).splitlines()[1]
+    assert write([Seen(host="b", facts=few), bare]).splitlines()[1].endswith(" 1")
+    assert "gpus" not in write([bare]).splitlines()[0]
+    assert kinds(GOOD, bare) == [(1, "few GPUs or cores")]
+
+
 def test_the_table_and_the_lines_below_it() -> None:
     text = write([GOOD, Seen(host="b", lost="the line was\x1b closed")])
     head, a, b, said, last = text.splitlines()
@@ -170,7 +180,7 @@ def draw(seen: list[Seen], columns: int, patch: pytest.MonkeyPatch) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
 
 
-@pytest.mark.parametrize(("columns", "gone"), [(200, []), (80, ["clock", "memory", "system"])])
+@pytest.mark.parametrize(("columns", "gone"), [(230, []), (80, ["clock", "memory", "system"])])
 def test_a_terminal_shows_fitting_columns_and_all_findings(
     columns: int, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

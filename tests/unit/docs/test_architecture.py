@@ -29,7 +29,7 @@ ORDER = (
     "runtime.shared",
     *("node.messages", "node.codes", "node.listing", "node.logs", "node.ports", "node.procs", "node.shapes"),
     *("node.marked", "node.run_dir", "node.silence", "node.loop"),
-    *("node.ending", "node.job", "node.beginning", "node.line", "node.link", "node.later"),
+    *("node.ending", "node.job", "node.dealing", "node.beginning", "node.line", "node.link", "node.later"),
     *("node.dispatch", "node.head", "node.agent", "node.__main__"),
     *("errors", "options", "views", "ship", "plan", "backends.lines", "backends.base", "follow", "check"),
     *("backends", "run", "cli", "__main__", "api"),

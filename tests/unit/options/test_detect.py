@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, find_imports, has_import
+from pslaunch.options.detect import check_syntax, choose_server, find_gpu_use, find_imports, has_import
 
 
 def write(folder: Path, **files: str) -> None:
@@ -185,3 +185,27 @@ def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) ->
     found = find_imports(tmp_path / "train.py", tmp_path)
     assert set(found.needed) == {"needed", "at_once", "within"}
     assert found.later == {"late": "train.py:17"}
+
+
+@pytest.mark.parametrize(
+    ("text", "use"),
+    [
+        ("import numpy", ""),
+        ("paddle.init(use_gpu=False)", ""),
+        ("paddle.init(use_gpu=True)", "sees"),
+        ("def f():\n    import jax.numpy", "sees"),
+        ("from tensorflow import keras", "sees"),
+        ("import lib", "sees"),
+        ("import lib, os\nos.environ['LOCAL_RANK']", "chooses"),
+        ("import lib\nparser.add_argument('--local-rank')", "chooses"),
+        ("import torch\ntorch.cuda.set_device(rank)", "chooses"),
+        ("import torch, accelerate", "chooses"),
+        ("os.environ['LOCAL_RANK']", ""),
+        ("import (", ""),
+    ],
+)
+def test_gpus_that_a_program_uses_and_may_choose(tmp_path: Path, text: str, use: str) -> None:
+    write(tmp_path, train=text, lib="import torch")
+    assert find_gpu_use(tmp_path / "train.py", tmp_path) == use
+    (tmp_path / "train").write_text("import torch")
+    assert find_gpu_use(tmp_path / "train", tmp_path) == ""

@@ -236,11 +236,42 @@ def test_use_gpu_with_a_program_of_the_bundled_runtime_names_its_place(
     assert make(ws, use_gpu="1", **how).draft.use_gpu is True
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "each"),
+    [
+        ("import torch", {}, None),
+        ("import torch", {"gpus_per_trainer": "2"}, 2),
+        ("import torch, transformers", {}, 0),
+        ("import torch, transformers", {"gpus": "0,1"}, 0),
+        ("import torch, transformers", {"gpus_per_trainer": "1"}, 1),
+        ("", {}, 0),
+        ("", {"gpus": "4"}, None),
+        ("", {"use_gpu": "1"}, None),
+    ],
+)
+def test_gpus_are_dealt_out_to_programs_that_do_not_choose(
+    ws: Path, text: str, given: dict[str, str], each: int | None
+) -> None:
+    (ws / "train.py").write_text(text)
+    wants = make_plan(make(ws, server_num="0", **given), "j").wants
+    assert (wants.gpus_per_trainer, wants.gpus) == (each, given.get("gpus"))
+
+
+def test_gpus_for_the_bundled_runtime_are_refused(ws: Path) -> None:
+    for given in ({"gpus": "2"}, {"gpus_per_trainer": "1"}):
+        with pytest.raises(SpecError, match="the bundled runtime of this build has CPU kernels only"):
+            make(ws, server="bundled", **given)
+        (ws / "train.py").write_text("import torch")
+        assert make(ws, server="bundled", **given).draft.wants.gpus == given.get("gpus"), "pservers beside it"
+        (ws / "train.py").write_text("")
+
+
 BAD_VALUES = (
     *("server_num=-1", "server_num=two", "server_num=1.5", "server_num=", f"server_num={'9' * 5000}"),
     *("worker_num=0", "trainer_count=0", "ports_num=0", "ports_num_for_sparse=-1", "port=0", "port=65536"),
     *("grace=-1", "grace=5s", "grace=inf", "grace=nan", "lost_after=1", "stall_after=0", "stall_timeout=0"),
     *("server=both", "use_gpu=maybe", "python=no-such-python", "python=", "python=./no/python"),
+    *("gpus=0", "gpus=0,0", "gpus=0,x", "gpus=,1", "gpus=-1", "gpus=1,-1", "gpus_per_trainer=-1"),
     *("job_name=", "job_name=a/b", "job_name=..", "job_name=a\nb", f"job_name={'x' * 300}"),
     *("log_dir=train.py", "log_dir=", "job_workspace=nowhere", "job_workspace=train.py", "job_workspace="),
     *("job_dispatch_package=nowhere", f"job_dispatch_package={'x' * 5000}"),

@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 MOST_BYTES = 256 * 1024  # of an object's annotations, where kubectl keeps a copy of the object
 REACH = K8sReach("word2vec", "example/image:1")
 FULL = REACH._replace(
-    cpu="2", memory="4Gi", gpu=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
+    cpu="2", memory="4Gi", gpus=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
     image_pull_secret="pull", service_account="runner", queue="team", network_policy=True, deadline_s=3600.0,
 )  # fmt: skip
 SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")

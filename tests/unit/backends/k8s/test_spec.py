@@ -100,8 +100,10 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
         ("--memory=4KB", "did you mean 4Ki?"),
         ("--memory=1,500 MiB", "did you mean 1500Mi?"),
         ("--memory=0", "--memory='0': expected a number above 0"),
-        ("--gpu=-1", "--gpu=-1: expected a whole number from 0"),
-        ("--gpu=1", "--gpu=1: the bundled runtime of this build has CPU kernels only"),
+        ("--gpus=-1", "--gpus='-1': expected a number of GPUs"),
+        ("--gpus=0,1", "--gpus='0,1': the scheduler chooses the devices; give their number"),
+        ("--gpus=1", "--gpus=1: the bundled runtime of this build has CPU kernels only"),
+        ("--gpu=1", "unknown option --gpu; did you mean --gpus?"),
         ("--node_selector=disk", "--node_selector='disk': expected a label of nodes: NAME=VALUE"),
         ("--node_selector=a b=c", "expected a label of nodes"),
         (f"--node_selector={'a' * 64}=c", "expected a label of nodes"),
@@ -165,10 +167,12 @@ def test_bytes_that_a_program_can_use_need_no_unit(folder: Path) -> None:
 
 
 def test_given_values_reach_the_pods(folder: Path) -> None:
-    words = "--cpu=500m --memory=1.5Gi --gpu=2 --server=script --node_selector=example.com/disk=ssd "
+    words = "--cpu=500m --memory=1.5Gi --gpus=2 --server=script --node_selector=example.com/disk=ssd "
     words += "--pvc=d:/data/ --deadline=60 -n=team --kubeconfig=/k --context=big"
     reach = make_reach(folder, *words.split())
-    assert (reach.cpu, reach.memory, reach.gpu, reach.deadline_s) == ("500m", "1.5Gi", 2, 60.0)
+    assert (reach.cpu, reach.memory, reach.gpus, reach.deadline_s) == ("500m", "1.5Gi", 2, 60.0)
+    few = ("--server=script", "--gpus_per_trainer=2", "--nodes=2", "--worker_num=5")
+    assert make_reach(folder, *few).gpus == 6, "three trainers are in one pod"
     assert (reach.node_selector, reach.claims) == ({"example.com/disk": "ssd"}, (("d", "/data"),))
     assert reach.access == Access("/k", "big", "team")
     assert make_reach(folder).access == Access()

@@ -33,7 +33,7 @@ def running(
     line = open_line(loop, ours.detach(), lost_after_s=60)
     order: ProgramOrder = {
         "key": "trainer/0", "role": "trainer", "log": str(tmp_path / "log"), "cwd": str(tmp_path),
-        "argv": list(argv), "added_env": {},
+        "argv": list(argv), "added_env": {}, "cores": [],
         "contract": {"PSLAUNCH_PROGRESS": str(tmp_path / "socket")},
     }  # fmt: skip
     program = Program(loop, line, 0, order, resource.getrlimit(resource.RLIMIT_NOFILE), loan=loan)

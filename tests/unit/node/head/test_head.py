@@ -23,6 +23,7 @@ from support.lines import encode_piece
 PREPARED: Message = {
     "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
     "log_dir": "/ws/log", "output_dir": "/ws/output", "state_dir": "/ws/.pslaunch", "shared": None,
+    "resources": {"gpus": [], "gpus_by": "", "cores": []},
 }  # fmt: skip
 PIECE = encode_piece(Output(0, 0, b"yes\n"))
 

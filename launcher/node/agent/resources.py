@@ -1,0 +1,55 @@
+"""GPUs and cores of a node, found without their libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from glob import glob
+from typing import TYPE_CHECKING
+
+from pslaunch.runtime.shared import env
+
+if TYPE_CHECKING:
+    from ..messages import Resources
+
+# A container has only its own in /dev; on a host they may be made later.
+GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "sys/class/kfd/kfd/topology/nodes/*/gpu_id")
+NUMA_FILES = "sys/devices/system/node/node[0-9]*/cpulist"
+THREADS_FILE = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def find_resources(*, with_cores: bool, root: str = "/") -> Resources:
+    """Return what programs of this node can use."""
+    cores = find_cores(os.sched_getaffinity(0), root) if with_cores else []
+    for name in (*env.VISIBLE_DEVICES, "ROCR_VISIBLE_DEVICES"):
+        if name in os.environ:
+            gpus, by = env.split_devices(os.environ[name]), f"{name}={os.environ[name]}"[:100]
+            if name not in env.VISIBLE_DEVICES:  # a list in which those count
+                gpus = [*map(str, range(len(gpus)))]
+            return {"gpus": gpus, "gpus_by": by, "cores": cores}
+    for pattern in GPU_FILES:
+        paths = glob(root + pattern)  # those of AMD with the id 0 are processors
+        if found := [path for path in paths if "gpu_id" not in path or _read(path) not in ("", "0")]:
+            return {"gpus": [*map(str, range(len(found)))], "gpus_by": f"/{pattern}", "cores": cores}
+    return {"gpus": [], "gpus_by": "", "cores": cores}
+
+
+def find_cores(usable: set[int], root: str = "/") -> list[list[int]]:
+    """Return the usable cores of each NUMA node, threads of one core side by side."""
+    numa = [usable & _parse_cores(_read(path)) for path in sorted(glob(root + NUMA_FILES))]
+    numa.append(usable.difference(*numa))  # all, where the kernel tells nothing
+    first = {n: min(_parse_cores(_read(root + THREADS_FILE.format(n))), default=n) for n in usable}
+    return [sorted(cores, key=lambda n: (first[n], n)) for cores in numa if cores]
+
+
+def _parse_cores(text: str) -> set[int]:
+    """Return the numbers in a list of the kernel, such as 0-3,8."""
+    spans = re.findall(r"([0-9]+)(?:-([0-9]+))?", text)
+    return {n for first, last in spans for n in range(int(first), int(last or first) + 1)}
+
+
+def _read(path: str) -> str:
+    with suppress(OSError), open(path, encoding="ascii") as f:
+        return f.read().strip()
+    return ""

@@ -1,0 +1,60 @@
+"""GPUs and cores of a node are found in the kernel's files, below a folder here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node.agent.resources import find_cores, find_resources
+from pslaunch.runtime.shared import env
+
+
+def make_files(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return f"{root}/"
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "gpus"),
+    [
+        ({}, {}, []),
+        (
+            {"dev/nvidia0": "", "dev/nvidia3": "", "dev/nvidiactl": "", "dev/nvidia-caps/c": ""},
+            {},
+            ["0", "1"],
+        ),
+        ({"proc/driver/nvidia/gpus/0000:01:00.0/information": ""}, {}, ["0"]),
+        ({f"sys/class/kfd/kfd/topology/nodes/{i}/gpu_id": f"{i * 7}\n" for i in range(3)}, {}, ["0", "1"]),
+        ({"dev/nvidia0": ""}, {"CUDA_VISIBLE_DEVICES": "4,GPU-ab"}, ["4", "GPU-ab"]),
+        ({"dev/nvidia0": ""}, {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "1"}, []),
+        ({}, {"ROCR_VISIBLE_DEVICES": "GPU-a,GPU-b", "HIP_VISIBLE_DEVICES": "1"}, ["1"]),
+        ({}, {"ROCR_VISIBLE_DEVICES": "GPU-a,GPU-b"}, ["0", "1"]),
+    ],
+)
+def test_gpus_are_those_of_the_nodes_variables_else_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], environ: dict[str, str],
+    gpus: list[str],
+) -> None:  # fmt: skip
+    for name in (*env.VISIBLE_DEVICES, "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    found = find_resources(with_cores=False, root=make_files(tmp_path, files))
+    assert found["gpus"] == gpus and bool(found["gpus_by"]) == bool(files or environ)
+
+
+def test_cores_are_those_of_each_numa_node_with_threads_of_a_core_side_by_side(tmp_path: Path) -> None:
+    files = {
+        f"sys/devices/system/node/node{i}/cpulist": text for i, text in enumerate(("0-1,4-5\n", "2-3,6-7"))
+    }
+    siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    files |= {siblings.format(i): f"{i % 4},{i % 4 + 4}\n" for i in range(8)}
+    root = make_files(tmp_path, files)
+    assert find_cores({*range(8)} - {3}, root) == [[0, 4, 1, 5], [2, 6, 7]]
+    assert find_cores({1, 0}, f"{tmp_path}/none/") == [[0, 1]]
+    usable = os.sched_getaffinity(0)
+    assert sorted(core for cores in find_cores(usable) for core in cores) == sorted(usable)
