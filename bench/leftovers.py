@@ -49,7 +49,7 @@ LAUNCHERS = {
     "deepspeed": ["deepspeed", "--num_accelerators=2"],
     "Ray, a program in each of two tasks": ["python3", "-c", RAY],
     "paddle.distributed.launch": ["python", "-m", "paddle.distributed.launch", "--nproc_per_node=2"],
-    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n2", sys.executable],
+    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
 }
 
 

@@ -34,7 +34,7 @@ SHARED: Final = {
         name for name in registry.OWN if "agent_python" in registry.get_options(name)
     ),
     "jobs on hosts": tuple(name for name in registry.OWN if "root_dir" in registry.get_options(name)),
-    "later shells": ("jobs", "status", "logs", "stop", "delete", "fetch"),
+    "later shells": ("jobs", "status", "top", "logs", "report", "stop", "delete", "fetch"),
 }
 Row = tuple[str, str, str, str]  # of an option: name, metavar, default, meaning
 # The names that PaddlePaddle's cluster scripts and other tools have for our options.

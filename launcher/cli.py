@@ -180,6 +180,29 @@ def fetch(
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 
+def top(ctx: typer.Context, job: JobArgument, elsewhere: Any = None) -> None:
+    """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
+    from .run.top import show_top
+
+    raise typer.Exit(show_top(job, sys.stdout, elsewhere=elsewhere))
+
+
+def report(
+    ctx: typer.Context,
+    job: Annotated[
+        str, typer.Argument(metavar="JOB|LOG_DIR", help="A job, as above, or a folder with its logs.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
+    ] = "report.html",
+    elsewhere: Any = None,
+) -> None:
+    """Write a page about a job that a browser shows without a network: charts, processes, failure."""
+    from .run.report import write_report
+
+    write_report(job, Path(output), sys.stdout, elsewhere=elsewhere)
+
+
 def pserver(ctx: typer.Context) -> None:
     """Run one parameter server by hand."""
     # -P: import from the installed package, never from the current folder.
@@ -211,7 +234,7 @@ def version(json: Json = False) -> None:
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
-LATER: Final = {**{f.__name__: f for f in (jobs, status, logs, stop, fetch)}, "delete": stop}
+LATER: Final = {**{f.__name__: f for f in (jobs, status, top, logs, report, stop, fetch)}, "delete": stop}
 # Command lines by other tools' words for them.
 MEANT: Final = {
     **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
@@ -292,7 +315,7 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, "jobs", "status", "logs", "stop", "delete", "fetch", "pserver", "version"],
+    [*OWN, CHECK, *LATER, "pserver", "version"],
     _find,
     find_added,
     MEANT,

@@ -4,6 +4,8 @@ Network and optimizer are those of PaddlePaddle's v2 cluster example. Its batche
 of its time; here they are larger and the learning rate with them, so that a laptop is done in a minute.
 """
 
+# pslaunch: needs word_dict.pickle: python {folder}/prepare.py, then --job_workspace {folder}/ws train.py
+
 from __future__ import annotations
 
 import math

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..errors import SpecError
 from ..node.job import Node
+from ..node.later.record import connect
 from .base import Backend
 from .lines import Line
 
@@ -28,13 +28,7 @@ class Here(Backend):
         """Return nothing: the job has its own record on this machine."""
 
     def open_head_line(self, record: Mapping[str, Any]) -> Line:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(str(record["socket"]))
-        except OSError:
-            sock.close()
-            raise
-        fd = sock.detach()
+        fd = connect(str(record["socket"])).detach()
         return Line(fd, fd)
 
     def read_records(self) -> Iterator[bytes]:

@@ -100,14 +100,17 @@ def read_command(
     face: Face, command: str, split: Split, tell: Callable[[str], None]
 ) -> tuple[CommandLine, JobSpec]:
     """Return a command line with what files add, and its job; `tell` takes notes. Raises PslaunchError."""
-    from ..options.detect import check_syntax
+    from ..options.detect import check_needs, check_syntax
     from ..options.spec import list_notes
     from .face import CommandLine
 
     cwd = Path.cwd()
+    if split.program in OWN and not (cwd / split.program).exists():
+        raise SpecError(f"pslaunch {face.name} and {split.program} are two commands; give one of them")
     given = gather_given(face.name, split, cwd, os.environ)
     line = CommandLine(command, given, split, cwd, os.environ, sys.stdout, tell)
     spec = face.make_spec(line)
+    check_needs(spec.workspace, spec.program)
     check_syntax(spec.workspace / spec.program, spec.python, is_remote=spec.site.remote)
     for text in list_notes(spec, given, split):
         tell(text)

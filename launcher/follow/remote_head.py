@@ -30,7 +30,7 @@ ANSWERS: Mapping[str, Any] = {
     "leading": {"port": is_port, "addrs": [str]},
     "places": {"places": [[str]]},
     "refused": {"code": is_failure_code, "text": str},
-    "status": {**STATUS_SHAPE, "events": int},
+    "status": {**STATUS_SHAPE, "events": int, "begin?": dict},
     "stopping": {},
     "freed": {},
 }
@@ -101,7 +101,7 @@ class RemoteHead:
         told: list[Event] = []
         for event in self._events.list_since(cursor):
             if (count := event["n"] - cursor) > 0:  # dropped by the head, or here
-                text = f"{count} lines are left out here because there were too many; the logs are complete"
+                text = f"{count} lines are left out here because there were too many; see the logs"
                 note = {"event": "note", "level": "warning", "text": text, "missing": count}
                 told.append({"n": event["n"] - 1, "time": event["time"], **note})
             told.append(event)
@@ -148,8 +148,9 @@ class RemoteHead:
     def expect(self) -> None:
         self._line.send({"type": "expect", "limit_s": self._lost_after_s})
 
-    def follow(self) -> None:
-        """Request all further events, from the first that the head still has."""
+    def follow(self, cursor: int = 0) -> None:
+        """Request all further events, from the first after `cursor` that the head still has."""
+        self._next = max(self._next, cursor)
         self._line.send({"type": "follow", "cursor": self._next})
 
     def hold(self, placed: Placed) -> None:

@@ -150,6 +150,7 @@ class Plan(NamedTuple):
     nodes: tuple[Node, ...] = ()  # empty where agents report them
     package: Optional[Package] = None  # None: the workspace exists on the nodes already
     trace: bool = False  # of control messages, on every node
+    keep_logs: int = 3  # of so many earlier jobs in a log folder
     tensorflow: bool = False  # the program imports it
     lost_advice: str = ""  # for a lost node, if its backend has its own
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 # output/ before it, after a line with that job.
 OWNER = "job"
 EARLIER = "earlier"
+KEPT_JOBS = "kept"  # jobs whose logs are kept in EARLIER_LOGS of the log folder, oldest first
+EARLIER_LOGS = "earlier"
 UNFETCHED = "unfetched-"  # and a mode of relay.py: its answer was not given yet, and the agent waits for that
 
 
@@ -43,6 +45,20 @@ def write_text(path: str, text: str, mode: int = 0o644) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     with name_file(path), os.fdopen(fd, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+def read_lines(state_dir: str, name: str) -> list[str]:
+    """Return the lines of a file of the state folder; [] if either is missing."""
+    path = os.path.join(os.path.expanduser(state_dir), name)
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as f:
+        return list(f)
+    return []
+
+
+def find_logs(log_dir: str, state_dir: str, job_id: str) -> str:
+    """Return the folder that has the logs of a job, this one unless they were put away for a later job."""
+    kept = f"{job_id}\n" in read_lines(state_dir, KEPT_JOBS)
+    return os.path.join(log_dir, EARLIER_LOGS, job_id) if kept else log_dir
 
 
 def mark_unfetched(state_dir: str, *, with_output: bool) -> list[str]:

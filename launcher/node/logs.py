@@ -12,8 +12,10 @@ OVERWRITTEN_EVERY_S = 5.0  # period for states of a progress bar that redraws it
 TAIL_LINES = 20
 ADVICE_MARK = "what to do: "  # begins a last line with the remedy for the line before it
 _TAIL_BYTES = 8192
+EVENTS_LOG = "events.jsonl"  # of the whole job, on the machine of its head
 # Our own files beside a node's logs: with --trace, and words that the line to the head no longer carries.
-OWN_LOGS = NODE_TRACE, HEAD_TRACE, GUARDS_LOG = "trace.jsonl", "head-trace.jsonl", "guards.log"
+NODE_TRACE, HEAD_TRACE, GUARDS_LOG = "trace.jsonl", "head-trace.jsonl", "guards.log"
+OWN_LOGS = EVENTS_LOG, NODE_TRACE, HEAD_TRACE, GUARDS_LOG
 
 # Colours, cursor movements, titles: whole escape sequences, then the remaining control characters, and those
 # that turn the direction of the text after them, which would show a message in another order than it has.

@@ -58,6 +58,7 @@ class PrepareMsg(Folders):
     lost_after_s: float
     grace_s: float
     launcher: str  # the process that leads the job, and its host; "" for a head on a node
+    keep_logs: int  # of so many earlier jobs
     trace: bool  # keep one beside the logs
     bind_cores: bool  # cores are dealt out
 
@@ -168,6 +169,7 @@ NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key
 Report = TypedDict("Report", {
     "pass": int, "passes": int, "batch": int, "batches": int, "cost": float, "samples_per_s": float,
     "dropped": int, "state": str, "why": str, "blames": str, "cpu_percent": float, "memory_bytes": int,
+    "waited_s": float, "in_bytes": int, "out_bytes": int,
 }, total=False)
 
 
@@ -205,6 +207,7 @@ OverMsg = TypedDict("OverMsg", {"type": Literal["over"], "code": int})
 StatusRequestMsg = TypedDict("StatusRequestMsg", {"type": Literal["status"]})
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
+    "begin": dict[str, Any],
 })
 
 
@@ -272,13 +275,14 @@ InspectedMsg = TypedDict("InspectedMsg", {"type": Literal["inspected"], "facts":
 # --- Kept for later shells: the record of a job ---
 
 # places: of job.Node; path, error: added by the reader; reach, forgotten: of a job led elsewhere;
-# unreachable: the reason why its files are gone; held: its launcher removes it.
+# unreachable: the reason why its files are gone; held: its launcher removes it; attached: its head is in
+# its launcher on this machine, as is the file of its events, if its nodes are on others.
 JobRecord = TypedDict("JobRecord", {
     "job": str, "name": str, "backend": str, "workspace": str, "nodes": int, "host": str, "started": float,
     "socket": str, "places": list[dict[str, Any]], "processes": list[dict[str, Any]], "state": str,
     "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
     "reach": Any, "forgotten": bool, "error": Any, "unreachable": str,
-    "held": bool, "has_setup": bool,
+    "held": bool, "has_setup": bool, "attached": bool, "events": str, "output": str,
 }, total=False)
 
 # --- All that one side sends to another ---

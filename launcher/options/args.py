@@ -178,6 +178,8 @@ class _Splitter:
 
         After `--` any word is the program.
         """
+        if word[0:1] in ("\N{EN DASH}", "\N{EM DASH}"):
+            raise SpecError(f"{word} begins with a long dash; write --{word[1:]}")
         option = self.words[self.at - 1] if self.at else ""
         if self.forwarded[-1:] == [option] and "=" not in option and not word.endswith((".py", ".sh")):
             shown = shlex.quote(word)

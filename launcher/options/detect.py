@@ -8,6 +8,7 @@ v2: "bundled". All others have none, unless a number of pservers is given.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import re
 import sys
@@ -125,6 +126,16 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
         ) from None
     except UNREADABLE:
         pass
+
+
+def check_needs(workspace: Path, program: str) -> None:
+    """Raise SpecError for a missing file that the program names: `# pslaunch: needs FILE: REMEDY`."""
+    with contextlib.suppress(OSError):
+        text = (workspace / program).read_text(errors="replace")
+        for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
+            if not (workspace / name).exists():
+                said = remedy.replace("{folder}", str(workspace))
+                raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
 
 
 def _can_parse(python: str, program: Path) -> bool:

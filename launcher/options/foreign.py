@@ -24,7 +24,7 @@ _LOGS: Final = (
 )
 _START: Final = ("--wait_timeout SECONDS", "--connect_timeout SECONDS", "leave it out, a start has no limit")
 _FOLDER: Final = ("--job_dispatch_package DIR, or --job_workspace DIR",)
-_PROGRAM: Final = ("give the program's file; Python runs .py, any other runs by itself",)
+_PROGRAM: Final = ("give the program after the options: a file, -m MODULE, or a command",)
 _SSH: Final = ("write it into ~/.ssh/config, as for ssh",)
 _BACKEND: Final = ("choose the command: pslaunch local, fabric, mpi, slurm or k8s",)
 _NAME: Final = ("--job_name NAME",)
@@ -37,7 +37,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "nproc_per_node": _TRAINERS, "nnodes": _NODES, "max_restarts monitor_interval": _AGAIN,
         "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone local_addr": _FOUND,
         "node_rank master_addr master_port": _FOUND, "redirects r tee t local_ranks_filter": _LOGS,
-        "module m no_python run_path": _PROGRAM},
+        "module no_python run_path": _PROGRAM},
     "torchx": {
         "j": ("--nodes N --worker_num N", "--hosts LIST --worker_num N", *_TRAINERS),
         "max_retries": _AGAIN, "rdzv_port": _FOUND, "script": _PROGRAM, "memMB": _MEMORY,
@@ -78,7 +78,6 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "user u": _USER, "jobname comment": _NAME},
     "other launchers": {
         "num_processes num_trainers nproc": _TRAINERS, "pserver_num": _SERVERS, "num_machines": _NODES,
-        "include_hosts": ("--include LIST",), "exclude_hosts": ("--exclude LIST",),
         "machine_rank main_process_ip main_process_port": _FOUND},
 }  # fmt: skip
 

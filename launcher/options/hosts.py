@@ -152,7 +152,7 @@ def _check_name(name: str, word: str, where: str) -> str:
         except ValueError as e:
             raise SpecError(f"{where}: {word!r}: {name} is not an IPv6 address: {e}") from None
     if not NAME.fullmatch(name):
-        raise SpecError(f"{where}: {word!r}: {name!r} is not a host name")
+        raise SpecError(f"{where}: {word!r}: {name!r} is not a host name; expected node1,node[02-64]")
     return name
 
 

@@ -121,7 +121,7 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         near = _make_python_hint(split) or _find_near(path, split)
         raise SpecError(f"no program {shown}{place}{near}")
     if not path.is_file():
-        raise SpecError(f"the program {shown} is not a file")
+        raise SpecError(f"the program {shown} is not a file; name one in it, or -m MODULE")
     if not os.access(path, os.R_OK):
         raise SpecError(f"the program {shown} can't be read: permission denied")
     if path.suffix == ".ipynb":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
-from ..node.job import Limits
+from ..node.job import Limits, Plan
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="trace", metavar="FILE", kind=Text(), says="PSLAUNCH_TRACE, else none",
         help="File for each control message, without secrets; nodes write theirs beside their logs.",
         needs=(Need("dry_run", True),)),
+    Option(name="keep_logs", metavar="N", kind=Number(0, 1000), default=Plan().keep_logs,
+        help="Number of earlier jobs whose logs stay, in log/earlier/JOB."),
     Option(name="log_to", metavar="WHERE", kind=Choice(("tensorboard",)),
         help="Also write what processes report for TensorBoard, to tensorboard/ in the folder of "
         "the logs on this machine.",
@@ -222,7 +224,7 @@ ON_HOSTS: Final[Sequence[Option]] = (
     Option(name="fetch_logs", metavar="DIR", kind=Text(), says="they stay on the hosts",
         help="Local folder for the logs of all hosts, fetched at the end.", needs=ATTACHED),
     Option(name="log_dir", metavar="DIR", kind=Text(), says="log/ of the workspace",
-        help="Folder of the logs; output/ is beside it."),
+        help="Folder of the logs; output/ and .pslaunch/ are in it too."),
     Option(name="head", metavar="WHERE", kind=Choice(("launcher", "node")), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip

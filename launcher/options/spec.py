@@ -96,10 +96,10 @@ class JobSpec(NamedTuple):
 def check_env_name(name: str, label: str) -> None:
     """Raise SpecError for a variable that users can't set."""
     if not re.fullmatch(r"[^\s=\0]+", name):
-        raise SpecError(f"{label} {name!r} is not a variable name")
+        raise SpecError(f"{label} {name!r} is not a variable name; expected NAME=VALUE")
     if name in contract.list_contract_names() - contract.COMMON_NAMES:
-        option = name.removeprefix("PADDLE_INIT_").lower()
-        instead = f"; use --{option}" if option in DEFAULT else ""
+        option = name.removeprefix("PADDLE_").removeprefix("INIT_").lower()
+        instead = f"; use --{option}" if option in DEFAULT else "; leave it out"
         raise SpecError(f"{label} {name} is set by pslaunch itself{instead}")
 
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 HELP_NAMES: Final = ("--help", "-h")
 
-# Options of later shells by other tools' words for them.
-MEANT_LATER: Final = {**dict.fromkeys(("9", "force", "f", "now"), "--kill"), "watch": "--follow"}
-
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -96,10 +93,9 @@ class Commands(TyperGroup):
             word, rest = "", args
         elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
             return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
-        near = self._meant.get(word, "")
-        if near and "," not in near:
-            near = " ".join([near, *map(shlex.quote, rest)])
-        near = near or find_near(word, names, 0.5)
+        near = self._meant.get(word) or find_near(word, names, 0.5)
+        if word in self._meant and "," not in near:
+            near = shlex.join([*near.split(), *rest])
         meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
         return f"unknown command {args[0]!r}; {meant}"
 
@@ -185,10 +181,9 @@ class PlainCommand(TyperCommand):
             metavar = known[name].metavar
             return f"{name} needs a value: {name}={metavar}" if metavar else f"{name} takes no value"
         if name:
-            near = MEANT_LATER.get(name.lstrip("-")) or find_near(name, known, 0.7)
-            return f"unknown option {name}; " + (
-                f"did you mean {near}?" if near in known else f"options: {', '.join(known)}"
-            )
+            near = find_near(name, known, 0.7)
+            meant = f"did you mean {near}?" if near else f"options: {', '.join(known)}"
+            return f"unknown option {name}; {meant}"
         usage = f"usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}"
         if argument:
             jobs = "; pslaunch jobs lists the jobs" if argument.metavar == "JOB" else ""

@@ -43,7 +43,7 @@ HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
-    "failure", "processes",
+    "failure", "output", "processes",
 )  # fmt: skip
 # Fields of a process in `status`; any others of a record that comes from elsewhere are left out.
 SHOWN_FIELDS: Mapping[str, Any] = {
@@ -65,9 +65,10 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
 
 
 @contextlib.contextmanager
-def _connect(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
+def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
     """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
-    with contextlib.closing(Loop()) as loop, open_backend(r) as backend:
+    led: Record = {**r, "backend": "local", "reach": None} if r.get("attached") else r
+    with contextlib.closing(Loop()) as loop, open_backend(led) as backend:
         try:
             line = backend.open_head_line(r)
         except OSError as e:
@@ -95,7 +96,7 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
     if r["state"] != "running":
         return r
     try:
-        with _connect(r) as (head, _):
+        with connect_to_head(r) as (head, _):
             told: Mapping[str, Any] = head.get_status() or {}
     except NodeLostError as e:
         return _find_ended(r, elsewhere, e)
@@ -125,7 +126,7 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
         print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
 
 
-def _find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
+def find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job; raises the reason if its nodes can't be asked, or no head leads it yet."""
     r = find_job(word, elsewhere)
     if "error" in r or "unreachable" in r or r["state"] == record.STATE_UNKNOWN:
@@ -149,8 +150,8 @@ def show_logs(
 
     Returns the exit code for the shell: with `follow` the job's own.
     """
-    r = _find_begun(word, elsewhere)
-    nodes, setups = _read_places(r) if r.get("has_setup") else [], list[dict[str, Any]]()
+    r = find_begun(word, elsewhere)
+    nodes, setups = list_nodes(r) if r.get("has_setup") else [], list[dict[str, Any]]()
     for n in nodes:  # their preparation is shown like a process
         setups.append({"process": n.setup_key, "node": n.id, "log": n.setup_log})
     known = [p["process"] for p in (*setups, *r["processes"])]
@@ -190,7 +191,7 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
 
 def _follow_told(r: Record, view: LogView) -> int:
     """Show the events from a head until the job ends; returns the job's exit code."""
-    with _connect(r) as (head, loop):
+    with connect_to_head(r) as (head, loop):
         head.follow()
         cursor = 0
         while True:
@@ -206,7 +207,7 @@ def _follow_told(r: Record, view: LogView) -> int:
 
 def _print_told(r: Record, process: str | None, view: LogView) -> bool:
     """Print all lines from a head; if some are missing there, print nothing and return False."""
-    with _connect(r) as (head, loop):
+    with connect_to_head(r) as (head, loop):
         head.follow()
         status = head.get_status()
         cursor, upto = 0, status["events"] if status else 0
@@ -224,7 +225,7 @@ def _print_told(r: Record, process: str | None, view: LogView) -> bool:
 
 def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView) -> int:
     """Print the log files of these processes; returns 0, or the code of the first unreadable one."""
-    code, nodes = codes.OK, _read_places(r)
+    code, nodes = codes.OK, list_nodes(r)
     with open_backend(r) as there:
 
         def make_question(p: Mapping[str, Any]) -> Question:
@@ -275,7 +276,7 @@ def _split_lines(pieces: Iterable[bytes]) -> Iterator[logs.LogLine]:
     yield from splitter.feed(b"", final=True)
 
 
-def _read_places(r: Record) -> list[job.Node]:
+def list_nodes(r: Record) -> list[job.Node]:
     """Return the nodes of a job, numbered anew: a record of another machine must not choose paths here."""
     try:
         check_shape(r.get("places", []), [PLACE])
@@ -290,8 +291,8 @@ def fetch_job(
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
     from .fetch import fetch_results, hold_folders
 
-    r = _find_begun(word, elsewhere)
-    nodes = _read_places(r)
+    r = find_begun(word, elsewhere)
+    nodes = list_nodes(r)
     if not nodes:
         raise _make_lost_error(r)
     r = _add_status(r, elsewhere)
@@ -363,7 +364,7 @@ def _stop_and_remove(r: Record, elsewhere: Elsewhere | None, backend: Backend, *
 def _stop_running(r: Record, elsewhere: Elsewhere | None, *, kill: bool) -> Record:
     """End a running job. Raises NodeLostError if its end is not known."""
     try:
-        with _connect(r) as (head, loop):
+        with connect_to_head(r) as (head, loop):
             head.follow()
             for _ in range(2 if kill else 1):
                 head.stop(signal.SIGTERM, "pslaunch stop")

@@ -17,6 +17,7 @@ from ..errors import FileError, PslaunchError, SpecError
 from ..node import logs
 from ..node.later import record
 from ..options.spec import Elsewhere
+from ..views.view import show_s
 from .answers import Question, ask_all
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
 SHOWN_BYTES = 100  # bytes of an invalid record
-ADDED = ("path", "reach", "error")  # keys that this machine adds to a record
-OF_TERMINALS = "a job without --detach ends with its own terminal, its logs are in log/ of its workspace"
+ADDED = ("path", "reach", "error", "attached", "events")  # keys that this machine adds to a record
+OF_TERMINALS = "a job is listed for as long as its logs are kept, in log/ of its workspace"
 NOT_KNOWN = (
     f"its first host does not know it any more: it keeps only the last {record.KEPT_RECORDS} ended jobs"
 )
@@ -141,10 +142,10 @@ def write_news(pointer: Record, news: Record) -> None:
     record.write_record(pointer["path"], cast("Record", {**known, "reach": pointer.get("reach")}))
 
 
-def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
+def find_job(word: str, elsewhere: Elsewhere | None = None, *, newest: bool = False) -> Record:
     """Return the job with this id, else with this name, else whose id begins so. Raises SpecError.
 
-    Several jobs may match if all but this job have ended.
+    Several jobs may match if all but this job have ended, with `newest` if all have.
     """
     jobs = list_jobs(elsewhere)
     found = (
@@ -158,6 +159,8 @@ def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
         alive = [r for r in found if r["state"] not in record.OVER]
         if len(alive) == 1 and alive[0]["state"] != record.STATE_UNKNOWN:
             return alive[0]
+        if newest and not alive:
+            return found[-1]
         advice = "give more of the id" if alive else f"all have ended, {found[-1]['job']} is the newest"
         raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
     if not jobs:
@@ -199,7 +202,9 @@ def format_line(r: Record) -> str:
     nodes = f"{r['nodes']} node{'' if r['nodes'] == 1 else 's'}"
     has_reason = r["state"] not in record.OVER and r.get("reason")
     why = f"  {' '.join(r['reason'].split())}" if has_reason else ""
-    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{why}"
+    took = f", {show_s(r['elapsed_s'])}" if r.get("elapsed_s") is not None else ""
+    output = f"  output in {r['output']}" if r.get("output") else ""
+    return f"{r['job']}  {r['state']}{code}  {r['backend']}, {nodes}  {started}{took}{output}{why}"
 
 
 def print_error(text: str) -> None:

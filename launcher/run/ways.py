@@ -16,9 +16,9 @@ from ..errors import FileError, NodeLostError, PreflightError
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ..node import codes
-from ..node.job import Plan
+from ..node.job import Plan, to_data
 from ..node.loop import Loop
-from ..options.spec import JobSpec
+from ..options.spec import JobSpec, Site
 from ..plan import place_found
 
 if TYPE_CHECKING:
@@ -32,17 +32,24 @@ def choose_way(spec: JobSpec, plan: Plan) -> Way:
     if way := face.make_way(spec, plan):
         return way
     backend = face.make_backend(spec.site.reach)
-    return _OnNode(backend, plan, detach=spec.detach) if spec.head == "node" else _Here(backend, plan)
+    return (
+        _OnNode(backend, plan, detach=spec.detach) if spec.head == "node" else _Here(backend, plan, spec.site)
+    )
 
 
 class _Here(Way):
     """Head in this process."""
+
+    def __init__(self, backend: Backend, plan: Plan, site: Site) -> None:
+        super().__init__(backend, plan)
+        self._reach = to_data(site.reach) if site.remote else None
 
     def start(self) -> Started:
         return self.backend.start(self.plan.nodes, self.plan.limits)
 
     def find_head(self, scene: Scene, starting: SlowWork[Started]) -> Head:
         from ..node.head.head import Head
+        from ..node.head.observed import Attached
 
         loop, plan = scene.loop, self.plan
         started = [] if plan.nodes else wait_for_nodes(scene, self.backend, starting, "the cluster")
@@ -51,6 +58,7 @@ class _Here(Way):
         launcher = f"process {os.getpid()} on {socket.gethostname()}"
         head = Head(loop, placed, secret, time.time, supply, scene.trace, launcher)
         scene.at_end.callback(head.close)
+        scene.at_end.callback(Attached(loop, head, self._reach).close)
         head.drain = scene.watch.show
         stop_on_signals(loop, self.backend, head.stop)
         cut = functools.partial(_cut, self.backend, scene.watch, head)

@@ -117,9 +117,7 @@ class Transcript:
 
     def _on_gap(self, e: Event) -> Iterator[Said]:
         log = self._logs.get(e["process"], "its log")
-        yield Said(
-            SELF, f"{e['process']}: {e['bytes']} bytes are left out here; {log} is complete", "warning"
-        )
+        yield Said(SELF, f"{e['process']}: {e['bytes']} bytes are left out here; see {log}", "warning")
 
     def _on_note(self, e: Event) -> Iterator[Said]:
         level = e.get("level", "info")

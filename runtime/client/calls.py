@@ -35,6 +35,7 @@ class CallRunner:
         self._shards = dialer.shards
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self.begun = self.finishing = False
+        self.waited_s = 0.0  # in all calls, for answers and so for other trainers
         self._interrupted = False  # a call that pservers may know in part is not complete
         self._in_call = threading.Lock()
         self._pid = os.getpid()
@@ -83,13 +84,15 @@ class CallRunner:
 
     def complete(self, call: int = 0) -> None:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
-        self._interrupted = True
+        self._interrupted, began_s = True, time.monotonic()
         try:
             self._run(call)
         except (ClientError, PeerVanished):
             self._core.clear()
             self._interrupted = False
             raise
+        finally:
+            self.waited_s += time.monotonic() - began_s
         self._interrupted = False
 
     def _run(self, call: int) -> None:

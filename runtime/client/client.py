@@ -282,6 +282,11 @@ class Client:
         with self._calls.hold_alone():
             self._core.mark()
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds in calls, which wait for answers and so for other trainers."""
+        return self._calls.waited_s
+
     def count_dropped(self) -> dict[str, int]:
         """Return the pushes of each object that pservers dropped because they came too late, by shard."""
         ids = {**self._dense, **self._sparse}

@@ -136,6 +136,8 @@ class Run:
 
     def note_connected(self, remote: RemoteUpdater | Client) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
+        client = remote if isinstance(remote, Client) else remote.client
+        self.progress.measure = lambda: {"waited_s": client.waited_s}
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())

@@ -24,6 +24,7 @@ class Progress:
         self._clock = clock
         self._next_s = float("-inf")
         self._last: dict[str, int | float | str] = {}
+        self.measure: Callable[[], dict[str, int | float | str]] = dict  # further fields of each report
 
     def is_due(self) -> bool:
         """Return True if a report would be sent now; cheap."""
@@ -32,12 +33,13 @@ class Progress:
     def report(self, **fields: int | float | str) -> None:
         """Send a report; call it if `is_due()`, and at the end of a pass."""
         self._next_s = self._clock() + PERIOD_S
-        self._last = fields
-        self._send(reports.format_progress(**fields))
+        self._last = fields | self.measure()
+        self._send(reports.format_progress(**self._last))
 
     def report_state(self, state: str) -> None:
         """Send a state: `connected`, `finished`. If the queue is full, wait up to STATE_WAIT_S."""
-        self._send(reports.format_progress(**self._last, state=state), wait_s=STATE_WAIT_S)
+        fields = self._last | self.measure() | {"state": state}
+        self._send(reports.format_progress(**fields), wait_s=STATE_WAIT_S)
 
     def report_reason(self, text: str, blames: str = "") -> None:
         """Send the reason why this process is about to end without success, and the process to blame."""

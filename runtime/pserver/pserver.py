@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import selectors
 import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +95,7 @@ class Pserver:
             self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
+        self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
 
     # -- reporting
 
@@ -398,12 +401,20 @@ class Pserver:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == STATS:
             self._log.write(f"{port} {text}")
+            self._report_traffic(shard, text)
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
         elif kind == DROPPED:
             self._log.write(
                 f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             )
+
+    def _report_traffic(self, shard: int, counters: str) -> None:
+        """Report the bytes of all ports, of one of which these are the counters."""
+        self._traffic[shard] = {
+            name: int(n) for name, n in re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
+        }
+        self._progress.report(**sum(map(Counter, self._traffic.values()), Counter()))
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers

@@ -43,6 +43,9 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "cost": float,
     "samples_per_s": float,
     "dropped": int,
+    "waited_s": float,
+    "in_bytes": int,
+    "out_bytes": int,
     "metric": float,  # and metric.NAME
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that `why` is about

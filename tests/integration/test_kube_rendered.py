@@ -244,7 +244,7 @@ def test_job_whose_secret_is_missing_waits_for_it(applied: Applied, cluster: Kub
     assert cluster.wait_for_end(applied.name).status.succeeded == 1
 
 
-BLOCKS = (ROOT / "README.md").read_text().split("```")[1::2]
+BLOCKS = (ROOT / "docs/kubernetes.md").read_text().split("```")[1::2]
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def printed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_commands_of_the_readme_check_train_and_leave_nothing(
+def test_commands_of_the_page_check_train_and_leave_nothing(
     cluster: Kube, printed: Path, tmp_path: Path
 ) -> None:
     (block,) = (block for block in BLOCKS if "build/kube/kubeconfig" in block)

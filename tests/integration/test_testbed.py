@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+import testbed.__main__ as tool
 from support import others
 from support.others import ROOT
 from support.process import poll_until, started
@@ -34,6 +38,27 @@ def test_nothing_is_left_of_a_killed_owner(hosts: Hosts) -> None:
         assert len(remains(*made.groups())) > 4
         owner.kill()
     poll_until(lambda: not remains(*made.groups()), describe=lambda: str(remains(*made.groups())))
+
+
+BUSY = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def test_a_holder_that_does_not_answer_is_killed_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tool, "ENDS_S", 0.2)
+    env = {**os.environ, sweep.VARIABLE: "nosuchset"}
+    with started([sys.executable, "-c", BUSY], env=env) as busy:
+        busy.expect("^up$")
+        (tmp_path / "holder").write_text(f"{busy.pid} {tool.began(busy.pid)} nosuchset\n")
+        assert tool.down(tmp_path) == f"removed 0 hosts (), {tmp_path}"
+        assert busy.wait() == 128 + signal.SIGKILL
+    assert f"has not ended after 0.2 s; waiting for process {busy.pid}" in capsys.readouterr().out
 
 
 TRY_OUT = """

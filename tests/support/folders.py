@@ -12,6 +12,7 @@ def begin_job(workspace: Path, job_id: str = "demo-1") -> JobFolders:
     """Lock the folders for a job and make them ready. Raises Refusal."""
     order: Any = {
         "job_id": job_id, "node": 0, "nodes": 1, "dispatched": False, "launcher": "process 7 on desk",
+        "keep_logs": 3,
         "workspace": str(workspace), "log_dir": f"{workspace}/log", "output_dir": f"{workspace}/output",
         "state_dir": f"{workspace}/.pslaunch",
     }  # fmt: skip

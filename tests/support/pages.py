@@ -41,3 +41,8 @@ def read_name_tables() -> dict[str, dict[str, str]]:
                 assert name not in table, f"{module} has {name} in two rows"
                 table[name] = state
     return tables
+
+
+def list_blocks(text: str) -> list[tuple[str, str]]:
+    """Return the fenced blocks of a page: the words after the fence, and the lines."""
+    return re.findall(r"^```(.*)\n((?s:.*?))^```$", text, re.MULTILINE)

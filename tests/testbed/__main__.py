@@ -17,10 +17,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed import Hosts, why_not
+from testbed import Hosts, sweep, why_not
 
 CONFIGS = Path("/etc/ssh/ssh_config.d")
 EXAMPLE = Path("examples/word2vec")
@@ -90,7 +91,7 @@ def hold(count: int, folder: Path) -> None:
     ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with Hosts(count) as hosts:
-        (folder / "holder").write_text(f"{os.getpid()} {began(os.getpid())}\n")
+        (folder / "holder").write_text(f"{os.getpid()} {began(os.getpid())} {hosts.id}\n")
         write(hosts, folder)
         tell(hosts, folder)
         close_output()
@@ -154,10 +155,7 @@ def down(folder: Path) -> str:
     """End the holder, which removes the hosts, and remove the files. Return what was removed, in words."""
     removed = [str(folder)] if folder.exists() else []
     if (fd := holder(folder)) is not None:
-        signal.pidfd_send_signal(fd, signal.SIGTERM)
-        gone, _, _ = select.select([fd], [], [], ENDS_S)
-        if not gone:
-            sys.exit(f"hosts: their holder does not end within {ENDS_S:g} s: {folder}/holder")
+        end_holder(fd, (folder / "holder").read_text().split()[-1])
         machines = folder / "machines"
         names = machines.read_text().split() if machines.exists() else []
         removed.insert(0, f"{len(names)} hosts ({', '.join(names)})")
@@ -168,10 +166,33 @@ def down(folder: Path) -> str:
     return f"removed {', '.join(removed)}" if removed else f"nothing to remove: no hosts in {folder}"
 
 
+def end_holder(fd: int, set_id: str) -> None:
+    """End the process that holds a set of hosts, and wait until the set is gone; each wait has a limit."""
+    for number in (signal.SIGTERM, signal.SIGKILL):  # of a killed holder its guard removes the hosts
+        signal.pidfd_send_signal(fd, number)
+        if select.select([fd], [], [], ENDS_S)[0]:
+            break
+        print(
+            f"hosts: their holder has not ended after {ENDS_S:g} s; waiting for {list_left(set_id)}",
+            flush=True,
+        )
+    end_s = time.monotonic() + ENDS_S
+    while list_left(set_id):
+        if time.monotonic() > end_s:
+            sys.exit(f"hosts: still there after {ENDS_S:g} s: {list_left(set_id)}; make hosts-down again")
+        time.sleep(0.05)
+
+
+def list_left(set_id: str) -> str:
+    """What is there of a set, in words: its processes and links."""
+    pids = sweep.outer_processes(set_id)
+    return ", ".join([*(f"process {pid}" for pid in pids), *sweep.links(set_id)])
+
+
 def holder(folder: Path) -> int | None:
     """A descriptor of the process that holds the folder's hosts; None if there is none."""
     with contextlib.suppress(OSError, ValueError):
-        pid, start = map(int, (folder / "holder").read_text().split())
+        pid, start = map(int, (folder / "holder").read_text().split()[:2])
         fd = os.pidfd_open(pid)
         if began(pid) == start and not select.select([fd], [], [], 0)[0]:
             return fd

@@ -21,6 +21,7 @@ from pslaunch.node.job import Node
 from pslaunch.options.spec import JobSpec
 from pslaunch.run import session
 
+ROOT = Path(__file__).parents[2]
 PSLAUNCH = [sys.executable, "-m", "pslaunch"]
 
 
@@ -60,11 +61,16 @@ def run(*words: str) -> int:
         ("train.py --lr 1", ["did you mean 'pslaunch local train.py --lr 1'?"]),
         ("run train.py", ["did you mean 'pslaunch local train.py'?"]),
         ("submit train.py", ["did you mean 'pslaunch fabric, mpi, slurm or k8s apply'?"]),
+        ("local fabric train.py", ["pslaunch local and fabric are two commands"]),
+        ("local \N{EM DASH}port 1 train.py", ["begins with a long dash; write --port"]),
+        ("local --env =1 train.py", ["--env '' is not a variable name; expected NAME=VALUE"]),
+        ("local --env PADDLE_PORT=1 train.py", ["PADDLE_PORT is set by pslaunch itself; use --port"]),
+        ("local .", ["'.' is not a file; name one in it"]),
         ("ps", ["did you mean 'pslaunch jobs'?"]),
         ("--port 1 local train.py", ["--port before the command", "pslaunch local --port"]),
         ("fabric --usr root --hosts n1 train.py", ["unknown option --usr", "--usr=root"]),
         ("logs --folow j", ["pslaunch logs: unknown option --folow; did you mean --follow?"]),
-        ("stop -9 j", ["pslaunch stop: unknown option -9; did you mean --kill?"]),
+        ("stop -9 j", ["pslaunch stop: unknown option -9; options: --kill, --json"]),
         ("jobs --all", ["unknown option --all; options: --json, --conf"]),
         ("logs", ["JOB is missing; usage: pslaunch logs [OPTIONS] JOB [PROCESS]; pslaunch jobs lists"]),
         ("status a b c", ["too many words: b c; usage: pslaunch status [OPTIONS] JOB"]),
@@ -93,6 +99,19 @@ def test_bad_input_is_reported_in_a_line_and_nothing_starts(
     for name in names:
         assert name in err
     assert sorted(ws.iterdir()) == before
+
+
+def test_example_without_its_data_says_how_to_make_them_and_leaves_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folder = ROOT / "examples/word2vec"
+    before = sorted(folder.iterdir())
+    assert run("local", "examples/word2vec/train.py") == codes.USAGE
+    error = capfd.readouterr().err
+    assert "train.py needs word_dict.pickle" in error
+    assert f": python {folder}/prepare.py, then --job_workspace {folder}/ws train.py" in error
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("words", ["", "local", "check", "check fabric", "logs", "version"])

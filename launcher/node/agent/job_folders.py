@@ -18,7 +18,18 @@ from pslaunch.runtime.shared import env
 
 from .. import codes, listing
 from ..codes import Refusal, choose_code
-from ..listing import EARLIER, OWNER, list_folder, make_own_folder, name_file, replace_file, write_text
+from ..listing import (
+    EARLIER,
+    EARLIER_LOGS,
+    KEPT_JOBS,
+    OWNER,
+    list_folder,
+    make_own_folder,
+    name_file,
+    read_lines,
+    replace_file,
+    write_text,
+)
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
@@ -36,7 +47,7 @@ class JobFolders:
     def __init__(self, order: PrepareMsg, hand_over: Callable[[int, str], None]) -> None:
         self._hand_over = hand_over
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
-        self._launcher = order["launcher"]
+        self._launcher, self._keep_logs = order["launcher"], int(order["keep_logs"])
         self.paths: Folders = {
             "workspace": os.path.expanduser(order["workspace"]),
             "log_dir": os.path.expanduser(order["log_dir"]),
@@ -121,10 +132,7 @@ class JobFolders:
         if first is not None:
             os.close(fd)
             return first
-        for name in os.listdir(self.paths["log_dir"]):
-            # Of an earlier job, and misleading beside ours. First, as they may fill the disk.
-            if env.is_log(name) or name in OWN_LOGS:
-                os.unlink(os.path.join(self.paths["log_dir"], name))
+        self._put_away()
         with name_file(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._launcher}\n".encode(), 0)
@@ -133,6 +141,40 @@ class JobFolders:
         # The keeper holds it too: no other job may enter while it still ends our processes.
         self._hand_over(fd, self.guards_log)
         return None
+
+    def _put_away(self) -> None:
+        """Keep the logs of earlier jobs, misleading beside ours, in a folder each; remove the oldest.
+
+        Only logs are moved or removed; all of them if they may fill the disk.
+        """
+        folder, state_dir = self.paths["log_dir"], self.paths["state_dir"]
+        known = [line.strip() for line in read_lines(state_dir, KEPT_JOBS)]
+        owner, logs = "".join(read_lines(state_dir, OWNER)[:1]).strip(), _list_logs(folder)
+        disk = os.statvfs(folder)
+        fits = sum(map(os.path.getsize, logs)) <= disk.f_bavail * disk.f_frsize
+        kept = [*known, owner] if owner not in ("", self._job_id, *known) and logs else known
+        kept = kept[-self._keep_logs :] if self._keep_logs and fits else []
+        try:
+            if owner in kept and owner not in known:
+                place = os.path.join(folder, EARLIER_LOGS, owner)
+                listing.refuse_foreign_link(os.path.dirname(place))
+                os.makedirs(place, exist_ok=True)
+                for log in logs:
+                    os.replace(log, os.path.join(place, os.path.basename(log)))
+            if kept != known:
+                path = os.path.join(state_dir, KEPT_JOBS)
+                replace_file(path, f"{path}-{self._node}", (f"{job_id}\n" for job_id in kept))
+        except OSError:
+            kept = []
+        for log in _list_logs(folder):
+            os.unlink(log)
+        for job_id in {*known, owner}.difference(kept, [""]):
+            place = os.path.join(folder, EARLIER_LOGS, job_id)
+            with contextlib.suppress(FileNotFoundError):
+                for log in _list_logs(place):
+                    os.unlink(log)
+                if not os.listdir(place):
+                    os.rmdir(place)
 
     def _find_first_node(self) -> str | None:
         """Return the first job and node in the folder, unless it is this one; needs no locks across hosts."""
@@ -187,3 +229,9 @@ class JobFolders:
     def _find_node_folder(self) -> str:
         """Return the folder of node files: the workspace, or if it is read-only the log folder."""
         return self.workspace if os.access(self.workspace, os.W_OK) else self.paths["log_dir"]
+
+
+def _list_logs(folder: str) -> list[str]:
+    """Return the paths of the logs in a folder: of programs, and our own."""
+    names = [name for name in os.listdir(folder) if env.is_log(name) or name in OWN_LOGS]
+    return [os.path.join(folder, name) for name in names]

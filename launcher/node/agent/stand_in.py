@@ -27,7 +27,7 @@ _WORDS = {
     "line": "{process} | {text}",
     "note": "pslaunch | {text}",
     "ending": "pslaunch | ending the job: {why}",
-    "gap": "pslaunch | {process}: {bytes} bytes are left out here; its log is complete",
+    "gap": "pslaunch | {process}: {bytes} bytes are left out here; see its log",
     "end": "pslaunch | ended with {code} after {elapsed_s:.1f} s: {reason}",
 }
 

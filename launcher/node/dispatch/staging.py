@@ -147,9 +147,10 @@ class Staging:
             if e.errno not in _FULL:
                 raise
             self._close_file()
-            need = self.count_missing_bytes()
-            self._store.clear()
-            self._check_room(need, is_full=True)
+            try:  # before the room that what has come so far takes is free again
+                self._check_room(self.count_missing_bytes(), is_full=True)
+            finally:
+                self._store.clear()
         return again
 
     def _take(self, piece: Data) -> list[Want]:

@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from pslaunch.runtime.shared.remedies import find_remedy
+
 from ..logs import MAX_LINE_CHARS, clean, clean_all
 from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
+from .event_file import EventFile
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -28,7 +31,8 @@ _FAILURE = {
 PROGRESS = {
     "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
     "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
-    "memory_bytes": is_count, "metric": is_number,
+    "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
+    "in_bytes": is_count, "out_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
@@ -36,6 +40,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "job": {
         "job": is_name, "name": str, "epoch": int, "backend": is_name, "server": is_name, "why": str,
         "workspace": str, "nodes": [{"id": int, "name": str}], "processes": PROCESSES,
+        "version?": str, "plan?": dict,
     },
     "node": {"node": int, "state": is_name, "text": str},
     "dispatch": {"node": (int, None), "state": is_name, "files": int, "bytes": int},
@@ -155,7 +160,10 @@ class EventLog:
 
     def __init__(self, wall_clock: Callable[[], float], processes: Iterable[str]) -> None:
         self._wall, self._recent = wall_clock, RecentEvents()
+        self._file: EventFile | None = None
+        self._path = ""  # of the file, once it is there
         self.next = 0  # number of the next event
+        self.begin: Event = {}  # the event `job`, which is not dropped with the oldest
         self.states: dict[str, dict[str, Any]] = {process: {"state": "waiting"} for process in processes}
 
     def tell(self, event: str, **fields: Any) -> None:
@@ -163,7 +171,36 @@ class EventLog:
         # Nearly all events are lines, which were cleaned when they were split.
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
+        self.begin = self.begin or kept
+        self._write([kept])
         note_state(self.states, kept)
+
+    def keep_in(self, path: str) -> None:
+        """Write the events, past ones too, to a file without output. A second call does nothing."""
+        if self._path:
+            return
+        self._path = path
+        try:
+            self._file = EventFile(path)
+        except OSError as e:
+            self._warn_lost(e)
+        self._write(self._recent.list_since(0))
+
+    def _write(self, events: Iterable[Event]) -> None:
+        if (file := self._file) is None:
+            return
+        for event in events:
+            try:
+                file.write(event)
+            except OSError as e:
+                self._file = None
+                if event["event"] != "end":  # which is the last one
+                    self._warn_lost(e)
+                return
+
+    def _warn_lost(self, e: OSError) -> None:
+        why = f"can't be written, and is left out: {e.strerror}{find_remedy(e)}"
+        self.tell("note", level="warning", text=f"{self._path} {why}")
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf

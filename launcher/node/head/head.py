@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ... import __version__
 from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
@@ -32,6 +33,7 @@ FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
 DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
 SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
+TOLD_OF_PLAN = "port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"
 SHOW_LINES_OF_FAILED = 25_000  # more, of the process that failed first: these were written before
 
 
@@ -130,11 +132,16 @@ class Head:
             "job": self.placed.plan.job_id,
             "elapsed_s": self._get_elapsed_s(),
             "events": self._log.next,
+            "begin": self._log.begin,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
                 {"process": p.key, "node": p.node, **self._log.states[p.key]} for p in self.placed.processes
             ],
         }
+
+    def keep_events(self, path: str) -> None:
+        """Write the events, past ones too, to a file without output. A second call does nothing."""
+        self._log.keep_in(path)
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         """Request the end: in order the first time, at once the second. Exit code: `code` or 128+`number`."""
@@ -436,4 +443,7 @@ class Head:
             workspace=placed.nodes[0].workspace,
             nodes=[{"id": n.id, "name": n.name} for n in placed.nodes],
             processes=[{"process": p.key, "node": p.node, "log": p.log} for p in placed.processes],
+            version=__version__,
+            # No arguments and variables of programs: there may be secrets in them.
+            plan={name: getattr(plan, name) for name in TOLD_OF_PLAN} | {"flags": dict(plan.flags)},
         )

@@ -12,9 +12,7 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job, logs
@@ -22,30 +20,17 @@ from ..dispatch.from_launcher import FromLauncher
 from ..later import record
 from ..line import reach
 from ..line.gate import OBSERVER, Gate, Seals
-from ..line.listener import Listener
 from ..line.trace import Trace
-from ..line.wire import NONSENSE, Data, Message, MessageLine
+from ..line.wire import NONSENSE, Data
 from ..loop import Loop, Timer
-from ..shapes import check_shape, is_code, is_failure_code
 from .head import Head
+from .observed import SAY_GOODBYE_S, Observed, Observer
 
 if TYPE_CHECKING:
     from .. import messages
 
-CHUNK, CHUNK_BYTES = 200, 1024 * 1024  # of events in one message: as JSON at most six times as large
-SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 
-
-class Observer:
-    """An observer: its line, and its position in the events."""
-
-    def __init__(self, line: MessageLine[messages.ToObserver]) -> None:
-        self.line = line
-        self.cursor: int | None = None  # the next event for it, once it follows
-        self.told_over = False
-
-
-class Leader:
+class Leader(Observed):
     """Leader of one job. `own_fd`: the head's end of the line to the agent in this process."""
 
     def __init__(
@@ -61,20 +46,14 @@ class Leader:
     ) -> None:
         """`seals`, `secret`: of the launcher's line, if it was dialed."""
         self._secret = secret
-        self._loop, self._own_fd, self._lost_after_s = loop, own_fd, lost_after_s
-        self._socket_path = os.path.join(run_dir, "head.sock")
-        self._head: Head | None = None
+        super().__init__(loop, lost_after_s)
+        self._own_fd, self._socket_path = own_fd, os.path.join(run_dir, "head.sock")
         self._gate: Gate | None = None
         self._held = True
         self._lease_s = self._linger_s = 0.0
         self._lease: Timer | None = None  # running while nobody holds the job
         self._lease_is_over = self._holders_supply = False
         self._told_holder = False  # about the end
-        self._trace: Trace | None = None
-        self._record_path = ""
-        self._record: messages.JobRecord = {}  # the part that stays
-        self._over_s: float | None = None  # end of the job, or of the last piece sent after it
-        self._observers: list[Observer] = []
         self._launcher = self._observe(read_fd, write_fd, seals)
         self._holders = {self._launcher}
         self._supplier = self._launcher  # of the package
@@ -99,24 +78,8 @@ class Leader:
 
     # --- observers ---
 
-    def _observe(self, read_fd: int, write_fd: int, seals: Seals | None = None) -> Observer:
-        line: MessageLine[messages.ToObserver] = MessageLine(
-            self._loop,
-            read_fd,
-            write_fd,
-            lost_after_s=self._lost_after_s,
-            on_message=lambda m: self._obey(observer, m),
-            on_lost=lambda reason: self._lose(observer, reason),
-            on_data=lambda piece: self._take(observer, piece),
-            seals=seals,
-            trace=self._trace and self._trace.make_note("observer"),
-        )
-        observer = Observer(line)
-        self._observers.append(observer)
-        return observer
-
     def _lose(self, observer: Observer, reason: str) -> None:
-        self._observers.remove(observer)
+        super()._lose(observer, reason)
         if self._head is None:
             if observer is self._launcher and self._own_fd >= 0:
                 os.close(self._own_fd)  # it left without a job: the agent ends by itself
@@ -141,21 +104,6 @@ class Leader:
         else:
             end()
 
-    def _obey(self, observer: Observer, m: Message) -> None:
-        handler: Callable[[Observer, Message], None] | None = getattr(self, f"order_{m['type']}", None)
-        if handler is None:
-            self._refuse(observer, f"unknown request {m['type']!r}")
-        elif self._head is None and m["type"] not in ("hello", "lead"):
-            self._refuse(observer, "no job has begun here yet")
-        else:
-            handler(observer, m)
-
-    def _refuse(self, observer: Observer, text: str, code: int = codes.NODE_LOST) -> None:
-        observer.line.send({"type": "refused", "code": code, "text": text})
-
-    def order_hello(self, _observer: Observer, _m: messages.HelloMsg) -> None:
-        """Do nothing: the wire has compared the versions."""
-
     def order_lead(self, observer: Observer, m: messages.LeadMsg) -> None:
         """Lead the job; answer with the addresses for the agents of other nodes."""
         if observer is not self._launcher or self._head is not None:
@@ -179,7 +127,7 @@ class Leader:
             note_refusal=lambda why: self._warn(f"refused a connection: {why}"),
             port=job.choose_head_port(placed),
         )
-        self._listen()
+        self._listen(self._socket_path)
         self._record_path = os.path.join(record.get_folder(), f"{placed.plan.job_id}.json")
         self._record = record.describe_job(placed, self._socket_path)
         why = record.write_record(self._record_path, {**self._record, "state": "running"})
@@ -196,15 +144,10 @@ class Leader:
         self._head.attach(first, own, own, lambda: "")
         observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
-    def _note(self, changing: messages.JobRecord) -> None:
-        """Write the record with the nodes' present folders."""
-        known = record.describe_job(self._led.placed, "")
-        places: messages.JobRecord = {"places": known["places"], "processes": known["processes"]}
-        record.write_record(self._record_path, {**self._record, **places, **changing})
-
     def _tell_places(self) -> None:
         """Send the launcher the nodes' folders, final only now where nodes share one."""
         self._begin_trace()
+        self._led.keep_events(os.path.join(self._led.placed.nodes[0].log_dir, logs.EVENTS_LOG))
         self._note({"state": "running"})
         places = [(n.log_dir, n.state_dir) for n in self._led.placed.nodes]
         self._launcher.line.send({"type": "places", "places": places})
@@ -215,12 +158,6 @@ class Leader:
             with contextlib.suppress(OSError):
                 log_dir = os.path.expanduser(self._led.placed.nodes[0].log_dir)
                 self._trace.begin(os.path.join(log_dir, logs.HEAD_TRACE))
-
-    @property
-    def _led(self) -> Head:
-        """The head, once it leads."""
-        assert self._head is not None
-        return self._head
 
     def order_dispatch(self, observer: Observer, m: messages.DispatchMsg | messages.NoPackageMsg) -> None:
         if observer is self._supplier:
@@ -261,51 +198,18 @@ class Leader:
         if not self._held:
             observer.line.send({"type": "freed"})
 
-    def order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
-        observer.cursor = int(m["cursor"])
+    def _tell_over(self, observer: Observer) -> None:
+        self._told_holder |= observer in self._holders
+        super()._tell_over(observer)
 
-    def order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
-        observer.line.send({"type": "status", **self._led.make_status()})
+    def _close(self) -> None:
+        self._begin_trace()
+        super()._close()
+        self._supply.close()
+        if self._gate:
+            self._gate.close()
 
-    def order_stop(self, observer: Observer, m: messages.StopMsg) -> None:
-        check_shape(codes.SIGNAL_BASE + m["number"], is_failure_code, "number")
-        check_shape(m["code"], is_code, "code")
-        observer.line.send({"type": "stopping"})
-        self._led.stop(m["number"], str(m["reason"]), m["code"])
-
-    def push(self) -> None:
-        """Send new events to each observer that keeps up; called after each round of the loop."""
-        if self._head is None:
-            return
-        if self._head.done and self._over_s is None:
-            self._over_s = self._loop.now()
-            self._close()
-        for observer in list(self._observers):  # an observer with a broken line is removed meanwhile
-            while observer.cursor is not None and observer.line.open and observer.line.is_idle:
-                events, following = self._head.list_events(observer.cursor, CHUNK, CHUNK_BYTES)
-                if events:
-                    observer.cursor = following
-                    observer.line.send({"type": "events", "events": events})
-                    self._over_s = self._loop.now() if self._head.done else None
-                elif self._head.done and not observer.told_over:
-                    observer.told_over = True
-                    self._told_holder |= observer in self._holders
-                    observer.line.send({"type": "over", "code": self._head.code})
-                else:
-                    break
-
-    # --- the doors ---
-
-    def _listen(self) -> None:
-        """Listen for later observers in the run folder, which is private to the user."""
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        server.bind(self._socket_path)
-        server.listen(16)
-        Listener(self._loop, server, self._accept)
-
-    def _accept(self, sock: socket.socket, _address: object) -> None:
-        fd = sock.detach()
-        self._observe(fd, fd)
+    # --- the gate ---
 
     def _check(self, text: bytes) -> str:
         if text == OBSERVER or self._led.find_awaited(_parse_node_number(text)):
@@ -324,17 +228,6 @@ class Leader:
     def _warn(self, text: str) -> None:
         if self._head is not None:
             self._head.note("warning", text)
-
-    def _close(self) -> None:
-        self._begin_trace()
-        states = zip(self._led.make_status()["processes"], self._led.placed.processes)
-        processes = [{**state, "log": process.log} for state, process in states]
-        has_setup = self._led.has_setup
-        ended: Any = {"state": "ended", "processes": processes, "has_setup": has_setup, **self._led.end}
-        self._note(ended)
-        self._supply.close()
-        if self._gate:
-            self._gate.close()
 
 
 def _parse_node_number(text: bytes) -> int:

@@ -97,6 +97,7 @@ class Startup:
                 "lost_after_s": plan.limits.lost_after_s,
                 "grace_s": plan.limits.grace_s,
                 "launcher": self._launcher,
+                "keep_logs": plan.keep_logs,
                 "trace": plan.trace,
                 "bind_cores": plan.wants.bind_cores,
             }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any, Callable, cast
 
 from pslaunch.runtime.shared.remedies import find_remedy
 
 from .. import job
-from ..listing import replace_file, write_text
+from ..listing import KEPT_JOBS, OWNER, read_lines, replace_file, write_text
 from ..run_dir import end_leftovers
 from ..shapes import check_shape, is_code, is_name, is_time
 
@@ -23,8 +25,9 @@ LED_ELSEWHERE = "elsewhere"  # state of a pointer: a record that only names the 
 POINTER = ".at.json"  # the end of a pointer's name: node 0 may have its own record in the same folder
 WAITING = "waiting"  # state of a job that no head leads yet, and of a program that is not started
 STATE_UNKNOWN = "unknown"  # state of a job whose head can't be asked from here
-KEPT_RECORDS = 20  # records of ended jobs, and as many pointers to such; older ones are removed
+KEPT_RECORDS = 100  # records of ended jobs, and as many pointers to such; older ones are removed
 SECRET_SUFFIX = ".secret"  # the end of the name of the secret of such a job
+EVENTS_SUFFIX = ".events.jsonl"  # of the events of an attached job whose logs are on other machines
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
@@ -36,7 +39,7 @@ STATUS_SHAPE: dict[str, Any] = {
 _POINTER = {
     **STATUS_SHAPE, "name?": str, "backend": is_name, "nodes": int, "started": is_time, "workspace?": str,
     "host?": str, "socket?": str, "unreachable?": str, "held?": bool, "has_setup?": bool, "places?": [dict],
-    "processes?": [{**_PROCESS, "log": str}],
+    "processes?": [{**_PROCESS, "log": str}], "output?": str, "events?": str,
 }  # fmt: skip
 _RECORD = {**_POINTER, "processes": [dict]}
 
@@ -48,12 +51,13 @@ def get_folder() -> str:
 
 def describe_job(placed: job.Placed, socket_path: str) -> JobRecord:
     """Return the fixed facts of a job."""
-    plan = placed.plan
+    plan, first = placed.plan, placed.nodes[0]
     return {
         "job": plan.job_id,
         "name": plan.name,
         "backend": plan.backend,
-        "workspace": placed.nodes[0].workspace,
+        "workspace": first.workspace,
+        "output": first.output_dir,
         "nodes": len(placed.nodes),
         "host": socket.gethostname(),
         "started": round(time.time(), 3),
@@ -100,6 +104,8 @@ def remove_secret(pointer: str) -> None:
 def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
     """Return the readable records in a folder, oldest first; remove too old ones, and end what is left here.
 
+    Too old are the oldest of many, and those of attached jobs on this machine whose logs are gone.
+
     `state` is running, ended, lost if no head answers, or unknown if it is on another machine that shares the
     folder. `tell` gets a message for each invalid record, and of what was left.
     """
@@ -113,12 +119,21 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
     found.sort(key=lambda r: float(r["started"]))
     for pointers in (False, True):
         over = [r for r in found if is_pointer(r) == pointers and (r["state"] in OVER or FORGOTTEN in r)]
-        for old in over[:-KEPT_RECORDS]:
+        for old in [r for i, r in enumerate(reversed(over)) if i >= KEPT_RECORDS or _has_lost_logs(r)]:
             remove_secret(old["path"])
-            with contextlib.suppress(OSError):
-                os.unlink(old["path"])
+            for gone in filter(None, (old["path"], old.get("events"))):
+                with contextlib.suppress(OSError):
+                    os.unlink(gone)
             found.remove(old)
     return found
+
+
+def _has_lost_logs(r: JobRecord) -> bool:
+    """Return True for an ended job of this machine alone, led by its launcher, whose logs are not kept."""
+    if not r.get("attached") or "reach" in r:
+        return False
+    state_dir = r["places"][0]["state_dir"]
+    return f"{r['job']}\n" not in (*read_lines(state_dir, OWNER)[:1], *read_lines(state_dir, KEPT_JOBS))
 
 
 def _read(path: str, tell: Callable[[str], None] = lambda _text: None) -> list[JobRecord]:
@@ -150,7 +165,30 @@ def _check_state(r: JobRecord) -> JobRecord:
 
 
 def _has_listener(r: JobRecord) -> bool:
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.connect(str(r["socket"]))
+    with contextlib.suppress(OSError), connect(str(r["socket"])):
         return True
     return False
+
+
+def connect(path: str) -> socket.socket:
+    """Connect to the head of a running job at its socket. Raises OSError, also for another user's."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(name_socket(path))
+        if not is_of_user(sock):
+            raise PermissionError(errno.EPERM, "it is a socket of another user")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def name_socket(path: str) -> str:
+    """Return the name of a socket for the system: a leading `@` stands for an abstract one."""
+    return f"\0{path[1:]}" if path.startswith("@") else path
+
+
+def is_of_user(sock: socket.socket) -> bool:
+    """Return True if the other end of a Unix socket is this user's: anybody may use an abstract name."""
+    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.geteuid())

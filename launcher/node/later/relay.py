@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import select
-import socket
 import struct
 import tarfile
 from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
@@ -23,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
 from .. import codes
-from ..listing import EARLIER, OWNER, UNFETCHED, list_folder, show_few
+from ..listing import EARLIER, EARLIER_LOGS, OWNER, UNFETCHED, find_logs, list_folder, read_lines, show_few
 from ..procs import complain, write_all
 from . import record
 
@@ -31,6 +30,7 @@ ANSWER_PIECE_BYTES = 64 * 1024
 LENGTH = struct.Struct("<I")
 HASH_BYTES = 16
 NOTES = b"P"  # type of an entry of an archive; tar reserves capitals for private use
+OF_LOGS = ("read", "pack")  # modes that read logs
 NAMES_SHOWN = 3  # shown of many
 
 
@@ -39,8 +39,11 @@ def main(mode: str, words: Sequence[str]) -> int:
     command = mode
     try:
         if mode == "relay":
-            return relay(words[0] if words[0].startswith("/") else find_socket(words[0]))
+            return relay(words[0] if words[0][0] in "/@" else find_socket(words[0]))
         answer, (command, write) = AnswerWriter(), MODES[mode]
+        whose = words[1:]
+        if whose and mode in OF_LOGS:
+            words = [_find_logs(mode, *words), *whose]
         _check_owner(*words)
         write(answer, *words)
         _check_owner(*words)  # another job may have begun meanwhile
@@ -66,8 +69,7 @@ def find_socket(job_id: str) -> str:
 
 def relay(path: str) -> int:
     """Carry bytes between standard input and output and a Unix socket, until either side closes."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.connect(path)
+    with record.connect(path) as sock:
         while True:
             for fd in select.select([0, sock.fileno()], [], [])[0]:
                 data = os.read(fd, ANSWER_PIECE_BYTES)
@@ -149,7 +151,7 @@ def pack_logs(answer: AnswerWriter, path: str, *whose: str) -> None:
     Every job makes this folder: FileNotFoundError is raised if it is gone.
     """
     os.stat(os.path.expanduser(path))
-    others = [".pslaunch", "nodefile"]
+    others = [".pslaunch", "nodefile", EARLIER_LOGS]
     if f"{path}/.pslaunch" in whose:
         others.append("output")
     with contextlib.suppress(OSError, IndexError):
@@ -231,17 +233,20 @@ def is_here(*whose: str) -> bool:
     return any(line.strip() == whose[1] for line in _read_state(OWNER, *whose)[:1])
 
 
+def _find_logs(mode: str, path: str, state_dir: str, job_id: str) -> str:
+    """Return the present path of a job's log folder, or with `read` of a log."""
+    if mode == "read":
+        return os.path.join(find_logs(os.path.dirname(path), state_dir, job_id), os.path.basename(path))
+    return find_logs(path, state_dir, job_id)
+
+
 def _check_owner(path: str = "", *whose: str) -> None:
     """Raise OthersFiles where the files belong to another job; files without an owner pass."""
     for line in _read_state(OWNER, *whose)[:1]:
-        if (job_id := line.strip()) != whose[1]:
+        if (job_id := line.strip()) != whose[1] and f"/{EARLIER_LOGS}/{whose[1]}" not in path:
             raise OthersFiles(f"{path} now has the files of job {job_id}, no longer those of {whose[1]}")
 
 
 def _read_state(name: str, *whose: str) -> list[str]:
     """Return the lines of a file in the state folder; [] where either is missing."""
-    with contextlib.suppress(FileNotFoundError, IndexError):
-        path = os.path.join(os.path.expanduser(whose[0]), name)
-        with open(path, encoding="utf-8") as f:
-            return list(f)
-    return []
+    return read_lines(whose[0], name) if whose else []

@@ -14,7 +14,7 @@ from support.pages import DOCS, read_name_tables
 
 PAGE = (DOCS / "fleet.md").read_text()
 TABLES = read_name_tables()
-V2 = {*runtime._V2, "infer", "init"}  # README.md has these
+V2 = {*runtime._V2, "infer", "init"}  # docs/v2.md has these
 
 
 def find_module(name: str) -> Any:

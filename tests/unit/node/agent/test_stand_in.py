@@ -85,7 +85,7 @@ def test_gap_and_end_are_in_words(told: Told) -> None:
     told.tell([gap, end])
     told.settle()
     assert told.read().decode().splitlines() == [
-        "pslaunch | trainer/1: 12 bytes are left out here; its log is complete",
+        "pslaunch | trainer/1: 12 bytes are left out here; see its log",
         "pslaunch | ended with 7 after 2.0 s: trainer/0 ended",
     ]
 

@@ -18,6 +18,7 @@ from pslaunch.node.dispatch.manifest import Hashes
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.staging import Staging
 from pslaunch.node.line.wire import Data
+from support.disks import fill, small_disk
 from support.packages import list_source
 
 Tree = dict[str, Any]
@@ -292,6 +293,19 @@ def test_copy_of_a_changing_file_is_not_trusted(ws: Path, tmp_path: Path) -> Non
         incoming.place()
     incoming.close()
     assert dispatch(tmp_path / "new", ws) == [0] and (ws / "b").read_text() == "GOODxxxx"
+
+
+def test_a_disk_that_becomes_full_is_described_as_it_was_then(tmp_path: Path) -> None:
+    build(tmp_path / "new", {"a": "a" * 60_000, "b": "b" * 60_000})
+    package = list_source(tmp_path / "new")
+    with small_disk(tmp_path / "small") as disk:
+        incoming = Staging(str(disk / "ws"))
+        first, second = incoming.list_lacking(package.manifest)
+        incoming.take([Data(first.file, 0, b"a" * 60_000)])
+        fill(disk)
+        with pytest.raises(Refusal, match="has 0 bytes free and the package needs 60,000 more"):
+            incoming.take([Data(second.file, 0, b"b" * 60_000)])
+        incoming.close()
 
 
 def test_staged_file_is_trusted_by_its_content_alone(ws: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head, leader
+from pslaunch.node.head import head, observed
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.line import wire
@@ -157,11 +157,11 @@ def test_long_text_of_a_node_is_cut(led: Led) -> None:
 def test_events_for_an_observer_fit_a_message(led: Led) -> None:
     for text in ("\N{GRINNING FACE}", "\N{LATIN SMALL LETTER E WITH ACUTE}", '"'):
         first = led.head.list_events(0)[1]
-        for _ in range(leader.CHUNK):
+        for _ in range(observed.CHUNK):
             led.head.tell("line", process="trainer/0", text=text * MAX_LINE_CHARS)
         cursor = first
-        while cursor < first + leader.CHUNK:
-            events, cursor = led.head.list_events(cursor, leader.CHUNK, leader.CHUNK_BYTES)
+        while cursor < first + observed.CHUNK:
+            events, cursor = led.head.list_events(cursor, observed.CHUNK, observed.CHUNK_BYTES)
             assert events and encode_control({"type": "events", "events": events})
 
 
