@@ -22,7 +22,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent
     workspace = Path(given.pop(0)) if given and Path(given[0]).is_dir() else here / "ws"
     os.chdir(workspace)
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     import train
 
     words = given or ["it", "is", "possible"]

@@ -77,8 +77,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "num_gradient_servers trainers parallelism": _TRAINERS, "pservers": _SERVERS, "trainer_id": _FOUND,
         "user u": _USER, "jobname comment": _NAME},
     "other launchers": {
-        "num_processes num_trainers nproc": _TRAINERS, "pserver_num": _SERVERS, "num_machines": _NODES,
-        "machine_rank main_process_ip main_process_port": _FOUND},
+        "num_processes num_trainers nproc": _TRAINERS, "pserver_num": _SERVERS, "num_machines": _NODES},
 }  # fmt: skip
 
 
