@@ -12,7 +12,7 @@ _SERVERS: Final = ("--server_num N, the number of all pservers",)
 _NODES: Final = ("--nodes N", "--hosts LIST", "--hostfile FILE")
 _HOSTS: Final = ("--hosts LIST", "--host LIST")
 _HOSTFILE: Final = ("--hostfile FILE", *_HOSTS)
-_GPUS: Final = ("--gpu N, for each trainer's pod", "--worker_num N, one trainer for each GPU")
+_GPUS: Final = ("--worker_num N, which deals the GPUs; --gpus_per_trainer N says how many each gets",)
 _CORES: Final = ("--cpu N", "--trainer_count N, the threads of each trainer")
 _MEMORY: Final = ("--memory QUANTITY", "leave it out, no memory is set aside")
 _FOUND: Final = ("leave it out, pslaunch finds addresses, ports and ranks itself",)
@@ -47,7 +47,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "i": ("--include LIST",), "e": ("--exclude LIST",), "ssh_port no_ssh no_ssh_check force_multi": _SSH,
         "node_rank master_addr master_port": _FOUND, "module no_python no_local_rank": _PROGRAM,
         "launcher launcher_args": _BACKEND, "enable_each_rank_log": _LOGS,
-        "elastic_training min_elastic_nodes max_elastic_nodes": _FIXED},
+        "elastic_training min_elastic_nodes max_elastic_nodes": _FIXED, "bind_cores_to_rank": ("--bind_cores",)},
     "horovodrun": {
         "num_proc np slots slots_per_host": _TRAINERS, "H": _HOSTS, "output_filename": _LOGS,
         "ssh_port p ssh_identity_file i": _SSH, "reset_limit elastic_timeout": _AGAIN,
@@ -57,7 +57,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "np n c npernode N ppn": _TRAINERS, "H host": _HOSTS, "x": _VARIABLE, "wdir wd": _FOLDER},
     "paddle.distributed.launch, fleetrun": {
         "nproc_per_node np trainer_num workers trainers": _TRAINERS, "servers": _SERVERS, "nnodes": _NODES,
-        "ips host": _HOSTS, "devices gpus xpus npus selected_gpus selected_xpus": _GPUS, "job_id": _NAME,
+        "ips host": _HOSTS, "devices xpus npus selected_gpus selected_xpus": _GPUS, "job_id": _NAME,
         "master rank start_port gloo_port with_gloo http_port sort_ip": _FOUND, "max_restart": _AGAIN,
         "elastic_level elastic_timeout elastic_server elastic_pre_hook scale": _FIXED,
         "heter_workers heter_worker_num heter_devices": ("leave it out, all trainers are alike",),
