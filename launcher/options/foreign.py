@@ -47,7 +47,8 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "i": ("--include LIST",), "e": ("--exclude LIST",), "ssh_port no_ssh no_ssh_check force_multi": _SSH,
         "node_rank master_addr master_port": _FOUND, "module no_python no_local_rank": _PROGRAM,
         "launcher launcher_args": _BACKEND, "enable_each_rank_log": _LOGS,
-        "elastic_training min_elastic_nodes max_elastic_nodes": _FIXED, "bind_cores_to_rank": ("--bind_cores",)},
+        "bind_cores_to_rank": ("--bind_cores",),
+        "elastic_training min_elastic_nodes max_elastic_nodes": _FIXED},
     "horovodrun": {
         "num_proc np slots slots_per_host": _TRAINERS, "H": _HOSTS, "output_filename": _LOGS,
         "ssh_port p ssh_identity_file i": _SSH, "reset_limit elastic_timeout": _AGAIN,
