@@ -97,7 +97,7 @@ lint: dev typing ## ruff, mypy strict, clang-format, C warnings as errors with g
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p pslaunch
-	$(BIN)/mypy tests $(wildcard .ci/*.py docs/*.py examples/*/*.py bench/*.py)
+	$(BIN)/mypy tests $(wildcard .ci/*.py examples/*/*.py bench/*.py)
 	$(BIN)/clang-format --dry-run -Werror $(CORE) $(BINDINGS) $(C_TESTS) $(C_PROGRAMS) $(HEADERS)
 	@for cc in $(COMPILERS); do echo "$$cc: every C file" && \
 	    printf '%s\n' $(CORE) $(C_TESTS) $(C_PROGRAMS) $(BINDINGS) | xargs -P "$$(nproc)" -I FILE $$cc \
@@ -149,10 +149,10 @@ bench: dev ## side-by-side measurements; those on hosts and pods need root; see 
 	@for what in launch agents push_pull tables modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
 
 docs: dev ## write the tables of docs/ anew from the code
-	$(BIN)/python docs/make_tables.py
+	$(BIN)/python .ci/make_tables.py
 
 pictures: dev ## draw docs/pictures/ anew: the live view of a recorded job, and the parts
-	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python .ci/make_pictures.py
 
 dist: ## dist/: the sdist and wheels for x86-64 and arm64, tried in new environments; needs root, Linux (.ci/dist)
 	@nice .ci/dist

@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -78,7 +78,9 @@ def _list_job(face: Face, command: str) -> Listed:
         rows = {option.name: option for option in face.list_options()}
         run = functools.partial(_run_job, face, command)
         shown = face.name if command in ("", CHECK) else command
-        return JobCommand(shown, face.helps[command], rows, face.list_refused(), find_owners, run)
+        return JobCommand(
+            shown, face.helps[command], rows, face.list_refused(), find_owners, run, face.example
+        )
 
     return Listed(face.helps[command], make)
 
@@ -210,6 +212,26 @@ def pserver(ctx: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
 
 
+def help(
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]", help="A page, or a command; all are listed unless given."),
+    ] = None,
+) -> None:
+    """Show a page of the documentation, or the help of a command."""
+    from .views.pages import list_pages, read_title, show_page
+
+    words, pages = topic or [], list_pages()
+    if not words:
+        typer.echo("pslaunch help TOPIC shows one of these pages, or the help of a command:")
+        for name, page in pages.items():
+            typer.echo(f"  {name:16} {read_title(page)}")
+    elif len(words) == 1 and words[0] in pages:
+        show_page(pages[words[0]], sys.stdout)
+    else:
+        _invoke([*words, "--help"])
+
+
 def version(json: Json = False) -> None:
     """Print the version and its build features."""
     from pslaunch.runtime import _core
@@ -235,6 +257,7 @@ def version(json: Json = False) -> None:
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
+PLAIN_HELP: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
 LATER: Final = {**{f.__name__: f for f in (jobs, status, top, logs, report, stop, fetch)}, "delete": stop}
 # Command lines by other tools' words for them.
 MEANT: Final = {
@@ -245,7 +268,6 @@ MEANT: Final = {
     **dict.fromkeys(("kubernetes", "kube", "apply"), "pslaunch k8s apply"),
     "submit": "pslaunch fabric, mpi, slurm or k8s apply",
     "describe": "pslaunch status",
-    "help": "pslaunch --help",
 }
 DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
@@ -299,8 +321,8 @@ def _find(name: str) -> Listed:
     if function := LATER.get(name):
         text = DELETE_HELP if name == "delete" else function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, text, words))
-    if name == "version":
-        return Listed(version.__doc__ or "", lambda _words: make_typer_command(version))
+    if plain := PLAIN_HELP.get(name):
+        return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
     if name == "pserver":
         passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
         return Listed(
@@ -316,10 +338,15 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, *LATER, "pserver", "version"],
+    [*OWN, CHECK, *LATER, "pserver", *PLAIN_HELP],
     _find,
     find_added,
     MEANT,
+    {
+        "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
+        "Later, as in pslaunch logs --follow JOB": [*LATER],
+        "Others, as in pslaunch help fabric": ["pserver", *PLAIN_HELP],
+    },
 )
 
 
@@ -331,6 +358,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if asked := os.environ.get("_PSLAUNCH_COMPLETE"):  # a script of --install-completion
+        from .options.completion import answer_shell
+
+        return answer_shell(app, asked)
     if sys.stdout is None and words[:1] != ["pserver"]:  # it writes to its own log
         return _complain("pslaunch", f"{CANT_WRITE}: it is closed; > /dev/null discards it", codes.IO)
     try:

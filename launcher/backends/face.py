@@ -60,6 +60,7 @@ class Face:
     # Texts for --help, by command: "" is `pslaunch NAME`, any other `pslaunch NAME COMMAND`; "check" is
     # `pslaunch check NAME`. The first paragraph of each is its line in the list.
     helps: ClassVar[Mapping[str, str]]
+    example: str = ""  # some options that only its jobs have
     help: str = ""  # of `pslaunch NAME`, where it has several commands
     # Options by which later shells find its jobs: metavar and help; the words for who has given none.
     place: ClassVar[Mapping[str, tuple[str, str]]] = {}

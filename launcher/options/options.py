@@ -229,5 +229,18 @@ ON_HOSTS: Final[Sequence[Option]] = (
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip
 
+# Headings of a job's --help: an example, and the options under it. All others are of the backend alone.
+HEADINGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "Processes": ("--server_num 2 --worker_num 4", ("server_num", "worker_num", "server", "job_name",
+        "trainer_count", "use_gpu", "gpus", "gpus_per_trainer", "bind_cores")),
+    "Programs and files": ("--env LANG=C.UTF-8 --python python3.12", ("job_workspace", "job_dispatch_package",
+        "shard", "link", "call", "env", "python", "install", "wheel", "wheelhouse", "setup", "agent_python")),
+    "Ports and network": ("--port 7164 --ports_num 2", ("port", "ports_num", "ports_num_for_sparse", "nics")),
+    "Seconds": ("--grace 30 --stall_timeout 600", ("grace", "lost_after", "stall_after", "stall_timeout",
+        "trainer_timeout", "connect_timeout", "timeout")),
+    "Output": ("--json", ("log_dir", "keep_logs", "log_to", "fetch_output", "fetch_logs", "trace", "json")),
+    "Start": ("--dry_run", ("head", "detach", "dry_run", "connect", "help")),
+}  # fmt: skip
+
 # By name, of what most jobs have.
 DEFAULT: Final[Mapping[str, Any]] = {option.name: option.default for option in (*ON_HOSTS, *COMMON)}

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
+PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
+    "--version": "Print the version.",
+    "--install-completion [SHELL]": "Let bash, zsh or fish complete words; this terminal's unless named.",
+    "--show-completion [SHELL]": "Print the script for that.",
+}
 
 # Typer carries its own copy of click in some versions and depends on it in others.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -61,18 +66,29 @@ class Commands(TyperGroup):
         find: Callable[[str], Listed],
         find_added: Callable[[], Iterable[str]] = tuple,
         meant: Mapping[str, str] = {},
+        headings: Mapping[str, Sequence[str]] = {"Commands": ()},
     ) -> None:
         """find: returns a command by its name. find_added: returns names of further ones; slow.
 
         meant: command lines, by words for them that are no commands of this group; "" is for a program.
+        headings: those of its help, with the commands under them; the first has all others.
         """
         settings = {"help_option_names": list(HELP_NAMES)}
         super().__init__(name=name, help=text, rich_markup_mode=None, context_settings=settings)
         self._names, self._find, self._find_added, self._meant = names, find, find_added, meant
+        self._headings = headings
+        self.texts = {"-h, --help": "Print this text.", **(PROGRAM_OPTIONS if name == "pslaunch" else {})}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes a word
+            ctx.meta["words"] = args
+            return []
         if not args or args[0] in HELP_NAMES:
             _print_help(ctx)
+        if args[0] in ("--install-completion", "--show-completion"):
+            from .completion import offer_script
+
+            offer_script(ctx, *args[:2])
         if args[0] == "--version":
             typer.echo(f"pslaunch {__version__}")
             ctx.exit()
@@ -84,8 +100,6 @@ class Commands(TyperGroup):
 
     def _explain(self, path: str, args: list[str], names: Sequence[str]) -> str:
         """Return the message for a first word that is no command."""
-        import shlex
-
         from pslaunch.runtime.shared.env import find_near
 
         word, rest = args[0].strip("-").lower(), args[1:]
@@ -95,7 +109,7 @@ class Commands(TyperGroup):
             return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
         near = self._meant.get(word) or find_near(word, names, 0.5)
         if word in self._meant and "," not in near:
-            near = shlex.join([*near.split(), *rest])
+            near = " ".join([near, *rest])
         meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
         return f"unknown command {args[0]!r}; {meant}"
 
@@ -113,16 +127,29 @@ class Commands(TyperGroup):
         with command.make_context(name, words, parent=ctx) as inner:
             return inner.command.invoke(inner)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from .completion import find_words
+
+        return find_words(self, ctx, ctx.meta["words"], incomplete)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([*self.texts.items()])
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = []
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._headings}
+        of = {name: heading for heading, names in self._headings.items() for name in names}
         for name in self.list_commands(ctx):
             try:
                 text = self._find(name).text
             except SpecError as e:  # of another package
                 text = str(e)
-            rows.append((name, " ".join(text.strip().partition("\n\n")[0].split())))
-        with formatter.section("Commands"):
-            formatter.write_dl([row for row in rows if row[1]])
+            if summary := " ".join(text.strip().partition("\n\n")[0].split()):
+                rows[of.get(name, next(iter(rows)))].append((name, summary))
+        for heading, listed in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(listed)
 
 
 class JobCommand(TyperCommand):
@@ -136,11 +163,16 @@ class JobCommand(TyperCommand):
         refused: Mapping[str, str],
         find_others: Callable[[str], Sequence[str]],
         run: Callable[[Any, Split], None],
+        example: str = "",
     ) -> None:
-        """refused, find_others: as in split_command_line. run: takes the context and the words."""
+        """refused, find_others: as in split_command_line. run: takes the context and the words.
+
+        example: of its own options.
+        """
         metavar = "[OPTIONS] [PROGRAM [ARGS]...]"
         super().__init__(name, help=inspect.cleandoc(text), options_metavar=metavar, rich_markup_mode=None)
         self.options, self._refused, self._find_others, self._run = options, refused, find_others, run
+        self._example = example
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from .args import split_command_line
@@ -157,6 +189,18 @@ class JobCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options for its help; only there, since to make them takes 5 ms for each command."""
         return [*make_options(self.options.values()), *super().get_params(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from .options import HEADINGS
+
+        rows = {p.opts[0][2:]: p.get_help_record(ctx) for p in self.get_params(ctx)}
+        named = {name for _, names in HEADINGS.values() for name in names}
+        own = [name for name in rows if name not in named]
+        for heading, (example, names) in {"Nodes": (self._example, own), **HEADINGS}.items():
+            found = [row for name, row in rows.items() if name in names]
+            if found:
+                with formatter.section(f"{heading}, as in {example}" if example else heading):
+                    formatter.write_dl(found)
 
     def invoke(self, ctx: Any) -> None:
         self._run(ctx, ctx.meta["split"])

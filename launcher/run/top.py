@@ -28,7 +28,7 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
         if status is None:
             raise NodeLostError(head.lost)
         earlier_s = float(status["elapsed_s"])  # what runs is shown as if it had begun with the job
-        view = make_view(json=as_json, out=out, clock=lambda: time.monotonic() - earlier_s)
+        view = make_view(json=as_json, out=out, clock=lambda: time.monotonic() - earlier_s, is_own=False)
         loop.call_every(TICK_S, view.tick)
         try:
             for event in list_present(status):

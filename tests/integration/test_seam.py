@@ -115,9 +115,9 @@ def test_help_has_the_commands_and_options_of_the_package(installed: Path) -> No
     for words in (["carried", "--help"], ["jobs", "--help"]):
         assert "--carrier NAME" in run(installed, *words).stdout
     own = [sys.executable, "-P", "-c", "import make_tables as m, sys; print(m.render(sys.argv[1]))"]
-    pages = Path(__file__).parents[2] / "docs"
+    tools = Path(__file__).parents[2] / ".ci"
     words = [*own, "<!-- table: pslaunch carried -->\n<!-- end -->"]
-    environ = {**os.environ, "PYTHONPATH": f"{installed}:{pages}"}
+    environ = {**os.environ, "PYTHONPATH": f"{installed}:{tools}"}
     table = subprocess.run(words, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
     assert "| `--carrier NAME` | cart | Name of the carrier. |" in table
 

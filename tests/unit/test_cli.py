@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from pslaunch import __version__
+from pslaunch.backends.registry import OWN, find_face, get_options
 from pslaunch.cli import main
 from pslaunch.node import codes
 from pslaunch.node.job import Node
+from pslaunch.options.args import split_command_line
+from pslaunch.options.options import HEADINGS
 from pslaunch.options.spec import JobSpec
 from pslaunch.run import session
 
@@ -66,6 +69,7 @@ def run(*words: str) -> int:
         ("local --env =1 train.py", ["--env '' is not a variable name; expected NAME=VALUE"]),
         ("local --env PADDLE_PORT=1 train.py", ["PADDLE_PORT is set by pslaunch itself; use --port"]),
         ("local .", ["'.' is not a file; name one in it"]),
+        ("local nope", ["no program 'nope'; give a file, -m MODULE or a command of PATH"]),
         ("ps", ["did you mean 'pslaunch jobs'?"]),
         ("--port 1 local train.py", ["--port before the command", "pslaunch local --port"]),
         ("fabric --usr root --hosts n1 train.py", ["unknown option --usr", "--usr=root"]),
@@ -318,3 +322,30 @@ def test_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
     words = ["nohup", sys.executable, "-c", STRUCK, "version", str(int(signal.SIGHUP))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.startswith(f"pslaunch {__version__}")) == (0, True), done.stderr
+
+
+def test_help_has_the_options_under_headings_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fabric", "--help") == 0
+    sections = dict(part.split(":\n", 1) for part in capsys.readouterr().out.split("\n\n")[3:])
+    shown = {
+        heading: set(re.findall(r"^  (?:-\w+, )*--(\w+)", text, re.M)) for heading, text in sections.items()
+    }
+    assert shown["Nodes, as in --hosts node[1-3] --root_dir /data/job"] >= {"hosts", "conf", "exclude"}
+    assert shown["Output, as in --json"] >= {"log_dir", "fetch_output", "fetch_logs", "trace", "json"}
+    assert {name for names in shown.values() for name in names} == {*get_options("fabric"), "help"}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_examples_of_headings_are_accepted(name: str) -> None:
+    examples = [find_face(name).example, *(example for example, _ in HEADINGS.values())]
+    options = get_options(name)
+    for words in map(str.split, examples):
+        if words[0].replace("-", "").split("=")[0] in options or words[0].startswith("-host"):
+            assert not split_command_line(words, options).forwarded
+
+
+def test_help_shows_a_page_or_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("help", "mpi") == 0
+    assert capsys.readouterr().out.startswith("# Jobs under Open MPI\n")
+    assert run("help", "k8s", "render") == 0
+    assert capsys.readouterr().out.startswith("Usage: pslaunch k8s render")

@@ -20,7 +20,8 @@ from support.wheelhouse import list_needs, make_wheelhouse
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-IN_WHEEL = {".py", ".pyi", ".j2", ".typed"}
+IN_WHEEL = {".py", ".pyi", ".j2", ".typed", ".md"}
+PAGES = "pslaunch.docs"  # no modules
 
 
 def packages_on_disk() -> set[str]:
@@ -33,7 +34,8 @@ def packages_on_disk() -> set[str]:
 
 
 def test_every_package_is_listed() -> None:
-    assert set(SETUPTOOLS["packages"]) == packages_on_disk()
+    assert set(SETUPTOOLS["packages"]) == packages_on_disk() | {PAGES}
+    assert not [*(ROOT / SETUPTOOLS["package-dir"][PAGES]).rglob("*.py")]
 
 
 def test_each_extra_brings_the_modules_that_are_asked_of_it() -> None:
@@ -64,7 +66,9 @@ def test_wheel_has_every_source_file(wheel: Path, tmp_path: Path) -> None:
             if file.suffix in IN_WHEEL or file.name == "py.typed":
                 assert f"{name.replace('.', '/')}/{file.relative_to(ROOT / folder)}" in names
     assert any(name.startswith("pslaunch/runtime/_core.") for name in names)
-    assert not [name for name in names if name.startswith(("launcher/", "runtime/", "templates/", "tests/"))]
+    assert not [
+        name for name in names if name.startswith(("launcher/", "runtime/", "templates/", "tests/", "docs/"))
+    ]
     shown = "print(hash(zipapp.make_zipapp()))"
     code = "import sys; sys.path.insert(0, sys.argv[1])\n"
     code += "from pslaunch.ship import zipapp; print(zipapp.__file__)"
@@ -101,5 +105,6 @@ def test_base_install_runs_a_job_without_a_compiler_and_names_the_extra_of_anoth
     assert "this needs Fabric: pip install 'pslaunch[ssh]'" in run("pslaunch", "fabric", *hosts, code=78)
     told = run("pslaunch", "k8s", "render", "--image=x", "line.py", code=78)
     assert "pip install 'pslaunch[k8s]'" in told
+    assert "Jobs on hosts by SSH" in run("pslaunch", "help")
     shown = run(python, "-m", "pip", "show", "--verbose", "pslaunch")
     assert f"Version: {pslaunch.__version__}" in shown and "Topic :: System :: Clustering" in shown

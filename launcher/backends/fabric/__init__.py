@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FabricFace(Face):
-    name, extra = "fabric", "ssh"
+    name, extra, example = "fabric", "ssh", "--hosts node[1-3] --root_dir /data/job"
     spec, backend, reach = "spec:make_fabric_spec", "backend:FabricBackend", "spec:FabricReach"
     helps: ClassVar = {
         "": """Run one job on the hosts of conf.py, by SSH.

@@ -21,7 +21,7 @@ APPLY, RENDER = "apply", "render"
 
 
 class K8sFace(Face):
-    name = extra = "k8s"
+    name, extra, example = "k8s", "k8s", "--image registry/name --nodes 3"
     refused = "options:REFUSED"
     backend, reach = "backend:K8sBackend", "spec:K8sReach"
     help = "Run jobs on Kubernetes, or print their manifests."

@@ -8,7 +8,7 @@ from ..face import Face
 
 
 class LocalFace(Face):
-    name = "local"
+    name, example = "local", "--nodes 3"
     spec, backend = "spec:make_local_spec", "backend:LocalBackend"
     helps: ClassVar = {
         "": """Run one job on this machine: its pservers and trainers.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MpiFace(Face):
-    name = "mpi"
+    name, example = "mpi", "-hostfile machines -n 3"
     refused, start = "options:REFUSED", "mpirun:describe_start"
     spec, backend, reach = "spec:make_mpi_spec", "backend:MpiBackend", "spec:MpiReach"
     helps: ClassVar = {

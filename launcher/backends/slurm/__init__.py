@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SlurmFace(Face):
-    name = "slurm"
+    name, example = "slurm", "--nodes 3 --partition short"
     refused, start = "options:REFUSED", "words:describe_start"
     spec, backend, reach = "spec:make_slurm_spec", "backend:SlurmBackend", "spec:SlurmReach"
     helps: ClassVar = {

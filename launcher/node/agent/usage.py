@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..loop import Loop
     from .program import Program
 
-EVERY_S = 1.0
+USAGE_EVERY_S = 1.0
 REST = 100  # times as long as a measurement, which reads all of /proc: at most 1 % of a processor
 
 
@@ -21,7 +21,7 @@ class Usage:
     def __init__(self, loop: Loop, programs: Mapping[str, Program]) -> None:
         self._loop, self._programs = loop, programs
         self._before: dict[int, tuple[float, float]] = {}  # time, and time on processors, by process
-        loop.call_after(EVERY_S, self._look)
+        loop.call_after(USAGE_EVERY_S, self._look)
 
     def _look(self) -> None:
         now_s, before = self._loop.now(), self._before
@@ -32,4 +32,4 @@ class Usage:
             if size:  # else it has just ended
                 running[pid].note_usage(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), size)
         self._before = {pid: (now_s, cpu_s) for pid, (cpu_s, _) in found.items()}
-        self._loop.call_after(max(EVERY_S, REST * (self._loop.now() - now_s)), self._look)
+        self._loop.call_after(max(USAGE_EVERY_S, REST * (self._loop.now() - now_s)), self._look)

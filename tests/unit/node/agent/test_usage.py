@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.node import procs
-from pslaunch.node.agent.usage import EVERY_S, REST, Usage
+from pslaunch.node.agent.usage import REST, USAGE_EVERY_S, Usage
 from pslaunch.node.loop import Loop
 
 
@@ -44,8 +44,8 @@ def test_usage_is_sent_of_running_programs(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(procs, "measure_sessions", measure)
     Usage(cast(Loop, hand), programs)
-    for then_s in (EVERY_S, EVERY_S, 0.25 * REST):
-        hand.now_s += EVERY_S
+    for then_s in (USAGE_EVERY_S, USAGE_EVERY_S, 0.25 * REST):
+        hand.now_s += USAGE_EVERY_S
         hand.look()
         assert hand.delay_s == then_s
     assert told == [(150.0, 60), (0.0, 70)]  # the second: a child's time went with it

@@ -1,0 +1,78 @@
+"""Completion of words in shells, by the scripts that typer has for them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import SpecError
+from ..node.later.record import POINTER, get_folder
+
+
+class Completion(NamedTuple):
+    """A word, as typer takes it; for its help typer would import rich, which takes 0.1 s."""
+
+    value: str
+    help: str = ""
+
+
+def offer_script(ctx: Any, name: str, shell: str = "") -> None:
+    """Install or show the script of a shell, that of this terminal unless given, and exit."""
+    completion: Any = importlib.import_module("typer.completion")
+    act = completion.install_callback if name == "--install-completion" else completion.show_callback
+    act(ctx, None, shell or True)
+
+
+def answer_shell(app: Any, asked: str) -> int:
+    """Print the words for a shell that completes one. asked: by its script."""
+    completion: Any = importlib.import_module("typer.completion")
+    completion.completion_init()
+    return int(completion.shell_complete(app, {}, app.name, "_PSLAUNCH_COMPLETE", asked))
+
+
+def find_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -> list[Completion]:
+    """Return what may follow the words of a command line, where `incomplete` is the beginning of a word."""
+    with contextlib.suppress(SpecError):
+        while words and hasattr(command, "texts"):  # a group
+            command, words = command.get_command(ctx, words[0], words[1:]), words[1:]
+        found = _list_words(command, ctx, words, "" if incomplete == "=" else incomplete)
+        return [Completion(word) for word in found if word.startswith(incomplete.removeprefix("="))]
+    return []
+
+
+def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -> Iterable[str]:
+    if hasattr(command, "texts"):
+        options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in command.texts]
+        return [] if words else [*command.list_commands(ctx), *options]
+    rows = getattr(command, "options", None)  # of a job, whose first word without dashes is a program
+    params = command.get_params(ctx)
+    known = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
+    place, awaiting = 0, ""
+    for word in (w for w in words if w != "="):  # bash makes three words of --name=value
+        if awaiting:
+            awaiting = ""
+        elif not word.startswith("-"):
+            place += 1
+        elif word in known and not known[word].is_flag:
+            awaiting = word
+    name = awaiting or incomplete.partition("=")[0]
+    if rows and place:
+        return []
+    if awaiting or "=" in incomplete:
+        kind = rows[known[name].name].kind if rows and name in known else None
+        return [f"{'' if awaiting else f'{name}='}{value}" for value in getattr(kind, "words", ())]
+    if incomplete.startswith("-"):
+        return known
+    jobs = [p.metavar for p in params if p.param_type_name == "argument"][:1] == ["JOB"] and not place
+    return _list_jobs() if jobs else []
+
+
+def _list_jobs() -> Iterable[str]:
+    """Return the jobs that have a record here, by the names of its files: nothing is read."""
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(get_folder()) if name.endswith(".json")]  # noqa: PTH208
+        return {name.removesuffix(POINTER).removesuffix(".json") for name in names}
+    return []
