@@ -152,7 +152,7 @@ docs: dev ## write the tables of docs/ anew from the code
 	$(BIN)/python .ci/make_tables.py
 
 pictures: dev ## draw docs/pictures/ anew: the live view of a recorded job, and the parts
-	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python .ci/make_pictures.py
 
 dist: ## dist/: the sdist and wheels for x86-64 and arm64, tried in new environments; needs root, Linux (.ci/dist)
 	@nice .ci/dist

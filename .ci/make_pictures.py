@@ -24,7 +24,7 @@ from rich.text import Text
 from pslaunch.node.head.events import Event
 from pslaunch.views.live import LiveView
 
-PICTURES: Final = Path(__file__).parent / "pictures"
+PICTURES: Final = Path(__file__).parents[1] / "docs" / "pictures"
 COMMAND: Final = "pslaunch local --nodes 3 --server_num 3 --worker_num 3 train.py"
 COLUMNS, LINES, SHOWN_LINES = 98, 30, 8
 
