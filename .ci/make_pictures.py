@@ -3,7 +3,7 @@
 run.svg is the live view of a recorded job, at the last event of run.jsonl. To record another job:
 
     pslaunch local --json --nodes 3 --server_num 3 --worker_num 3 train.py >all.jsonl
-    python docs/make_pictures.py all.jsonl [PASS]
+    python .ci/make_pictures.py all.jsonl [PASS]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.text import Text
 from pslaunch.node.head.events import Event
 from pslaunch.views.live import LiveView
 
-PICTURES: Final = Path(__file__).parents[1] / "docs" / "pictures"
+PICTURES: Final = Path(__file__).parents[1] / "docs/pictures"
 COMMAND: Final = "pslaunch local --nodes 3 --server_num 3 --worker_num 3 train.py"
 COLUMNS, LINES, SHOWN_LINES = 98, 30, 8
 

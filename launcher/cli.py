@@ -182,11 +182,11 @@ def fetch(
     raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
 
 
-def top(ctx: typer.Context, job: JobArgument, elsewhere: Any = None) -> None:
+def top(ctx: typer.Context, job: JobArgument, json: Json = False, elsewhere: Any = None) -> None:
     """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
     from .run.top import show_top
 
-    raise typer.Exit(show_top(job, sys.stdout, elsewhere=elsewhere))
+    raise typer.Exit(show_top(job, sys.stdout, as_json=json, elsewhere=elsewhere))
 
 
 def report(
@@ -197,12 +197,13 @@ def report(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
     ] = "report.html",
+    json: Json = False,
     elsewhere: Any = None,
 ) -> None:
     """Write a page about a job that a browser shows without a network: charts, processes, failure."""
     from .run.report import write_report
 
-    write_report(job, Path(output), sys.stdout, elsewhere=elsewhere)
+    write_report(job, Path(output), sys.stdout, as_json=json, elsewhere=elsewhere)
 
 
 def pserver(ctx: typer.Context) -> None:

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pslaunch.runtime.shared.remedies import find_remedy
-
 from .node import codes
 
 # Signals that end a launcher, with their text in messages.
@@ -89,7 +87,7 @@ class FileError(PslaunchError):
     def from_os(cls, error: OSError, doing: str) -> FileError:
         """Return an error from `doing` (such as "write the log"), the file and the system's words."""
         where = f" {error.filename}" if error.filename else ""
-        return cls(f"can't {doing}{where}: {error.strerror or error}{find_remedy(error)}")
+        return cls(f"can't {doing}{where}: {error.strerror or error}{codes.find_remedy(error)}")
 
 
 class NodeLostError(PslaunchError):

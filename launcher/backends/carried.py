@@ -119,6 +119,10 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         """Return the cause of a failure in the carrier's output, else its last lines."""
         return self.failures.find_cause(output)
 
+    def _attribute(self, line: str, who: str) -> tuple[str, str]:
+        """Return who has printed a line of the carrier's output, by default `who`, and its text."""
+        return who, line
+
     def _make_order(self) -> dict[str, Any]:
         """Return the carrier's own part of the order to what it starts."""
         return {}
@@ -204,12 +208,12 @@ class CarriedBackend(Backend, ABC, Generic[R]):
             return []  # the error of a start has its cause
         if last:
             self._running.wait(max(LAST_WORDS_S, self.begin_close() - LEASH_S - time.monotonic()))
-        printed = [(self.printer, line) for line in self._running.printed.read_new(last=last)]
+        printed = [self._attribute(line, self.printer) for line in self._running.printed.read_new(last=last)]
         if self._end_s < float("inf"):
             return printed  # at the end it complains of ranks that have ended
-        said = [line.strip() for line in (*self._early, *self._running.said.read_new())]
-        self._early = []
-        return [(self.carrier, line) for line in said if not self.failures.noise.fullmatch(line)] + printed
+        lines, self._early = (*self._early, *self._running.said.read_new()), []
+        said = [self._attribute(line.strip(), self.carrier) for line in lines]
+        return [one for one in said if not self.failures.noise.fullmatch(one[1])] + printed
 
     def keep_output(self, folder: Path) -> None:
         if self._running and (data := self._running.printed.read(0, _MAX_KEPT_BYTES)):

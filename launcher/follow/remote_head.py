@@ -257,7 +257,7 @@ class RemoteHead:
 
     def _lose(self, reason: str) -> None:
         self.close()
-        said = self._diagnosis()
+        said, reason = self._diagnosis(), self.answers.get("refused", {"text": reason})["text"]
         why = f"its agent: {reason}" + (f"; {said}" if said else "")
         pause = self._loop.describe_pause(self._lost_after_s)
         failure = make_loss(self.placed.plan, self._name, 0, why, "the launcher", pause)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from pslaunch.runtime.shared.remedies import find_remedy
+from pslaunch.runtime.shared.remedies import find_remedy as find_remedy
 
 OK = 0  # every trainer ended with 0
 FAILED = 1  # a failure without a code of its own

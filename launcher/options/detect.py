@@ -222,7 +222,7 @@ def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses
     """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
     found: set[str] = set()
     for _, module in _walk(program, workspace, []) if program.suffix == ".py" else ():
-        found.update(name for name, _, _ in _walk_imports(module.body, now=True))
+        found.update(name.partition(".")[0] for name in _list_imports(module))
         for node in ast.walk(module):
             match node:
                 case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):

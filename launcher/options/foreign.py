@@ -12,7 +12,7 @@ _SERVERS: Final = ("--server_num N, the number of all pservers",)
 _NODES: Final = ("--nodes N", "--hosts LIST", "--hostfile FILE")
 _HOSTS: Final = ("--hosts LIST", "--host LIST")
 _HOSTFILE: Final = ("--hostfile FILE", *_HOSTS)
-_GPUS: Final = ("--gpu N, for each trainer's pod", "--worker_num N, one trainer for each GPU")
+_GPUS: Final = ("--gpus N of each node, and --worker_num N, one trainer for each GPU",)
 _CORES: Final = ("--cpu N", "--trainer_count N, the threads of each trainer")
 _MEMORY: Final = ("--memory QUANTITY", "leave it out, no memory is set aside")
 _FOUND: Final = ("leave it out, pslaunch finds addresses, ports and ranks itself",)
@@ -57,7 +57,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "np n c npernode N ppn": _TRAINERS, "H host": _HOSTS, "x": _VARIABLE, "wdir wd": _FOLDER},
     "paddle.distributed.launch, fleetrun": {
         "nproc_per_node np trainer_num workers trainers": _TRAINERS, "servers": _SERVERS, "nnodes": _NODES,
-        "ips host": _HOSTS, "devices gpus xpus npus selected_gpus selected_xpus": _GPUS, "job_id": _NAME,
+        "ips host": _HOSTS, "devices xpus npus selected_gpus selected_xpus": _GPUS, "job_id": _NAME,
         "master rank start_port gloo_port with_gloo http_port sort_ip": _FOUND, "max_restart": _AGAIN,
         "elastic_level elastic_timeout elastic_server elastic_pre_hook scale": _FIXED,
         "heter_workers heter_worker_num heter_devices": ("leave it out, all trainers are alike",),
@@ -77,8 +77,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "num_gradient_servers trainers parallelism": _TRAINERS, "pservers": _SERVERS, "trainer_id": _FOUND,
         "user u": _USER, "jobname comment": _NAME},
     "other launchers": {
-        "num_processes num_trainers nproc": _TRAINERS, "pserver_num": _SERVERS, "num_machines": _NODES,
-        "machine_rank main_process_ip main_process_port": _FOUND},
+        "num_processes num_trainers nproc": _TRAINERS, "pserver_num": _SERVERS, "num_machines": _NODES},
 }  # fmt: skip
 
 

@@ -118,8 +118,9 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         line = shlex.quote(" ".join([name, *map(shlex.quote, split.program_args)]))
         raise SpecError(f"no program {shown}{place}; a line for a shell is given as: sh -c {line}")
     if split.program == "" or not _exists(path):
-        near = _make_python_hint(split) or _find_near(path, split)
-        raise SpecError(f"no program {shown}{place}{near}")
+        other = "; give a file, -m MODULE or a command of PATH" if split.program else ""
+        hint = _make_python_hint(split) or _find_near(path, split) or other
+        raise SpecError(f"no program {shown}{place}{hint}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file; name one in it, or -m MODULE")
     if not os.access(path, os.R_OK):

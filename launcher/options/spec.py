@@ -80,7 +80,7 @@ class JobSpec(NamedTuple):
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH here."""
         if self.call:
-            module = self.program.removesuffix(".py").replace("/", ".")
+            module = self.module or self.program.removesuffix(".py").replace("/", ".")
             words = ("-c", CALL, module, self.call)
             return (self.python or PYTHON, *self.runner, *words, *self.program_args)
         if self.module:

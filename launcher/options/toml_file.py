@@ -52,7 +52,8 @@ def read_variables(
         name, text = variable.removeprefix(OPTION_PREFIX).lower(), environ[variable]
         if variable != OPTION_PREFIX + name.upper() or name not in (*known, *TRAINER_FLAGS):
             names = [OPTION_PREFIX + key.upper() for key in (*known, *TRAINER_FLAGS)]
-            raise SpecError(f"{variable}: no option of this name{suggest(variable.upper(), names)}")
+            near = f"{variable}: no option of this name{suggest(variable.upper(), names, cutoff=0.85)}"
+            raise SpecError(explain_foreign(variable, name, known, lambda _name: ()) or near)
         if name in TRAINER_FLAGS:
             parse_argument(INIT_ARGS[name].parse, text, variable)
             flags.setdefault(name, text)

@@ -100,8 +100,6 @@ class Commands(TyperGroup):
 
     def _explain(self, path: str, args: list[str], names: Sequence[str]) -> str:
         """Return the message for a first word that is no command."""
-        import shlex
-
         from pslaunch.runtime.shared.env import find_near
 
         word, rest = args[0].strip("-").lower(), args[1:]
@@ -111,7 +109,7 @@ class Commands(TyperGroup):
             return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
         near = self._meant.get(word) or find_near(word, names, 0.5)
         if word in self._meant and "," not in near:
-            near = shlex.join([*near.split(), *rest])
+            near = " ".join([near, *rest])
         meant = f"did you mean {near!r}?" if near else f"commands: {', '.join(names)}"
         return f"unknown command {args[0]!r}; {meant}"
 

@@ -10,6 +10,7 @@ import fcntl
 import functools
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..node.dispatch.manifest import compute_digest
 from ..node.job import Node
 from ..node.later import record
 from ..node.later.relay import NOTES
+from ..node.logs import EVENTS_LOG
 from .answers import Question, ask_all
 
 _MODE_BITS = 0o777
@@ -76,6 +78,16 @@ def fetch_results(
                     unpack(answer, folder, found)
             except PslaunchError as e:  # others may have theirs
                 found.failed.append(Failed(e, f"{path} on {node.name}"))
+    # Of a job that its launcher on this machine led: beside the logs of node 0, where other jobs have them.
+    events = Path(record.get_folder()) / f"{job_id}{record.EVENTS_SUFFIX}"
+    if logs and events.exists():
+        copy = logs / _name_folder(job_id, nodes[0]) / EVENTS_LOG
+        try:
+            copy.unlink(missing_ok=True)  # perhaps a link of a node's
+            shutil.copyfile(events, copy)
+            found.brought.append(str(copy))
+        except OSError as e:
+            found.left_out.append(f"{copy}: {e.strerror}")
     return found
 
 

@@ -20,14 +20,16 @@ MAX_EVENTS_BYTES = 256 * 1024 * 1024
 PLACES = (EVENTS_LOG, f"log/{EVENTS_LOG}", f"0*/{EVENTS_LOG}", f"log/0*/{EVENTS_LOG}")  # also fetched ones
 
 
-def write_report(word: str, path: Path, out: TextIO, *, elsewhere: Elsewhere | None = None) -> None:
+def write_report(
+    word: str, path: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
+) -> None:
     """Write the page of a job, or of a log folder, to a file. Raises PslaunchError."""
     page = make_page(parse_events(_read_events(word, elsewhere)))
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as e:
         raise FileError.from_os(e, "write the report") from None
-    print_line(str(path), out)
+    print_line(json.dumps({"page": str(path)}) if as_json else str(path), out)
 
 
 def _read_events(word: str, elsewhere: Elsewhere | None) -> bytes:

@@ -16,7 +16,7 @@ from ..views.outlet import make_view
 from .jobs import connect_to_head, find_begun
 
 
-def show_top(word: str, out: TextIO, *, elsewhere: Elsewhere | None = None) -> int:
+def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None) -> int:
     """Show a job until it ends, or until Ctrl+C, which leaves it alone; return the code for the shell."""
     r = find_begun(word, elsewhere)
     if r["state"] != "running":
@@ -28,7 +28,7 @@ def show_top(word: str, out: TextIO, *, elsewhere: Elsewhere | None = None) -> i
         if status is None:
             raise NodeLostError(head.lost)
         earlier_s = float(status["elapsed_s"])  # what runs is shown as if it had begun with the job
-        view = make_view(json=False, out=out, clock=lambda: time.monotonic() - earlier_s)
+        view = make_view(json=as_json, out=out, clock=lambda: time.monotonic() - earlier_s, is_own=False)
         loop.call_every(TICK_S, view.tick)
         try:
             for event in list_present(status):

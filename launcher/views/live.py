@@ -74,9 +74,16 @@ class LiveView(View):
     """View on a terminal by rich; `clock` is in seconds."""
 
     def __init__(
-        self, out: TextIO, clock: Callable[[], float], *, colour: bool = True, processes: Iterable[str] = ()
+        self,
+        out: TextIO,
+        clock: Callable[[], float],
+        *,
+        colour: bool = True,
+        processes: Iterable[str] = (),
+        is_own: bool = True,
     ) -> None:
-        self._clock = clock
+        """is_own: Ctrl+C ends the job, not only the view."""
+        self._clock, self._is_own = clock, is_own
         self._transcript = Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
@@ -210,8 +217,8 @@ class LiveView(View):
                 if "state" in e and row.ended_s is None:
                     row.state = show_reported_state(str(e["state"]))
             case "ending":
-                again = ", Ctrl+C again kills at once" if e["why"] == STOP_SIGNALS[SIGINT] else ""
-                self._ending = f"ending{again}"
+                asked = self._is_own and e["why"] == STOP_SIGNALS[SIGINT]
+                self._ending = "ending, Ctrl+C again kills at once" if asked else "ending"
             case _:
                 pass
 

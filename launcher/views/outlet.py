@@ -117,10 +117,11 @@ def make_view(
     clock: Callable[[], float],
     environ: Mapping[str, str] = os.environ,
     processes: Iterable[str] = (),
+    is_own: bool = True,
 ) -> View:
     """Return the view for `out`: JSON if requested, live on a terminal, else plain lines.
 
-    processes: those expected, for the width of the first lines.
+    processes: those expected, for the width of the first lines; is_own: Ctrl+C ends the job.
     """
     from .view import JsonView, PlainView  # 5 ms, while nodes start
 
@@ -130,4 +131,4 @@ def make_view(
         return PlainView(out, clock, processes=processes)
     from .live import LiveView
 
-    return LiveView(out, clock, colour=not environ.get("NO_COLOR"), processes=processes)
+    return LiveView(out, clock, colour=not environ.get("NO_COLOR"), processes=processes, is_own=is_own)

@@ -242,10 +242,7 @@ class Parameters:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` make a file: `path` is complete, old or absent at any time.
-
-    OSErrors name it, and a remedy.
-    """
+    """Let `write` make a file: complete, old or absent at any time. OSErrors name `path` and a remedy."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TextIO
 
 from ..shared import env
-from ..shared.remedies import find_remedy
 from .settings import Settings
 
 
@@ -80,5 +79,4 @@ class InfoLog:
             self._warn_lost(e)
 
     def _warn_lost(self, error: OSError) -> None:
-        why = f"{error.strerror}{find_remedy(error)}"
-        print(f"WARNING: {self.path}: {why}; training continues without this log", file=sys.stderr)
+        print(f"WARNING: {self.path}: {error.strerror}; training continues without this log", file=sys.stderr)

@@ -52,6 +52,8 @@ def check_stranger(stranger: tuple[Job, Path]) -> Iterator[None]:
     job, workspace = stranger
     yield
     assert job.launcher.proc.poll() is None, job.launcher.output()
-    assert {e["event"] for e in job.events()} <= {"job", "node", "process", "line"}, job.launcher.output()
+    assert {e["event"] for e in job.events()} <= {"job", "node", "process", "line", "progress"}, (
+        job.launcher.output()
+    )
     for log in ("train.log", "server.log"):
         assert (workspace / "log" / log).read_text() == "ready\n"

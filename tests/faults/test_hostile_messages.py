@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import socket
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ from pslaunch.node.dispatch.routes import PASS_ON_BYTES
 from pslaunch.node.head.events import Event
 from pslaunch.node.head.head import Head
 from pslaunch.node.head.leader import Leader
+from pslaunch.node.head.observed import MAX_OBSERVERS
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
 from pslaunch.node.line.listener import Listener
@@ -255,6 +257,19 @@ def test_hostile_observer_ends_the_head_only_by_its_requests(said: list[Message]
             led.launcher.send({"type": "status"})
             led.run(lambda: "status" in led.heard)
     assert 0 < led.heard["over"]["code"] < 256
+
+
+def test_observers_beyond_the_limit_are_refused_in_words(tmp_path: Path) -> None:
+    with contextlib.closing(Led(str(tmp_path))) as led, contextlib.ExitStack() as stack:
+        for _ in range(MAX_OBSERVERS - 1):  # beside the launcher
+            stack.enter_context(led.observe())
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+        sock.settimeout(30)
+        sock.connect(led.leader._socket_path)
+        led.run(lambda: bool(select.select([sock], [], [], 0)[0]))
+        _, refused = Decoder().feed(sock.recv(1 << 16))
+        assert isinstance(refused, dict) and refused["text"].startswith(f"{MAX_OBSERVERS} shells")
+        led.run(lambda: len(led.leader._observers) == MAX_OBSERVERS)
 
 
 ORDERS: tuple[list[Message], ...] = (

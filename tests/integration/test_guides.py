@@ -20,7 +20,7 @@ from pslaunch import cli
 from pslaunch.node import codes
 from support.pages import DOCS, list_blocks
 
-GUIDES = ["README.md"]
+GUIDES = ["README.md", *(f"docs/{name}.md" for name in ("tutorial", "distributed", "pytorch", "performance"))]
 DRY = {"fabric": [], "mpi": [], "slurm": [], "k8s": ["--image=i"], "local": []}
 
 

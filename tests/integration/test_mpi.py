@@ -94,7 +94,9 @@ def test_only_trainers_are_bound_to_processors(
         assert [job.lines(trainer) for trainer in TRAINERS] == [[f"{name} {bound} {cpus}"] for name in names]
 
 
-def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, major: int) -> None:
+def test_trainers_follow_the_mapping_of_mpirun(
+    hosts: Hosts, workspace: Path, tmp_path: Path, major: int
+) -> None:
     (workspace / "train.py").write_text(
         "import os, signal\n"
         "print(os.environ['PSLAUNCH_NODE_ID'], os.environ['PSLAUNCH_LOCAL_RANK'], flush=True)\n"
@@ -103,7 +105,7 @@ def test_trainers_follow_the_mapping_of_mpirun(hosts: Hosts, workspace: Path, ma
     )
     numbers = ("--server=script", "--server_num=2", "--worker_num=4", "--grace=1")
     place = MpiPlace(hosts, major)
-    shown = ("--mpirun_args", "--display-map")
+    shown = ("--mpirun_args", "--display-map", f"--fetch_logs={tmp_path / 'logs'}")
     job = succeeded(place, workspace, *numbers, "-H", "node1:2,node2:2", "--map-by", "node", *shown)
     assert any("JOB MAP" in e["text"] for e in job.events() if e.get("who") == "mpirun")
     said = [job.lines(f"trainer/{rank}") for rank in range(4)]

@@ -9,6 +9,7 @@ import pytest
 
 from support.jobs import FabricPlace, LocalPlace, Place, succeeded, until_nothing_runs
 from support.others import program, torch_python
+from support.pages import DOCS, list_blocks
 from testbed import Hosts
 
 pytestmark = pytest.mark.slow
@@ -39,3 +40,15 @@ def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Pat
 def test_ranks_of_torch_on_hosts_end_with_the_same_weights(hosts: Hosts, workspace: Path) -> None:
     weights = weights_of_ranks(FabricPlace(hosts), workspace, 3)
     assert weights == [weights[0]] * 3
+
+
+def test_the_program_of_the_page_learns(workspace: Path) -> None:
+    (text,) = (
+        text for info, text in list_blocks((DOCS / "pytorch.md").read_text()) if info == "python ddp.py"
+    )
+    (workspace / "ddp.py").write_text(text)
+    options = [f"--python={torch_python()}", "--worker_num=2"]
+    job = succeeded(LocalPlace(1), workspace, *options, program=["ddp.py"], timeout_s=90)
+    assert [job.lines(f"trainer/{rank}")[-1] for rank in (0, 1)] == [
+        f"rank {rank} of 2: loss 0.0000" for rank in (0, 1)
+    ]

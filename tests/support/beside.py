@@ -45,9 +45,14 @@ class Beside:
         """It goes on, and has noticed nothing."""
         output = self.job.launcher.output()
         assert self.job.launcher.proc.poll() is None, output
-        assert {e["event"] for e in self.job.events()} <= {"job", "dispatch", "node", "process", "line"}, (
-            output
-        )
+        assert {e["event"] for e in self.job.events()} <= {
+            "job",
+            "dispatch",
+            "node",
+            "process",
+            "line",
+            "progress",
+        }, output
         assert (self.host.root / NAME / "log/train.log").read_text() == "ready\n"
         assert self.host.processes().keys() >= self.pids
 

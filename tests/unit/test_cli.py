@@ -69,6 +69,7 @@ def run(*words: str) -> int:
         ("local --env =1 train.py", ["--env '' is not a variable name; expected NAME=VALUE"]),
         ("local --env PADDLE_PORT=1 train.py", ["PADDLE_PORT is set by pslaunch itself; use --port"]),
         ("local .", ["'.' is not a file; name one in it"]),
+        ("local nope", ["no program 'nope'; give a file, -m MODULE or a command of PATH"]),
         ("ps", ["did you mean 'pslaunch jobs'?"]),
         ("--port 1 local train.py", ["--port before the command", "pslaunch local --port"]),
         ("fabric --usr root --hosts n1 train.py", ["unknown option --usr", "--usr=root"]),

@@ -51,6 +51,12 @@ class MpiBackend(CarriedBackend[MpiReach]):
             env, after = mpirun.make_environ(reach, os.environ, folder), ["rm", "-rf", folder]
             yield Command(argv, env, [*after, mpirun.find_sessions(folder)])
 
+    def _attribute(self, line: str, who: str) -> tuple[str, str]:
+        if not (tag := mpirun.TAG.match(line)):
+            return self.carrier, line
+        text = line[tag.end() :].removeprefix(" " if self._reach.version[0] >= 5 else "")
+        return self.carrier if tag[1] == "1" else f"{self.printer}/{tag[2]}", text
+
     def _make_order(self) -> dict[str, Any]:
         return {"tmpdir": os.environ.get("TMPDIR", "")}
 
@@ -59,8 +65,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
         if self._reach.hosts and not host:
             raise NodeLostError(f"{node.name} is the name of no given host; give it as `hostname` prints it")
         host = host or MpiHost(node.name, None, 1)
-        agents = self._reach.agents._replace(ranks=1)
-        return self._reach._replace(hosts=(host._replace(slots=1, spare=0),), agents=agents, rankfile="")
+        return mpirun.reduce_hosts(self._reach, [host])._replace(is_tagged=False)
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does; then again and again without the hosts that let mpirun fail."""
@@ -77,7 +82,8 @@ class MpiBackend(CarriedBackend[MpiReach]):
                         raise
                     step = {codes.RIGHTS: "authenticate", codes.HOST: "connect"}.get(e.exit_code, "mpirun")
                     failed |= {name: HostError(name, step, str(e)) for name in bad}
-                    self._reach = mpirun.leave_out(whole, failed)
+                    others = [host for host in whole.hosts if host.name not in failed]
+                    self._reach = mpirun.reduce_hosts(whole, others)
         finally:
             self._reach = whole
         if not failed:

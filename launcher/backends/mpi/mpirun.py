@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pslaunch.runtime.shared.env import find_near
@@ -51,7 +51,7 @@ exit $code
 # Makes an absent folder of Open MPI, beside its place first: hosts may share it. Then connects to mpirun
 # and to our gate, each at any of its addresses.
 _PROBE: Final = """
-import os, re, select, shutil, socket, subprocess, sys, tempfile, time
+import os, re, select, socket, subprocess, sys, tempfile, time
 def run(*argv):
     done = subprocess.run(argv, stdin=-3, stdout=-1, stderr=-2, text=True, errors="replace")
     if done.returncode:
@@ -98,6 +98,7 @@ if uris:
 reach("the launcher", [(addr, PORT) for addr in ADDRS])
 sys.stderr.write(REACHED.format(os.environ["AS"]))
 """
+TAG: Final = re.compile(r"\[(\d+),(\d+)\]<std(?:out|err)>:")  # job, the first of which has ranks; process
 _HOSTS, _AGENT, _GATE_PROBE = "hosts", "ssh", "probe"
 _BINDING: Final = re.compile(
     r"--?(bind-to.*|cpus-per-proc|cpu-set|cpu-list)|.*:pe=.*|.*_binding_policy", re.I
@@ -120,11 +121,11 @@ def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
     }
 
 
-def leave_out(reach: MpiReach, names: Container[str]) -> MpiReach:
-    """Return the reach with one rank on each of the other hosts."""
-    hosts = tuple(host._replace(slots=1, spare=0) for host in reach.hosts if host.name not in names)
-    mapping = {"--map-by", "--rank-by"}
-    args = [word for before, word in itertools.pairwise(("", *reach.args)) if not {before, word} & mapping]
+def reduce_hosts(reach: MpiReach, hosts: Sequence[MpiHost]) -> MpiReach:
+    """Return the reach with one rank on each of these hosts, without words that place ranks or print."""
+    drops, pairs = {"--map-by", "--rank-by", "--display", "--output"}, itertools.pairwise(("", *reach.args))
+    args = [word for before, word in pairs if not {before, word} & drops and word[:10] != "--display-"]
+    hosts = tuple(host._replace(slots=1, spare=0) for host in hosts)
     agents = reach.agents._replace(ranks=len(hosts))
     return reach._replace(hosts=hosts, args=tuple(args), agents=agents, rankfile="")
 
@@ -146,6 +147,8 @@ def make_argv(reach: MpiReach, program: Sequence[str], folder: str) -> list[str]
         argv += ["--map-by", f"rankfile:file={reach.rankfile}"] if five else ["--rankfile", reach.rankfile]
     elif not any(map(_BINDING.fullmatch, reach.args)):
         argv += ["--bind-to", "none"]
+    if reach.is_tagged and "--output" not in reach.args:
+        argv += ["--output", "tag"] if reach.version[0] >= 5 else ["--tag-output"]
     return [*argv, "-x", SECRET_VARIABLE, *_translate_args(reach), *program]
 
 
@@ -264,6 +267,7 @@ FAILURES: Final = FailureTable("mpirun", PATTERNS, _NOISE)
 
 def find_cause(output: str, reach: MpiReach) -> CarrierFailure:
     """Return the cause of a failure in mpirun's output, else its last lines."""
+    output = TAG.sub("", output)
     cause = FAILURES.find_cause(output, functools.partial(_name_parts, output, reach))
     return cause._replace(hosts=tuple(_find_hosts(output, reach)))
 

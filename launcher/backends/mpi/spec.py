@@ -69,6 +69,7 @@ class MpiReach(NamedTuple):
     args: tuple[str, ...]  # passed to mpirun unchanged
     agents: CarriedAgents
     rankfile: str = ""  # its path
+    is_tagged: bool = True  # what its processes print
     brought: str = ""  # folder of Open MPI, made by a start on hosts where it is absent
 
     def list_expected(self) -> tuple[Node, ...]:
@@ -106,7 +107,7 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile, brought),
+        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile, brought=brought),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)

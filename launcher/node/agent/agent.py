@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import busyport, env
-from pslaunch.runtime.shared.remedies import find_remedy
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal
+from ..codes import Refusal, find_remedy
 from ..ending import Shutdown
 from ..line import reach
 from ..line.trace import Trace

@@ -17,8 +17,6 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pslaunch.runtime.shared.remedies import find_remedy
-
 from .. import codes, procs
 from ..marked import Marked
 from ..run_dir import make_run_dir_name
@@ -133,7 +131,7 @@ def main(argv: Sequence[str], lent: Mapping[str, Loan] = {}, asker: str = "") ->
             procs.complain(f"agent: {e}")
         except BaseException as e:  # border of a process: reports, and never runs the keeper's code
             sys.excepthook(type(e), e, e.__traceback__)
-            remedy = find_remedy(e) if isinstance(e, OSError) else ""
+            remedy = codes.find_remedy(e) if isinstance(e, OSError) else ""
             # Last: only the end of the output is kept.
             procs.complain(f"agent: {type(e).__name__}: {e}{remedy}")
         finally:

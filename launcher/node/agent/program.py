@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env, reports
-from pslaunch.runtime.shared.remedies import find_remedy
 
 from .. import codes, logs, procs
 from ..line.wire import MAX_OUTPUT_BYTES, Output
@@ -60,7 +59,7 @@ class Program:
         try:
             self._log = open(self._log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
         except OSError as e:
-            text = f"{self._log_path} can't be written: {e.strerror}{find_remedy(e)}"
+            text = f"{self._log_path} can't be written: {e.strerror}{codes.find_remedy(e)}"
             raise codes.Refusal(codes.choose_code(e), text) from None
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._progress.bind(order["contract"]["PSLAUNCH_PROGRESS"])

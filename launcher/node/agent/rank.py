@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             _fork_keeper(listener, order, secret, daemon)
     with _connect(address) as agent:
         cpus = sorted(os.sched_getaffinity(0))
-        loan = json.dumps({"environ": dict(os.environ), "cpus": cpus}).encode()
+        loan = json.dumps({"environ": dict(os.environ), "cpus": cpus, "secret": secret}).encode()
         agent.sendall(_LENGTH.pack(len(loan)) + loan)
         code, alone, text = _wait(agent, parent)
     with suppress(OSError):
@@ -197,7 +197,7 @@ def _keep(
     """Take the loans of all ranks of this node, then be its keeper."""
     with suppress(OSError):  # only trainers are bound
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    size = _take_loans(listener, first, lent)
+    size = _take_loans(listener, secret, first, lent)
     listener.close()
     for name in [name for name in os.environ if name.startswith(env.MPI_FAMILIES)]:
         del os.environ[name]
@@ -205,7 +205,9 @@ def _keep(
     return brought.keep(order, secret, socket.gethostname(), sorted(lent), size, loans)
 
 
-def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[int, Loan]) -> int:
+def _take_loans(
+    listener: socket.socket, secret: str, first: procs.Proc | None, loans: dict[int, Loan]
+) -> int:
     """Add the loans of this node, by rank; return the number of ranks on all nodes.
 
     first: the rank process that has forked us; without it, mpirun has ended them all. Raises OSError.
@@ -229,7 +231,7 @@ def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[i
             continue
         sock.settimeout(max(0.1, end_s - time.monotonic()))
         try:
-            rank, loan = _read_loan(sock, lender, settings)
+            rank, loan = _read_loan(sock, secret, lender, settings)
             if rank in loans or not 0 <= rank < int(os.environ[SIZE]):
                 raise ValueError(f"rank {rank} is not among those expected")
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
@@ -241,12 +243,16 @@ def _take_loans(listener: socket.socket, first: procs.Proc | None, loans: dict[i
             return int(os.environ[SIZE])
 
 
-def _read_loan(sock: socket.socket, lender: procs.Proc, settings: Mapping[str, str]) -> tuple[int, Loan]:
+def _read_loan(
+    sock: socket.socket, secret: str, lender: procs.Proc, settings: Mapping[str, str]
+) -> tuple[int, Loan]:
     """Return a rank and its loan. Raises OSError, or another error if it is none."""
     (size,) = _LENGTH.unpack(_receive(sock, _LENGTH.size))
     if size > MAX_LOAN_BYTES:
         raise ValueError(f"it lends {size} bytes")
     data = json.loads(_receive(sock, size))
+    if data["secret"] != secret:
+        raise ValueError("it has another secret")
     sock.setblocking(False)
     environ = {**settings, **data["environ"]}
     describe = functools.partial(_describe_daemon, lender.parent, environ)

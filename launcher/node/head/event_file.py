@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any, TextIO
 
-EVERY_S = 1.0  # at most so often the progress of one process, and of a dispatch to one node
+KEPT_EVERY_S = 1.0  # at most so often the progress of one process, and of a dispatch to one node
 
 
 class EventFile:
@@ -36,7 +36,7 @@ class EventFile:
     def _skips(self, event: dict[str, Any]) -> bool:
         key, state = (event["event"], event.get("process"), event.get("node")), event.get("state")
         last_s, last = self._last.get(key, (float("-inf"), None))
-        if event["time"] - last_s < EVERY_S and state in (None, last) and "why" not in event:
+        if event["time"] - last_s < KEPT_EVERY_S and state in (None, last) and "why" not in event:
             return True
         self._last[key] = event["time"], state
         return False

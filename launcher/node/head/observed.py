@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK, CHUNK_BYTES = 200, 1024 * 1024  # of events in one message: as JSON at most six times as large
 PUSH_EVERY_S = 0.125  # an attached head's observers
-SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
+MAX_OBSERVERS = 64
+SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events, or its refusal
 
 
 class Observer:
@@ -63,7 +64,15 @@ class Observed:
         )
         observer = Observer(line)
         self._observers.append(observer)
+        if len(self._observers) > MAX_OBSERVERS:
+            self._refuse(observer, f"{MAX_OBSERVERS} shells follow this job already: end one of them")
+            self._loop.call_after(SAY_GOODBYE_S, lambda: self._dismiss(observer))
         return observer
+
+    def _dismiss(self, observer: Observer) -> None:
+        if observer.line.open:
+            observer.line.close()
+            self._lose(observer, "refused")
 
     def _lose(self, observer: Observer, _reason: str) -> None:
         self._observers.remove(observer)

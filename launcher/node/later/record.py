@@ -11,9 +11,8 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Callable, cast
 
-from pslaunch.runtime.shared.remedies import find_remedy
-
 from .. import job
+from ..codes import find_remedy
 from ..listing import KEPT_JOBS, OWNER, read_lines, replace_file, write_text
 from ..run_dir import end_leftovers
 from ..shapes import check_shape, is_code, is_name, is_time

@@ -200,6 +200,7 @@ def test_guarded_imports_are_left_out_and_later_ones_separate(tmp_path: Path) ->
         ("import lib\nparser.add_argument('--local-rank')", "chooses"),
         ("import torch\ntorch.cuda.set_device(rank)", "chooses"),
         ("import torch, accelerate", "chooses"),
+        ("try:\n    import torch\nexcept ImportError:\n    pass", "sees"),
         ("os.environ['LOCAL_RANK']", ""),
         ("import (", ""),
     ],

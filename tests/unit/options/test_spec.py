@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -369,3 +370,13 @@ def test_one_way_to_say_the_same(ws: Path) -> None:
     split = Split(trainer_flags={"num_passes": "1"})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
         make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])
+
+
+@pytest.mark.parametrize("words", [["package/train.py"], ["-m", "package.train"]])
+def test_a_function_is_called_in_place_of_its_program(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text("def train(*args):\n    print(args)\n")
+    given = [f"--job_workspace={tmp_path}", "--call=train", *words, "1", '{"a": [2]}']
+    command = make_spec("local", given, tmp_path, {}).command
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "(1, {'a': [2]})\n", done.stderr

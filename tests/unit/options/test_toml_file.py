@@ -86,6 +86,11 @@ def test_variable_has_several_values_as_the_file_writes_them(tmp_path: Path) -> 
             "1",
             "PSLAUNCH_OPT_SEVER_NUM: no option of this name; did you mean PSLAUNCH_OPT_SERVER_NUM?",
         ),
+        (
+            "NNODES",
+            "1",
+            "PSLAUNCH_OPT_NNODES belongs to torchrun, paddle.distributed.launch, fleetrun: use --nodes N",
+        ),
         ("port", "1", "PSLAUNCH_OPT_port: no option of this name; did you mean PSLAUNCH_OPT_PORT?"),
         ("NUM_PASSES", "x", "PSLAUNCH_OPT_NUM_PASSES='x': expected a whole number"),
         ("ENV", "[1]", "PSLAUNCH_OPT_ENV=1: expected text"),

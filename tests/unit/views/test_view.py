@@ -348,6 +348,14 @@ def test_title_says_where_the_job_is(
     assert "3 of 8" in "".join(lines) and "198 %" in "".join(lines) and "1.2 GB" in "".join(lines)
 
 
+def test_a_view_that_leaves_the_job_alone_announces_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_size(110, 40, monkeypatch)
+    with contextlib.closing(LiveView(io.StringIO(), Clock(), is_own=False)) as view:
+        for e in (JOB, RUNNING, {"event": "ending", "why": "interrupted (Ctrl+C)", "grace_s": 5.0}):
+            view.show_event(e)
+        assert draw(view, 110)[0] == "w2v-1a2b: ending"
+
+
 def test_time_left_is_unknown_in_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = [{**PROGRESS, "pass": 0, "passes": 2, "batch": i, "time": 10.0 * i} for i in range(2)]
     assert shown(110, 40, monkeypatch, JOB, RUNNING, *reports)[0] == "w2v-1a2b: pass 1 of 2"

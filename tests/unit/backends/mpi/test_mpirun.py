@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.gate_of_agents import CarriedAgents, Offer
-from pslaunch.backends.mpi.mpirun import find_cause, make_argv, make_environ, make_files, make_hostfile
+from pslaunch.backends.mpi.mpirun import (
+    find_cause,
+    make_argv,
+    make_environ,
+    make_files,
+    make_hostfile,
+    reduce_hosts,
+)
 from pslaunch.backends.mpi.spec import MpiHost, MpiReach
 from pslaunch.node.agent.brought import SECRET_VARIABLE
 from pslaunch.node.job import Node
@@ -19,6 +26,7 @@ from support import others
 
 OUTPUT = Path(__file__).with_name("mpirun_output")
 VERSIONS = {4: (4, 1, 4), 5: (5, 0, 11)}
+TAGGED = ("--output", "tag", "-x", SECRET_VARIABLE)
 HOSTS = (MpiHost("node1", None, 2), MpiHost("node2", "me", 1))
 
 
@@ -94,7 +102,7 @@ def test_ssh_client_that_fails_names_its_host(tmp_path: Path, option: tuple[str,
 def test_command_line_has_our_hostfile_and_binds_nothing() -> None:
     argv = make_argv(make_reach(args=("--map-by", "node")), ["/bin/sh", "-c", "x"], "/run/j")
     assert argv == [
-        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "--bind-to", "none", "-x", SECRET_VARIABLE),
+        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "--bind-to", "none", *TAGGED),
         *("--map-by", "node", "/bin/sh", "-c", "x"),
     ]
 
@@ -105,15 +113,32 @@ def test_command_line_has_our_hostfile_and_binds_nothing() -> None:
 )
 def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
     argv = make_argv(make_reach(args=args), ["true"], "/run/j")
-    assert argv == [
-        *("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", "-x", SECRET_VARIABLE, *args, "true")
-    ]
+    assert argv == [*("mpirun", "-n", "3", "--hostfile", "/run/j/hosts", *TAGGED, *args, "true")]
+
+
+def test_mpirun_for_a_question_prints_nothing_of_its_own() -> None:
+    args = (
+        "--map-by",
+        "node",
+        "--display-map",
+        "--mca",
+        "a",
+        "b",
+        "--display",
+        "map",
+        "--output",
+        "tag-detailed",
+    )
+    shown = make_argv(make_reach(args=args), [], "")
+    assert [*shown[-len(args) :]] == [*args] and shown.count("--output") == 1
+    reach = reduce_hosts(make_reach(args=args), HOSTS[:1])._replace(is_tagged=False)
+    assert make_argv(reach, [], "")[-5:] == ["-x", SECRET_VARIABLE, "--mca", "a", "b"]
 
 
 def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     reach = make_reach(hosts=())
     argv = make_argv(reach, ["true"], "/run/j")
-    assert argv == ["mpirun", "-n", "3", "--bind-to", "none", "-x", SECRET_VARIABLE, "true"]
+    assert argv == ["mpirun", "-n", "3", "--bind-to", "none", *TAGGED, "true"]
     environ = make_environ(reach, {"A": "b"}, "/run/j")
     own = {
         "OMPI_MCA_mpi_abort_delay": "1",

@@ -100,8 +100,8 @@ def test_rankfile_has_hosts_and_ranks_for_both_versions(folder: Path) -> None:
         ("node1", None, 2), ("node2", "me", 1), ("node3", None, 2),
     )  # fmt: skip
     place = str(folder / "places")
-    assert make_argv(reach, [], "/f")[-4:-2] == ["--map-by", f"rankfile:file={place}"]
-    assert make_argv(reach._replace(version=(4, 1, 4)), [], "/f")[-4:-2] == ["--rankfile", place]
+    assert make_argv(reach, [], "/f")[5:7] == ["--map-by", f"rankfile:file={place}"]
+    assert make_argv(reach._replace(version=(4, 1, 4)), [], "/f")[5:7] == ["--rankfile", place]
 
 
 def test_mapping_by_node_takes_all_hosts(folder: Path) -> None:

@@ -83,3 +83,29 @@ def test_foreign_run_folders_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
         assert make_run_dir_name() == str(base / foreign)
         with pytest.raises(FileExistsError):
             Path(make_run_dir_name()).mkdir(0o700)
+
+
+def test_logs_of_earlier_jobs_are_kept_apart_and_nothing_of_others_is_touched(tmp_path: Path) -> None:
+    mine = [tmp_path / "log/mine.txt", tmp_path / "log/earlier/mine/train.log"]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    for number in range(6):
+        begin_job(tmp_path, f"demo-{number}").leave()
+        (tmp_path / "log/train.log").write_text(f"demo-{number}")
+    (tmp_path / "log/earlier/demo-2/notes").write_text("mine")
+    begin_job(tmp_path, "demo-6").leave()
+    kept = {path.parent.name: path.read_text() for path in (tmp_path / "log/earlier").glob("demo-*/*.log")}
+    assert kept == {f"demo-{number}": f"demo-{number}" for number in (3, 4, 5)}
+    assert (tmp_path / "log/earlier/demo-2/notes").exists()  # its log was removed, this is the user's
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+    assert not (tmp_path / "log/train.log").exists()
+
+
+def test_logs_that_may_fill_the_disk_are_not_kept(tmp_path: Path) -> None:
+    begin_job(tmp_path, "demo-1").leave()
+    disk = os.statvfs(tmp_path)
+    with (tmp_path / "log/train.log").open("wb") as f:
+        f.truncate(min(2 * disk.f_bavail * disk.f_frsize, 2**43))  # sparse
+    begin_job(tmp_path, "demo-2").leave()
+    assert not [*(tmp_path / "log").rglob("train.log")]

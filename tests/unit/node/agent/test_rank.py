@@ -17,6 +17,7 @@ from support import leaks
 from support.jobs import until_nothing_runs
 from support.process import poll_until
 
+SECRET = "00" * 32
 ORDER = {"addrs": ["127.0.0.1"], "head": "launcher", "lost_after": 3.0, "grace": 0.0}
 
 
@@ -24,7 +25,7 @@ def start_rank(port: int, local_size: int, rank: int = 0, name: str = "") -> sub
     order = json.dumps({**ORDER, "name": name or os.urandom(8).hex(), "port": port})
     names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
     ranks = {"OMPI_COMM_WORLD_RANK": str(rank), **dict.fromkeys(names, str(local_size))}
-    environ = {**os.environ, **ranks, "PSLAUNCH_CARRIED_SECRET": "00" * 32}
+    environ = {**os.environ, **ranks, "PSLAUNCH_CARRIED_SECRET": SECRET}
     return subprocess.Popen([*NODE, "rank", order], env=environ, stderr=subprocess.PIPE, text=True)
 
 
@@ -65,8 +66,9 @@ def test_false_ranks_are_refused_and_the_true_ones_go_on() -> None:
         ranks = [stack.enter_context(start_rank(port, 2, 0, name))]
         sockets = Path("/proc/net/unix")  # one listens, one is connected
         poll_until(lambda: sockets.read_text().count(name) == 2, describe="rank 0 does not connect")
-        for rank in (0, 2, -1, 2**70, "x", None):
-            lend(name, json.dumps({"environ": {"OMPI_COMM_WORLD_RANK": rank}, "cpus": [0]}).encode())
+        for rank, secret in ((0, SECRET), (2, SECRET), (-1, SECRET), (2**70, SECRET), ("x", SECRET), (1, "")):
+            lent = {"environ": {"OMPI_COMM_WORLD_RANK": rank}, "cpus": [0], "secret": secret}
+            lend(name, json.dumps(lent).encode())
         for odd in (b"", b"{", b"[]", b"[" * 100_000, b"{}", b'{"environ": 7}'):
             lend(name, odd)
         ranks.append(stack.enter_context(start_rank(port, 2, 1, name)))

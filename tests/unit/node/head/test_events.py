@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.head import events
-from pslaunch.node.head.events import MAX_EVENT_BYTES, RecentEvents, check_event, clean_event, make_end
+from pslaunch.node.head.events import (
+    MAX_EVENT_BYTES,
+    EventLog,
+    RecentEvents,
+    check_event,
+    clean_event,
+    make_end,
+)
 from pslaunch.node.logs import clean_all
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -104,3 +113,34 @@ def test_only_an_ended_record_gives_the_end() -> None:
     for wrong in wrongs:
         spoilt: Any = {**over, **wrong}
         assert make_end(spoilt) is None
+
+
+def read_kept(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def test_file_has_all_events_but_output_and_reports_that_come_too_soon(tmp_path: Path) -> None:
+    clock = iter([*range(3), 3.0, 3.2, 3.4, 4.5, 5, 6, 7])
+    log = EventLog(lambda: float(next(clock)), ["trainer/0"])
+    log.tell("note", text="before")
+    log.keep_in(str(tmp_path / "events.jsonl"))
+    log.tell("line", process="trainer/0", text="secret")
+    log.tell("gap", process="trainer/0", bytes=1)
+    for batch in range(4):
+        log.tell(
+            "progress", process="trainer/0", batch=batch, **({"state": "connected"} if batch == 1 else {})
+        )
+    log.tell("end", code=0, reason="", elapsed_s=1.0, failure=None)
+    kept = read_kept(tmp_path / "events.jsonl")
+    assert [e["event"] for e in kept] == ["note", *["progress"] * 3, "end"]
+    assert [e["batch"] for e in kept if "batch" in e] == [0, 1, 3]
+
+
+def test_full_disk_is_told_once_and_the_job_goes_on() -> None:
+    log = EventLog(lambda: 1.0, [])
+    log.keep_in("/dev/full")
+    for _ in range(3):
+        log.tell("note", level="info", text="x")
+    texts = [e["text"] for e in log.list_events(0)[0]]
+    assert texts[0] == "x" and texts[2:] == ["x", "x"]
+    assert texts[1].startswith("/dev/full can't be written, and is left out: No space left")

@@ -1,0 +1,94 @@
+"""Jobs of a terminal, from any later shell: listed, watched, stopped; their reports, also of earlier ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pslaunch.node import codes
+from support.jobs import PSLAUNCH, QUICK, LocalPlace, run_pslaunch, running, succeeded, until_nothing_runs
+
+SECRET = "not-for-the-report"
+PROGRAM = f"""
+import os, signal, socket
+print("{SECRET}", flush=True)
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+    sock.sendto(b"pass=0 batch=0 cost=4.5 metric.auc=0.5", os.environ["PSLAUNCH_PROGRESS"])
+if "HOLD" in os.environ:
+    signal.pause()
+"""
+ALONE = ("--server_num=0", f"--env=SECRET={SECRET}", *QUICK)
+
+
+def ask(*words: str) -> str:
+    done = run_pslaunch(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def find_listed(job_id: str) -> dict[str, Any]:
+    (found,) = [r for r in map(json.loads, ask("jobs", "--json").splitlines()) if r["job"] == job_id]
+    return dict(found)
+
+
+def test_report_of_an_ended_job_by_name_by_folder_and_after_a_later_one(workspace: Path) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    place, named, page = LocalPlace(1), f"--job_name={workspace.parent.name}", workspace / "page.html"
+    first = str(succeeded(place, workspace, *ALONE, named).get_job()["job"])
+    listed = find_listed(first)
+    assert (listed["state"], listed["code"]) == ("ended", 0)
+    assert listed["output"] == str(workspace / "output") and listed["elapsed_s"] > 0
+    assert f"{first}  ended 0  local, 1 node" in ask("jobs")
+    reports = []
+    for word in (workspace.parent.name, str(workspace), str(workspace / "log"), first):
+        assert ask("report", word, "-o", str(page)) == f"{page}\n"
+        reports.append(page.read_text())
+    assert len({*reports}) == 1 and "auc" in reports[0] and first in reports[0]
+    assert SECRET not in reports[0] + (workspace / "log/events.jsonl").read_text()
+    second = str(succeeded(place, workspace, *ALONE, named, "--keep_logs=1").get_job()["job"])
+    ask("report", first, "-o", str(page))
+    assert page.read_text() == reports[0]
+    assert ask("logs", first) == f"trainer/0 | {SECRET}\n"
+    ask("report", workspace.parent.name, "-o", str(page))
+    assert second in page.read_text()  # the newest of this name
+    succeeded(place, workspace, *ALONE, named, "--keep_logs=0")
+    assert first not in ask("jobs") and not (workspace / "log/earlier" / first).exists()
+
+
+def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(workspace: Path) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1") as job:
+        job.until(lambda events: any("cost" in e for e in events), "its cost")
+        job_id = str(job.get_job()["job"])
+        assert find_listed(job_id)["state"] == "running"
+        assert "cost 4.500" in ask("status", job_id)
+        with subprocess.Popen([*PSLAUNCH, "top", job_id], stdout=subprocess.PIPE, text=True) as top:
+            assert top.stdout is not None
+            said = [top.stdout.readline() for _ in range(4)]
+            top.send_signal(signal.SIGINT)
+            assert top.wait() == codes.OK
+        assert "trainer/0 runs on node 0" in said[3] and SECRET not in "".join(said)
+        assert job.launcher.proc.poll() is None  # it goes on
+        with subprocess.Popen([*PSLAUNCH, "top", job_id], stdout=subprocess.PIPE, text=True) as top:
+            assert top.stdout is not None and top.stdout.readline()
+            assert "has ended" in ask("stop", job_id)
+            assert top.wait() == codes.TERM
+        assert job.launcher.wait() == codes.TERM
+    assert find_listed(job_id)["reason"] == "pslaunch stop"
+
+
+def test_killed_launcher_leaves_a_lost_job_in_the_list(workspace: Path) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    with running(LocalPlace(1), workspace, *ALONE, "--env=HOLD=1") as job:
+        job.until(lambda events: any("cost" in e for e in events), "its cost")
+        os.kill(job.launcher.proc.pid, signal.SIGKILL)
+        job.launcher.wait()
+        assert find_listed(str(job.get_job()["job"]))["state"] == "lost"
+        until_nothing_runs(10.0)
+        page = workspace / "page.html"
+        ask("report", str(workspace), "-o", str(page))
+    assert "No end is known" in page.read_text()
