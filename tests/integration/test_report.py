@@ -110,7 +110,7 @@ def test_job_on_hosts_is_listed_and_reported_where_its_launcher_ran(
 ) -> None:
     (workspace / "train.py").write_text(PROGRAM)
     logs, shell = tmp_path / "logs", Shell(hosts, Path(os.environ["XDG_STATE_HOME"]))
-    job = succeeded(FabricPlace(hosts, on=hosts[:2]), workspace, *ALONE, f"--fetch_logs={logs}")
+    job = succeeded(FabricPlace(hosts, on=[hosts[0], hosts[1]]), workspace, *ALONE, f"--fetch_logs={logs}")
     job_id, pages = str(job.get_job()["job"]), [tmp_path / "1.html", tmp_path / "2.html"]
     assert f"{job_id}  ended 0  fabric, 2 nodes" in shell.ok("jobs")
     assert shell.ok("logs", job_id) == f"trainer/0 | {SECRET}\n"  # from its node

@@ -127,8 +127,8 @@ def test_file_has_all_events_but_output_and_reports_that_come_too_soon(tmp_path:
     log.tell("line", process="trainer/0", text="secret")
     log.tell("gap", process="trainer/0", bytes=1)
     for batch in range(4):  # the third comes too soon: the next one has what it alone has
-        more: dict[str, Any] = {1: {"state": "connected"}, 2: {"cpu_percent": 7}}.get(batch, {})
-        log.tell("progress", process="trainer/0", batch=batch, **more)
+        told: dict[int, dict[str, Any]] = {1: {"state": "connected"}, 2: {"cpu_percent": 7}}
+        log.tell("progress", process="trainer/0", batch=batch, **told.get(batch, {}))
     log.tell("end", code=0, reason="", elapsed_s=1.0, failure=None)
     kept = read_kept(tmp_path / "events.jsonl")
     assert [e["event"] for e in kept] == ["note", *["progress"] * 3, "end"]
