@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TURN_REPORTS = 64  # per turn: a program that reports faster than we read must not block us
 MAX_REPORTS = 1024  # more than a socket holds
+ALONE_EVERY_S = 5.0  # reports of processors and memory alone
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is sent
 
 
@@ -54,7 +55,7 @@ class Program:
         self._written = 0
         self._log_failed = False
         self._report: Report = {}
-        self._report_due = False
+        self._report_due, self._sent_s = False, loop.now()
         self._oom_before = procs.count_oom_kills()
         try:
             self._log = open(self._log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
@@ -126,9 +127,10 @@ class Program:
             self._send_soon()
 
     def note_usage(self, cpu_percent: float, memory_bytes: int) -> None:
-        """Send with the next report what its processes use."""
+        """Send with the next report what its processes use; alone only now and then, as events are kept."""
         self._report.update({"cpu_percent": round(cpu_percent, 1), "memory_bytes": memory_bytes})
-        self._send_soon()
+        if self._loop.now() - self._sent_s >= ALONE_EVERY_S:
+            self._send_soon()
 
     def _send_soon(self) -> None:
         if self._report and not self._report_due:
@@ -139,7 +141,7 @@ class Program:
         self._report_due = False
         if self._report:
             self._line.send({"type": "progress", "key": self.key, **self._report})
-            self._report = {}
+            self._report, self._sent_s = {}, self._loop.now()
 
     # --- the end ---
 
