@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from ..backends.base import Backend
 from ..backends.lines import OF_ANOTHER
@@ -20,6 +20,7 @@ from ..node import codes, job, logs
 from ..node.head.events import OF_END, PROGRESS, make_end
 from ..node.later import record
 from ..node.loop import Loop
+from ..node.messages import JobRecord as Record
 from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.view import LogView, Said, Transcript, show_process
@@ -35,9 +36,6 @@ from .known_jobs import (
     print_line,
     write_news,
 )
-
-if TYPE_CHECKING:
-    from ..node.messages import JobRecord as Record
 
 HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}

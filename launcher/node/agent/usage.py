@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from .. import procs
-
-if TYPE_CHECKING:
-    from ..loop import Loop
-    from .program import Program
+from ..loop import Loop
+from .program import Program
 
 USAGE_EVERY_S = 1.0
 REST = 100  # times as long as a measurement, which reads all of /proc: at most 1 % of a processor
