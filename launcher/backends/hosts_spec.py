@@ -41,8 +41,8 @@ def make_hosts_spec(
     find_sent: as in `read_package`. make_site: from the draft, and a node with the folders on the hosts.
     """
     given, split = line.given, line.split
-    draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
-    draft = draft._replace(nic=_read_nic(given))
+    draft = read_draft(backend, given, line.environ)._replace(nic=_read_nic(given))
+    options = read_common_options(given, split, line.environ)
     package, workspace, program = locate.read_package(given, split, find_sent)
     name, log_dir, root_dir = (
         locate.choose_job_name(given, workspace),
@@ -59,8 +59,6 @@ def make_hosts_spec(
         workspace=workspace,
         site=make_site(draft, node)._replace(package=package),
         program=program,
-        module=split.chosen_program if split.is_module else "",
-        program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
         log_dir=Path(logs) if logs else None,
         wheel=locate.find_wheel(wheel, line.cwd) if wheel else None,
