@@ -19,17 +19,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from ..errors import PslaunchError, SpecError
-from .lines import CLOSE_EXTRA_S, LAST_WORDS_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..errors import HostError
-    from ..node.job import Limits, Node
-    from .lines import Dial, Ended, Line, Tell
+from ..errors import HostError, PslaunchError, SpecError
+from ..node.job import Limits, Node
+from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, Dial, Ended, Line, Tell
 
 
 class Backend:

@@ -273,7 +273,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
         There are several tries: a carrier that ends well may have lost some of its output.
         """
-        if relay.is_here(*words[2:]):
+        if words[2:] and relay.is_here(*words[2:]):
             yield from answer_here(node.name, words)
             return
         answered = Answered()

@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan, choose_port_after
+from ..options import locate
 from ..options.kinds import Value
-from ..options.locate import (
-    check_folder_to_make,
-    choose_job_name,
-    find_folder,
-    find_wheel,
-    locate,
-    read_package,
-    read_remote_path,
-)
 from ..options.options import MAX_PROCESSES
 from ..options.sources import Given
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
@@ -49,12 +41,16 @@ def make_hosts_spec(
     find_sent: as in `read_package`. make_site: from the draft, and a node with the folders on the hosts.
     """
     given, split = line.given, line.split
-    draft, options = read_draft(backend, given, line.environ), read_common_options(given, line.environ)
-    draft = draft._replace(nic=_read_nic(given))
-    package, workspace, program = read_package(given, split, find_sent)
-    name, log_dir, root_dir = choose_job_name(given, workspace), given.get("log_dir"), given.get("root_dir")
-    root = read_remote_path(root_dir) if root_dir else given.read("root_dir")
-    logs = read_remote_path(log_dir) if log_dir else None
+    draft = read_draft(backend, given, line.environ)._replace(nic=_read_nic(given))
+    options = read_common_options(given, split, line.environ)
+    package, workspace, program = locate.read_package(given, split, find_sent)
+    name, log_dir, root_dir = (
+        locate.choose_job_name(given, workspace),
+        given.get("log_dir"),
+        given.get("root_dir"),
+    )
+    root = locate.read_remote_path(root_dir) if root_dir else given.read("root_dir")
+    logs = locate.read_remote_path(log_dir) if log_dir else None
     folder = f"{root.rstrip('/')}/{name}" if package else str(workspace)
     node = Node(0, "", "", dispatched=package is not None).place_in(folder, logs)
     wheel, wheelhouse = given.get("wheel"), given.get("wheelhouse")
@@ -63,14 +59,12 @@ def make_hosts_spec(
         workspace=workspace,
         site=make_site(draft, node)._replace(package=package),
         program=program,
-        module=split.chosen_program if split.is_module else "",
-        program_args=(*split.forwarded, *split.program_args),
         python=None if given.is_set("install") else given.read("python"),
         log_dir=Path(logs) if logs else None,
-        wheel=find_wheel(wheel, line.cwd) if wheel else None,
-        wheelhouse=find_folder(wheelhouse, line.cwd) if wheelhouse else None,
-        fetch_output=check_folder_to_make(given.get("fetch_output"), line.cwd),
-        fetch_logs=check_folder_to_make(given.get("fetch_logs"), line.cwd),
+        wheel=locate.find_wheel(wheel, line.cwd) if wheel else None,
+        wheelhouse=locate.find_folder(wheelhouse, line.cwd) if wheelhouse else None,
+        fetch_output=locate.check_folder_to_make(given.get("fetch_output"), line.cwd),
+        fetch_logs=locate.check_folder_to_make(given.get("fetch_logs"), line.cwd),
         **{**options, **counts},
     )
     check_spec(spec, given)
@@ -117,7 +111,7 @@ def make_carried_spec(
         reach = make_reach(agents)
         return Site((), Count("per_node", 1), reach=reach, expected=reach.list_expected())
 
-    sent = functools.partial(locate, given, line.split, line.cwd)
+    sent = functools.partial(locate.locate, given, line.split, line.cwd)
     return make_hosts_spec(line, backend, sent, make_site, worker_num=worker_num)
 
 

@@ -314,21 +314,14 @@ def _end_session() -> None:
 
     Daemons of Open MPI 5 end with their mpirun, but some would stay if the ssh clients were killed before.
     """
-    kill_s = time.monotonic() + SETTLE_S
-    while (found := _list_session()) and (now_s := time.monotonic()) < kill_s + KILLED_S:
+    kill_s, me = time.monotonic() + SETTLE_S, os.getpid()
+    while (now_s := time.monotonic()) < kill_s + KILLED_S:
+        found = [p for p in procs.list_procs() if p.session == me != p.pid and not p.is_gone]
+        if not found:
+            return
         for proc in found if now_s >= kill_s else ():
             procs.send(proc, signal.SIGKILL)
         time.sleep(0.01)  # no event when a process ends that is not our child
-
-
-def _list_session() -> list[procs.Proc]:
-    found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - names alone
-        with contextlib.suppress(OSError):
-            proc = procs.read_proc(pid)
-            if proc and pid != os.getpid() and os.getsid(pid) == os.getpid() and not proc.is_gone:
-                found.append(proc)
-    return found
 
 
 if __name__ == "__main__":

@@ -55,12 +55,6 @@ def read_lines(state_dir: str, name: str) -> list[str]:
     return []
 
 
-def find_logs(log_dir: str, state_dir: str, job_id: str) -> str:
-    """Return the folder that has the logs of a job, this one unless they were put away for a later job."""
-    kept = f"{job_id}\n" in read_lines(state_dir, KEPT_JOBS)
-    return os.path.join(log_dir, EARLIER_LOGS, job_id) if kept else log_dir
-
-
 def mark_unfetched(state_dir: str, *, with_output: bool) -> list[str]:
     """Write a mark for each part of a node's files that is to be fetched; return their paths."""
     paths = [os.path.join(state_dir, UNFETCHED + mode) for mode in ("pack", "results")[: 1 + with_output]]

@@ -97,11 +97,16 @@ def read_proc(pid: int) -> Proc | None:
     return Proc(pid, parent, fields[0].decode(), threads, start, session, sum(map(int, fields[11:15])), pages)
 
 
+def list_procs() -> list[Proc]:
+    """Return all processes of this machine, ended ones too."""
+    return [*filter(None, map(read_proc, map(int, filter(str.isdigit, os.listdir("/proc")))))]
+
+
 def measure_sessions(leaders: Iterable[int]) -> dict[int, tuple[float, int]]:
     """Return seconds on processors so far, and resident bytes, of all processes of each session together."""
     used = dict.fromkeys(leaders, (0.0, 0))
-    for proc in map(read_proc, map(int, filter(str.isdigit, os.listdir("/proc")))):
-        if proc and proc.session in used:
+    for proc in list_procs():
+        if proc.session in used:
             cpu_s, size = used[proc.session]
             cpu_s, size = cpu_s + proc.cpu_ticks / _TICKS_PER_S, size + proc.memory_pages * _PAGE_BYTES
             used[proc.session] = cpu_s, size
@@ -111,11 +116,8 @@ def measure_sessions(leaders: Iterable[int]) -> dict[int, tuple[float, int]]:
 def list_descendants(root: int) -> list[Proc]:
     """Return all living processes below `root`, parents before children."""
     children: dict[int, list[Proc]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            proc = read_proc(int(name))
-            if proc:
-                children.setdefault(proc.parent, []).append(proc)
+    for proc in list_procs():
+        children.setdefault(proc.parent, []).append(proc)
     found: list[Proc] = []
     queue = [root]
     while queue:

@@ -10,16 +10,14 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, find_near, parse_bool
 
 from ..errors import SpecError
 from .foreign import explain_foreign
 from .kinds import Text, Value, parse_argument
-
-if TYPE_CHECKING:
-    from .options import Option
+from .options import Option
 
 DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number

@@ -7,15 +7,13 @@ docs/options.md use the whole. `--help` imports it: keep it light.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from ..node.job import Limits, Plan
 from .kinds import Choice, Flag, Number, OptionKind, Seconds, SourceValues, Text, Truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_PROCESSES: Final = 4096  # of one role
 MAX_THREADS: Final = 1024

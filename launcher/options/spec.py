@@ -161,9 +161,11 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     )
 
 
-def read_common_options(given: Given, environ: Mapping[str, str]) -> dict[str, Any]:
+def read_common_options(given: Given, split: Split, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the other fields of JobSpec with equal meaning on every backend."""
     values = _read_fields(given, JobSpec._fields)
+    values["module"] = split.chosen_program if split.is_module else ""
+    values["program_args"] = (*split.forwarded, *split.program_args)
     values["head"] = _choose_head(given)
     trace = "trace" in given.options and (given.read("trace") or environ.get("PSLAUNCH_TRACE"))
     values["trace"] = Path(trace) if trace else None

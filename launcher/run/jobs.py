@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from ..backends.base import Backend
 from ..backends.lines import OF_ANOTHER
@@ -20,24 +20,12 @@ from ..node import codes, job, logs
 from ..node.head.events import OF_END, PROGRESS, make_end
 from ..node.later import record
 from ..node.loop import Loop
+from ..node.messages import JobRecord as Record
 from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.view import LogView, Said, Transcript, show_process
+from . import known_jobs
 from .answers import Question, ask_all
-from .known_jobs import (
-    explain_no_jobs,
-    find_job,
-    format_line,
-    list_jobs,
-    make_unknown_error,
-    open_backend,
-    print_error,
-    print_line,
-    write_news,
-)
-
-if TYPE_CHECKING:
-    from ..node.messages import JobRecord as Record
 
 HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
@@ -58,7 +46,7 @@ class _NoAnswerError(NodeLostError):
 
 def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> Record:
     """Return the current record of a job whose head was lost; raises `why` unless it has ended."""
-    again = find_job(r["job"], elsewhere)
+    again = known_jobs.find_job(r["job"], elsewhere)
     if again["state"] in ("running", record.STATE_UNKNOWN):
         raise why
     return again
@@ -68,7 +56,7 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
 def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
     """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
     led: Record = {**r, "backend": "local", "reach": None} if r.get("attached") else r
-    with contextlib.closing(Loop()) as loop, open_backend(led) as backend:
+    with contextlib.closing(Loop()) as loop, known_jobs.open_backend(led) as backend:
         try:
             line = backend.open_head_line(r)
         except OSError as e:
@@ -81,11 +69,11 @@ def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
 
 
 def show_jobs(out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    found = list_jobs(elsewhere)
+    found = known_jobs.list_jobs(elsewhere)
     for r in found:
-        print_line(json.dumps(_select_news(r)) if as_json else format_line(r), out)
+        known_jobs.print_line(json.dumps(_select_news(r)) if as_json else known_jobs.format_line(r), out)
     if not found:
-        print_error(f"pslaunch jobs: {explain_no_jobs(elsewhere)}")
+        known_jobs.print_error(f"pslaunch jobs: {known_jobs.explain_no_jobs(elsewhere)}")
 
 
 def _select_news(r: Record) -> dict[str, Any]:
@@ -107,30 +95,30 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
 
 
 def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere | None = None) -> None:
-    r = _add_status(find_job(word, elsewhere), elsewhere)
+    r = _add_status(known_jobs.find_job(word, elsewhere), elsewhere)
     if as_json:
         print(json.dumps(_select_news(r)), file=out)
         return
     code = f" (exit code {r['code']})" if r.get("code") is not None else ""
     ended = "" if r.get("reason") is None else f": {r['reason']}{code}"
-    print_line(f"{r['job']}  {r['state']}{ended}", out)
+    known_jobs.print_line(f"{r['job']}  {r['state']}{ended}", out)
     transcript = _make_transcript(r, out)
     end = make_end(r)
     for said in transcript.show_failure(end["failure"]) if end and end["failure"] else ():
-        print_line(f"  {said.text}", out)
+        known_jobs.print_line(f"  {said.text}", out)
     for process in r.get("processes", ()):
         known = {k: v for k, v in process.items() if k in SHOWN_FIELDS and fits(v, SHOWN_FIELDS[k])}
         state = known.get("state", "")
         known["state"] = "not started" if r["state"] == "ended" and state == record.WAITING else state
         shown = f"{process['process']} on {transcript.show_node(process['node'])}"
-        print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
+        known_jobs.print_line(f"  {shown}  {show_process(known)}".rstrip(), out)
 
 
 def find_begun(word: str, elsewhere: Elsewhere | None) -> Record:
     """Find a job; raises the reason if its nodes can't be asked, or no head leads it yet."""
-    r = find_job(word, elsewhere)
+    r = known_jobs.find_job(word, elsewhere)
     if "error" in r or "unreachable" in r or r["state"] == record.STATE_UNKNOWN:
-        raise make_unknown_error(r)
+        raise known_jobs.make_unknown_error(r)
     if r["state"] == record.WAITING:
         raise PslaunchError(_explain_nothing_ran(r))
     return r
@@ -226,7 +214,7 @@ def _print_told(r: Record, process: str | None, view: LogView) -> bool:
 def _print_files(r: Record, outputs: Sequence[Mapping[str, Any]], view: LogView) -> int:
     """Print the log files of these processes; returns 0, or the code of the first unreadable one."""
     code, nodes = codes.OK, list_nodes(r)
-    with open_backend(r) as there:
+    with known_jobs.open_backend(r) as there:
 
         def make_question(p: Mapping[str, Any]) -> Question:
             node = nodes[p["node"]]
@@ -300,43 +288,43 @@ def fetch_job(
     output = folder / "output" if _has_begun(r) else None
     logs = folder / "log"
     folders = {str(place): place for place in (output, logs) if place}
-    with hold_folders(folders, r["job"], _warn_fetching), open_backend(r) as there:
+    with hold_folders(folders, r["job"], _warn_fetching), known_jobs.open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
     brought = sorted(found.brought)
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)
     for path in () if as_json else brought:
-        print_line(path, out)
+        known_jobs.print_line(path, out)
     for left_out in found.left_out:
         _warn_fetching(f"not fetched: {left_out}")
     for told in dict.fromkeys(str(e) for e, _ in found.failed):
-        print_error(f"pslaunch: {told}")
+        known_jobs.print_error(f"pslaunch: {told}")
     code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
-        print_error(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
+        known_jobs.print_error(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
     return code or (codes.FAILED if output is None else codes.OK)
 
 
 def _warn_fetching(text: str) -> None:
-    print_error(f"pslaunch fetch: {text}")
+    known_jobs.print_error(f"pslaunch fetch: {text}")
 
 
 def stop_job(
     word: str, out: TextIO, *, kill: bool, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """End a job, with `kill` at once, and wait for its end. Returns 0."""
-    r = find_job(word, elsewhere)
+    r = known_jobs.find_job(word, elsewhere)
     if r["state"] == record.STATE_UNKNOWN:
-        raise make_unknown_error(r)
+        raise known_jobs.make_unknown_error(r)
     told = f"{r['job']} is not running: {r['state']}"
     if r["state"] not in record.OVER:
         told = f"{r['job']} has ended"
-    with open_backend(r) as backend:
+    with known_jobs.open_backend(r) as backend:
         if backend.owns_nodes:
             r = _stop_and_remove(r, elsewhere, backend, kill=kill)
         elif r["state"] == "running":
             r = _stop_running(r, elsewhere, kill=kill)
-    print_line(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
+    known_jobs.print_line(json.dumps({key: r.get(key) for key in STOPPED}) if as_json else told, out)
     return codes.OK
 
 
@@ -357,7 +345,7 @@ def _stop_and_remove(r: Record, elsewhere: Elsewhere | None, backend: Backend, *
     if left := backend.remove_job(r["job"]):
         raise NodeLostError("; ".join(left))
     if "path" in r:
-        write_news(cast("Record", {**r, "reach": job.to_data(r["reach"])}), r)
+        known_jobs.write_news(cast("Record", {**r, "reach": job.to_data(r["reach"])}), r)
     return r
 
 

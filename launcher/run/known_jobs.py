@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 from pslaunch.runtime.shared.env import find_near
 
@@ -16,12 +16,10 @@ from ..backends.registry import OWN, find_face
 from ..errors import FileError, PslaunchError, SpecError
 from ..node import logs
 from ..node.later import record
+from ..node.messages import JobRecord as Record
 from ..options.spec import Elsewhere
 from ..views.view import show_s
 from .answers import Question, ask_all
-
-if TYPE_CHECKING:
-    from ..node.messages import JobRecord as Record
 
 MAX_RECORDS_BYTES = 16 * 1024 * 1024
 SHOWN_BYTES = 100  # bytes of an invalid record

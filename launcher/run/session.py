@@ -12,18 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
+from .. import errors
 from ..backends.base import Backend
 from ..backends.registry import find_face
-from ..errors import (
-    STOP_SIGNALS,
-    EndedEarlyError,
-    FileError,
-    HostError,
-    HostsError,
-    PreflightError,
-    PslaunchError,
-    require_extra,
-)
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, wait_for_work
 from ..node import codes
@@ -90,11 +81,11 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     try:
         with _report_failed_start(out or sys.stdout) if as_json else contextlib.nullcontext():
             code, began = _run(spec, plan, trace, as_json=as_json, out=out)
-    except HostsError as e:
+    except errors.HostsError as e:
         if _inspect_hosts(spec, e.failed):
-            raise PreflightError("no program was started", e.exit_code) from e
+            raise errors.PreflightError("no program was started", e.exit_code) from e
         raise
-    except PreflightError:  # from the node that should lead
+    except errors.PreflightError:  # from the node that should lead
         _inspect_hosts(spec, {})
         raise
     if not began and code not in NO_LOOK:
@@ -108,7 +99,7 @@ def _report_failed_start(out: TextIO) -> Iterator[None]:
     began_s = time.monotonic()
     try:
         yield
-    except PslaunchError as e:
+    except errors.PslaunchError as e:
         end = {
             "time": round(time.time(), 3), "event": "end", "code": int(e.exit_code), "reason": str(e),
             "elapsed_s": round(time.monotonic() - began_s, 3), "failure": None,
@@ -129,7 +120,7 @@ def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> l
     return warnings
 
 
-def _inspect_hosts(spec: JobSpec, failed: Mapping[int, HostError]) -> bool:
+def _inspect_hosts(spec: JobSpec, failed: Mapping[int, errors.HostError]) -> bool:
     """Report all problems of the hosts after a failed start; return True if `failed` was included."""
     if not (spec.site.remote and spec.site.nodes):
         return False
@@ -149,7 +140,9 @@ def _add_wheels(plan: Plan, spec: JobSpec) -> Plan:
     try:
         folder = keep_wheel(spec.wheel, os.environ)
     except OSError as e:
-        raise FileError.from_os(e, "keep the wheel for the nodes (XDG_CACHE_HOME sets the folder)") from e
+        raise errors.FileError.from_os(
+            e, "keep the wheel for the nodes (XDG_CACHE_HOME sets the folder)"
+        ) from e
     extras = {OWN_WHEEL: str(folder), **({WHEELHOUSE: str(spec.wheelhouse)} if spec.wheelhouse else {})}
     return plan._replace(package=plan.package._replace(extras=extras))
 
@@ -158,7 +151,7 @@ def _run(
     spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
 ) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
-    require_extra(spec.log_to or "")
+    errors.require_extra(spec.log_to or "")
     with contextlib.ExitStack() as at_end:
         warnings = _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)
@@ -168,7 +161,7 @@ def _run(
             at_end.callback(trace.close)
         at_end.callback(loop.close)
         # From here on a signal waits until the loop runs, when what was started can be ended.
-        loop.handle_signals({n: lambda: None for n in STOP_SIGNALS})
+        loop.handle_signals({n: lambda: None for n in errors.STOP_SIGNALS})
         starting = SlowWork(loop, way.start)
         at_end.callback(way.backend.close)
         at_end.callback(_leave, starting, way.backend)
@@ -268,7 +261,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
     try:
         found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
-    except EndedEarlyError as e:
+    except errors.EndedEarlyError as e:
         watch.say(f"fetching results was interrupted: {e.why}", "error")
         return e.exit_code
     if logs:
@@ -300,10 +293,10 @@ def _keep_way(plan: Plan, backend: Backend, nodes: int, *, detach: bool) -> None
     try:
         way = backend.keep_way(record.name_secret(str(_name_pointer(plan))))
         _remember(plan, nodes or len(plan.nodes), way)
-    except (OSError, FileError) as e:
+    except (OSError, errors.FileError) as e:
         if detach:
             what = "keep the way to the job for later shells"
-            raise FileError.from_os(e, what) if isinstance(e, OSError) else e from None
+            raise errors.FileError.from_os(e, what) if isinstance(e, OSError) else e from None
 
 
 def _remember(plan: Plan, nodes: int, reach: object) -> Path:
@@ -315,5 +308,5 @@ def _remember(plan: Plan, nodes: int, reach: object) -> Path:
         "state": record.LED_ELSEWHERE,
     }  # fmt: skip
     if why := record.write_record(str(path), pointer):
-        raise FileError(f"later shells can't find the job: {why}")
+        raise errors.FileError(f"later shells can't find the job: {why}")
     return path

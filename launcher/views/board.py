@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ..node.head.events import Event
 from .view import View
-
-if TYPE_CHECKING:
-    from ..node.head.events import Event
 
 FLUSHED_EVERY_S: Final = 10.0
 MAX_STEP: Final = 2**63 - 1

@@ -23,27 +23,16 @@ from pslaunch.runtime.shared.env import TRAINER
 
 from ..errors import STOP_SIGNALS
 from ..node.head.events import Event
+from . import view
 from .table import fit_table
-from .view import (
-    RATE,
-    SELF,
-    DispatchProgress,
-    Said,
-    Transcript,
-    View,
-    show_figures,
-    show_reported_state,
-    show_s,
-    show_short_ending,
-)
 
 MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = (
-    "process", "node", "state", "pass", "batch", "cost", RATE, "cpu", "memory", "elapsed",
+    "process", "node", "state", "pass", "batch", "cost", view.RATE, "cpu", "memory", "elapsed",
 )  # fmt: skip
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
 # In this order, on a narrow terminal.
-DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", RATE, "pass", "batch")
+DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", view.RATE, "pass", "batch")
 LINES_AROUND: Final = 6  # title, empty lines, header, rule and "more"
 
 
@@ -70,7 +59,7 @@ class _Row:
         return left * (now["time"] - begin["time"]) / (done - before) if left > 0 and done > before else 0.0
 
 
-class LiveView(View):
+class LiveView(view.View):
     """View on a terminal by rich; `clock` is in seconds."""
 
     def __init__(
@@ -84,14 +73,14 @@ class LiveView(View):
     ) -> None:
         """is_own: Ctrl+C ends the job, not only the view."""
         self._clock, self._is_own = clock, is_own
-        self._transcript = Transcript(out.encoding, processes)
+        self._transcript = view.Transcript(out.encoding, processes)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
         self._title = self._ending = ""
         self._console = Console(
             file=out, force_terminal=True, no_color=not colour, highlight=False, markup=False, emoji=False
         )
-        self._sending = DispatchProgress()
+        self._sending = view.DispatchProgress()
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -160,16 +149,18 @@ class LiveView(View):
             slowest = min((row.progress for row in training), key=lambda one: int(one["pass"]))
             rate = sum(row.progress.get("samples_per_s", 0.0) for row in training)
             left_s = max(row.left_s for row in training)
-            words += [f"pass {show_figures(slowest)['pass']}"] if "passes" in slowest else []
-            words += [f"{rate:,.0f} {RATE}"] if rate else []
-            words += [f"{f'{left_s:.0f} s' if left_s < 59.5 else show_s(left_s)} left"] if left_s else []
+            words += [f"pass {view.show_figures(slowest)['pass']}"] if "passes" in slowest else []
+            words += [f"{rate:,.0f} {view.RATE}"] if rate else []
+            words += [f"{f'{left_s:.0f} s' if left_s < 59.5 else view.show_s(left_s)} left"] if left_s else []
         return f"{self._title}: {', '.join(words)}" if words else self._title
 
     def _make_cells(self, process: str, row: _Row) -> dict[str, Text]:
         words = {"process": process, "node": str(row.node)}
         if row.began_s is not None:
-            words["elapsed"] = show_s((self._clock() if row.ended_s is None else row.ended_s) - row.began_s)
-        words |= show_figures(row.progress)
+            words["elapsed"] = view.show_s(
+                (self._clock() if row.ended_s is None else row.ended_s) - row.began_s
+            )
+        words |= view.show_figures(row.progress)
         texts = {name: Text(words.get(name, "")) for name in PROCESS_COLUMNS}
         return texts | {"state": Text(row.state, style=row.style)}
 
@@ -187,7 +178,7 @@ class LiveView(View):
             self._draw(whole=True)
             self._live.stop()
 
-    def _render(self, said: Said) -> Text:
+    def _render(self, said: view.Said) -> Text:
         prefix, text = self._transcript.make_columns(said)
         style = {"error": "bold red", "warning": "yellow"}.get(said.level, "")
         return Text.assemble((prefix, f"color({_choose_colour(said.who)})"), (text, style))
@@ -207,7 +198,7 @@ class LiveView(View):
                     row.began_s, row.ended_s = self._clock(), None
                 elif e["state"] == "exited":
                     row.ended_s = self._clock()
-                    row.state = show_short_ending(e.get("code"), e.get("signal"))
+                    row.state = view.show_short_ending(e.get("code"), e.get("signal"))
                     row.style = "green" if e.get("code") == 0 else "red"
             case "progress" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
@@ -215,7 +206,7 @@ class LiveView(View):
                 if not row.first and "pass" in e and "batch" in e:
                     row.first = e
                 if "state" in e and row.ended_s is None:
-                    row.state = show_reported_state(str(e["state"]))
+                    row.state = view.show_reported_state(str(e["state"]))
             case "ending":
                 asked = self._is_own and e["why"] == STOP_SIGNALS[SIGINT]
                 self._ending = "ending, Ctrl+C again kills at once" if asked else "ending"
@@ -236,7 +227,7 @@ def _rank(named: tuple[str, _Row]) -> tuple[float, ...]:
 
 def _choose_colour(who: str) -> int:
     """Return the number of the terminal's colour for a prefix, readable on light and dark."""
-    if who == SELF:
+    if who == view.SELF:
         return 8
     role, _, rank = who.partition("/")
     palette = (6, 2, 4, 14, 10, 12) if role == "trainer" else (5, 3, 13, 11)

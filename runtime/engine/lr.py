@@ -81,9 +81,7 @@ class LRScheduler(ABC):
                 raise ValueError(f"{self._name}: the state has no {key}; give one of its state_dict()")
             setattr(self, key, state_dict[key])
 
-    def set_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Do what set_state_dict() does."""
-        self.set_state_dict(state_dict)
+    set_dict = set_state_dict
 
 
 Formula = Callable[..., float]

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...options import options
 from ...options.kinds import Choice, Number, Text
-from ...options.options import (
-    COMMON,
-    MAX_PROCESSES,
-    ON_HOSTS,
-    PACKAGE,
-    ROOT_DIR,
-    Need,
-    Option,
-    join_rows,
-    make_flag,
-)
+from ...options.options import Need, Option, join_rows, make_flag
 
 OPTIONS: Final = join_rows(
     (
@@ -31,9 +22,9 @@ OPTIONS: Final = join_rows(
             help="Use only these hosts: node1@node[3-5]."),
         Option(name="exclude", metavar="LIST", kind=Text(repeatable=True), says="none",
             help="Do not use these hosts."),
-        ROOT_DIR._replace(says="ROOT_DIR of conf.py, else ~/pslaunch", default="~/pslaunch"),
-        PACKAGE._replace(says=""),
-        Option(name="max_connections", metavar="N", kind=Number(1, MAX_PROCESSES), default=32,
+        options.ROOT_DIR._replace(says="ROOT_DIR of conf.py, else ~/pslaunch", default="~/pslaunch"),
+        options.PACKAGE._replace(says=""),
+        Option(name="max_connections", metavar="N", kind=Number(1, options.MAX_PROCESSES), default=32,
             help="Largest number of connections opened at once."),
         Option(name="host_key_policy", metavar="HOW", kind=Choice(("ask", "accept_new", "reject")),
             says="ask on a terminal, else reject",
@@ -41,6 +32,6 @@ OPTIONS: Final = join_rows(
         make_flag("connect", "With --dry_run: contact the hosts to complete the plan.",
             needs=(Need("dry_run", False),)),
     ),
-    ON_HOSTS,
-    COMMON,
+    options.ON_HOSTS,
+    options.COMMON,
 )  # fmt: skip

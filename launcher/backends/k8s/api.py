@@ -19,17 +19,7 @@ from pslaunch.runtime.shared.env import find_near
 
 from ...errors import ClusterError, PslaunchError, RightsError, SpecError
 from ...node.shapes import check_shape
-from .api_errors import (
-    AbsentError,
-    ConflictError,
-    Place,
-    Right,
-    explain_answer,
-    explain_connection,
-    explain_credentials,
-    explain_plugin,
-    explain_rights,
-)
+from . import api_errors
 from .job_records import SHAPES, Object
 from .spec import Access
 
@@ -54,8 +44,8 @@ MERGE: Final = "application/strategic-merge-patch+json"
 T = TypeVar("T")
 
 
-def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[Right, ...]:
-    return tuple(Right(verb, resource, group) for verb in verbs)
+def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[api_errors.Right, ...]:
+    return tuple(api_errors.Right(verb, resource, group) for verb in verbs)
 
 
 # Rights in a namespace; templates/k8s/role.yaml gives them, as a test checks. Of a job's objects and pods:
@@ -93,7 +83,7 @@ KUBECTL_POLICY: Final = _list_rights("networkpolicies", "get", "watch", "patch",
 class Cluster:
     """The API of a cluster as one user, in one namespace. Its calls may come from several threads."""
 
-    def __init__(self, api: Any, place: Place, access: Access, logged: str = "") -> None:
+    def __init__(self, api: Any, place: api_errors.Place, access: Access, logged: str = "") -> None:
         """Take over a client of the library.
 
         access: with the names of context and namespace. logged: errors that the library has only logged.
@@ -116,14 +106,14 @@ class Cluster:
         except ApiException as e:
             message = _read_message(e)
             if e.status and not (self._logged and e.status in (401, 403)):
-                raise explain_answer(doing, e.status, message, self.place) from e
+                raise api_errors.explain_answer(doing, e.status, message, self.place) from e
             if e.status or self._logged:
-                raise explain_credentials(self._logged or message, self.place) from e
-            raise explain_connection(message, self.place) from e  # of TLS
+                raise api_errors.explain_credentials(self._logged or message, self.place) from e
+            raise api_errors.explain_connection(message, self.place) from e  # of TLS
         except ConfigException as e:  # of credentials that are renewed during a call
-            raise explain_credentials(str(e), self.place) from e
+            raise api_errors.explain_credentials(str(e), self.place) from e
         except (HTTPError, OSError) as e:
-            raise explain_connection(str(e), self.place) from e
+            raise api_errors.explain_connection(str(e), self.place) from e
 
     def locate(self, kind: str, name: str = "") -> str:
         """Return the path of all objects of a kind in the namespace, or of one."""
@@ -188,19 +178,19 @@ class Cluster:
         """Create an object that others use too, or add its owners to that of others. Raises PslaunchError."""
         try:
             return self.create(thing)
-        except ConflictError:
+        except api_errors.ConflictError:
             owned = {"metadata": {"ownerReferences": thing["metadata"]["ownerReferences"]}}
         try:
             self.patch(thing["kind"], thing["metadata"]["name"], owned)
             return thing
-        except AbsentError:  # its last owner has gone, and it with that
+        except api_errors.AbsentError:  # its last owner has gone, and it with that
             return self.share(thing)
 
     def delete(self, thing: Mapping[str, Any], **options: Any) -> None:
         """Delete an object and all that it owns; it may be gone already. Raises PslaunchError."""
         kind, name = thing["kind"], thing["metadata"]["name"]
         whole = {"propagationPolicy": "Background", **options}
-        with contextlib.suppress(AbsentError):
+        with contextlib.suppress(api_errors.AbsentError):
             self.request(f"delete {kind} {name}", "delete", self.locate(kind, name), whole)
 
     def read_metadata(self, kind: str, name: str) -> Any:
@@ -211,11 +201,11 @@ class Cluster:
 
     def has_object(self, kind: str, name: str) -> bool:
         """Return True if an object exists. Raises PslaunchError."""
-        with contextlib.suppress(AbsentError):
+        with contextlib.suppress(api_errors.AbsentError):
             return bool(self.read_metadata(kind, name))
         return False
 
-    def has_right(self, right: Right) -> bool:
+    def has_right(self, right: api_errors.Right) -> bool:
         """Ask for a right of this user in the namespace. Raises PslaunchError."""
         resource, _, part = right.resource.partition("/")
         asked = {**right._asdict(), "namespace": self.namespace, "resource": resource, "subresource": part}
@@ -223,10 +213,10 @@ class Cluster:
         answer = self.request("review rights", "post", RIGHTS_PATH, review, _request_timeout=limit)
         return bool(self.parse("review rights", answer, {"status": {"allowed": bool}})["status"]["allowed"])
 
-    def demand_rights(self, rights: Iterable[Right]) -> None:
+    def demand_rights(self, rights: Iterable[api_errors.Right]) -> None:
         """Raise RightsError, with the rules to add, if this user lacks any of these rights."""
         if missing := [right for right in rights if not self.has_right(right)]:
-            raise explain_rights(missing, self.place)
+            raise api_errors.explain_rights(missing, self.place)
 
     def list_processors(self, node_selector: Mapping[str, str]) -> list[str]:
         """Return the kinds of processors of nodes with these labels; none if they are not seen."""
@@ -314,7 +304,9 @@ def _open_by_file(path: str, access: Access) -> Cluster:
             own = known[name].safe_get("namespace")
             if logged:
                 user = read["users"].get_with_name(known[name]["user"])
-                if failed := explain_plugin(logged[0], user["user"].safe_get("exec") or {}, user.path):
+                if failed := api_errors.explain_plugin(
+                    logged[0], user["user"].safe_get("exec") or {}, user.path
+                ):
                     raise failed
         except (config.ConfigException, YAMLError, OSError, *INVALID) as e:
             raise ClusterError(
@@ -322,7 +314,7 @@ def _open_by_file(path: str, access: Access) -> Cluster:
                 f"the kubeconfig {path} can't be used: {' '.join(str(e).split())}",
                 "get a new one from the cluster, or give another --kubeconfig",
             ) from e
-    place = Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
+    place = api_errors.Place(settings.host, f"context {name} of {path}", access.namespace or own or "default")
     return Cluster(api, place, Access(path, name, place.namespace), "; ".join(logged))
 
 
@@ -340,7 +332,7 @@ def _open_in_pod(access: Access) -> Cluster:
             "give --kubeconfig=FILE, or a service account to the pod (automountServiceAccountToken)",
         ) from e
     settings.retries = False
-    place = Place(settings.host, "this pod's service account", access.namespace or own)
+    place = api_errors.Place(settings.host, "this pod's service account", access.namespace or own)
     return Cluster(client.ApiClient(settings), place, Access(namespace=place.namespace))
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...errors import ClusterError, FileError, HostError, NodeLostError, PslaunchError, RightsError
 from ...node import codes
@@ -21,6 +21,7 @@ from ...node.head.events import Event, make_end
 from ...node.job import Node, Plan
 from ...node.later.record import STATE_UNKNOWN, WAITING
 from ...node.loop import ignore
+from ...node.messages import JobRecord
 from ..base import Backend
 from ..lines import Line, News, Tell
 from ..node_answers import SILENT_S, Answered, Ending, read_answer
@@ -46,9 +47,6 @@ from .pod_exec import PodExec, has_answered
 from .pod_failures import explain_loss, explain_silence
 from .pods import POD_LOOK_S, Pods, PodWait, list_job_objects, list_pods
 from .spec import K8sReach
-
-if TYPE_CHECKING:
-    from ...node.messages import JobRecord
 
 POD_GONE: Final = "the pod is gone, and with it all of its files that are in no volume claim"
 BEGINNING_S: Final = 60.0  # for the creation of a job's objects; without a launcher they are swept then

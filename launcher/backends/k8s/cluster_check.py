@@ -23,21 +23,9 @@ from ...ship.wheel import make_wheel_name
 from ...views.table import show
 from ..face import CommandLine
 from ..lines import News, Tell
-from . import manifests
+from . import cluster_findings, manifests
 from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
 from .api_errors import ConflictError, Right
-from .cluster_findings import (
-    ClusterSeen,
-    Needs,
-    ObjectVerdict,
-    find_right,
-    judge_cluster,
-    judge_wheels,
-    make_data,
-    make_pod,
-    make_table,
-    name_object,
-)
 from .job_records import Object
 from .spec import K8sReach
 
@@ -51,36 +39,39 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
     package = manifests.pack_package(plan, line.environ)
     brings = plan.package is not None and not package
     objects = manifests.make_objects(plan, reach, package)
-    needs = Needs(objects, attached=not spec.detach, brings=brings)
+    needs = cluster_findings.Needs(objects, attached=not spec.detach, brings=brings)
     try:
         with contextlib.closing(open_cluster(reach.access, line.environ)) as cluster:
             seen = examine(cluster, needs)
-            findings = [*judge_cluster(seen, needs), *judge_processors(cluster, reach, plan)]
+            findings = [*cluster_findings.judge_cluster(seen, needs), *judge_processors(cluster, reach, plan)]
     except ClusterError as e:
-        seen = ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
-        findings = judge_cluster(seen, needs)
+        seen = cluster_findings.ClusterSeen(e.server, reach.access.namespace or "?", failed=e.cause)
+        findings = cluster_findings.judge_cluster(seen, needs)
     except NONSENSE as e:
         raise ClusterError(
             "", f"the cluster's answers can't be right: {e!r}", "give another --context"
         ) from e
-    table, data = make_table(seen, findings, len(list_rights(needs))), make_data(seen, findings)
+    table, data = (
+        cluster_findings.make_table(seen, findings, len(list_rights(needs))),
+        cluster_findings.make_data(seen, findings),
+    )
     show(table, make_finding_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
     return choose_check_code(findings)
 
 
-def list_rights(needs: Needs) -> list[Right]:
+def list_rights(needs: cluster_findings.Needs) -> list[Right]:
     has_policy = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
     of_policies = (*POLICY, *KUBECTL_POLICY) if has_policy else ()
     return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
 
 
-def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
+def examine(cluster: Cluster, needs: cluster_findings.Needs) -> cluster_findings.ClusterSeen:
     """Return the observations of this user. Raises ClusterError."""
     here, rights = cluster.namespace, list_rights(needs)
     version = cluster.get("read its version", "/version")["gitVersion"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         has = list(pool.map(cluster.has_right, rights))
-    seen = ClusterSeen(
+    seen = cluster_findings.ClusterSeen(
         cluster.place.server,
         here,
         version=str(version),
@@ -98,7 +89,7 @@ def examine(cluster: Cluster, needs: Needs) -> ClusterSeen:
         seen = seen._replace(there=True, phase=phase, labels=labels)
     if seen.phase == "Terminating":
         return seen
-    allowed = [thing for thing in needs.objects if find_right(thing) not in seen.missing]
+    allowed = [thing for thing in needs.objects if cluster_findings.find_right(thing) not in seen.missing]
     return seen._replace(verdicts=[*ask_verdicts(cluster, allowed)])
 
 
@@ -107,7 +98,7 @@ def judge_processors(cluster: Cluster, reach: K8sReach, plan: Plan) -> list[Find
     if reach.has_pslaunch or plan.server != "bundled":
         return []
     wheels = [Path(path).name for path in reach.wheels] or [make_wheel_name()]
-    return judge_wheels(cluster.list_processors(reach.node_selector), wheels)
+    return cluster_findings.judge_wheels(cluster.list_processors(reach.node_selector), wheels)
 
 
 def refuse_processors(cluster: Cluster, reach: K8sReach, plan: Plan, tell: Tell) -> None:
@@ -139,26 +130,28 @@ def validate(line: CommandLine, spec: JobSpec) -> int:
     return code
 
 
-def ask_verdicts(cluster: Cluster, objects: Sequence[Object]) -> Iterator[ObjectVerdict]:
+def ask_verdicts(cluster: Cluster, objects: Sequence[Object]) -> Iterator[cluster_findings.ObjectVerdict]:
     """Return the verdict on each object, and on a pod of each Job where the user may ask for it."""
     for thing in objects:
         yield _ask_one(cluster, thing)
-    for pod in (make_pod(thing) for thing in objects if thing["kind"] == "Job"):
-        if cluster.has_right(right := find_right(pod)):
+    for pod in (cluster_findings.make_pod(thing) for thing in objects if thing["kind"] == "Job"):
+        if cluster.has_right(right := cluster_findings.find_right(pod)):
             yield _ask_one(cluster, pod)
         else:
-            yield ObjectVerdict(name_object(pod), left_out=f"you have no right to {right}")
+            yield cluster_findings.ObjectVerdict(
+                cluster_findings.name_object(pod), left_out=f"you have no right to {right}"
+            )
 
 
-def _ask_one(cluster: Cluster, thing: Object) -> ObjectVerdict:
-    name = name_object(thing)
+def _ask_one(cluster: Cluster, thing: Object) -> cluster_findings.ObjectVerdict:
+    name = cluster_findings.name_object(thing)
     try:
-        return ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
+        return cluster_findings.ObjectVerdict(name, made=cluster.create(thing, dry_run=True))
     except ClusterError:
         raise
     except ConflictError:
-        return ObjectVerdict(name)  # other jobs share it
+        return cluster_findings.ObjectVerdict(name)  # other jobs share it
     except PslaunchError as e:
         if "does not support dry run" in str(e):  # a webhook, which may well accept it
-            return ObjectVerdict(name, left_out=str(e))
-        return ObjectVerdict(name, e)
+            return cluster_findings.ObjectVerdict(name, left_out=str(e))
+        return cluster_findings.ObjectVerdict(name, e)

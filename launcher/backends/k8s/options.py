@@ -5,34 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ...options import options
 from ...options.kinds import Number, Seconds, Text
-from ...options.options import (
-    ATTACHED,
-    COMMON,
-    GPUS,
-    MAX_PROCESSES,
-    ON_HOSTS,
-    PACKAGE,
-    SENT,
-    SERVED,
-    SERVER_NUM,
-    WORKER_NUM,
-    Need,
-    Option,
-    join_rows,
-    make_flag,
-    pick_rows,
-)
+from ...options.options import Need, Option, join_rows, make_flag, pick_rows
 
-FOLLOWED: Final = (*ATTACHED, Need("linger", 0.0, "with --linger=0"))
+FOLLOWED: Final = (*options.ATTACHED, Need("linger", 0.0, "with --linger=0"))
 MANY: Final = Text(repeatable=True)
 _SEPARATE: Final = (Need("separate", False),)
 
 OPTIONS: Final = join_rows(
     (
-        SERVER_NUM._replace(says="one in each pod, if the program needs any"),
-        WORKER_NUM._replace(says="one in each pod"),
-        Option("nodes", Number(1, MAX_PROCESSES), "Number of pods.", "N",
+        options.SERVER_NUM._replace(says="one in each pod, if the program needs any"),
+        options.WORKER_NUM._replace(says="one in each pod"),
+        Option("nodes", Number(1, options.MAX_PROCESSES), "Number of pods.", "N",
             says="the larger of --server_num and --worker_num, else 1",
             needs=(Need("separate", True, "with --separate, where each process has a pod of its own"),)),
         Option("kubeconfig", Text(), "The cluster's address and your credentials.", "FILE",
@@ -48,12 +33,12 @@ OPTIONS: Final = join_rows(
             says="none asked for"),
         Option("memory", Text(), "Memory of each pod, such as 4Gi.", "QUANTITY", says="none asked for"),
         make_flag("separate", "Give each process a pod of its own; pservers get a Job of their own.",
-            needs=SERVED),
+            needs=options.SERVED),
         Option("server_cpu", Text(), "With --separate: processors of each pserver's pod.", "QUANTITY",
             says="as --cpu", needs=_SEPARATE),
         Option("server_memory", Text(), "With --separate: memory of each pserver's pod.", "QUANTITY",
             says="as --memory", needs=_SEPARATE),
-        GPUS._replace(metavar="N", aliases=(), help="GPUs of each trainer's pod (nvidia.com/gpu).",
+        options.GPUS._replace(metavar="N", aliases=(), help="GPUs of each trainer's pod (nvidia.com/gpu).",
             says="--gpus_per_trainer for each trainer of it, else none"),
         Option("node_selector", MANY, "Label of the cluster's nodes for the pods; may be repeated.",
             "NAME=VALUE", says="any nodes"),
@@ -71,20 +56,20 @@ OPTIONS: Final = join_rows(
             "FILE", says="none"),
         Option("ttl", Seconds(1.0), "Seconds until a finished job is removed.", "SECONDS", default=3600.0),
         Option("wait_timeout", Seconds(1.0), "Seconds for all pods to be running.", "SECONDS", default=600.0),
-        PACKAGE._replace(
+        options.PACKAGE._replace(
             help="Folder to send to the pods, where the programs run in it; rendered, at most 900 KiB packed."
         ),
         Option("job_workspace", Text(),
             "Working folder of the programs in the image or a volume claim; nothing is sent.", "DIR"),
         Option("link", MANY,
             "Link in the workspace to a path in the image or a volume claim; may be repeated.", "NAME=PATH",
-            needs=SENT),
+            needs=options.SENT),
         Option("fetch_output", Text(), "Local folder for output/ of node 0, fetched at the end.", "DIR",
             says="output/ of the folder", needs=FOLLOWED),
         Option("fetch_logs", Text(), "Local folder for the logs of all pods, fetched at the end.", "DIR",
             says="log/ of the folder", needs=FOLLOWED),
         Option("lease", Seconds(3.0), "Seconds after which a job whose launcher is gone ends.", "SECONDS",
-            default=120.0, needs=ATTACHED),
+            default=120.0, needs=options.ATTACHED),
         Option("linger", Seconds(0.0),
             "Seconds for which a job's files can be fetched after its end; 0: nothing is fetched.", "SECONDS",
             says="120; 600 with --detach, or 0 with --pvc too"),
@@ -92,8 +77,8 @@ OPTIONS: Final = join_rows(
         Option("output_dir", Text(), "Folder for the manifests, in several files.", "DIR",
             says="standard output", aliases=("-o",)),
     ),
-    pick_rows(ON_HOSTS, "shard", "python", "agent_python"),
-    COMMON,
+    pick_rows(options.ON_HOSTS, "shard", "python", "agent_python"),
+    options.COMMON,
 )  # fmt: skip
 
 K8S_DEFAULTS: Final = {option.name: option.default for option in OPTIONS}

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from ...errors import NodeLostError, PreflightError, PslaunchError, RightsError
 from ...node import codes
 from ...node.later.record import OVER, WAITING
 from ...node.listing import show_few
 from ...node.loop import ignore
+from ...node.messages import JobRecord
 from ..lines import News, Tell
 from .api import AWAY, Cluster, try_again
 from .api_errors import ConflictError
@@ -31,9 +32,6 @@ from .job_records import (
     is_abandoned,
 )
 from .pod_failures import UNUSUAL, PodCause, explain_pods
-
-if TYPE_CHECKING:
-    from ...node.messages import JobRecord
 
 NO_PODS: Final = (
     "no pod of it runs any more, and its files ended with the pods, but for those in volume claims: "

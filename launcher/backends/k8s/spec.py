@@ -123,7 +123,7 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
     equal jobs have equal names.
     """
     given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
-    draft, options = read_draft("k8s", given, environ), read_common_options(given, environ)
+    draft, options = read_draft("k8s", given, environ), read_common_options(given, split, environ)
     draft = draft._replace(wants=draft.wants._replace(gpus=None), lost_advice=LOST_ADVICE)
     _check_workspace(given)
     package, workspace, program = read_package(given, split, lambda: locate(given, split, cwd))
@@ -153,8 +153,6 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
             job_id=name,
         ),
         program=program,
-        module=split.chosen_program if split.is_module else "",
-        program_args=(*split.forwarded, *split.program_args),
         head="node",
         detach=detach,
         python=given.read("python"),

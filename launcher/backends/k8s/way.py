@@ -6,19 +6,16 @@ import signal
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
 
 from ...errors import PslaunchError
+from ...follow.remote_head import RemoteHead
 from ...follow.watch import TICK_S, Watch
 from ...follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ...node.head.events import Event
 from ...node.job import Plan, place
 from ...node.loop import Loop, ignore
 from ..lines import Line, News
 from .backend import K8sBackend
-
-if TYPE_CHECKING:
-    from ...follow.remote_head import RemoteHead
-    from ...node.head.events import Event
 
 
 class PodsWay(Way):

@@ -19,7 +19,7 @@ def make_local_spec(line: CommandLine) -> JobSpec:
     """Return the job of `pslaunch local`. Raises SpecError; looks at files, changes nothing."""
     given, split, cwd, environ = line.given, line.split, line.cwd, line.environ
     # Options are checked before the program.
-    draft, options = read_draft("local", given, environ), read_common_options(given, environ)
+    draft, options = read_draft("local", given, environ), read_common_options(given, split, environ)
     options["python"] = _find_python(given.get("python"), cwd, environ)
     options["log_dir"] = check_folder_to_make(given.get("log_dir"), cwd)
     workspace, program = locate(given, split, cwd)
@@ -28,8 +28,6 @@ def make_local_spec(line: CommandLine) -> JobSpec:
         workspace=workspace,
         site=make_local_site(workspace, options["log_dir"], given.read("nodes")),
         program=program,
-        module=split.chosen_program if split.is_module else "",
-        program_args=(*split.forwarded, *split.program_args),
         **options,
     )
     check_spec(spec, given)

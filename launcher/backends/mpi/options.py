@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ...options import options
 from ...options.kinds import Text
-from ...options.options import (
-    COMMON,
-    CONF,
-    ENV,
-    GIVEN,
-    ON_HOSTS,
-    PACKAGE,
-    ROOT_DIR,
-    WORKER_NUM,
-    Need,
-    Option,
-    join_rows,
-    make_flag,
-)
+from ...options.options import Need, Option, join_rows, make_flag
 
 OPTIONS: Final = join_rows(
     (
@@ -51,18 +39,19 @@ OPTIONS: Final = join_rows(
             needs=(Need("script", False),)),
         Option(name="rankfile", metavar="FILE", kind=Text(), aliases=("-rankfile", "-rf", "--rf"),
             help="Host and processors of each rank, one a line: rank 0=node1 slot=0-3.",
-            needs=(Need("map_by", GIVEN), Need("rank_by", GIVEN))),
+            needs=(Need("map_by", options.GIVEN), Need("rank_by", options.GIVEN))),
         Option(name="mpirun_args", metavar="TEXT", kind=Text(dashed=True),
             help="Further words for mpirun, as in a shell."),
-        ROOT_DIR,
-        WORKER_NUM._replace(says="one for each slot of the hosts", aliases=("-n", "-np", "--np", "-c"),
+        options.ROOT_DIR,
+        options.WORKER_NUM._replace(says="one for each slot of the hosts",
+            aliases=("-n", "-np", "--np", "-c"),
             help="Number of trainers: ranks of MPI. More than the lines of a hostfile are dealt in turn."),
-        ENV._replace(aliases=("-x",)),
-        CONF,
-        PACKAGE,
+        options.ENV._replace(aliases=("-x",)),
+        options.CONF,
+        options.PACKAGE,
     ),
-    ON_HOSTS,
-    COMMON,
+    options.ON_HOSTS,
+    options.COMMON,
 )  # fmt: skip
 
 # Options of mpirun that are none of ours, but have no other meaning either: `--mpirun_args` takes them.

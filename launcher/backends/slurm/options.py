@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ...options import options
 from ...options.kinds import Number, Text
-from ...options.options import (
-    COMMON,
-    CONF,
-    GPUS,
-    MAX_PROCESSES,
-    ON_HOSTS,
-    PACKAGE,
-    ROOT_DIR,
-    WORKER_NUM,
-    Option,
-    join_rows,
-)
+from ...options.options import Option, join_rows
 
 OPTIONS: Final = join_rows(
     (
-        Option(name="nodes", metavar="N", kind=Number(1, MAX_PROCESSES), aliases=("-N",),
+        Option(name="nodes", metavar="N", kind=Number(1, options.MAX_PROCESSES), aliases=("-N",),
             says="those of the allocation, else 1", help="Number of nodes."),
-        WORKER_NUM._replace(aliases=("-n", "--ntasks"), help="Total number of trainers.",
+        options.WORKER_NUM._replace(aliases=("-n", "--ntasks"), help="Total number of trainers.",
             says="one for each task of the allocation, else one on each node"),
         Option(name="partition", metavar="NAME", kind=Text(), aliases=("-p",), says="Slurm's",
             help="Partition of the nodes."),
@@ -33,14 +23,15 @@ OPTIONS: Final = join_rows(
             help="Account that pays for the nodes."),
         Option(name="slurm_args", metavar="TEXT", kind=Text(dashed=True),
             help="Further words for salloc, as in a shell: '--exclusive --mem=0'."),
-        GPUS._replace(metavar="N", aliases=("--gpus-per-node",), help="GPUs of each node, asked of Slurm.",
+        options.GPUS._replace(metavar="N", aliases=("--gpus-per-node",),
+            help="GPUs of each node, asked of Slurm.",
             says="--gpus_per_trainer for each trainer of it, else none"),
-        ROOT_DIR._replace(help="Folder on the nodes for the job's workspace."),
-        CONF,
-        PACKAGE._replace(help="Folder to send to the nodes, where the programs run in it."),
+        options.ROOT_DIR._replace(help="Folder on the nodes for the job's workspace."),
+        options.CONF,
+        options.PACKAGE._replace(help="Folder to send to the nodes, where the programs run in it."),
     ),
-    ON_HOSTS,
-    COMMON,
+    options.ON_HOSTS,
+    options.COMMON,
 )  # fmt: skip
 
 WHEN_MADE: Final = "ask sbatch or salloc for it when you make the allocation"

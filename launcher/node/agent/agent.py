@@ -34,9 +34,8 @@ from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
-from .program import Program
+from .program import Program, Usage
 from .resources import find_resources
-from .usage import Usage
 
 if TYPE_CHECKING:
     from .. import messages

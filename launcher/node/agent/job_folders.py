@@ -18,18 +18,6 @@ from pslaunch.runtime.shared import env
 
 from .. import codes, listing
 from ..codes import Refusal, choose_code
-from ..listing import (
-    EARLIER,
-    EARLIER_LOGS,
-    KEPT_JOBS,
-    OWNER,
-    list_folder,
-    make_own_folder,
-    name_file,
-    read_lines,
-    replace_file,
-    write_text,
-)
 from ..logs import GUARDS_LOG, OWN_LOGS
 
 if TYPE_CHECKING:
@@ -104,7 +92,7 @@ class JobFolders:
         try:
             listing.refuse_foreign_link(path)
             if own:
-                make_own_folder(path)
+                listing.make_own_folder(path)
             else:
                 os.makedirs(path, exist_ok=True)
         except OSError as e:
@@ -133,7 +121,7 @@ class JobFolders:
             os.close(fd)
             return first
         self._put_away()
-        with name_file(path):
+        with listing.name_file(path):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{self._job_id}\n{self._node}\n{self._launcher}\n".encode(), 0)
             os.fsync(fd)  # other hosts may look
@@ -148,28 +136,28 @@ class JobFolders:
         Only logs are moved or removed; all of them if they may fill the disk.
         """
         folder, state_dir = self.paths["log_dir"], self.paths["state_dir"]
-        known = [line.strip() for line in read_lines(state_dir, KEPT_JOBS)]
-        owner, logs = "".join(read_lines(state_dir, OWNER)[:1]).strip(), _list_logs(folder)
+        known = [line.strip() for line in listing.read_lines(state_dir, listing.KEPT_JOBS)]
+        owner, logs = "".join(listing.read_lines(state_dir, listing.OWNER)[:1]).strip(), _list_logs(folder)
         disk = os.statvfs(folder)
         fits = sum(map(os.path.getsize, logs)) <= disk.f_bavail * disk.f_frsize
         kept = [*known, owner] if owner not in ("", self._job_id, *known) and logs else known
         kept = kept[-self._keep_logs :] if self._keep_logs and fits else []
         try:
             if owner in kept and owner not in known:
-                place = os.path.join(folder, EARLIER_LOGS, owner)
+                place = os.path.join(folder, listing.EARLIER_LOGS, owner)
                 listing.refuse_foreign_link(os.path.dirname(place))
                 os.makedirs(place, exist_ok=True)
                 for log in logs:
                     os.replace(log, os.path.join(place, os.path.basename(log)))
             if kept != known:
-                path = os.path.join(state_dir, KEPT_JOBS)
-                replace_file(path, f"{path}-{self._node}", (f"{job_id}\n" for job_id in kept))
+                path = os.path.join(state_dir, listing.KEPT_JOBS)
+                listing.replace_file(path, f"{path}-{self._node}", (f"{job_id}\n" for job_id in kept))
         except OSError:
             kept = []
         for log in _list_logs(folder):
             os.unlink(log)
         for job_id in {*known, owner}.difference(kept, [""]):
-            place = os.path.join(folder, EARLIER_LOGS, job_id)
+            place = os.path.join(folder, listing.EARLIER_LOGS, job_id)
             with contextlib.suppress(FileNotFoundError):
                 for log in _list_logs(place):
                     os.unlink(log)
@@ -206,25 +194,25 @@ class JobFolders:
                 raise Refusal(codes.IO, f"{text}, and dispatch again") from None
 
     def _make_ready(self) -> None:
-        self._write_state(OWNER, ())
+        self._write_state(listing.OWNER, ())
         folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
-        write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
+        listing.write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
         self._make(self.paths["output_dir"])
         if not self._node:
             with contextlib.suppress(OSError):  # then everything in output/ will count as the job's
-                self._write_state(EARLIER, list_folder(self.paths["output_dir"]))
+                self._write_state(listing.EARLIER, listing.list_folder(self.paths["output_dir"]))
 
     def _write_state(self, name: str, lines: Iterable[str]) -> None:
         """Replace a file of the state folder; its first line is our job."""
         path = os.path.join(self.paths["state_dir"], name)
-        replace_file(path, f"{path}-{self._node}", itertools.chain([f"{self._job_id}\n"], lines))
+        listing.replace_file(path, f"{path}-{self._node}", itertools.chain([f"{self._job_id}\n"], lines))
 
     def write_nodes(self, addrs: Iterable[str]) -> None:
         folder = self._find_node_folder()
         own = os.path.join(folder, ".pslaunch")
-        make_own_folder(own)
+        listing.make_own_folder(own)
         beside = os.path.join(own, f"nodes-{self._node}")
-        replace_file(os.path.join(folder, "nodes"), beside, (f"{addr}\n" for addr in addrs))
+        listing.replace_file(os.path.join(folder, "nodes"), beside, (f"{addr}\n" for addr in addrs))
 
     def _find_node_folder(self) -> str:
         """Return the folder of node files: the workspace, or if it is read-only the log folder."""

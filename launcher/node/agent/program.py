@@ -1,4 +1,4 @@
-"""One program on a node: its log, its progress socket, signals to it, its end."""
+"""Programs on a node: their logs, progress sockets, signals to them, their ends, what they use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env, reports
@@ -29,6 +29,8 @@ TURN_REPORTS = 64  # per turn: a program that reports faster than we read must n
 MAX_REPORTS = 1024  # more than a socket holds
 ALONE_EVERY_S = 5.0  # reports of processors and memory alone
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is sent
+USAGE_EVERY_S = 1.0
+REST = 100  # times as long as a measurement, which reads all of /proc: at most 1 % of a processor
 
 
 class Program:
@@ -202,3 +204,23 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
             # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
             preexec_fn=procs.end_with_parent if order["role"] == env.TRAINER else None,
         )
+
+
+class Usage:
+    """Measures programs that run, as long as the loop does; their processes are those of their sessions."""
+
+    def __init__(self, loop: Loop, programs: Mapping[str, Program]) -> None:
+        self._loop, self._programs = loop, programs
+        self._before: dict[int, tuple[float, float]] = {}  # time, and time on processors, by process
+        loop.call_after(USAGE_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        now_s, before = self._loop.now(), self._before
+        running = {p.process.pid: p for p in self._programs.values() if not p.ended}
+        found = procs.measure_sessions(running) if running else {}
+        for pid in found.keys() & before.keys():
+            (then_s, then_cpu_s), (cpu_s, size) = before[pid], found[pid]
+            if size:  # else it has just ended
+                running[pid].note_usage(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), size)
+        self._before = {pid: (now_s, cpu_s) for pid, (cpu_s, _) in found.items()}
+        self._loop.call_after(max(USAGE_EVERY_S, REST * (self._loop.now() - now_s)), self._look)

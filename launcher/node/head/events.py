@@ -1,10 +1,12 @@
-"""The last events of a job, bounded in number and bytes, for late observers."""
+"""The last events of a job, bounded in number and bytes, for late observers; and their file."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,7 +16,6 @@ from pslaunch.runtime.shared.remedies import find_remedy
 
 from ..logs import MAX_LINE_CHARS, clean, clean_all
 from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
-from .event_file import EventFile
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 MAX_EVENTS = 20_000  # older ones are dropped; an observer sees a gap in the numbers
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # as many lines of 400 characters, fewer longer ones
+KEPT_EVERY_S = 1.0  # at most so often the progress of one process, and of a dispatch to one node
+KEPT_SHARE = 1e-3  # and after this share of the time so far: a job of days has some thousands of each
 _FIXED_BYTES = 280  # of an event without its texts
 
 _FAILURE = {
@@ -153,6 +156,42 @@ def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
     if event["event"] == "progress" and "state" in news:
         news["said"] = news.pop("state")
     states[event["process"]].update(news)
+
+
+class EventFile:
+    """The file `events.jsonl` beside the logs, without output: a JSON object a line."""
+
+    def __init__(self, path: str) -> None:
+        """Replace the file. Raises OSError."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        self._file = os.fdopen(fd, "w", buffering=1, encoding="utf-8")
+        self._first_s: float | None = None  # of the first event
+        self._last: dict[Any, tuple[float, Any]] = {}  # time and state of the last one written
+        self._skipped: dict[Any, Event] = {}  # fields of those after it
+
+    def write(self, event: Event) -> None:
+        """Write an event unless it is output or comes too soon; close after the last. Raises OSError."""
+        kind, key = event["event"], (event["event"], event.get("process"), event.get("node"))
+        if kind in ("line", "gap") or (kind in ("progress", "dispatch") and self._skips(key, event)):
+            return
+        try:
+            self._file.write(f"{json.dumps({**self._skipped.pop(key, {}), **event})}\n")
+            if kind == "end":
+                self._file.close()
+        except OSError:
+            with contextlib.suppress(OSError):  # what it holds back can't be written either
+                self._file.close()
+            raise
+
+    def _skips(self, key: Any, event: Event) -> bool:
+        state, (last_s, last) = event.get("state"), self._last.get(key, (float("-inf"), None))
+        self._first_s = event["time"] if self._first_s is None else self._first_s
+        rest_s = max(KEPT_EVERY_S, KEPT_SHARE * (event["time"] - self._first_s))
+        if event["time"] - last_s < rest_s and state in (None, last) and "why" not in event:
+            self._skipped.setdefault(key, {}).update(event)
+            return True
+        self._last[key] = event["time"], state
+        return False
 
 
 class EventLog:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Callable
 
 from .. import codes
-from ..listing import EARLIER, EARLIER_LOGS, OWNER, UNFETCHED, find_logs, list_folder, read_lines, show_few
+from ..listing import EARLIER, EARLIER_LOGS, KEPT_JOBS, OWNER, UNFETCHED, list_folder, read_lines, show_few
 from ..procs import complain, write_all
 from . import record
 
@@ -202,10 +202,10 @@ def pack_folder(
             archive.addfile(info, io.BytesIO(data))
 
 
-def pack_results(answer: AnswerWriter, path: str, *whose: str) -> None:
+def pack_results(answer: AnswerWriter, path: str, state_dir: str, job_id: str) -> None:
     """Pack files that are new or changed since the job began; all if the earlier state is unknown."""
-    before = _read_state(EARLIER, *whose)
-    pack_folder(answer, path, before=set(before) if before[:1] == [f"{whose[1]}\n"] else ())
+    before = read_lines(state_dir, EARLIER)
+    pack_folder(answer, path, before=set(before) if before[:1] == [f"{job_id}\n"] else ())
 
 
 # By mode: the user's command that needs it, and its function.
@@ -228,25 +228,21 @@ class OthersFiles(Exception):
     """Files that belong to another job."""
 
 
-def is_here(*whose: str) -> bool:
+def is_here(state_dir: str, job_id: str) -> bool:
     """Return True if the state folder of a job is here."""
-    return any(line.strip() == whose[1] for line in _read_state(OWNER, *whose)[:1])
+    return read_lines(state_dir, OWNER)[:1] == [f"{job_id}\n"]
 
 
 def _find_logs(mode: str, path: str, state_dir: str, job_id: str) -> str:
-    """Return the present path of a job's log folder, or with `read` of a log."""
-    if mode == "read":
-        return os.path.join(find_logs(os.path.dirname(path), state_dir, job_id), os.path.basename(path))
-    return find_logs(path, state_dir, job_id)
+    """Return the present path of a job's log folder, or with `read` of a log: a later job puts them away."""
+    if f"{job_id}\n" not in read_lines(state_dir, KEPT_JOBS):
+        return path
+    folder, name = os.path.split(path) if mode == "read" else (path, "")
+    return os.path.join(folder, EARLIER_LOGS, job_id, name)
 
 
 def _check_owner(path: str = "", *whose: str) -> None:
     """Raise OthersFiles where the files belong to another job; files without an owner pass."""
-    for line in _read_state(OWNER, *whose)[:1]:
+    for line in read_lines(whose[0], OWNER)[:1] if whose else ():
         if (job_id := line.strip()) != whose[1] and f"/{EARLIER_LOGS}/{whose[1]}" not in path:
             raise OthersFiles(f"{path} now has the files of job {job_id}, no longer those of {whose[1]}")
-
-
-def _read_state(name: str, *whose: str) -> list[str]:
-    """Return the lines of a file in the state folder; [] where either is missing."""
-    return read_lines(whose[0], name) if whose else []

@@ -106,19 +106,11 @@ class Op:
         self.sequence = ""
         self._buffers: dict[str, Array] = {}
 
-    @staticmethod
-    def _keep_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        return x.shape
-
     # find_shape(attrs, *inputs) returns the shape of the result; raises ValueError if an input does not fit.
-    find_shape: ClassVar[Callable[..., Shape]] = _keep_shape
-
-    @staticmethod
-    def _take_no_params(attrs: Mapping[str, Any], *inputs: Value) -> Sequence[Shape]:
-        return ()
+    find_shape: ClassVar[Callable[..., Shape]] = staticmethod(lambda attrs, x: x.shape)
 
     # find_params(attrs, *inputs) returns the shapes of the parameters; ANY_ROWS: as many as the first has.
-    find_params: ClassVar[Callable[..., Sequence[Shape]]] = _take_no_params
+    find_params: ClassVar[Callable[..., Sequence[Shape]]] = staticmethod(lambda attrs, *inputs: ())
 
     @classmethod
     def check_params(cls, attrs: Mapping[str, Any], params: Sequence[ParamConfig], *inputs: Value) -> None:

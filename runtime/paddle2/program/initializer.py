@@ -68,7 +68,8 @@ class Normal(Initializer):
     """Normal distribution."""
 
     def __init__(self, mean: float = 0.0, std: float = 1.0, name: str | None = None) -> None:
-        _check_std(std, "Normal")
+        if not 0.0 <= std < float("inf"):
+            raise ValueError(f"initializer.Normal: std={std} must be finite and not negative")
         self._mean, self._std = float(mean), float(std)
 
     def begin(self, shape: Sequence[int]) -> Beginning:
@@ -164,11 +165,6 @@ class _GivenMaker:
 
 def _spread(mean: float, half: float) -> Beginning:
     return Beginning(kind="uniform", mean=mean, std=half) if half else Beginning(mean=mean)
-
-
-def _check_std(std: float, name: str) -> None:
-    if not 0.0 <= std < float("inf"):
-        raise ValueError(f"initializer.{name}: std={std} must be finite and not negative")
 
 
 def _find_fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -6,7 +6,6 @@ import builtins
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
 
 from ...engine.graph import BATCH
 from ...engine.param_config import ParamConfig
@@ -14,24 +13,10 @@ from .program import Variable, add_value, combine, make_unique_name, parse_dtype
 
 Axis = int | Sequence[int] | None
 _Sequence = Sequence[Variable]
-Function = TypeVar("Function", bound=Callable[..., Variable])
+_Function = Callable[..., Variable]
 
 
-class _Unary(Protocol):
-    def __call__(self, x: Variable, name: str | None = None) -> Variable: ...
-
-
-class _Binary(Protocol):
-    def __call__(self, x: Variable, y: Variable, name: str | None = None) -> Variable: ...
-
-
-class _Reduction(Protocol):
-    def __call__(
-        self, x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None
-    ) -> Variable: ...
-
-
-def make_unary(op: str, text: str) -> _Unary:
+def make_unary(op: str, text: str) -> _Function:
     """Return the function of an operation on x; its help is `text`."""
 
     def function(x: Variable, name: str | None = None) -> Variable:
@@ -40,28 +25,24 @@ def make_unary(op: str, text: str) -> _Unary:
     return _name(function, op, text)
 
 
-def _make_binary(op: str, text: str, add: Callable[[str, Any, Any], Variable]) -> _Binary:
+def _make_binary(op: str, text: str, takes_numbers: bool = True) -> _Function:
     def function(x: Variable, y: Variable, name: str | None = None) -> Variable:
-        return add(op, x, y)
+        return combine(op, x, y) if takes_numbers else add_value(op, [x, y])
 
     return _name(function, op, text)
 
 
-def _make_reduction(op: str, text: str) -> _Reduction:
+def _make_reduction(op: str, text: str) -> _Function:
     def function(x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None) -> Variable:
         return add_value(op, [x], {"axis": _freeze(axis), "keepdim": keepdim})
 
     return _name(function, op, text)
 
 
-def _name(function: Function, op: str, text: str) -> Function:
+def _name(function: _Function, op: str, text: str) -> _Function:
     function.__name__ = function.__qualname__ = op
     function.__doc__ = f"Return {text}."
     return function
-
-
-def _add_both(op: str, x: Variable, y: Variable) -> Variable:
-    return add_value(op, [x, y])
 
 
 abs = make_unary("abs", "x without its sign")
@@ -69,12 +50,12 @@ exp = make_unary("exp", "e to the power of x")
 log = make_unary("log", "the natural logarithm of x")
 sqrt = make_unary("sqrt", "the square root of x")
 tanh = make_unary("tanh", "tanh(x)")
-add = _make_binary("add", "x + y; sizes of 1 are repeated, but never over a batch", combine)
-subtract = _make_binary("subtract", "x - y", combine)
-multiply = _make_binary("multiply", "x * y", combine)
-divide = _make_binary("divide", "x / y", combine)
-maximum = _make_binary("maximum", "the larger of x and y; sizes of 1 are repeated, as by add()", _add_both)
-minimum = _make_binary("minimum", "the smaller of x and y; sizes of 1 are repeated, as by add()", _add_both)
+add = _make_binary("add", "x + y; sizes of 1 are repeated, but never over a batch")
+subtract = _make_binary("subtract", "x - y")
+multiply = _make_binary("multiply", "x * y")
+divide = _make_binary("divide", "x / y")
+maximum = _make_binary("maximum", "the larger of x and y; sizes of 1 are repeated, as by add()", False)
+minimum = _make_binary("minimum", "the smaller of x and y; sizes of 1 are repeated, as by add()", False)
 max = _make_reduction("max", "the largest value over axes; None: all")
 min = _make_reduction("min", "the smallest value over axes; None: all")
 mean = _make_reduction("mean", "the mean over axes; None: all")

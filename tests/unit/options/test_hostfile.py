@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pslaunch.backends.mpi.mpirun import make_hostfile
-from pslaunch.backends.mpi.ranks import deal_ranks
-from pslaunch.backends.mpi.spec import MpiHost
+from pslaunch.backends.mpi.spec import MpiHost, deal_ranks
 from pslaunch.errors import SpecError
 from pslaunch.options.hostfile import SlotHost, parse_host_list, parse_hostfile
 from pslaunch.options.hosts import Host

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pslaunch.node import procs
-from pslaunch.node.agent.usage import REST, USAGE_EVERY_S, Usage
+from pslaunch.node.agent.program import REST, USAGE_EVERY_S, Usage
 from pslaunch.node.loop import Loop
 
 
