@@ -165,10 +165,12 @@ def test_events_for_an_observer_fit_a_message(led: Led) -> None:
             assert events and encode_control({"type": "events", "events": events})
 
 
-def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
-    led.say(encode({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7}))
+@pytest.mark.parametrize("odd", [10**30, 10**400, -1], ids=["large", "no float", "below 0"])
+def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led, odd: int) -> None:
+    report = {"pass": odd, "passes": odd, "batches": odd, "cost": 10**400, "batch": 7}
+    led.say(encode({"type": "progress", "key": "trainer/0", **report}))
     (event,) = led.events("progress")
-    assert event["batch"] == 7 and "pass" not in event
+    assert event["batch"] == 7 and not {"pass", "passes", "batches", "cost"} & event.keys()
 
 
 def finishing(led: Led) -> None:
