@@ -173,6 +173,13 @@ def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led, odd: int) ->
     assert event["batch"] == 7 and not {"pass", "passes", "batches", "cost"} & event.keys()
 
 
+def test_only_metrics_have_names_of_their_own_in_a_report(led: Led) -> None:
+    report = {"metric.auc": 0.5, "metric.x": "y", "state.x": "y", "cost.x": 1.0, "new": True}
+    led.say(encode({"type": "progress", "key": "trainer/0", **report}))
+    (event,) = led.events("progress")
+    assert event.keys() == {"n", "time", "event", "process", "metric.auc"}
+
+
 def finishing(led: Led) -> None:
     led.head.stop(15, "asked to end")
     led.until_told("finish")
