@@ -184,7 +184,7 @@ def fetch(
 
 def top(ctx: typer.Context, job: JobArgument, json: Json = False, elsewhere: Any = None) -> None:
     """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
-    from .run.top import show_top
+    from .run.jobs import show_top
 
     raise typer.Exit(show_top(job, sys.stdout, as_json=json, elsewhere=elsewhere))
 

@@ -1,4 +1,5 @@
-#include "bindings/py_shard.h"
+/* The shard loop, the protocol's constants and the frame decoder as functions of pslaunch.runtime._core. */
+#include "bindings/py_parts.h"
 
 #include "shard/ps_shard.h"
 #include "bindings/py_args.h"
