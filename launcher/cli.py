@@ -257,7 +257,7 @@ def version(json: Json = False) -> None:
         typer.echo(f"    {name}: {'ON' if on else 'OFF'}")
 
 
-PLAIN_HELP: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
+ABOUT: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
 LATER: Final = {**{f.__name__: f for f in (jobs, status, top, logs, report, stop, fetch)}, "delete": stop}
 # Command lines by other tools' words for them.
 MEANT: Final = {
@@ -321,7 +321,7 @@ def _find(name: str) -> Listed:
     if function := LATER.get(name):
         text = DELETE_HELP if name == "delete" else function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, text, words))
-    if plain := PLAIN_HELP.get(name):
+    if plain := ABOUT.get(name):
         return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
     if name == "pserver":
         passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -338,14 +338,14 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, *LATER, "pserver", *PLAIN_HELP],
+    [*OWN, CHECK, *LATER, "pserver", *ABOUT],
     _find,
     find_added,
     MEANT,
     {
         "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
         "Later, as in pslaunch logs --follow JOB": [*LATER],
-        "Others, as in pslaunch help fabric": ["pserver", *PLAIN_HELP],
+        "Others, as in pslaunch help fabric": ["pserver", *ABOUT],
     },
 )
 

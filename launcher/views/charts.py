@@ -57,8 +57,7 @@ def draw_lines(lines: Mapping[str, Points], x_label: str, y_label: str) -> str:
     """Draw one line for each name, with axes and a legend."""
     xs, ys = zip(*(point for points in lines.values() for point in points), strict=True)
     x_low, x_high, y_low, y_high = min(xs), max(xs), min(ys), max(ys)
-    if 0 < y_low < 0.6 * y_high:
-        y_low = 0.0
+    x_low, y_low = (0.0 if 0 < low < 0.6 * high else low for low, high in ((x_low, x_high), (y_low, y_high)))
     bottom, right, middle = HEIGHT - BOTTOM, WIDTH - RIGHT, (TOP + HEIGHT - BOTTOM) / 2
     parts = [draw_text(14, middle, y_label, "middle", f' transform="rotate(-90 14 {middle})"')]
     for y in find_ticks(y_low, y_high):

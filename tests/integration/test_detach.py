@@ -162,7 +162,7 @@ def test_a_job_that_is_not_there_is_named() -> None:
         assert (
             done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
         )
-        assert "a job without --detach ends with its own terminal, its logs are in" in done.stderr
+        assert "a job is listed for as long as its logs are kept" in done.stderr
 
 
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:
@@ -175,7 +175,8 @@ def run_led(workspace: Path, *options: str) -> tuple[int, str]:
 
 def test_results_of_a_later_job_are_never_taken_for_those_of_an_earlier_one(workspace: Path) -> None:
     (workspace / "train.py").write_text("import os; print('of', os.environ['PSLAUNCH_JOB_ID'])")
-    jobs = [run_led(workspace, "--server_num=0", "--nodes=2", "--worker_num=2")[1] for _ in "12"]
+    options = ("--server_num=0", "--nodes=2", "--worker_num=2", "--keep_logs=0")
+    jobs = [run_led(workspace, *options)[1] for _ in "12"]
     folder = workspace.parent / "results"
     assert ok("logs", jobs[1], "trainer/1") == f"of {jobs[1]}\n"
     assert "train.log" in ok("fetch", jobs[1], str(folder / "second"))
@@ -226,7 +227,7 @@ def test_job_without_a_started_program_has_no_output_and_reports_the_reason(work
     assert f"{job} ended before its programs ran: " in done.stderr and "already in use" in done.stderr
     done = run_pslaunch("fetch", job, str(workspace.parent / "results"))
     assert done.returncode == codes.FAILED and f"{job} ended before its programs ran: " in done.stderr
-    assert done.stdout == ""
+    assert [Path(path).name for path in done.stdout.splitlines()] == ["events.jsonl"]
     told = ok("status", job)
     assert "not started" in told and "waiting" not in told
 

@@ -66,7 +66,7 @@ def test_a_later_shell_sees_the_job_fetches_from_it_and_ends_it(
 
     shell.ok("fetch", job, str(tmp_path / "got"))
     got = sorted(str(p.relative_to(tmp_path / "got")) for p in (tmp_path / "got").rglob("*") if p.is_file())
-    logs = [f"log/{i}-node{i + 1}/train.log" for i in range(3)]
+    logs = ["log/0-node1/events.jsonl", *(f"log/{i}-node{i + 1}/train.log" for i in range(3))]
     assert got == [*logs, "output/model-0"]
 
     assert "has ended" in shell.ok("stop", job)

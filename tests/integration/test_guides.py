@@ -20,7 +20,8 @@ from pslaunch import cli
 from pslaunch.node import codes
 from support.pages import DOCS, list_blocks
 
-GUIDES = ["README.md", *(f"docs/{name}.md" for name in ("tutorial", "distributed", "pytorch", "performance"))]
+NAMES = ("tutorial", "distributed", "pytorch", "performance", "troubleshooting", "from_others")
+GUIDES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 DRY = {"fabric": [], "mpi": [], "slurm": [], "k8s": ["--image=i"], "local": []}
 
 
@@ -88,7 +89,7 @@ def list_cluster_commands() -> Iterator[tuple[str, str]]:
     for page in GUIDES:
         text = (DOCS.parent / page).read_text()
         for line in re.findall(
-            rf"`(pslaunch (?:{'|'.join(DRY)}) [^`]+)`", re.sub(r"(?s)```.*?```", "", text)
+            rf"`(?:exec )?(pslaunch (?:{'|'.join(DRY)}) [^`]+)`", re.sub(r"(?s)```.*?```", "", text)
         ):
             yield page, " ".join(line.split())
         for info, lines in list_blocks(text):
@@ -114,7 +115,8 @@ def test_commands_for_clusters_are_taken(
     _, command, *words = shlex.split(line, comments=True)
     if command in DRY:
         verb = [words.pop(0)] if command == "k8s" else []
-        words = [*verb, "--dry_run", *([] if any("--image" in w for w in words) else DRY[command]), *words]
+        dry = [] if verb == ["render"] else ["--dry_run"]  # which starts nothing itself
+        words = [*verb, *dry, *([] if any("--image" in w for w in words) else DRY[command]), *words]
     else:
         words = ["--help"]
     assert cli._run([command, *words]) == codes.OK, capfd.readouterr().err

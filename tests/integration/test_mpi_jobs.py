@@ -29,7 +29,7 @@ os.write(1, b"ready\n")
 signal.pause()
 """
 THREE = ("--server_num=0", "--worker_num=3")
-LOGS = [f"log/{i}-node{i + 1}/train.log" for i in range(3)]
+LOGS = ["log/0-node1/events.jsonl", *(f"log/{i}-node{i + 1}/train.log" for i in range(3))]
 
 
 class Detached(NamedTuple):
@@ -150,4 +150,8 @@ def test_files_that_are_shared_with_this_machine_are_read_without_mpirun(
     job = find_job(done.stdout)
     fetch = [*PSLAUNCH, "fetch", job, str(tmp_path / "got")]
     subprocess.run(fetch, check=True, env={**os.environ, "PATH": str(tmp_path)})
-    assert list_files(tmp_path / "got") == ["log/0-localhost/train.log", "output/model-0"]
+    assert list_files(tmp_path / "got") == [
+        "log/0-localhost/events.jsonl",
+        "log/0-localhost/train.log",
+        "output/model-0",
+    ]

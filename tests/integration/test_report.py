@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, QUICK, LocalPlace, run_pslaunch, running, succeeded, until_nothing_runs
+from support.jobs import (
+    PSLAUNCH,
+    QUICK,
+    FabricPlace,
+    LocalPlace,
+    run_pslaunch,
+    running,
+    succeeded,
+    until_nothing_runs,
+)
+from support.shells import Shell
+from testbed import Hosts
 
 SECRET = "not-for-the-report"
 PROGRAM = f"""
@@ -92,3 +103,18 @@ def test_killed_launcher_leaves_a_lost_job_in_the_list(workspace: Path) -> None:
         page = workspace / "page.html"
         ask("report", str(workspace), "-o", str(page))
     assert "No end is known" in page.read_text()
+
+
+def test_job_on_hosts_is_listed_and_reported_where_its_launcher_ran(
+    hosts: Hosts, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    logs, shell = tmp_path / "logs", Shell(hosts, Path(os.environ["XDG_STATE_HOME"]))
+    job = succeeded(FabricPlace(hosts, on=[hosts[0], hosts[1]]), workspace, *ALONE, f"--fetch_logs={logs}")
+    job_id, pages = str(job.get_job()["job"]), [tmp_path / "1.html", tmp_path / "2.html"]
+    assert f"{job_id}  ended 0  fabric, 2 nodes" in shell.ok("jobs")
+    assert shell.ok("logs", job_id) == f"trainer/0 | {SECRET}\n"  # from its node
+    for word, page in zip((job_id, str(logs)), pages, strict=True):
+        shell.ok("report", word, "-o", str(page))
+    assert pages[0].read_text() == pages[1].read_text()
+    assert "Dispatch" in pages[0].read_text() and "auc" in pages[0].read_text()

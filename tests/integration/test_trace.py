@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.node.logs import HEAD_TRACE, NODE_TRACE
+from pslaunch.node.logs import EVENTS_LOG, HEAD_TRACE, NODE_TRACE
 from support.jobs import FabricPlace, LocalPlace, finished, run_pslaunch, succeeded
 from testbed import Hosts
 
@@ -102,7 +102,7 @@ def test_traces_of_hosts_are_fetched_with_the_logs_also_without_a_program(
     assert code == codes.SERVICE, job.launcher.output()
     found = {str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_file()}
     wanted = {f"{i}-{host.name}/{NODE_TRACE}" for i, host in enumerate(hosts)}
-    assert found == wanted | {f"0-{hosts[0].name}/{HEAD_TRACE}"}
+    assert found == wanted | {f"0-{hosts[0].name}/{name}" for name in (HEAD_TRACE, EVENTS_LOG)}
     assert all(count(read(logs / name), "sent")["prepared"] for name in wanted)
 
 

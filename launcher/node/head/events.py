@@ -167,14 +167,15 @@ class EventFile:
         self._file = os.fdopen(fd, "w", buffering=1, encoding="utf-8")
         self._first_s: float | None = None  # of the first event
         self._last: dict[Any, tuple[float, Any]] = {}  # time and state of the last one written
+        self._skipped: dict[Any, Event] = {}  # fields of those after it
 
     def write(self, event: Event) -> None:
         """Write an event unless it is output or comes too soon; close after the last. Raises OSError."""
-        kind = event["event"]
-        if kind in ("line", "gap") or (kind in ("progress", "dispatch") and self._skips(event)):
+        kind, key = event["event"], (event["event"], event.get("process"), event.get("node"))
+        if kind in ("line", "gap") or (kind in ("progress", "dispatch") and self._skips(key, event)):
             return
         try:
-            self._file.write(f"{json.dumps(event)}\n")
+            self._file.write(f"{json.dumps({**self._skipped.pop(key, {}), **event})}\n")
             if kind == "end":
                 self._file.close()
         except OSError:
@@ -182,12 +183,12 @@ class EventFile:
                 self._file.close()
             raise
 
-    def _skips(self, event: Event) -> bool:
-        key, state = (event["event"], event.get("process"), event.get("node")), event.get("state")
-        last_s, last = self._last.get(key, (float("-inf"), None))
+    def _skips(self, key: Any, event: Event) -> bool:
+        state, (last_s, last) = event.get("state"), self._last.get(key, (float("-inf"), None))
         self._first_s = event["time"] if self._first_s is None else self._first_s
         rest_s = max(KEPT_EVERY_S, KEPT_SHARE * (event["time"] - self._first_s))
         if event["time"] - last_s < rest_s and state in (None, last) and "why" not in event:
+            self._skipped.setdefault(key, {}).update(event)
             return True
         self._last[key] = event["time"], state
         return False

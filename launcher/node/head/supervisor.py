@@ -119,6 +119,8 @@ class Supervisor:
         self._end_all(reason, now_s)
 
     def note_exit(self, key: str, how: Exit, now_s: float) -> None:
+        if how.asked and not self._endings:
+            how = how._replace(asked=False)  # nobody has: its node is mistaken, or hostile
         member = self.members[key]
         member.exit = how
         self.remove(key)

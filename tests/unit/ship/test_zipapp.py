@@ -37,7 +37,9 @@ def imported(name: str, path: Path) -> Iterator[str]:
 def test_imports_only_the_standard_library_and_itself() -> None:
     itself = re.compile(r"pslaunch(\.runtime)?$|pslaunch\.(node|runtime\.shared)")
     for name, path in list_sources().items():
-        others = [found for found in imported(name, path) if not itself.match(found)]
+        others = {found for found in imported(name, path) if not itself.match(found)}
+        if name == "pslaunch/__init__.py":
+            others -= {"pslaunch.api", "pslaunch.errors"}  # when they are used, which no node does
         assert {found.partition(".")[0] for found in others} <= sys.stdlib_module_names, (name, others)
 
 

@@ -47,9 +47,9 @@ def test_allocation_of_its_own_has_the_words_of_the_user(folder: Path) -> None:
     limits = ("--partition=gpu", "--time=1:00", "--account=me")
     assert reach.args == ("--nodes=3", "--ntasks=6", *limits, "--mem=0", "--comment=a b")
     gpus = ("--server=script", "-N", "2", "-n", "3")
-    for words, n in ((("--gpus_per_trainer=2",), 4), (("--gpus-per-node=3",), 3), (("--gpus=5",), 5)):
+    for word, n in (("--gpus_per_trainer=2", 4), ("--gpus-per-node=3", 3), ("--gpus=5", 5)):
         args = ("--nodes=2", "--ntasks=3", f"--gpus-per-node={n}")
-        assert make_reach(folder, *gpus, *words).args == args
+        assert make_reach(folder, *gpus, word).args == args
     assert make_reach(folder).args == ("--nodes=1", "--ntasks=1")
     assert make_reach(folder, "-N", "2", "-n", "1").args == ("--nodes=2", "--ntasks=2")
 

@@ -126,14 +126,31 @@ def test_file_has_all_events_but_output_and_reports_that_come_too_soon(tmp_path:
     log.keep_in(str(tmp_path / "events.jsonl"))
     log.tell("line", process="trainer/0", text="secret")
     log.tell("gap", process="trainer/0", bytes=1)
-    for batch in range(4):
-        log.tell(
-            "progress", process="trainer/0", batch=batch, **({"state": "connected"} if batch == 1 else {})
-        )
+    for batch in range(4):  # the third comes too soon: the next one has what it alone has
+        reports: dict[int, dict[str, Any]] = {1: {"state": "connected"}, 2: {"cpu_percent": 7}}
+        log.tell("progress", process="trainer/0", batch=batch, **reports.get(batch, {}))
     log.tell("end", code=0, reason="", elapsed_s=1.0, failure=None)
     kept = read_kept(tmp_path / "events.jsonl")
     assert [e["event"] for e in kept] == ["note", *["progress"] * 3, "end"]
-    assert [e["batch"] for e in kept if "batch" in e] == [0, 1, 3]
+    assert [(e["batch"], e.get("cpu_percent")) for e in kept if "batch" in e] == [
+        (0, None),
+        (1, None),
+        (3, 7),
+    ]
+
+
+def test_file_of_a_job_of_days_grows_ever_slower(tmp_path: Path) -> None:
+    clock = iter(range(1_000_000))
+    log = EventLog(lambda: float(next(clock)), ["trainer/0"])
+    log.keep_in(str(tmp_path / "events.jsonl"))
+    log.tell("note", text="begins")
+    counts = []
+    for batch in range(30_000):  # one a second, for a third of a day
+        log.tell("progress", process="trainer/0", batch=batch)
+        if batch in (999, 9_999, 29_999):
+            counts.append(len(read_kept(tmp_path / "events.jsonl")))
+    log.tell("end", code=0, reason="", elapsed_s=1.0, failure=None)
+    assert counts[0] > 490 and counts[1] < 4_000 and counts[2] < 7_000, counts
 
 
 def test_full_disk_is_told_once_and_the_job_goes_on() -> None:

@@ -54,6 +54,13 @@ def connect(supervisor: Supervisor) -> None:
         supervisor.note_progress(key, "connected")
 
 
+def test_exit_after_a_signal_that_nobody_sent_is_a_failure() -> None:
+    s = job()
+    s.note_exit("trainer/1", Exit(1, asked=True), 0.0)
+    end_rest(s, 0.1)
+    assert find_code(s, 0.1) == 1
+
+
 def test_all_trainers_give_0_and_reached_pservers_end_by_themselves() -> None:
     s = job()
     connect(s)
