@@ -154,20 +154,6 @@ def run_shard(
     first: list[_First],
     save: Callable[[memoryview], object],  # takes the bytes of a save, which are borrowed for the call
 ) -> None: ...
-def decode_header(data: bytes, /) -> dict[str, Any] | None: ...  # ValueError: it can't be one
-def encode_header(
-    op: int,
-    epoch: int = 0,
-    trainer: int = 0,
-    samples: int = 0,
-    factor: float = 0.0,
-    sequence: int = 0,
-    object: int = 0,
-    flags: int = 0,
-    version: int = 0,
-    length: int = 0,
-    count: int = 0,
-) -> bytes: ...
 def get_protocol() -> dict[str, int]: ...
 
 # -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.
