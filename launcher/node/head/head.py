@@ -106,6 +106,7 @@ class Head:
         )
         self._log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self._log.tell, self._log.list_events
+        self.keep_events = self._log.keep_in
         package = Dispatch(loop, self, supply)
         self._startup = Startup(self, secret, package, launcher)
         self._hearers = self, self._startup, package
@@ -138,10 +139,6 @@ class Head:
                 {"process": p.key, "node": p.node, **self._log.states[p.key]} for p in self.placed.processes
             ],
         }
-
-    def keep_events(self, path: str) -> None:
-        """Write the events, past ones too, to a file without output. A second call does nothing."""
-        self._log.keep_in(path)
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         """Request the end: in order the first time, at once the second. Exit code: `code` or 128+`number`."""
