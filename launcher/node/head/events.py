@@ -180,8 +180,10 @@ class EventFile:
         kind, key = event["event"], (event["event"], event.get("process"), event.get("node"))
         if kind in ("line", "gap") or (kind in ("progress", "dispatch") and self._skips(key, event)):
             return
+        due = [k for k in self._skipped if kind == "end" or (kind == "process" and k[1] == event["process"])]
         try:
-            self._file.write(f"{json.dumps({**self._skipped.pop(key, {}), **event})}\n")
+            for told in (*map(self._skipped.pop, due), {**self._skipped.pop(key, {}), **event}):
+                self._file.write(f"{json.dumps(told)}\n")
             if kind == "end":
                 self._file.close()
         except OSError:
