@@ -118,10 +118,10 @@ class Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if self._code is None:
+        if self._code is None and "end" not in self._last:
             self.stop()
-        elif kind is None and not self._told:
-            self.wait()
+        elif self._wait() and kind is None and not self._told:
+            raise self._make_error()
 
     async def __aenter__(self) -> Job:
         return self

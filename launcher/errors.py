@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -20,6 +21,9 @@ class PslaunchError(Exception):
     """Base: the message has failure, place, the system's words and the remedy; printed unchanged."""
 
     exit_code: int = codes.FAILED
+
+    def __reduce__(self) -> tuple[object, ...]:  # without `__init__`, which may take more
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 # By extra of the package: the modules that it brings, with their names in messages.

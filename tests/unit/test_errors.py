@@ -1,5 +1,7 @@
 """The error tree and its exit codes."""
 
+import pickle
+
 import pytest
 
 from pslaunch import errors
@@ -24,3 +26,10 @@ def test_what_an_extra_lacks_is_named_with_its_line_for_pip(monkeypatch: pytest.
     errors.require_extra("")
     with pytest.raises(errors.PreflightError, match=r"needs Fabric: pip install 'pslaunch\[ssh\]'"):
         errors.require_extra("ssh")
+
+
+def test_errors_cross_processes_whole() -> None:
+    failed = errors.JobError("FAILED", 3, "trainer/1 ended with 3", "trainer/1", "b", ["no data"])
+    for error in (failed, HostError("a", "connect", "no route"), errors.EndedEarlyError(2, "Ctrl+C")):
+        got = pickle.loads(pickle.dumps(error))
+        assert (type(got), str(got), vars(got)) == (type(error), str(error), vars(error))

@@ -32,9 +32,9 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
-    "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
-    "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
+    "pass": is_count, "passes": is_count, "batch": is_count, "batches": is_count, "cost": is_number,
+    "samples_per_s": is_number, "dropped": int, "state": is_name, "why": str, "blames": is_name,
+    "cpu_percent": is_number, "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
     "in_bytes": is_count, "out_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]

@@ -297,8 +297,8 @@ class Head:
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
-        shapes = {k: PROGRESS.get(k.partition(".")[0], bool) for k in m}  # metric.NAME too
-        fields = {k: v for k, v in m.items() if k not in ("type", "key") and fits(v, shapes[k])}
+        shapes = {k: PROGRESS.get("metric" if k.startswith("metric.") else k) for k in m}
+        fields = {k: v for k, v in m.items() if shapes[k] and fits(v, shapes[k])}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
         if "why" in fields:
