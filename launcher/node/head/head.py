@@ -106,7 +106,6 @@ class Head:
         )
         self._log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self._log.tell, self._log.list_events
-        self.keep_events = self._log.keep_in
         package = Dispatch(loop, self, supply)
         self._startup = Startup(self, secret, package, launcher)
         self._hearers = self, self._startup, package
@@ -150,6 +149,10 @@ class Head:
         failure = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}")
         self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
         self._decide()
+
+    def keep_events(self, path: str) -> None:
+        """Write the events to this file too."""
+        self._log.keep_in(path)
 
     @property
     def code(self) -> int:

@@ -115,6 +115,14 @@ def test_only_an_ended_record_gives_the_end() -> None:
         assert make_end(spoilt) is None
 
 
+def test_who_comes_late_gets_the_description_of_the_job() -> None:
+    recent = RecentEvents()
+    recent.keep({"n": 0, "time": 0.0, "event": "job"})
+    for n in range(1, events.MAX_EVENTS + 10):
+        recent.keep(line(n, "x"))
+    assert numbers(recent, 0, 3) == [0, 10, 11] and numbers(recent, 1, 2) == [10, 11]
+
+
 def read_kept(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()]
 
