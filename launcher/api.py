@@ -32,12 +32,15 @@ class Job:
     def __init__(self, words: Sequence[str]) -> None:
         from .backends.leash import KeptOutput
 
-        self._said, null, pipe = KeptOutput(), subprocess.DEVNULL, subprocess.PIPE
-        argv = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *words]
-        # In a session of its own: neither Ctrl+C in the terminal nor the interrupt of a notebook ends it.
-        self._launcher = subprocess.Popen(
-            argv, stdin=null, stdout=pipe, stderr=self._said.file, start_new_session=True
-        )
+        self._said = KeptOutput()
+        argv = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
+        with KeptOutput().file as file:  # not argv, which all users can read, and the system limits
+            file.write(json.dumps(words).encode())
+            file.seek(0)
+            # In a session of its own: neither Ctrl+C in the terminal nor the interrupt of a notebook ends it.
+            self._launcher = subprocess.Popen(
+                argv, stdin=file, stdout=subprocess.PIPE, stderr=self._said.file, start_new_session=True
+            )
         self._changed = threading.Condition()
         self._kept, self._next = RecentEvents(), 0
         self._last: dict[str, Event] = {}  # of each kind
@@ -252,6 +255,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # which it may ignore
         signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(ended,), daemon=True).start()
+    sys.argv += json.load(sys.stdin)
+    with Path(os.devnull).open("rb") as null:
+        os.dup2(null.fileno(), sys.stdin.fileno())
     from .__main__ import main as run
 
     run()

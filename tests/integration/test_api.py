@@ -68,6 +68,8 @@ def test_a_job_that_can_not_begin_says_why(program: Path) -> None:
         until_begun(job)
         with pytest.raises(pslaunch.JobError, match=re.escape(str(job.status()["job"]))) as caught:
             pslaunch.launch(program, **ALONE).wait()  # the folder of its logs is in use
+    with pytest.raises(pslaunch.JobError, match="Argument list too long"):
+        pslaunch.launch(program, args=["x" * 200_000], **ALONE).wait()  # Linux takes 128 KiB
     assert caught.value.exit_code != 0 and not caught.value.process
 
 
@@ -75,9 +77,10 @@ def test_a_job_that_can_not_begin_says_why(program: Path) -> None:
 def test_a_job_is_stopped_in_mid_run(program: Path, kill: bool) -> None:
     ignoring = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     program.write_text((ignoring if kill else "") + WAITING)
-    job = pslaunch.launch(program, server_num=0, grace=1000 if kill else 5)
+    job = pslaunch.launch(program, server_num=0, grace=1000 if kill else 5, env={"TOKEN": "s3cret"})
     until_begun(job)
     assert job.status()["state"] == "running"
+    assert b"s3cret" not in Path(f"/proc/{job._launcher.pid}/cmdline").read_bytes()  # which all users read
     job.stop(kill=kill)
     assert job.status()["state"] == "ended"
     with pytest.raises(pslaunch.JobError) as caught:

@@ -192,7 +192,7 @@ class Attached(Observed):
             with contextlib.suppress(OSError):  # the job goes on; later shells can't find it
                 os.makedirs(record.get_folder(), mode=0o700, exist_ok=True)
                 self._listener = self._listen(path)
-            head.keep_events(events)
+            head.log.keep_in(events)
             self._loop.call_every(PUSH_EVERY_S, self.push)
         self._note({"state": "running"})
 
