@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from ..errors import SpecError
@@ -62,16 +62,13 @@ def choose_server(
         lacks = f"{start.name} imports neither pslaunch.runtime nor paddle"
         return "none", f"{lacks}; --server_num N starts N"
     blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
-    return (
-        "bundled",
-        f"{start.name} does not ask for its role (is_server, run_server, TRAINING_ROLE){blind}",
-    )
+    asks = "does not ask for its role (is_server, run_server, TRAINING_ROLE)"
+    return "bundled", f"{start.name} {asks}{blind}"
 
 
 def has_import(workspace: Path, program: str, module: str) -> bool:
     """Return True if a program, or a module of the workspace that it imports, imports such a module."""
-    start = workspace / program
-    walked = _walk(start, workspace, []) if start.suffix == ".py" else ()
+    walked = _walk(workspace / program, workspace, [])
     return any(one.name.partition(".")[0] == module for _, summary in walked for one in summary.imports)
 
 
@@ -81,8 +78,6 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
     python: that runs it; None for one like ours. Another one of this machine is asked, and on other machines
     it is the user's choice.
     """
-    if program.suffix != ".py":
-        return
     try:
         _read(program)
     except SyntaxError as e:
@@ -91,9 +86,8 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
             if is_remote or _can_parse(python, program):
                 return
             other = f", nor of {python}"
-        raise SpecError(
-            f"{program.name} is not a program of Python {version}{other}: {_describe(e)}"
-        ) from None
+        said = f"{program.name} is not a program of Python {version}{other}: {_describe(e)}"
+        raise SpecError(said) from None
     except UNREADABLE:
         pass
 
@@ -103,20 +97,13 @@ def check_needs(workspace: Path, program: str, package: Package | None = None) -
 
     Files of the package's links and data shards are not asked for: they may be only on the hosts.
     """
-    path = workspace / program
-    if path.suffix != ".py":
-        return
+    links, shards = package.links if package else (), DataShards(package.data_shards if package else ())
     with contextlib.suppress(*UNREADABLE):
-        for name, remedy in _read(path).needs:
-            if not (workspace / name).exists() and not (package and _is_only_there(name, package)):
+        for name, remedy in _read(workspace / program).needs:
+            there = any(map(Path(name).is_relative_to, links)) or shards.find_number(name) is not None
+            if not there and not (workspace / name).exists():
                 said = remedy.replace("{folder}", str(workspace))
                 raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
-
-
-def _is_only_there(name: str, package: Package) -> bool:
-    path = PurePosixPath(name)
-    linked = any(path.is_relative_to(link) for link in package.links)
-    return linked or DataShards(package.data_shards).find_number(str(path)) is not None
 
 
 def _can_parse(python: str, program: Path) -> bool:
@@ -130,13 +117,46 @@ def _can_parse(python: str, program: Path) -> bool:
 def _describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error) or type(error).__name__
+    return getattr(error, "strerror", "") or str(error) or type(error).__name__
 
 
 def _shorten(path: Path, workspace: Path) -> str:
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
+
+
+def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
+    """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
+    found = {word for _, module in _walk(program, workspace, []) for word in module.words}
+    return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
+
+
+class Imported(NamedTuple):
+    """Modules by name with the place of the first import, as "train.py:3"."""
+
+    needed: dict[str, str]  # at the start
+    later: dict[str, str]  # in a function, perhaps never called
+
+
+def find_imports(program: Path, workspace: Path) -> Imported:
+    """Return the third-party modules of `program` and of the modules of `workspace` that it imports.
+
+    Packages by their first name; imports guarded by `except ImportError` are left out. An unreadable
+    program, or one not in Python, gives nothing.
+    """
+    found = Imported({}, {})
+    for path, module in _walk(program, workspace, []):
+        for line, whole, when in module.imports:
+            name, kind = whole.partition(".")[0], found.needed if when == "at once" else found.later
+            known = when == "perhaps" or not name or name in sys.stdlib_module_names
+            if not known and not _is_here(name, program.parent, workspace):
+                kind.setdefault(name, f"{_shorten(path, workspace)}:{line}")
+    for name in found.needed:
+        found.later.pop(name, None)
+    return found
+
+
+def _is_here(name: str, *folders: Path) -> bool:
+    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for folder in folders)
 
 
 # --- Files, each read once. ---
@@ -169,6 +189,8 @@ class Summary(NamedTuple):
 
 
 def _read(path: Path) -> Summary:
+    if path.suffix != ".py":
+        raise ValueError("not a Python program")
     state = path.stat()
     return _read_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
 
@@ -234,10 +256,8 @@ def _list_parts(node: ast.AST, when: When) -> Iterator[tuple[ast.AST, When]]:
 
 
 def _is_guard(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(isinstance(t, ast.Name) and t.id in GUARDS for t in types)
+    return any(t is None or (isinstance(t, ast.Name) and t.id in GUARDS) for t in types)
 
 
 def _walk(program: Path, workspace: Path, unread: list[str]) -> Iterator[tuple[Path, Summary]]:
@@ -270,47 +290,3 @@ def _find_files(base: Path, name: str) -> Iterator[Path]:
         yield from map(Path, filter(os.path.isfile, (f"{place}/__init__.py", f"{place}.py")))
         if not os.path.isdir(place):  # noqa: PTH112 # Path's raises
             return
-
-
-# --- GPUs. ---
-
-
-def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
-    """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
-    walked = _walk(program, workspace, []) if program.suffix == ".py" else ()
-    found = {word for _, module in walked for word in module.words}
-    return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
-
-
-# --- Imports. ---
-
-
-class Imported(NamedTuple):
-    """Modules by name with the place of the first import, as "train.py:3"."""
-
-    needed: dict[str, str]  # at the start
-    later: dict[str, str]  # in a function, perhaps never called
-
-
-def find_imports(program: Path, workspace: Path) -> Imported:
-    """Return the third-party modules of `program` and of the modules of `workspace` that it imports.
-
-    Packages by their first name; imports guarded by `except ImportError` are left out. An unreadable
-    program, or one not in Python, gives nothing.
-    """
-    found = Imported({}, {})
-    if program.suffix != ".py":
-        return found
-    for path, module in _walk(program, workspace, []):
-        for line, whole, when in module.imports:
-            name, kind = whole.partition(".")[0], found.needed if when == "at once" else found.later
-            known = when == "perhaps" or not name or name in sys.stdlib_module_names
-            if not known and not _is_here(name, program.parent, workspace):
-                kind.setdefault(name, f"{_shorten(path, workspace)}:{line}")
-    for name in found.needed:
-        found.later.pop(name, None)
-    return found
-
-
-def _is_here(name: str, *folders: Path) -> bool:
-    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for folder in folders)

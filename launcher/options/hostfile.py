@@ -72,10 +72,9 @@ def _read_host(word: str, numbers: dict[str, int], where: str, ports: bool = Fal
         raise SpecError(f"{where}: {word!r}: expected one host a line")
     if hosts[0].port is not None and not ports:
         raise SpecError(f"{where}: {word!r}: expected a host without a port; ~/.ssh/config sets its port")
-    if hosts[0].times > 1 or word.endswith(":1"):
-        if "slots" in numbers:
-            raise SpecError(f"{where}: {word!r} and slots={numbers['slots']} are two numbers of slots")
-        numbers = {"slots": hosts[0].times, **numbers}
+    if (counted := hosts[0].times > 1 or word.endswith(":1")) and "slots" in numbers:
+        raise SpecError(f"{where}: {word!r} and slots={numbers['slots']} are two numbers of slots")
+    numbers = {"slots": hosts[0].times, **numbers} if counted else numbers
     return SlotHost(hosts[0]._replace(times=1), numbers.get("slots"), numbers.get("max_slots"))
 
 

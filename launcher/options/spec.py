@@ -211,8 +211,7 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
-    call = None if spec.module else given.get("call")
-    if call and not re.fullmatch(r"[^/.][^.]*\.py", spec.program):
+    if not spec.module and (call := given.get("call")) and not re.fullmatch(r"[^/.][^.]*\.py", spec.program):
         remedy = f"give a .py file of {spec.workspace}, or -m MODULE"
         raise SpecError(f"{call.shown}: {spec.program} is no module of the workspace; {remedy}")
     if spec.log_to and spec.site.remote and not spec.fetch_logs:
