@@ -122,7 +122,10 @@ def test_asyncio(program: Path) -> None:
             async for event in job.events_async():
                 if event["event"] == "line":
                     break
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(job.wait_async(), 0.01)
         assert job.status()["code"] == codes.TERM
+        assert not [t for t in threading.enumerate() if t.name.startswith("asyncio")]  # none can be cancelled
         with pytest.raises(pslaunch.JobError):
             await job.wait_async()
 
