@@ -119,22 +119,21 @@ JobArgument = Annotated[
 ]
 
 
-def jobs(ctx: typer.Context, json: Json = False, elsewhere: Any = None) -> None:
+def jobs(**asked: Any) -> None:
     """List detached jobs, and the results of earlier ones."""
     from .run.jobs import show_jobs
 
-    show_jobs(sys.stdout, as_json=json, elsewhere=elsewhere)
+    show_jobs(sys.stdout, **asked)
 
 
-def status(ctx: typer.Context, job: JobArgument, json: Json = False, elsewhere: Any = None) -> None:
+def status(job: JobArgument, **asked: Any) -> None:
     """Print the state of a job and of each of its processes."""
     from .run.jobs import show_status
 
-    show_status(job, sys.stdout, as_json=json, elsewhere=elsewhere)
+    show_status(job, sys.stdout, **asked)
 
 
 def logs(
-    ctx: typer.Context,
     job: JobArgument,
     process: Annotated[
         str | None,
@@ -145,65 +144,58 @@ def logs(
         ),
     ] = None,
     follow: Annotated[bool, make_flag_option("follow", "Continue until the job ends.", "-f")] = False,
-    json: Json = False,
-    elsewhere: Any = None,
+    **asked: Any,
 ) -> None:
     """Print the output of a job's processes."""
     from .run.jobs import show_logs
 
-    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, as_json=json, elsewhere=elsewhere))
+    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, **asked))
 
 
 def stop(
-    ctx: typer.Context,
     job: JobArgument,
     kill: Annotated[bool, make_flag_option("kill", "Stop at once, without SIGTERM and grace.")] = False,
-    json: Json = False,
-    elsewhere: Any = None,
+    **asked: Any,
 ) -> None:
     """Stop a job and wait for its end."""
     from .run.jobs import stop_job
 
-    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, as_json=json, elsewhere=elsewhere))
+    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, **asked))
 
 
 def fetch(
-    ctx: typer.Context,
     job: JobArgument,
     folder: Annotated[
         str, typer.Argument(metavar="DIR", help="Folder for output/, and log/ with a folder for each node.")
     ],
-    json: Json = False,
-    elsewhere: Any = None,
+    **asked: Any,
 ) -> None:
     """Fetch a job's output and all logs from its nodes."""
     from .run.jobs import fetch_job
 
-    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, as_json=json, elsewhere=elsewhere))
+    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, **asked))
 
 
-def top(ctx: typer.Context, job: JobArgument, json: Json = False, elsewhere: Any = None) -> None:
+def top(job: JobArgument, **asked: Any) -> None:
     """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
-    from .run.top import show_top
+    from .run.jobs import show_top
 
-    raise typer.Exit(show_top(job, sys.stdout, as_json=json, elsewhere=elsewhere))
+    raise typer.Exit(show_top(job, sys.stdout, **asked))
 
 
 def report(
-    ctx: typer.Context,
     job: Annotated[
         str, typer.Argument(metavar="JOB|LOG_DIR", help="A job, as above, or a folder with its logs.")
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
     ] = "report.html",
-    json: Json = False,
-    elsewhere: Any = None,
+    **asked: Any,
 ) -> None:
     """Write a page about a job that a browser shows without a network: charts, processes, failure."""
     from .run.report import write_report
 
-    write_report(job, Path(output), sys.stdout, as_json=json, elsewhere=elsewhere)
+    write_report(job, Path(output), sys.stdout, **asked)
 
 
 def pserver(ctx: typer.Context) -> None:
@@ -273,23 +265,22 @@ DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
 def _ask_place(command: Callable[..., None], faces: Sequence[Face]) -> Callable[..., None]:
-    """Add the options that choose the place to ask; the command gets it as `elsewhere`, None if not given."""
+    """Add --json and the options that choose the place to ask; the command gets `as_json` and `elsewhere`."""
     from .options.kinds import Text
     from .options.options import Option
 
     options = {name: said for face in faces for name, said in face.place.items()}
 
-    @functools.wraps(command)
-    def run(ctx: typer.Context, **values: Any) -> None:
+    def run(ctx: typer.Context, json: Json = False, **values: Any) -> None:
         given = {name: text for name in options if (text := values.pop(name)) is not None}
         with report_usage_errors(ctx):
             elsewhere = _find_elsewhere(given, faces)
-        command(ctx, elsewhere=elsewhere, **values)
+        command(**values, as_json=json, elsewhere=elsewhere)
 
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "elsewhere"]
+    first, last, _others = inspect.signature(run, eval_str=True).parameters.values()
+    *own, _asked = inspect.signature(command, eval_str=True).parameters.values()
     added = [make_parameter(Option(name, Text(), text, metavar)) for name, (metavar, text) in options.items()]
-    vars(run)["__signature__"] = signature.replace(parameters=[*own, *added])
+    vars(run)["__signature__"] = inspect.Signature([first, *own, last, *added])
     return run
 
 

@@ -32,7 +32,6 @@ def apply_optim(
     value: _F32,  # in place
     slots: _F32 | None,  # in place; [slots, *value.shape], None without state; zero at first
     grad: _F32,  # value's size
-    isa: int = 0,  # for tests: 0 best, 1 baseline, 2 AVX2 if available
 ) -> None: ...
 def apply_sparse(
     rule: _Rule,
@@ -47,7 +46,7 @@ def list_schedules() -> list[str]: ...
 def find_rate(
     schedule: _Schedule, learning_rate: float, samples: int, passes: int, factor: float = 1.0, /
 ) -> float: ...
-def add(acc: _F32, g: _F32, isa: int = 0) -> None: ...
+def add(acc: _F32, g: _F32, /) -> None: ...
 def set_floats(mode: int = 0, /) -> int: ...  # 0: IEEE; returns what restores the treatment before
 def init_rows(
     out: _F32,  # [n, dim]
@@ -155,20 +154,6 @@ def run_shard(
     first: list[_First],
     save: Callable[[memoryview], object],  # takes the bytes of a save, which are borrowed for the call
 ) -> None: ...
-def decode_header(data: bytes, /) -> dict[str, Any] | None: ...  # ValueError: it can't be one
-def encode_header(
-    op: int,
-    epoch: int = 0,
-    trainer: int = 0,
-    samples: int = 0,
-    factor: float = 0.0,
-    sequence: int = 0,
-    object: int = 0,
-    flags: int = 0,
-    version: int = 0,
-    length: int = 0,
-    count: int = 0,
-) -> bytes: ...
 def get_protocol() -> dict[str, int]: ...
 
 # -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.

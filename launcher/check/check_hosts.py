@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from pslaunch.runtime.shared.env import PSERVER
 
@@ -17,7 +17,7 @@ from ..backends.base import Backend
 from ..backends.lines import Line
 from ..errors import HostError, PreflightError, PslaunchError, SpecError
 from ..follow.way import SlowWork, wait_for_work
-from ..node import codes, job, messages
+from ..node import codes, job
 from ..node.dealing import deal_resources
 from ..node.dispatch.dispatch import split_by_node
 from ..node.dispatch.manifest import Entry
@@ -34,6 +34,9 @@ from ..views.table import align
 from .findings import Finding, Seen, Wanted, choose_check_code, judge_hosts
 from .inspection import TOP_PORT, Inspection
 from .report import make_hosts_table, tell
+
+if TYPE_CHECKING:
+    from ..node import messages
 
 OWN_PACKAGE: Final = "pslaunch"
 MPI_MODULE: Final = "mpi4py"

@@ -6,14 +6,16 @@ A problem prevents the job; a warning does not. A test compares the kinds with d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import HostError
 from ..node import codes
 from ..node.dealing import LACK_ADVICE
-from ..node.messages import NodeFacts
 from ..views.table import Level
 from ..views.view import show_bytes
+
+if TYPE_CHECKING:
+    from ..node.messages import NodeFacts
 
 MAX_CLOCK_OFF_S: Final = 2.0
 MIN_MEMORY_BYTES: Final = 10**9

@@ -9,11 +9,10 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..backends.lines import Line
 from ..errors import STOP_SIGNALS, EndedEarlyError
-from ..node import messages
 from ..node.dealing import check_resources
 from ..node.job import Node
 from ..node.line import reach
@@ -21,6 +20,9 @@ from ..node.line.trace import Trace
 from ..node.line.wire import MessageLine
 from ..node.loop import Loop
 from .findings import Seen
+
+if TYPE_CHECKING:
+    from ..node import messages
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
 TOP_PORT: Final = 65535

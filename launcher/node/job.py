@@ -247,7 +247,7 @@ def parse(kind: Any, data: Any) -> Any:
 
 
 def place(plan: Plan, nodes: Sequence[Node]) -> Placed:
-    """Give every process its node and rank: a total goes round the nodes, other counts stay together.
+    """Give every process its node and rank: ranks of a node follow each other, as under torchrun.
 
     Raises ValueError where the nodes do not allow it.
     """
@@ -276,7 +276,7 @@ def deal(role: str, count: Count, nodes: Sequence[Node]) -> list[Node]:
     if count.n and not nodes:
         raise ValueError(f"no node takes the role {role}")
     if count.rule == "total":
-        return [nodes[i % len(nodes)] for i in range(count.n)]
+        return [nodes[i * min(len(nodes), count.n) // count.n] for i in range(count.n)]
     if count.rule == "per_node":
         return [node for node in nodes for _ in range(count.n)]
     return [node for node in nodes for _ in range(node.ranks * count.n)]

@@ -6,7 +6,6 @@ with `?`; a tuple of alternative shapes; None for null; or a function that retur
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +16,11 @@ NAME_CHARS = 200
 
 def is_number(value: Any) -> bool:
     """Return True for a finite number of reasonable size."""
-    return type(value) in (int, float) and math.isfinite(value) and -MOST <= value <= MOST
+    return type(value) in (int, float) and -MOST <= value <= MOST
 
 
 def is_count(value: Any) -> bool:
-    """Return True for a number of files or bytes of a node; the sum of all nodes' is below MOST too."""
+    """Return True for a number of steps, or of files or bytes of a node, whose sum is below MOST too."""
     return type(value) is int and 0 <= value <= MOST_COUNTED
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ ServerKind = Literal["bundled", "script", "none"]
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 # Modules whose programs need pservers.
-RUNTIME: Final = re.compile(r"(paddle|pslaunch\.(runtime|torch))(\.|$)")
+RUNTIME: Final = re.compile(r"(paddle|pslaunch\.runtime)(\.|$)")
 MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
 UNREADABLE: Final = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
@@ -51,12 +52,12 @@ def choose_server(
         return "bundled", f"{start.name} is not a Python program, so it was not read; --server changes this"
     served = server_num is not None
     for path, module in _walk(start, workspace, unread):
-        if asked := _find_role_word(module):
-            name, line = asked
+        if module.role:
+            line, name = module.role
             return "script", f"{_shorten(path, workspace)}:{line} asks for its role ({name})"
-        served = served or any(map(RUNTIME.match, _list_imports(module)))
+        served = served or any(RUNTIME.match(one.name) for one in module.imports)
     if not served and not unread:
-        lacks = f"{start.name} imports neither pslaunch.runtime, pslaunch.torch nor paddle"
+        lacks = f"{start.name} imports neither pslaunch.runtime nor paddle"
         return "none", f"{lacks}; --server_num N starts N"
     blind = f", but {', '.join(unread)} can't be read; --server changes this" if unread else ""
     return (
@@ -69,40 +70,7 @@ def has_import(workspace: Path, program: str, module: str) -> bool:
     """Return True if a program, or a module of the workspace that it imports, imports such a module."""
     start = workspace / program
     walked = _walk(start, workspace, []) if start.suffix == ".py" else ()
-    return any(name.partition(".")[0] == module for _, tree in walked for name in _list_imports(tree))
-
-
-def _list_imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the whole names of imported modules, guarded or not; a name taken from a module may be one."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                yield from (f"{module}.{alias.name}" for alias in names)
-            case ast.Call(
-                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield name
-            case _:
-                pass
-
-
-def _parse(path: Path) -> ast.Module:
-    state = path.stat()
-    return _parse_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
-
-
-@functools.lru_cache(MAX_FILES)
-def _parse_once(path: Path, *_version: int) -> ast.Module:
-    with path.open("rb") as f:
-        source = f.read(MAX_BYTES + 1)
-    if len(source) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES // 1_000_000} MB")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as "\d"
-        return ast.parse(source, str(path))
+    return any(one.name.partition(".")[0] == module for _, summary in walked for one in summary.imports)
 
 
 def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
@@ -114,7 +82,7 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
     if program.suffix != ".py":
         return
     try:
-        _parse(program)
+        _read(program)
     except SyntaxError as e:
         version, other = ".".join(map(str, sys.version_info[:2])), ""
         if python and python != sys.executable:
@@ -129,10 +97,12 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
 
 
 def check_needs(workspace: Path, program: str) -> None:
-    """Raise SpecError for a missing file that the program names: `# pslaunch: needs FILE: REMEDY`."""
-    with contextlib.suppress(OSError):
-        text = (workspace / program).read_text(errors="replace")
-        for name, remedy in re.findall(r"(?m)^# pslaunch: needs (\S+): (.+)$", text):
+    """Raise SpecError for a missing file that a Python program names: `# pslaunch: needs FILE: REMEDY`."""
+    path = workspace / program
+    if path.suffix != ".py":
+        return
+    with contextlib.suppress(*UNREADABLE):
+        for name, remedy in _read(path).needs:
             if not (workspace / name).exists():
                 said = remedy.replace("{folder}", str(workspace))
                 raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
@@ -158,57 +128,7 @@ def _shorten(path: Path, workspace: Path) -> str:
     return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)
 
 
-def _find_role_word(tree: ast.Module) -> tuple[str, int] | None:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(attr=name) | ast.Name(id=name) if name in ROLE_NAMES:
-                return name, node.lineno
-            case ast.Constant(value=str(name)) if name == ROLE_VARIABLE:
-                return name, node.lineno
-            case _:
-                pass
-    return None
-
-
-def _walk(program: Path, workspace: Path, unread: list[str]) -> Iterator[tuple[Path, ast.Module]]:
-    """Yield the program, then the workspace's modules that it imports, breadth first."""
-    roots = list(dict.fromkeys((program.parent, workspace)))
-    found = [program]
-    for path in found:  # which grows
-        try:
-            module = _parse(path)
-        except UNREADABLE as e:
-            unread.append(f"{_shorten(path, workspace)} ({_describe(e)})")
-            continue
-        yield path, module
-        for imported in _find_imported(path, module, roots):
-            if imported not in found and len(found) < MAX_FILES:
-                found.append(imported)
-
-
-def _find_imported(path: Path, tree: ast.Module, roots: list[Path]) -> Iterator[Path]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _find_files(roots, alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            bases = [*path.parents][node.level - 1 : node.level] if node.level else roots
-            parts = node.module.split(".") if node.module else []
-            for alias in node.names:
-                yield from _find_files(bases, [*parts, alias.name])
-
-
-def _find_files(bases: list[Path], parts: list[str]) -> Iterator[Path]:
-    """Yield the files loaded by importing `parts`: the `__init__.py` of each package, then the module."""
-    for base in bases:
-        for n in range(1, len(parts) + 1):
-            place = base.joinpath(*parts[:n])
-            for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-                if candidate.is_file():
-                    yield candidate
-
-
-# --- GPUs. ---
+# --- Files, each read once. ---
 
 GPU_WORDS: Final = frozenset({"torch", "tensorflow", "jax", "use_gpu"})
 # Of programs that take one of all GPUs of the node by their place there.
@@ -216,21 +136,138 @@ PLACE_WORDS: Final = frozenset(
     {"LOCAL_RANK", "local_rank", "set_device", "set_visible_devices"}
     | {"deepspeed", "accelerate", "lightning", "pytorch_lightning", "transformers"}
 )
+NEEDS: Final = re.compile(r"(?m)^# pslaunch: needs (\S+): (.+?)\r?$")
+When = Literal["at once", "later", "perhaps"]  # in a function: later; guarded, or by a call: perhaps
+
+
+class Import(NamedTuple):
+    """The import of a module, or of a name that may be one."""
+
+    line: int
+    name: str  # whole, with leading dots if it is relative
+    when: When
+
+
+class Summary(NamedTuple):
+    """What the text of one module says."""
+
+    imports: list[Import]
+    role: tuple[int, str] | None  # the first word that asks for the role, after its line
+    words: set[str]  # of GPUs and places
+    needs: list[tuple[str, str]]  # files with their remedies
+
+
+def _read(path: Path) -> Summary:
+    state = path.stat()
+    return _read_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@functools.lru_cache(MAX_FILES)
+def _read_once(path: Path, *_version: int) -> Summary:
+    with path.open("rb") as f:
+        source = f.read(MAX_BYTES + 1)
+    if len(source) > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES // 1_000_000} MB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as "\d"
+        tree = ast.parse(source, str(path))
+    text = source.decode("utf-8", "replace") if b"# pslaunch: needs" in source else ""
+    return _summarize(tree)._replace(needs=NEEDS.findall(text))
+
+
+def _summarize(tree: ast.Module) -> Summary:
+    imports, roles, words = list[Import](), list[tuple[int, str]](), set[str]()
+    todo: list[tuple[ast.AST, When]] = [(tree, "at once")]
+    while todo:
+        node, when = todo.pop()
+        match node:
+            case ast.Import(names=names):
+                imports += [Import(node.lineno, alias.name, when) for alias in names]
+            case ast.ImportFrom(names=names):
+                base = "." * node.level + (f"{node.module}." if node.module else "")
+                imports += [Import(node.lineno, base + alias.name, when) for alias in names]
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                imports.append(Import(node.lineno, name, "perhaps"))
+            case ast.Attribute(attr=word) | ast.Name(id=word) if word in ROLE_NAMES:
+                roles.append((node.lineno, word))
+            case ast.Constant(value=str(word)) if word == ROLE_VARIABLE:
+                roles.append((node.lineno, word))
+            case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):
+                pass
+            case ast.keyword(arg=str(word)) | ast.Attribute(attr=word) | ast.Constant(value=str(word)):
+                words.add(word.lstrip("-").replace("-", "_"))
+            case _:
+                pass
+        todo += _list_parts(node, when)
+    words.update(one.name.partition(".")[0] for one in imports)
+    return Summary(sorted(imports), min(roles, default=None), words & (GPU_WORDS | PLACE_WORDS), [])
+
+
+def _list_parts(node: ast.AST, when: When) -> Iterator[tuple[ast.AST, When]]:
+    """Yield the parts of a node, and when the module's own import runs their imports."""
+    sure: list[ast.stmt] | None = None
+    match node:
+        case ast.Try(handlers=handlers) if any(map(_is_guard, handlers)):
+            sure = node.finalbody
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            sure = node.orelse
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() if when == "at once":
+            when = "later"
+        case _:
+            pass
+    for part in ast.iter_child_nodes(node):
+        yield part, when if sure is None or part in sure else "perhaps"
+
+
+def _is_guard(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(t, ast.Name) and t.id in GUARDS for t in types)
+
+
+def _walk(program: Path, workspace: Path, unread: list[str]) -> Iterator[tuple[Path, Summary]]:
+    """Yield the program, then the workspace's modules that it imports, breadth first."""
+    roots = (program.parent, workspace) if program.parent != workspace else (workspace,)
+    found, asked, queue = {program}, set[tuple[Path, str]](), [program]
+    for path in queue:  # which grows
+        try:
+            module = _read(path)
+        except UNREADABLE as e:
+            unread.append(f"{_shorten(path, workspace)} ({_describe(e)})")
+            continue
+        yield path, module
+        for one in module.imports:
+            name = one.name.lstrip(".")
+            level = len(one.name) - len(name)
+            for base in [*path.parents][level - 1 : level] if level else roots:
+                if (base, name) not in asked:
+                    asked.add((base, name))
+                    fresh = [file for file in _find_files(base, name) if file not in found]
+                    found.update(fresh)
+                    queue += fresh[: MAX_FILES - len(queue)]
+
+
+def _find_files(base: Path, name: str) -> Iterator[Path]:
+    """Yield the files loaded by importing a name: the `__init__.py` of each package, then the module."""
+    place = str(base)
+    for part in name.split("."):
+        place = f"{place}/{part}"
+        yield from map(Path, filter(os.path.isfile, (f"{place}/__init__.py", f"{place}.py")))
+        if not os.path.isdir(place):  # noqa: PTH112 # Path's raises
+            return
+
+
+# --- GPUs. ---
 
 
 def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
     """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
-    found: set[str] = set()
-    for _, module in _walk(program, workspace, []) if program.suffix == ".py" else ():
-        found.update(name.partition(".")[0] for name in _list_imports(module))
-        for node in ast.walk(module):
-            match node:
-                case ast.keyword(arg="use_gpu", value=ast.Constant(value=False)):
-                    pass
-                case ast.keyword(arg=str(word)) | ast.Attribute(attr=word) | ast.Constant(value=str(word)):
-                    found.add(word.lstrip("-").replace("-", "_"))
-                case _:
-                    pass
+    walked = _walk(program, workspace, []) if program.suffix == ".py" else ()
+    found = {word for _, module in walked for word in module.words}
     return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
 
 
@@ -254,10 +291,11 @@ def find_imports(program: Path, workspace: Path) -> Imported:
     if program.suffix != ".py":
         return found
     for path, module in _walk(program, workspace, []):
-        for name, line, now in _walk_imports(module.body, now=True):
-            if name not in sys.stdlib_module_names and not _is_here(name, program.parent, workspace):
-                place = f"{_shorten(path, workspace)}:{line}"
-                (found.needed if now else found.later).setdefault(name, place)
+        for line, whole, when in module.imports:
+            name, kind = whole.partition(".")[0], found.needed if when == "at once" else found.later
+            known = when == "perhaps" or not name or name in sys.stdlib_module_names
+            if not known and not _is_here(name, program.parent, workspace):
+                kind.setdefault(name, f"{_shorten(path, workspace)}:{line}")
     for name in found.needed:
         found.later.pop(name, None)
     return found
@@ -265,28 +303,3 @@ def find_imports(program: Path, workspace: Path) -> Imported:
 
 def _is_here(name: str, *folders: Path) -> bool:
     return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for folder in folders)
-
-
-def _walk_imports(body: Iterable[ast.AST], *, now: bool) -> Iterator[tuple[str, int, bool]]:
-    """Yield first name, line, and True if the module's own import runs it."""
-    for node in body:
-        match node:
-            case ast.Import(names=names):
-                yield from ((alias.name.partition(".")[0], node.lineno, now) for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.partition(".")[0], node.lineno, now
-            case ast.Try(handlers=handlers) if any(map(_is_guard, handlers)):
-                yield from _walk_imports(node.finalbody, now=now)
-            case ast.If(test=test) if ast.unparse(test).endswith("TYPE_CHECKING"):
-                yield from _walk_imports(node.orelse, now=now)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                yield from _walk_imports(ast.iter_child_nodes(node), now=False)
-            case _:
-                yield from _walk_imports(ast.iter_child_nodes(node), now=now)
-
-
-def _is_guard(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(isinstance(t, ast.Name) and t.id in GUARDS for t in types)

@@ -27,9 +27,9 @@ class Span(NamedTuple):
 
 def find_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Return at most `most` round numbers in a range."""
-    if not high > low:
-        return [low]
     rough = (high - low) / (most - 1)
+    if not 1e-300 < rough < math.inf:
+        return [low]
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * k for k in (1, 2, 2.5, 5, 10) if unit * k >= rough * (1 - 1e-9))
     numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
@@ -43,7 +43,7 @@ def format_number(value: float) -> str:
 
 
 def find_place(value: float, low: float, high: float, begin: float, end: float) -> float:
-    """Return the find_place in begin..end of a value in low..high."""
+    """Return the place in begin..end of a value in low..high."""
     return begin + (end - begin) * ((value - low) / (high - low) if high > low else 0.5)
 
 
@@ -126,7 +126,7 @@ def draw_legend(classes: Mapping[str, str]) -> str:
 
 
 def draw_text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
-    """Return a text at a find_place."""
+    """Return a text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 

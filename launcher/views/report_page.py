@@ -96,10 +96,6 @@ class Story:
                 found.setdefault(name, {}).setdefault(e["process"], []).append((x, value))
         return found
 
-    def find_last(self, field: str) -> dict[str, float]:
-        """Return the last value of a field of progress, by process."""
-        return dict(sorted((e["process"], e[field]) for e in self.progress if field in e))
-
 
 def make_page(events: Iterable[Event]) -> str:
     """Return the page. Every text in it is escaped."""
@@ -113,7 +109,7 @@ def make_page(events: Iterable[Event]) -> str:
         spans = {process: story.list_spans(process) for process in processes}
         parts.append(f"<h2>Processes</h2>{draw_spans(spans, story.end_s, SECONDS)}")
     for field, (heading, unit) in TOTALS.items():
-        if values := story.find_last(field):
+        if values := dict(sorted((e["process"], e[field]) for e in story.progress if field in e)):  # the last
             parts.append(f"<h2>{heading}</h2>{draw_bars(values, unit)}")
     parts += [tabulate_dispatch(story, words), tabulate_plan(story.job), tabulate_notes(story)]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'

@@ -22,10 +22,9 @@ from pathlib import Path
 
 from ..client import handshake
 from ..process.progress import Progress
-from ..shared import env, nics, peer
+from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, saving
-from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
@@ -90,9 +89,9 @@ class Pserver:
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._grace: GraceWatch | None = None
+        self._grace: saving.GraceWatch | None = None
         if options.save_dir is not None and options.grace_s is not None:
-            self._grace = GraceWatch(options.save_dir, options.grace_s)
+            self._grace = saving.GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
         self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
@@ -348,7 +347,7 @@ class Pserver:
         """
         speaks = f"{u.addr} speaks {u.side.foreign}, not pslaunch's protocol"
         host = u.addr.rpartition(":")[0].strip("[]")
-        if self._foreign is None and peer.find_user(u.sock) == os.geteuid():
+        if self._foreign is None and busyport.find_user(u.sock) == os.geteuid():
             why = "the program brings its own parameter server; start the job with --server script"
             self._foreign = time.monotonic(), f"{speaks}: {why}"
         elif not self._met and not self._guessed and (ports.is_loopback(host) or host in self._options.nodes):

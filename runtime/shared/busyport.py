@@ -1,4 +1,4 @@
-"""Causes and holders of unavailable ports of this machine, for agents and pservers.
+"""Causes and holders of unavailable ports of this machine, and users of connections, for agents and pservers.
 
 Standard library only, Python 3.9 or later: it travels to any node, as env.py does.
 """
@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterator
 
 MAX_COMMAND_CHARS = 100
 _MAPPED = bytes(10) + b"\xff\xff"  # of an IPv4 address among those of IPv6
@@ -56,21 +57,44 @@ def _list_listening(addr: bytes, port: int) -> set[str]:
     Those at this very address, if any; else those at all addresses, or at any address if all are wanted.
     """
     here, anywhere = set(), set()
+    for (other, its_port), _, words in _list_tcp():
+        if words[3] != "0A" or its_port != port:
+            continue
+        if other == addr:
+            here.add(f"socket:[{words[9]}]")
+        elif _ANY in (addr, other) or (_ANY_IPV4 in (addr, other) and addr[:12] == other[:12]):
+            anywhere.add(f"socket:[{words[9]}]")
+    return here or anywhere
+
+
+def _list_tcp() -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int], list[str]]]:
+    """Yield both ends of each TCP socket, its own first, and all words of the kernel about it."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table, encoding="ascii") as f:
-            for line in f:
-                words = line.split()
-                if len(words) <= 9 or words[3] != "0A" or int(words[1].rpartition(":")[2], 16) != port:
-                    continue
-                # Words of 32 bits in this machine's byte order.
-                raw = bytes.fromhex(words[1].partition(":")[0])
-                other = struct.pack(f"!{len(raw) // 4}I", *struct.unpack(f"={len(raw) // 4}I", raw))
-                other = other if len(other) == 16 else _MAPPED + other
-                if other == addr:
-                    here.add(f"socket:[{words[9]}]")
-                elif _ANY in (addr, other) or (_ANY_IPV4 in (addr, other) and addr[:12] == other[:12]):
-                    anywhere.add(f"socket:[{words[9]}]")
-    return here or anywhere
+            for words in [*map(str.split, f)][1:]:
+                yield _read_end(words[1]), _read_end(words[2]), words
+
+
+def _read_end(text: str) -> tuple[bytes, int]:
+    """Return the address as 16 bytes, and the port."""
+    addr, _, port = text.partition(":")
+    raw = bytes.fromhex(addr)  # words of 32 bits in this machine's byte order
+    raw = struct.pack(f"!{len(raw) // 4}I", *struct.unpack(f"={len(raw) // 4}I", raw))
+    return raw if len(raw) == 16 else _MAPPED + raw, int(port, 16)
+
+
+def find_user(sock: socket.socket) -> int | None:
+    """Return the user whose process has the other end; None if it is gone, or on another machine.
+
+    Anybody may connect to a port of this machine; this distinguishes our own user's programs from others.
+    """
+    with contextlib.suppress(OSError):
+        ends = [(_pack_address(addr), port) for addr, port, *_ in (sock.getpeername(), sock.getsockname())]
+        for other, own, words in _list_tcp():
+            # A closed end has no inode any more, and its user may be shown as root.
+            if [other, own] == ends and words[9] != "0":
+                return int(words[7])
+    return None
 
 
 def _list_bound(mark: str) -> set[str]:

@@ -78,7 +78,7 @@ def parse_progress(datagram: bytes) -> list[dict[str, int | float | str]]:
         report: dict[str, int | float | str] = {}
         for word in line.split():
             name, _, text = word.partition("=")
-            read = PROGRESS_FIELDS.get(name.partition(".")[0])
+            read = PROGRESS_FIELDS.get("metric" if name.startswith("metric.") else name)
             if read is None:
                 continue
             try:

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "harness.h"
+#include "kernels/ps_compute.h"
 #include "kernels/ps_optim.h"
 
 enum { N = 100 };
@@ -59,14 +60,20 @@ static void check_isas(ps_optim o, size_t n) {
     float *base = copy(value, n), *base_slots = copy(slots, state);
     float *avx2 = copy(value, n), *avx2_slots = copy(slots, state);
     float rate = ps_optim_rate(&o, 3);
-    ps_optim_apply_isa(PS_ISA_BASE, &o, rate, base, base_slots, n, grad, n);
-    ps_optim_apply_isa(PS_ISA_AVX2, &o, rate, avx2, avx2_slots, n, grad, n);
+    ps_build_choose(PS_ISA_BASE);
+    ps_optim_apply(&o, rate, base, base_slots, n, grad, n);
+    ps_build_choose(PS_ISA_AVX2);
+    ps_optim_apply(&o, rate, avx2, avx2_slots, n, grad, n);
+    ps_build_choose(PS_ISA_BEST);
     ps_optim_apply(&o, rate, value, slots, n, grad, n);
     CHECK(same(base, avx2, n) && same(base, value, n));
     CHECK(same(base_slots, avx2_slots, state) && same(base_slots, slots, state));
 
-    ps_add_isa(PS_ISA_BASE, base, grad, n);
-    ps_add_isa(PS_ISA_AVX2, avx2, grad, n);
+    ps_build_choose(PS_ISA_BASE);
+    ps_add(base, grad, n);
+    ps_build_choose(PS_ISA_AVX2);
+    ps_add(avx2, grad, n);
+    ps_build_choose(PS_ISA_BEST);
     ps_add(value, grad, n);
     CHECK(same(base, avx2, n) && same(base, value, n));
     free(value), free(slots), free(grad), free(base), free(base_slots), free(avx2), free(avx2_slots);

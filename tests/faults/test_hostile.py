@@ -20,6 +20,7 @@ from pslaunch.runtime import _core
 from pslaunch.runtime.client import handshake
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
+from support import reference
 from support.faults import control, peak_mib
 from support.jobs import LocalPlace, running
 from support.process import Started, poll_until, started
@@ -230,7 +231,7 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
                         "object": 0,
                     }
                     sock.sendall(
-                        _core.encode_header(**fields, flags=0, version=0, length=length, count=2**32 - 1)
+                        reference.encode_header(**fields, flags=0, version=0, length=length, count=2**32 - 1)
                     )
                     refusal = sock.recv(4096)
                     assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")

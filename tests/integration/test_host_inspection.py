@@ -46,6 +46,7 @@ def question(_node: int) -> Any:
         "packages": [],
         "pins": [],
         "env": {},
+        "bind_cores": False,
     }
 
 

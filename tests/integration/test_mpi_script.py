@@ -91,7 +91,7 @@ def test_line_of_the_page_trains_on_hosts_beside_a_pserver_of_somebody_else(host
 
 def test_failed_trainer_ends_the_pserver_of_the_script(folder: Path) -> None:
     mpirun = str(others.mpirun(4))
-    (folder / "ws/train.py").write_text("raise SystemExit(7)")
+    (folder / "ws/train.py").write_text("import pslaunch.runtime\nraise SystemExit(7)")
     write_script(folder)
     line = [mpirun, "--allow-run-as-root", "-hostfile", "machines", "-n", "2", "ws/start_mpi_train.sh"]
     with started(["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *line]) as job:
@@ -101,7 +101,7 @@ def test_failed_trainer_ends_the_pserver_of_the_script(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "options", "words"),
     [
-        ("", ["-n", "2"], "--script needs the hostfile of its mpirun: -hostfile FILE"),
+        ("import paddle", ["-n", "2"], "--script needs the hostfile of its mpirun: -hostfile FILE"),
         ("", ["-H", "a", "--server_num=0"], "--script starts bundled pservers only"),
     ],
 )

@@ -22,7 +22,7 @@ def test_while_a_host_does_not_answer(workspace: Path, head: str) -> None:
     (workspace / "train.py").write_text("print('never')")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(20)
-        where = (f"--hosts=127.0.0.1:{silent.getsockname()[1]}", f"--root_dir={workspace}/there")
+        where = (f"--hosts=me@127.0.0.1:{silent.getsockname()[1]}", f"--root_dir={workspace}/there")
         options = (f"--job_dispatch_package={workspace}", "--connect_timeout=60", f"--head={head}")
         with started([*PSLAUNCH, "fabric", *where, *options, "train.py"]) as launcher:
             with silent.accept()[0]:

@@ -8,6 +8,7 @@ paddle/parameter/ParameterUpdateFunctions.cpp; csrc/kernels/ps_optim.h names the
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,7 @@ SLOTS = (0, 1, 1, 1, 2, 1)
 NORMAL, UNIFORM = 0, 1
 ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
+HEADER, PROTOCOL_VERSION = struct.Struct("<4sHHIIIfQIIQQI"), 3
 _HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -194,6 +196,29 @@ def hash_name(name: str) -> int:
     for byte in name.encode():
         value = ((value ^ byte) * 0x100000001B3) & _MASK
     return value
+
+
+def encode_header(
+    *,
+    op: int,
+    epoch: int = 0,
+    trainer: int = 0,
+    samples: int = 0,
+    factor: float = 0.0,
+    sequence: int = 0,
+    object: int = 0,
+    flags: int = 0,
+    version: int = 0,
+    length: int = 0,
+    count: int = 0,
+) -> bytes:
+    """Return the header of a frame (docs/protocol.md)."""
+    begin = b"PSL1", PROTOCOL_VERSION, op, epoch, trainer, samples, factor, sequence
+    raw = HEADER.pack(*begin, object, flags, version, length, count)
+    check = np.zeros(1, np.uint64)
+    for at in range(0, len(raw), 8):
+        check = mix64(check ^ _make_scalar(int.from_bytes(raw[at : at + 8], "little")))
+    return raw + struct.pack("<I", int(check[0] ^ check[0] >> np.uint64(32)) & 0xFFFFFFFF)
 
 
 def mix64(x: U64) -> U64:

@@ -251,7 +251,7 @@ class Agent:
         )
 
     def order_allreduce(self, m: messages.AllreduceMsg) -> None:
-        from .allreduce import try_allreduce
+        from .inspect import try_allreduce
 
         loans, python = self._lent.values(), os.path.expanduser(m["python"]) or sys.executable
         self._loop.do_aside(

@@ -6,6 +6,7 @@ If nodes share a folder (NFS), the first of them owns it; the others get subfold
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -133,32 +134,38 @@ class JobFolders:
     def _put_away(self) -> None:
         """Keep the logs of earlier jobs, misleading beside ours, in a folder each; remove the oldest.
 
-        Only logs are moved or removed; all of them if they may fill the disk.
+        Only logs are moved or removed; all of them if they may fill the disk. Raises Refusal before
+        any is removed.
         """
         folder, state_dir = self.paths["log_dir"], self.paths["state_dir"]
         known = [line.strip() for line in listing.read_lines(state_dir, listing.KEPT_JOBS)]
         owner, logs = "".join(listing.read_lines(state_dir, listing.OWNER)[:1]).strip(), _list_logs(folder)
         disk = os.statvfs(folder)
-        fits = sum(map(os.path.getsize, logs)) <= disk.f_bavail * disk.f_frsize
+        fits = sum(os.lstat(log).st_size for log in logs) <= disk.f_bavail * disk.f_frsize
         kept = [*known, owner] if owner not in ("", self._job_id, *known) and logs else known
         kept = kept[-self._keep_logs :] if self._keep_logs and fits else []
+        earlier = os.path.join(folder, listing.EARLIER_LOGS)
         try:
             if owner in kept and owner not in known:
-                place = os.path.join(folder, listing.EARLIER_LOGS, owner)
-                listing.refuse_foreign_link(os.path.dirname(place))
+                place = os.path.join(earlier, owner)
+                listing.refuse_foreign_link(earlier)
                 os.makedirs(place, exist_ok=True)
                 for log in logs:
                     os.replace(log, os.path.join(place, os.path.basename(log)))
             if kept != known:
                 path = os.path.join(state_dir, listing.KEPT_JOBS)
                 listing.replace_file(path, f"{path}-{self._node}", (f"{job_id}\n" for job_id in kept))
-        except OSError:
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+                advice = "make it a folder that can be written, or remove earlier logs by --keep_logs 0"
+                text = f"logs of earlier jobs can't be kept in {earlier}: {e.strerror}; {advice}"
+                raise Refusal(choose_code(e), text) from None
             kept = []
         for log in _list_logs(folder):
             os.unlink(log)
         for job_id in {*known, owner}.difference(kept, [""]):
-            place = os.path.join(folder, listing.EARLIER_LOGS, job_id)
-            with contextlib.suppress(FileNotFoundError):
+            place = os.path.join(earlier, job_id)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for log in _list_logs(place):
                     os.unlink(log)
                 if not os.listdir(place):

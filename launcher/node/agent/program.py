@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..messages import ExitedMsg, OfAgent, ProgramOrder, Report
     from .loan import Loan
 
+MAX_METRICS, MAX_METRIC_CHARS = 64, 100  # of one process, whose states the head keeps; others are left out
 TURN_REPORTS = 64  # per turn: a program that reports faster than we read must not block us
 MAX_REPORTS = 1024  # more than a socket holds
 ALONE_EVERY_S = 5.0  # reports of processors and memory alone
@@ -57,6 +58,7 @@ class Program:
         self._written = 0
         self._log_failed = False
         self._report: Report = {}
+        self._metrics: set[str] = set()  # names of its metrics
         self._report_due, self._sent_s = False, loop.now()
         self._oom_before = procs.count_oom_kills()
         try:
@@ -122,11 +124,19 @@ class Program:
             for _ in range(limit):
                 for report in reports.parse_progress(self._progress.recv(reports.MAX_PROGRESS_BYTES)):
                     urgent = urgent or "state" in report
-                    self._report.update(report)  # type: ignore[typeddict-item] # its fields are read by env
+                    known = {name: value for name, value in report.items() if self._is_known(name)}
+                    self._report.update(known)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:
             self._send_report()
         else:
             self._send_soon()
+
+    def _is_known(self, name: str) -> bool:
+        """Return True for a name that no metric, or one of the first metrics, has."""
+        _, is_metric, metric = name.partition("metric.")
+        if is_metric and len(metric) <= MAX_METRIC_CHARS and len(self._metrics) < MAX_METRICS:
+            self._metrics.add(metric)
+        return not is_metric or metric in self._metrics
 
     def note_usage(self, cpu_percent: float, memory_bytes: int) -> None:
         """Send with the next report what its processes use; alone only now and then, as events are kept."""

@@ -32,9 +32,9 @@ _FAILURE = {
     "tail": [str], "advice": str,
 }  # fmt: skip
 PROGRESS = {
-    "pass": int, "passes": int, "batch": int, "batches": int, "cost": is_number, "samples_per_s": is_number,
-    "dropped": int, "state": is_name, "why": str, "blames": is_name, "cpu_percent": is_number,
-    "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
+    "pass": is_count, "passes": is_count, "batch": is_count, "batches": is_count, "cost": is_number,
+    "samples_per_s": is_number, "dropped": int, "state": is_name, "why": str, "blames": is_name,
+    "cpu_percent": is_number, "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
     "in_bytes": is_count, "out_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
@@ -118,6 +118,7 @@ class RecentEvents:
     def __init__(self) -> None:
         self._events: deque[tuple[Event, int]] = deque()
         self._bytes = 0
+        self._job: list[Event] = []  # the one that describes the job, once it is among the dropped ones
 
     def add(self, event: Event) -> Event:
         """Clean, keep and return an event. Raises ValueError."""
@@ -129,17 +130,22 @@ class RecentEvents:
         self._events.append((event, size))
         self._bytes += size
         while len(self._events) > MAX_EVENTS or (self._bytes > MAX_EVENT_BYTES and len(self._events) > 1):
-            self._bytes -= self._events.popleft()[1]
+            dropped, size = self._events.popleft()
+            self._bytes -= size
+            self._job += [dropped] if dropped["event"] == "job" else []
         return event
 
     def list_since(self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf) -> list[Event]:
-        """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory."""
-        found: list[Event] = []
+        """Return the events from number `cursor` on: at most `limit`, none after `limit_bytes` of memory.
+
+        What describes the job is kept for all who come late.
+        """
+        found = [event for event in self._job if cursor <= event["n"]]
         # From the newest on: most observers have nearly all. At most so many: some may be missing.
         most = self._events[-1][0]["n"] + 1 - cursor if self._events else 0
         newest = [*itertools.islice(reversed(self._events), min(max(0, most), len(self._events)))]
         wanted = itertools.dropwhile(lambda kept: kept[0]["n"] < cursor, reversed(newest))
-        for event, size in itertools.islice(wanted, limit):
+        for event, size in itertools.islice(wanted, None if limit is None else limit - len(found)):
             if limit_bytes <= 0:
                 break
             limit_bytes -= size
@@ -174,8 +180,10 @@ class EventFile:
         kind, key = event["event"], (event["event"], event.get("process"), event.get("node"))
         if kind in ("line", "gap") or (kind in ("progress", "dispatch") and self._skips(key, event)):
             return
+        due = [k for k in self._skipped if kind == "end" or (kind == "process" and k[1] == event["process"])]
         try:
-            self._file.write(f"{json.dumps({**self._skipped.pop(key, {}), **event})}\n")
+            for told in (*map(self._skipped.pop, due), {**self._skipped.pop(key, {}), **event}):
+                self._file.write(f"{json.dumps(told)}\n")
             if kind == "end":
                 self._file.close()
         except OSError:

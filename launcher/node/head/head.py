@@ -104,8 +104,8 @@ class Head:
         self._supervisor = Supervisor(
             {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
         )
-        self._log = EventLog(wall_clock, self._numbers)
-        self.tell, self.list_events = self._log.tell, self._log.list_events
+        self.log = EventLog(wall_clock, self._numbers)
+        self.tell, self.list_events = self.log.tell, self.log.list_events
         package = Dispatch(loop, self, supply)
         self._startup = Startup(self, secret, package, launcher)
         self._hearers = self, self._startup, package
@@ -131,17 +131,13 @@ class Head:
         return {
             "job": self.placed.plan.job_id,
             "elapsed_s": self._get_elapsed_s(),
-            "events": self._log.next,
-            "begin": self._log.begin,
+            "events": self.log.next,
+            "begin": self.log.begin,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
             "processes": [
-                {"process": p.key, "node": p.node, **self._log.states[p.key]} for p in self.placed.processes
+                {"process": p.key, "node": p.node, **self.log.states[p.key]} for p in self.placed.processes
             ],
         }
-
-    def keep_events(self, path: str) -> None:
-        """Write the events, past ones too, to a file without output. A second call does nothing."""
-        self._log.keep_in(path)
 
     def stop(self, number: int, reason: str, code: int = 0) -> None:
         """Request the end: in order the first time, at once the second. Exit code: `code` or 128+`number`."""
@@ -300,8 +296,8 @@ class Head:
         self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
-        shapes = {k: PROGRESS.get(k.partition(".")[0], bool) for k in m}  # metric.NAME too
-        fields = {k: v for k, v in m.items() if k not in ("type", "key") and fits(v, shapes[k])}
+        shapes = {k: PROGRESS.get("metric" if k.startswith("metric.") else k) for k in m}
+        fields = {k: v for k, v in m.items() if shapes[k] and fits(v, shapes[k])}
         if fields.get("state") in ("connected", "finished"):
             self._supervisor.note_progress(str(m["key"]), str(fields["state"]))
         if "why" in fields:
@@ -332,7 +328,7 @@ class Head:
         if not key or (key in self._numbers and self._supervisor.is_retired(key)):
             return  # the latter is reported at its exit, as a gap
         is_limited = self._told_ending or self._finishing
-        has_exited = self._log.states.get(key, {}).get("state") == "exited"
+        has_exited = self.log.states.get(key, {}).get("state") == "exited"
         for found in self._output.split(key, piece, is_limited=is_limited, has_exited=has_exited):
             self._show(key, found)
             self.drain()

@@ -147,7 +147,7 @@ class Leader(Observed):
     def _tell_places(self) -> None:
         """Send the launcher the nodes' folders, final only now where nodes share one."""
         self._begin_trace()
-        self._led.keep_events(os.path.join(self._led.placed.nodes[0].log_dir, logs.EVENTS_LOG))
+        self._led.log.keep_in(os.path.join(self._led.placed.nodes[0].log_dir, logs.EVENTS_LOG))
         self._note({"state": "running"})
         places = [(n.log_dir, n.state_dir) for n in self._led.placed.nodes]
         self._launcher.line.send({"type": "places", "places": places})

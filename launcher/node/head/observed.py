@@ -192,15 +192,21 @@ class Attached(Observed):
             with contextlib.suppress(OSError):  # the job goes on; later shells can't find it
                 os.makedirs(record.get_folder(), mode=0o700, exist_ok=True)
                 self._listener = self._listen(path)
-            head.keep_events(events)
+            head.log.keep_in(events)
             self._loop.call_every(PUSH_EVERY_S, self.push)
         self._note({"state": "running"})
 
     def close(self) -> None:
-        """Tell observers the end and record it, if the job has ended."""
+        """Tell observers the end, after all events, and record it, if the job has ended."""
+        begun_s, ended = self._loop.now(), self._attached.done
+
+        def is_over() -> bool:
+            followers = [o for o in self._observers if o.cursor is not None and ended]
+            told = all(o.told_over for o in followers) and all(o.line.is_idle for o in self._observers)
+            return told or self._loop.now() >= max(begun_s, self._over_s or 0.0) + SAY_GOODBYE_S
+
         self.push()
-        until_s = self._loop.now() + SAY_GOODBYE_S
-        self._loop.run(lambda: self._loop.now() >= until_s or all(o.line.is_idle for o in self._observers))
+        self._loop.run(is_over, [self.push])
         for observer in self._observers:
             observer.line.close()
         if self._listener:

@@ -129,7 +129,8 @@ def read_all(path: str, tell: Callable[[str], None] = lambda _text: None) -> lis
 
 def _has_lost_logs(r: JobRecord) -> bool:
     """Return True for an ended job of this machine alone, led by its launcher, whose logs are not kept."""
-    if not r.get("attached") or "reach" in r:
+    host = socket.gethostname()
+    if not r.get("attached") or "reach" in r or r.get("host", host) != host:
         return False
     state_dir = r["places"][0]["state_dir"]
     return f"{r['job']}\n" not in (*read_lines(state_dir, OWNER)[:1], *read_lines(state_dir, KEPT_JOBS))

@@ -29,6 +29,11 @@ typedef enum ps_isa {
 #error "build without -ffast-math and -ffinite-math-only: they change the bits of what is trained"
 #endif
 
+/* Numbers are sent and saved as they are in memory. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "this machine is big endian, and the numbers of frames and files are little endian"
+#endif
+
 #define PS_PRINTF(text_arg, first_arg) __attribute__((format(printf, text_arg, first_arg)))
 #define PS_INLINE static inline __attribute__((always_inline))
 

@@ -1,5 +1,6 @@
 #include "bindings/py_args.h"
 
+#include <limits.h>
 #include <string.h>
 
 static const char *const item_names[] = {"float32", "float64", "uint64", "int64"};
@@ -96,6 +97,15 @@ int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
 int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which) {
     for (int i = 0; i < n; i++)
         if (i != which && overlap(&views[i], &views[which])) return refuse_overlap(names[i], names[which]);
+    return 0;
+}
+
+int py_threads(PyObject *obj, void *threads) {
+    long n = PyLong_AsLong(obj);
+    if (PyErr_Occurred()) return 0;
+    *(unsigned *)threads = (unsigned)n;
+    if (n >= 1 && n <= INT_MAX) return 1;
+    PyErr_Format(PyExc_ValueError, "threads=%ld: expected at least 1", n);
     return 0;
 }
 

@@ -38,6 +38,9 @@ int py_need_apart(const Py_buffer *views, const char *const *names, int n);
 /* Return -1 with ValueError if views[which] shares memory with another one of views[0..n). */
 int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which);
 
+/* Converter for "O&": a number of threads, at least 1, to an unsigned. 1, or 0 with an exception. */
+int py_threads(PyObject *obj, void *threads);
+
 /* Converter for "O&": a rule (method, learning_rate, l1, l2, clip, and PS_NUMBERS of the method) to a
  * ps_optim, which is not checked. 1, or 0 with an exception. */
 int py_optim(PyObject *obj, void *optim);

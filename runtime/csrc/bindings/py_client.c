@@ -1,4 +1,5 @@
-#include "bindings/py_client.h"
+/* The type Client of pslaunch.runtime._core. */
+#include "bindings/py_parts.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
-#include "bindings/py_columns.h"
+/* Samples of a reader as arrays, as functions of pslaunch.runtime._core; see _core.pyi. */
+#include "bindings/py_parts.h"
 
 #include <string.h>
 

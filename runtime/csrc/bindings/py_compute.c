@@ -1,6 +1,5 @@
-#include "bindings/py_compute.h"
-
-#include <string.h>
+/* The kernels of layers as functions of pslaunch.runtime._core; see _core.pyi. */
+#include "bindings/py_parts.h"
 
 #include "kernels/ps_act.h"
 #include "kernels/ps_matmul.h"
@@ -59,15 +58,6 @@ static int need_out_apart(const arrays *all, const Py_buffer *out) {
     return py_need_alone(all->of, all->names, all->n, (int)(out - all->of));
 }
 
-static int get_threads(int threads, unsigned *found) {
-    if (threads < 1) {
-        PyErr_Format(PyExc_ValueError, "threads=%d: expected at least 1", threads);
-        return -1;
-    }
-    *found = (unsigned)threads;
-    return 0;
-}
-
 /* start: None, `out` itself, or [1, n]. */
 static int get_start(arrays *all, PyObject *start, PyObject *out, ps_product *p) {
     if (start == Py_None) return 0;
@@ -99,43 +89,42 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"a", "b", "out", "start", "threads", NULL};
     PyObject *objs[4] = {NULL, NULL, NULL, Py_None};
-    int given = 1, rc;
-    unsigned threads;
+    int rc;
+    unsigned threads = 1;
     arrays all = {0};
     ps_product p = {0};
     ps_err err;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|Oi", names, &objs[0], &objs[1], &objs[2], &objs[3],
-                                     &given))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|OO&", names, &objs[0], &objs[1], &objs[2], &objs[3],
+                                     py_threads, &threads))
         return NULL;
-    if (get_threads(given, &threads) < 0 || get_product(&all, objs, &p) < 0) return fail(&all);
+    if (get_product(&all, objs, &p) < 0) return fail(&all);
     Py_BEGIN_ALLOW_THREADS
     rc = ps_matmul(&p, threads, &err);
     Py_END_ALLOW_THREADS
     return finish(&all, rc, &err);
 }
 
-static int get_act(const char *name, ps_act *act) {
+/* Converter for "O&": the name of an activation to a ps_act. */
+static int get_act(PyObject *name, void *act) {
     static const char *const names[PS_ACTS] = {"sigmoid", "tanh", "relu", "softmax", "exp"};
     for (int i = 0; i < PS_ACTS; i++)
-        if (strcmp(name, names[i]) == 0) {
-            *act = (ps_act)i;
-            return 0;
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+            *(ps_act *)act = (ps_act)i;
+            return 1;
         }
-    PyErr_Format(PyExc_ValueError, "unknown activation %s", name);
-    return -1;
+    PyErr_Format(PyExc_ValueError, "unknown activation %S", name);
+    return 0;
 }
 
 static PyObject *activate(PyObject *self, PyObject *args) {
     (void)self;
-    const char *name;
     PyObject *x;
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_act act;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "sOi", &name, &x, &given)) return NULL;
-    if (get_act(name, &act) < 0 || get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "O&OO&", get_act, &act, &x, py_threads, &threads)) return NULL;
     Py_buffer *view = take(&all, x, PY_F32, 2, true, "x");
     if (view == NULL) return fail(&all);
     Py_BEGIN_ALLOW_THREADS
@@ -147,15 +136,14 @@ static PyObject *activate(PyObject *self, PyObject *args) {
 static PyObject *undo_activation(PyObject *self, PyObject *args) {
     (void)self;
     static const char *const names[] = {"y", "grad", "out"};
-    const char *name;
     PyObject *objs[3];
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_act act;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "sOOOi", &name, &objs[0], &objs[1], &objs[2], &given)) return NULL;
-    if (get_act(name, &act) < 0 || get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "O&OOOO&", get_act, &act, &objs[0], &objs[1], &objs[2], py_threads, &threads))
+        return NULL;
     for (int i = 0; i < 3; i++) {
         Py_buffer *view = take(&all, objs[i], PY_F32, 2, i == 2, names[i]);
         if (view == NULL || need_shape(view, all.of[0].shape[0], all.of[0].shape[1], names[i]) < 0)
@@ -183,13 +171,12 @@ static int check_labels(const Py_buffer *labels, Py_ssize_t classes) {
 static PyObject *cross_entropy(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *objs[3];
-    int given, rc;
+    int rc;
     unsigned threads;
     size_t errors;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "OOOi", &objs[0], &objs[1], &objs[2], &given)) return NULL;
-    if (get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOO&", &objs[0], &objs[1], &objs[2], py_threads, &threads)) return NULL;
     Py_buffer *scores = take(&all, objs[0], PY_F32, 2, true, "scores");
     if (scores == NULL) return fail(&all);
     Py_buffer *labels = take(&all, objs[1], PY_I64, 1, false, "labels");
@@ -213,12 +200,11 @@ static PyObject *cross_entropy(PyObject *self, PyObject *args) {
 static PyObject *sum_columns(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *objs[2];
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "OOi", &objs[0], &objs[1], &given)) return NULL;
-    if (get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO&", &objs[0], &objs[1], py_threads, &threads)) return NULL;
     Py_buffer *x = take(&all, objs[0], PY_F32, 2, false, "x");
     if (x == NULL) return fail(&all);
     Py_buffer *out = take(&all, objs[1], PY_F32, 2, true, "out");
@@ -233,12 +219,11 @@ static PyObject *sum_columns(PyObject *self, PyObject *args) {
 static PyObject *dot_rows(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *objs[3];
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "OOOi", &objs[0], &objs[1], &objs[2], &given)) return NULL;
-    if (get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOO&", &objs[0], &objs[1], &objs[2], py_threads, &threads)) return NULL;
     Py_buffer *x = take(&all, objs[0], PY_F32, 2, false, "x");
     if (x == NULL) return fail(&all);
     Py_buffer *y = take(&all, objs[1], PY_F32, 2, false, "y");
@@ -256,12 +241,11 @@ static PyObject *dot_rows(PyObject *self, PyObject *args) {
 static PyObject *take_logs(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *x;
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_err err;
     arrays all = {0};
-    if (!PyArg_ParseTuple(args, "Oi", &x, &given)) return NULL;
-    if (get_threads(given, &threads) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OO&", &x, py_threads, &threads)) return NULL;
     Py_buffer *view = take(&all, x, PY_F32, 1, true, "x");
     if (view == NULL) return fail(&all);
     Py_BEGIN_ALLOW_THREADS

@@ -1,14 +1,5 @@
 /* The extension module pslaunch.runtime._core, assembled from its parts. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "bindings/py_client.h"
-#include "bindings/py_columns.h"
-#include "bindings/py_compute.h"
-#include "bindings/py_kernels.h"
-#include "bindings/py_lookup.h"
-#include "bindings/py_shard.h"
-#include "bindings/py_slots.h"
+#include "bindings/py_parts.h"
 
 static int core_exec(PyObject *module) {
     if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;

@@ -1,4 +1,5 @@
-#include "bindings/py_kernels.h"
+/* The kernels as functions of pslaunch.runtime._core; see _core.pyi. */
+#include "bindings/py_parts.h"
 
 #include "tables/ps_init.h"
 #include "kernels/ps_optim.h"
@@ -11,12 +12,6 @@ static const char *const array_names[ARRAYS] = {"value", "slots", "grad", "rows"
 
 static void release(Py_buffer *views, int n) {
     for (int i = n - 1; i >= 0; i--) PyBuffer_Release(&views[i]);
-}
-
-static int check_isa(int isa) {
-    if (isa >= PS_ISA_BEST && isa <= PS_ISA_AVX2) return 0;
-    PyErr_Format(PyExc_ValueError, "unknown isa %d", isa);
-    return -1;
 }
 
 static int check_optim(const ps_optim *o) {
@@ -43,23 +38,22 @@ static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views
 
 static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"rule", "step", "value", "slots", "grad", "isa", NULL};
+    static char *names[] = {"rule", "step", "value", "slots", "grad", NULL};
     ps_optim o = {0};
     unsigned long long step;
-    int isa = PS_ISA_BEST;
     PyObject *objs[ARRAYS], *result = NULL;
     Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOO|i", names, py_optim, &o, &step, &objs[VALUE],
-                                     &objs[SLOTS], &objs[GRAD], &isa))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOO", names, py_optim, &o, &step, &objs[VALUE],
+                                     &objs[SLOTS], &objs[GRAD]))
         return NULL;
-    if (check_isa(isa) < 0 || check_optim(&o) < 0) return NULL;
+    if (check_optim(&o) < 0) return NULL;
     if (get_arrays(&o, objs, views) < 0) goto done;
     if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
     if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_optim_apply_isa((ps_isa)isa, &o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf,
-                       py_items(&views[VALUE]), views[GRAD].buf, py_items(&views[VALUE]));
+    ps_optim_apply(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, py_items(&views[VALUE]),
+                   views[GRAD].buf, py_items(&views[VALUE]));
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
@@ -108,22 +102,19 @@ done:
     return result;
 }
 
-static PyObject *add(PyObject *self, PyObject *args, PyObject *kwargs) {
+static PyObject *add(PyObject *self, PyObject *args) {
     (void)self;
-    static char *names[] = {"acc", "g", "isa", NULL};
     static const char *const buffers[] = {"acc", "g"};
-    int isa = PS_ISA_BEST;
     PyObject *acc, *g, *result = NULL;
     Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|i", names, &acc, &g, &isa)) return NULL;
-    if (check_isa(isa) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "OO", &acc, &g)) return NULL;
     if (py_array(acc, &views[0], PY_F32, true, "acc") < 0) goto done;
     if (py_array(g, &views[1], PY_F32, false, "g") < 0) goto done;
     if (py_need_items(&views[1], py_items(&views[0]), "g", "acc") < 0) goto done;
     if (py_need_apart(views, buffers, 2) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_add_isa((ps_isa)isa, views[0].buf, views[1].buf, py_items(&views[0]));
+    ps_add(views[0].buf, views[1].buf, py_items(&views[0]));
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
@@ -242,7 +233,7 @@ static PyObject *get_features(PyObject *self, PyObject *unused) {
 PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
     {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
-    {"add", KEYWORDS(add), "Add g to acc in place."},
+    {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},

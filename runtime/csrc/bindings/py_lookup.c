@@ -1,4 +1,5 @@
-#include "bindings/py_lookup.h"
+/* Lookups in embedding tables as functions of pslaunch.runtime._core; see _core.pyi. */
+#include "bindings/py_parts.h"
 
 #include "kernels/ps_lookup.h"
 #include "bindings/py_args.h"
@@ -51,13 +52,6 @@ static int need_alone(const borrowed *b, size_t which) {
     return py_need_alone(b->views, b->names, (int)b->n, (int)which);
 }
 
-static int get_threads(int threads, unsigned *found) {
-    *found = (unsigned)threads;
-    if (threads >= 1) return 0;
-    PyErr_Format(PyExc_ValueError, "threads=%d: expected at least 1", threads);
-    return -1;
-}
-
 /* Read the tuple of a table: name, rows, ids. */
 static int get_table(PyObject *table, ps_lookup *l, borrowed *b) {
     const char *name;
@@ -104,15 +98,16 @@ static PyObject *list_counts(const ps_lookup *lookups, const char *const *names,
 static PyObject *find_rows(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *tables, *objs[2], *result = NULL;
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_err err;
     borrowed b = {0};
-    if (!PyArg_ParseTuple(args, "O!OOi", &PyList_Type, &tables, &objs[0], &objs[1], &given)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!OOO&", &PyList_Type, &tables, &objs[0], &objs[1], py_threads, &threads))
+        return NULL;
     size_t n = (size_t)PyList_Size(tables);
     ps_lookup *lookups = PyMem_Calloc(n + 1, sizeof *lookups);
     if (lookups == NULL) return PyErr_NoMemory();
-    if (get_threads(given, &threads) < 0 || make_room(&b, n + 2) < 0) goto done;
+    if (make_room(&b, n + 2) < 0) goto done;
     Py_buffer *keys = take(&b, objs[0], PY_U64, 1, true, "keys");
     if (keys == NULL) goto done;
     Py_buffer *index = take(&b, objs[1], PY_I64, 1, true, "index");
@@ -131,27 +126,19 @@ done:
     return result;
 }
 
-typedef int (*mover)(float *table, size_t rows, size_t dim, const int64_t *index, size_t n, float *part,
-                     ptrdiff_t stride, unsigned threads, ps_err *err);
-
-static int gather(float *table, size_t rows, size_t dim, const int64_t *index, size_t n, float *part,
-                  ptrdiff_t stride, unsigned threads, ps_err *err) {
-    return ps_gather(table, rows, dim, index, n, part, stride, threads, err);
-}
-
-static int add(float *sum, size_t rows, size_t dim, const int64_t *index, size_t n, float *part,
-               ptrdiff_t stride, unsigned threads, ps_err *err) {
-    return ps_add_rows(sum, rows, dim, index, n, part, stride, threads, err);
-}
-
 /* Move each part's rows, the first by the first ones of the index. */
-static int move_parts(mover move, const borrowed *b, unsigned threads, ps_err *err) {
-    const Py_buffer *table = &b->views[0], *index = &b->views[1];
-    size_t rows = (size_t)table->shape[0], dim = (size_t)table->shape[1], at = 0;
+static int move_parts(bool sums, const borrowed *b, unsigned threads, ps_err *err) {
+    const Py_buffer *table = &b->views[0];
+    const int64_t *index = b->views[1].buf;
+    size_t rows = (size_t)table->shape[0], dim = (size_t)table->shape[1];
     int rc = PS_OK;
-    for (size_t i = 2; rc == PS_OK && i < b->n; at += (size_t)b->views[i++].shape[0])
-        rc = move(table->buf, rows, dim, (const int64_t *)index->buf + at, (size_t)b->views[i].shape[0],
-                  b->views[i].buf, b->views[i].strides[0] / 4, threads, err);
+    for (const Py_buffer *part = b->views + 2; rc == PS_OK && part < b->views + b->n; part++) {
+        size_t n = (size_t)part->shape[0];
+        ptrdiff_t stride = part->strides[0] / 4;
+        if (sums) rc = ps_add_rows(table->buf, rows, dim, index, n, part->buf, stride, threads, err);
+        else rc = ps_gather(table->buf, rows, dim, index, n, part->buf, stride, threads, err);
+        index += n;
+    }
     return rc;
 }
 
@@ -172,17 +159,18 @@ static int get_parts(PyObject *const *objs, PyObject *parts, bool sums, borrowed
 
 static PyObject *move_rows(PyObject *args, bool sums) {
     PyObject *objs[2], *parts, *result = NULL;
-    int given, rc;
+    int rc;
     unsigned threads;
     ps_err err;
     borrowed b = {0};
-    if (!PyArg_ParseTuple(args, "OOO!i", &objs[0], &objs[1], &PyList_Type, &parts, &given)) return NULL;
-    if (get_threads(given, &threads) < 0 || make_room(&b, (size_t)PyList_Size(parts) + 2) < 0) goto done;
+    if (!PyArg_ParseTuple(args, "OOO!O&", &objs[0], &objs[1], &PyList_Type, &parts, py_threads, &threads))
+        return NULL;
+    if (make_room(&b, (size_t)PyList_Size(parts) + 2) < 0) goto done;
     if (get_parts(objs, parts, sums, &b) < 0) goto done;
     if (need_alone(&b, 0) < 0 || need_alone(&b, 1) < 0) goto done; /* parts may be columns of one array */
     Py_BEGIN_ALLOW_THREADS
     if (sums) ps_clear_sums(b.views[0].buf, py_items(&b.views[0]));
-    rc = move_parts(sums ? add : gather, &b, threads, &err);
+    rc = move_parts(sums, &b, threads, &err);
     Py_END_ALLOW_THREADS
     result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
 done:

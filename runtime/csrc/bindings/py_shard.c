@@ -1,4 +1,5 @@
-#include "bindings/py_shard.h"
+/* The shard loop and the protocol's constants as functions of pslaunch.runtime._core. */
+#include "bindings/py_parts.h"
 
 #include "shard/ps_shard.h"
 #include "bindings/py_args.h"
@@ -77,44 +78,6 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     return run_with(&config, first);
 }
 
-/* Return one header to Python, for the tests of the decoder. */
-static PyObject *decode_header(PyObject *self, PyObject *arg) {
-    (void)self;
-    Py_buffer view = {0};
-    ps_header h;
-    ps_err err = {0};
-    if (PyObject_GetBuffer(arg, &view, PyBUF_SIMPLE) < 0) return NULL;
-    int64_t used = ps_header_decode(view.buf, (size_t)view.len, &h, &err);
-    PyBuffer_Release(&view);
-    if (used == PS_EAGAIN) return Py_NewRef(Py_None);
-    if (used < 0) {
-        PyErr_SetString(PyExc_ValueError, err.text);
-        return NULL;
-    }
-    return Py_BuildValue("{sisIsIsIsfsKsIsIsKsKsI}", "op", (int)h.op, "epoch", h.epoch, "trainer", h.trainer,
-                         "samples", h.samples, "factor", (double)h.factor, "sequence",
-                         (unsigned long long)h.sequence, "object", h.object, "flags", h.flags, "version",
-                         (unsigned long long)h.version, "length", (unsigned long long)h.length, "count",
-                         h.count);
-}
-
-static PyObject *encode_header(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
-    static char *names[] = {"op",     "epoch", "trainer", "samples", "factor", "sequence",
-                            "object", "flags", "version", "length",  "count",  NULL};
-    unsigned int op, epoch = 0, trainer = 0, samples = 0, object = 0, flags = 0, count = 0;
-    float factor = 0;
-    unsigned long long sequence = 0, version = 0, length = 0;
-    uint8_t raw[PS_HEADER_BYTES];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|IIIfKIIKKI", names, &op, &epoch, &trainer, &samples,
-                                     &factor, &sequence, &object, &flags, &version, &length, &count))
-        return NULL;
-    ps_header h = {(uint16_t)op, epoch, trainer, samples, factor, sequence,
-                   object,       flags, version, length,  count};
-    ps_header_encode(&h, raw);
-    return PyBytes_FromStringAndSize((const char *)raw, sizeof raw);
-}
-
 static int put(PyObject *dict, const char *name, unsigned long long value) {
     PyObject *number = PyLong_FromUnsignedLongLong(value);
     if (number == NULL) return -1;
@@ -184,10 +147,6 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
 PyMethodDef ps_shard_methods[] = {
     {"run_shard", (PyCFunction)(void (*)(void))run_shard, METH_VARARGS | METH_KEYWORDS,
      "Serve one shard until its mailbox says stop."},
-    {"decode_header", decode_header, METH_O,
-     "Return the header at the start of the bytes; None: more are needed."},
-    {"encode_header", (PyCFunction)(void (*)(void))encode_header, METH_VARARGS | METH_KEYWORDS,
-     "Return the bytes of a header."},
     {"get_protocol", get_protocol, METH_NOARGS, "Return the constants of the protocol, by name."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
-#include "bindings/py_slots.h"
+/* Text of slots as arrays, as functions of pslaunch.runtime._core; see _core.pyi. */
+#include "bindings/py_parts.h"
 
 #include "bindings/py_args.h"
 

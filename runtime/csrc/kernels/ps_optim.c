@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ps_compute.h"
 #include "kernels/ps_lookup.h"
 
 /* --- The kernels. `full`: with clipping and L1; constant in each build, so that training without them does
@@ -189,15 +190,9 @@ float ps_optim_rate(const ps_optim *o, uint64_t step) {
     return (float)((double)o->learning_rate * sqrt(second) / first);
 }
 
-void ps_optim_apply_isa(ps_isa isa, const ps_optim *o, float rate, float *restrict value,
-                        float *restrict slots, size_t stride, const float *restrict grad, size_t n) {
-    int wide = isa != PS_ISA_BASE && ps_cpu_avx2();
-    table[o->method].kernels[wide](o, rate, value, slots, stride, grad, n);
-}
-
 void ps_optim_apply(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
                     size_t stride, const float *restrict grad, size_t n) {
-    ps_optim_apply_isa(PS_ISA_BEST, o, rate, value, slots, stride, grad, n);
+    table[o->method].kernels[ps_build() != PS_ISA_BASE](o, rate, value, slots, stride, grad, n);
 }
 
 /* Check that rows[0..k) are in the matrix and that none is repeated. */
@@ -239,17 +234,12 @@ PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g
 }
 #endif
 
-void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t n) {
+void ps_add(float *restrict acc, const float *restrict g, size_t n) {
 #if PS_HAVE_AVX2
-    if (isa != PS_ISA_BASE && ps_cpu_avx2()) {
+    if (ps_build() != PS_ISA_BASE) {
         add_avx2(acc, g, n);
         return;
     }
 #endif
-    (void)isa;
     add(acc, g, n);
-}
-
-void ps_add(float *restrict acc, const float *restrict g, size_t n) {
-    ps_add_isa(PS_ISA_BEST, acc, g, n);
 }

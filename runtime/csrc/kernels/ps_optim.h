@@ -74,10 +74,6 @@ float ps_optim_rate(const ps_optim *o, uint64_t step);
 void ps_optim_apply(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
                     size_t stride, const float *restrict grad, size_t n);
 
-/* Run ps_optim_apply() in a given build of the kernel: for tests. */
-void ps_optim_apply_isa(ps_isa isa, const ps_optim *o, float rate, float *restrict value,
-                        float *restrict slots, size_t stride, const float *restrict grad, size_t n);
-
 /* Apply one step to some rows of a matrix. value: [rows_n, dim], slots: [slots, rows_n, dim] or
  * NULL, rows: [k] row numbers, grad: [k, dim]. The arrays must not overlap. Returns PS_OK; PS_EINVAL
  * if a row number is out of range or repeated, PS_ENOMEM; then nothing was written. O(k * dim). */
@@ -87,8 +83,5 @@ int ps_optim_apply_rows(const ps_optim *o, float rate, float *restrict value, fl
 
 /* Add g[0..n) to acc[0..n). They must not overlap. Can't fail. */
 void ps_add(float *restrict acc, const float *restrict g, size_t n);
-
-/* Run ps_add() in a given build of the kernel: for tests. */
-void ps_add_isa(ps_isa isa, float *restrict acc, const float *restrict g, size_t n);
 
 #endif

@@ -3,60 +3,75 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-static void put_u16(uint8_t *p, uint16_t v) {
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
+/* Fields of a frame: their places there, sizes, and places in the struct. */
+typedef struct field {
+    uint8_t at, size;
+    uint16_t member;
+} field;
+
+#define FIELD(at, type, member) {at, sizeof((type *)0)->member, offsetof(type, member)}
+#define PUT(fields, from, buf) put_fields(fields, sizeof(fields) / sizeof(field), from, buf)
+#define GET(fields, buf, to) get_fields(fields, sizeof(fields) / sizeof(field), buf, to)
+
+static void put_fields(const field *fields, size_t n, const void *from, uint8_t *buf) {
+    for (const field *f = fields; f < fields + n; f++)
+        memcpy(buf + f->at, (const char *)from + f->member, f->size);
 }
 
-static void put_u32(uint8_t *p, uint32_t v) {
-    put_u16(p, (uint16_t)v);
-    put_u16(p + 2, (uint16_t)(v >> 16));
+static void get_fields(const field *fields, size_t n, const uint8_t *buf, void *to) {
+    for (const field *f = fields; f < fields + n; f++) memcpy((char *)to + f->member, buf + f->at, f->size);
 }
 
-static void put_u64(uint8_t *p, uint64_t v) {
-    put_u32(p, (uint32_t)v);
-    put_u32(p + 4, (uint32_t)(v >> 32));
-}
-
-static void put_f32(uint8_t *p, float f) {
-    uint32_t v;
-    memcpy(&v, &f, sizeof v);
-    put_u32(p, v);
-}
-
-static void put_f64(uint8_t *p, double f) {
-    uint64_t v;
-    memcpy(&v, &f, sizeof v);
-    put_u64(p, v);
-}
-
-static uint16_t get_u16(const uint8_t *p) {
-    return (uint16_t)(p[0] | p[1] << 8);
-}
+static const field header_fields[] = {
+    FIELD(6, ps_header, op),       FIELD(8, ps_header, epoch),   FIELD(12, ps_header, trainer),
+    FIELD(16, ps_header, samples), FIELD(20, ps_header, factor), FIELD(24, ps_header, sequence),
+    FIELD(32, ps_header, object),  FIELD(36, ps_header, flags),  FIELD(40, ps_header, version),
+    FIELD(48, ps_header, length),  FIELD(56, ps_header, count),
+};
+static const field create_fields[] = {
+    FIELD(0, ps_create, sparse),
+    FIELD(4, ps_create, dim),
+    FIELD(8, ps_create, size),
+    FIELD(16, ps_create, total),
+    FIELD(24, ps_create, optim.method),
+    FIELD(28, ps_create, mode),
+    FIELD(32, ps_create, optim.learning_rate),
+    FIELD(36, ps_create, optim.l1),
+    FIELD(40, ps_create, optim.l2),
+    FIELD(44, ps_create, optim.clip),
+    FIELD(48, ps_create, optim.numbers),
+    FIELD(60, ps_create, schedule.kind),
+    FIELD(64, ps_create, schedule.a),
+    FIELD(72, ps_create, schedule.b),
+    FIELD(80, ps_create, schedule.segments_n),
+    FIELD(84, ps_create, discard),
+    FIELD(88, ps_create, entry.rule),
+    FIELD(92, ps_create, entry.numbers),
+    FIELD(100, ps_create, init.seed),
+    FIELD(108, ps_create, init.table),
+    FIELD(116, ps_create, init.kind),
+    FIELD(120, ps_create, init.mean),
+    FIELD(124, ps_create, init.std),
+    FIELD(128, ps_create, name_length),
+};
+static const field segment_fields[] = {FIELD(0, ps_segment, last), FIELD(8, ps_segment, factor)};
+static const field shrink_fields[] = {FIELD(0, ps_shrink, decay), FIELD(4, ps_shrink, score),
+                                      FIELD(8, ps_shrink, unseen)};
 
 static uint32_t get_u32(const uint8_t *p) {
-    return (uint32_t)get_u16(p) | (uint32_t)get_u16(p + 2) << 16;
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
 static uint64_t get_u64(const uint8_t *p) {
-    return (uint64_t)get_u32(p) | (uint64_t)get_u32(p + 4) << 32;
-}
-
-static float get_f32(const uint8_t *p) {
-    uint32_t v = get_u32(p);
-    float f;
-    memcpy(&f, &v, sizeof f);
-    return f;
-}
-
-static double get_f64(const uint8_t *p) {
-    uint64_t v = get_u64(p);
-    double f;
-    memcpy(&f, &v, sizeof f);
-    return f;
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
 /* Detects damage, not malice: any change of the header gives the same check once in 2^32. */
@@ -117,26 +132,20 @@ const char *ps_op_name(uint16_t op) {
 }
 
 void ps_header_encode(const ps_header *h, uint8_t *buf) {
-    put_u32(buf, PS_MAGIC);
-    put_u16(buf + 4, PS_VERSION);
-    put_u16(buf + 6, h->op);
-    put_u32(buf + 8, h->epoch);
-    put_u32(buf + 12, h->trainer);
-    put_u32(buf + 16, h->samples);
-    put_f32(buf + 20, h->factor);
-    put_u64(buf + 24, h->sequence);
-    put_u32(buf + 32, h->object);
-    put_u32(buf + 36, h->flags);
-    put_u64(buf + 40, h->version);
-    put_u64(buf + 48, h->length);
-    put_u32(buf + 56, h->count);
-    put_u32(buf + 60, header_check(buf));
+    const uint32_t magic = PS_MAGIC;
+    const uint16_t version = PS_VERSION;
+    memcpy(buf, &magic, sizeof magic);
+    memcpy(buf + 4, &version, sizeof version);
+    PUT(header_fields, h, buf);
+    const uint32_t check = header_check(buf);
+    memcpy(buf + 60, &check, sizeof check);
 }
 
 static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     if (get_u32(buf + 60) != header_check(buf)) return ps_fail(err, PS_EPROTO, 0, "a damaged frame header");
-    if (get_u16(buf + 4) != PS_VERSION)
-        return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", get_u16(buf + 4), PS_VERSION);
+    const uint32_t version = get_u32(buf + 4) & 0xffff;
+    if (version != PS_VERSION)
+        return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", version, PS_VERSION);
     if (strcmp(ps_op_name(h->op), "?") == 0) return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
     if (h->flags & ~ps_frame_flags(h->op))
         return ps_fail(err, PS_EPROTO, 0, "%s with the flags %x, allowed are %x", ps_op_name(h->op), h->flags,
@@ -159,53 +168,18 @@ int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err
     if (n >= 4 && get_u32(buf) != PS_MAGIC)
         return ps_fail(err, PS_EPROTO, 0, "not a frame of pslaunch: first bytes %08x", get_u32(buf));
     if (n < PS_HEADER_BYTES) return PS_EAGAIN;
-    *h = (ps_header){.op = get_u16(buf + 6),
-                     .epoch = get_u32(buf + 8),
-                     .trainer = get_u32(buf + 12),
-                     .samples = get_u32(buf + 16),
-                     .factor = get_f32(buf + 20),
-                     .sequence = get_u64(buf + 24),
-                     .object = get_u32(buf + 32),
-                     .flags = get_u32(buf + 36),
-                     .version = get_u64(buf + 40),
-                     .length = get_u64(buf + 48),
-                     .count = get_u32(buf + 56)};
+    GET(header_fields, buf, h);
     int code = header_valid(buf, h, err);
     return code < 0 ? code : PS_HEADER_BYTES;
 }
 
 size_t ps_create_encode(const ps_create *c, uint8_t *buf) {
-    put_u32(buf, c->sparse);
-    put_u32(buf + 4, c->dim);
-    put_u64(buf + 8, c->size);
-    put_u64(buf + 16, c->total);
-    put_u32(buf + 24, c->optim.method);
-    put_u32(buf + 28, c->mode);
-    put_f32(buf + 32, c->optim.learning_rate);
-    put_f32(buf + 36, c->optim.l1);
-    put_f32(buf + 40, c->optim.l2);
-    put_f32(buf + 44, c->optim.clip);
-    for (int i = 0; i < PS_NUMBERS; i++) put_f32(buf + 48 + 4 * i, c->optim.numbers[i]);
-    put_u32(buf + 60, c->schedule.kind);
-    put_f64(buf + 64, c->schedule.a);
-    put_f64(buf + 72, c->schedule.b);
-    put_u32(buf + 80, c->schedule.segments_n);
-    put_u32(buf + 84, c->discard);
-    put_u32(buf + 88, c->entry.rule);
-    for (int i = 0; i < 2; i++) put_f32(buf + 92 + 4 * i, c->entry.numbers[i]);
-    put_u64(buf + 100, c->init.seed);
-    put_u64(buf + 108, c->init.table);
-    put_u32(buf + 116, c->init.kind);
-    put_f32(buf + 120, c->init.mean);
-    put_f32(buf + 124, c->init.std);
-    put_u32(buf + 128, c->name_length);
-    buf += PS_CREATE_BYTES;
-    for (uint32_t i = 0; i < c->schedule.segments_n; i++, buf += PS_SEGMENT_BYTES) {
-        put_u64(buf, c->schedule.segments[i].last);
-        put_f64(buf + 8, c->schedule.segments[i].factor);
-    }
-    memcpy(buf, c->name, c->name_length);
-    return PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)c->schedule.segments_n + c->name_length;
+    uint8_t *at = buf + PS_CREATE_BYTES;
+    PUT(create_fields, c, buf);
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++, at += PS_SEGMENT_BYTES)
+        PUT(segment_fields, &c->schedule.segments[i], at);
+    memcpy(at, c->name, c->name_length);
+    return (size_t)(at - buf) + c->name_length;
 }
 
 static int entry_valid(const ps_create *c, ps_err *err) {
@@ -241,34 +215,10 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
     uint64_t fixed = PS_CREATE_BYTES + PS_SEGMENT_BYTES * segments;
     if (segments > PS_MAX_SEGMENTS || n < fixed || n > fixed + PS_MAX_NAME || get_u32(buf + 128) != n - fixed)
         return ps_fail(err, PS_EPROTO, 0, "CREATE with a body of %zu bytes", n);
-    *c = (ps_create){.sparse = get_u32(buf),
-                     .dim = get_u32(buf + 4),
-                     .size = get_u64(buf + 8),
-                     .total = get_u64(buf + 16),
-                     .optim = {.method = get_u32(buf + 24),
-                               .learning_rate = get_f32(buf + 32),
-                               .l1 = get_f32(buf + 36),
-                               .l2 = get_f32(buf + 40),
-                               .clip = get_f32(buf + 44)},
-                     .mode = get_u32(buf + 28),
-                     .schedule = {.kind = get_u32(buf + 60),
-                                  .segments_n = (uint32_t)segments,
-                                  .a = get_f64(buf + 64),
-                                  .b = get_f64(buf + 72)},
-                     .discard = get_u32(buf + 84),
-                     .entry = {.rule = get_u32(buf + 88)},
-                     .init = {.seed = get_u64(buf + 100),
-                              .table = get_u64(buf + 108),
-                              .kind = get_u32(buf + 116),
-                              .mean = get_f32(buf + 120),
-                              .std = get_f32(buf + 124)},
-                     .name_length = (uint32_t)(n - fixed)};
-    for (int i = 0; i < PS_NUMBERS; i++) c->optim.numbers[i] = get_f32(buf + 48 + 4 * i);
-    for (int i = 0; i < 2; i++) c->entry.numbers[i] = get_f32(buf + 92 + 4 * i);
-    for (uint32_t i = 0; i < c->schedule.segments_n; i++) {
-        const uint8_t *at = buf + PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)i;
-        c->schedule.segments[i] = (ps_segment){get_u64(at), get_f64(at + 8)};
-    }
+    *c = (ps_create){0};
+    GET(create_fields, buf, c);
+    for (uint32_t i = 0; i < c->schedule.segments_n; i++)
+        GET(segment_fields, buf + PS_CREATE_BYTES + PS_SEGMENT_BYTES * (size_t)i, &c->schedule.segments[i]);
     memcpy(c->name, buf + fixed, c->name_length);
     return create_valid(c, err);
 }
@@ -361,13 +311,11 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
 }
 
 void ps_shrink_encode(const ps_shrink *how, uint8_t *buf) {
-    put_f32(buf, how->decay);
-    put_f32(buf + 4, how->score);
-    put_u32(buf + 8, how->unseen);
+    PUT(shrink_fields, how, buf);
 }
 
 int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err) {
-    *how = (ps_shrink){.decay = get_f32(buf), .score = get_f32(buf + 4), .unseen = get_u32(buf + 8)};
+    GET(shrink_fields, buf, how);
     return ps_shrink_check(how, err) < 0 ? PS_EPROTO : PS_OK;
 }
 

@@ -34,7 +34,7 @@ def test_nodes_that_have_ranks_get_the_trainers_of_these(ranks: list[int], homes
         assert [(p.rank, p.node) for p in dealt] == sorted(zip(ranks, homes, strict=True))
         for i in range(4):
             assert [p.local_rank for p in dealt if p.node == i] == [*range(len(own[i]))]
-        assert [p.node for p in made.list_processes(env.PSERVER)] == [k % 4 for k in range(n)]
+        assert [p.node for p in made.list_processes(env.PSERVER)] == [k * min(4, n) // n for k in range(n)]
         assert job.parse(job.Placed, json.loads(json.dumps(job.to_data(made)))).nodes == made.nodes
 
 
@@ -100,10 +100,10 @@ def test_trainers_without_pservers_have_ports_of_their_own() -> None:
     p = plan(server="none", pservers=Count("total", 0), trainers=Count("total", 3))
     where = job.place(p, [node(i, addr=f"10.0.0.{i + 1}") for i in range(2)])
     ports = job.propose_ports(where, 7164, 20000)
-    assert ports == {"trainer/0": (20000,), "trainer/1": (20000,), "trainer/2": (20001,), "master": (20002,)}
+    assert ports == {"trainer/0": (20000,), "trainer/1": (20001,), "trainer/2": (20000,), "master": (20002,)}
     contract = job.bind(where, Facts(("/run", "/run"), ports))[1]["contract"]
-    assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.2:20000,10.0.0.1:20001"
-    assert contract["PADDLE_PORT"] == "20000" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
+    assert contract["PADDLE_TRAINER_ENDPOINTS"] == "10.0.0.1:20000,10.0.0.1:20001,10.0.0.2:20000"
+    assert contract["PADDLE_PORT"] == "20001" and contract["PADDLE_GLOO_HTTP_ENDPOINT"] == ""
 
 
 def read_tf_configs(server: str, pservers: int) -> list[dict[str, Any]]:
@@ -115,19 +115,19 @@ def read_tf_configs(server: str, pservers: int) -> list[dict[str, Any]]:
 
 
 def test_trainers_of_tensorflow_have_ports_that_differ_also_between_addresses() -> None:
-    workers = ["127.0.0.1:7164", "127.0.0.2:7165", "127.0.0.1:7166"]
+    workers = ["127.0.0.1:7164", "127.0.0.1:7165", "127.0.0.2:7166"]
     tasks = [{"type": "worker", "index": i} for i in range(3)]
     assert read_tf_configs("none", 0) == [{"cluster": {"worker": workers}, "task": task} for task in tasks]
     pserver, *trainers = read_tf_configs("bundled", 1)
     assert pserver == {}
-    workers = ["127.0.0.1:7167", "127.0.0.2:7168", "127.0.0.1:7169"]
+    workers = ["127.0.0.1:7167", "127.0.0.1:7168", "127.0.0.2:7169"]
     assert trainers == [{"cluster": {"worker": workers}, "task": task} for task in tasks]
 
 
 def test_script_of_tensorflow_has_a_chief_and_parameter_servers() -> None:
     found = read_tf_configs("script", 2)
     cluster = {
-        "chief": ["127.0.0.1:7167"], "worker": ["127.0.0.2:7168", "127.0.0.1:7169"],
+        "chief": ["127.0.0.1:7167"], "worker": ["127.0.0.1:7168", "127.0.0.2:7169"],
         "ps": ["127.0.0.1:7164", "127.0.0.2:7164"],
     }  # fmt: skip
     assert [one["cluster"] for one in found] == [cluster] * 5

@@ -1,11 +1,21 @@
 """What a program's text says: its pservers, its syntax, its third-party imports."""
 
+import ast
+import gc
 from pathlib import Path
 
 import pytest
 
 from pslaunch.errors import SpecError
-from pslaunch.options.detect import check_syntax, choose_server, find_gpu_use, find_imports, has_import
+from pslaunch.options.detect import (
+    MAX_BYTES,
+    check_needs,
+    check_syntax,
+    choose_server,
+    find_gpu_use,
+    find_imports,
+    has_import,
+)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -84,7 +94,6 @@ def test_any_other_has_no_pserver_unless_a_number_is_given(tmp_path: Path, text:
     [
         "import paddle.fluid as fluid",
         "from pslaunch import runtime",
-        "import pslaunch.torch.ddp",
         "try:\n    import paddle\nexcept ImportError:\n    import pslaunch.runtime as paddle",
         "def f():\n    from paddle.v2 import layer",
         "import importlib\npaddle = importlib.import_module('paddle')",
@@ -210,3 +219,32 @@ def test_gpus_that_a_program_uses_and_may_choose(tmp_path: Path, text: str, use:
     assert find_gpu_use(tmp_path / "train.py", tmp_path) == use
     (tmp_path / "train").write_text("import torch")
     assert find_gpu_use(tmp_path / "train", tmp_path) == ""
+
+
+def test_what_was_read_is_kept_without_its_trees(tmp_path: Path) -> None:
+    def count_trees() -> int:
+        return sum(isinstance(one, ast.Module) for one in gc.get_objects())
+
+    before = count_trees()
+    detect_in(tmp_path, train="import lib", lib="import torch")
+    assert find_gpu_use(tmp_path / "train.py", tmp_path) == "sees"
+    assert count_trees() <= before
+    write(tmp_path, lib="import tensorflow.keras")
+    assert has_import(tmp_path, "train.py", "tensorflow")
+
+
+def test_modules_imported_by_a_call_are_read_and_texts_are_no_imports(tmp_path: Path) -> None:
+    detect_in(tmp_path, train="importlib.import_module('lib')\nx = 'tensorflow'", lib="is_server()")
+    assert choose_server("auto", None, tmp_path, "train.py")[0] == "script"
+    assert not has_import(tmp_path, "train.py", "tensorflow")
+    assert detect_in(tmp_path, train=f"import {'a' * 300}, x\nimport_module('a\\0b/..')")[0] == "none"
+
+
+def test_needs_are_those_of_python_programs_of_usual_size(tmp_path: Path) -> None:
+    text = "# pslaunch: needs gone.bin: make it in {folder}\r\n"
+    for name, size in (("tool", 0), ("big.py", MAX_BYTES)):
+        (tmp_path / name).write_text(text + " " * size, newline="")
+        check_needs(tmp_path, name)
+    (tmp_path / "train.py").write_text(text, newline="")
+    with pytest.raises(SpecError, match=rf"train\.py needs gone\.bin, .*: make it in {tmp_path}$"):
+        check_needs(tmp_path, "train.py")

@@ -166,6 +166,12 @@ def test_job_led_by_a_machine_with_the_same_folder_is_not_lost(note: Note, tmp_p
         jobs.stop_job("train-1", io.StringIO(), kill=False)
 
 
+def test_only_the_machine_of_the_logs_removes_a_record_for_lost_ones(note: Note) -> None:
+    for host in ("another", socket.gethostname()):
+        note(f"train-{host}", "ended", code=0, attached=True, host=host)
+    assert [r["job"] for r in known_jobs.list_jobs()] == ["train-another"]
+
+
 def test_end_recorded_during_a_request_is_seen(note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_r: object) -> bool:
         note("train-1", "ended", code=0)

@@ -1,16 +1,14 @@
-"""The frame header as Python sees it, and docs/protocol.md against the constants of the code."""
+"""The frames of a client, and docs/protocol.md against the constants of the code."""
 
 from __future__ import annotations
 
 import re
+import socket
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client import blocks, handshake
@@ -24,51 +22,6 @@ pytestmark = pytest.mark.asan
 DOC = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 CONSTANTS = _core.get_protocol()
 OPS = {name.removeprefix("op "): number for name, number in CONSTANTS.items() if name.startswith("op ")}
-U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
-
-
-@st.composite
-def headers(draw: st.DrawFn) -> dict[str, Any]:
-    """Headers that a decoder must take."""
-    return {
-        "op": OPS["PUSH"],
-        "epoch": draw(U32),
-        "trainer": draw(st.integers(0, CONSTANTS["PS_MAX_TRAINERS"] - 1)),
-        "samples": draw(U32),
-        "factor": draw(st.floats(0, 2, width=32)),
-        "sequence": draw(U64),
-        "object": draw(st.integers(0, CONSTANTS["PS_MAX_OBJECTS"] - 1)),
-        "flags": draw(st.integers(0, CONSTANTS["PS_WANT"])),
-        "version": draw(U64),
-        "length": draw(st.integers(0, CONSTANTS["PS_MAX_DENSE_BYTES"])),
-        "count": draw(U32),
-    }
-
-
-@given(headers())
-def test_frames_are_decoded_as_they_were_encoded(h: dict[str, Any]) -> None:
-    assert _core.decode_header(_core.encode_header(**h)) == h
-
-
-@given(headers(), st.integers(0, 63))
-def test_decoder_waits_after_a_prefix(h: dict[str, Any], n: int) -> None:
-    assert _core.decode_header(_core.encode_header(**h)[:n]) is None
-
-
-@given(headers(), st.integers(0, 511))
-def test_a_flipped_bit_is_an_error(h: dict[str, Any], bit: int) -> None:
-    raw = bytearray(_core.encode_header(**h))
-    raw[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(ValueError):
-        _core.decode_header(bytes(raw))
-
-
-@given(st.binary(min_size=64, max_size=80))
-def test_other_bytes_are_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError):
-        _core.decode_header(data)
-
-
 FIELDS = (
     "magic version op epoch trainer samples factor sequence object flags object_version length count check"
 )
@@ -82,7 +35,7 @@ def test_the_layout_is_the_documented_one() -> None:
         assert int(offset) == at
         at += int(kind[1:]) // 8
     assert at == CONSTANTS["PS_HEADER_BYTES"]
-    raw = _core.encode_header(
+    raw = reference.encode_header(
         op=5,
         epoch=6,
         trainer=7,
@@ -122,18 +75,25 @@ def test_records_between_threads_have_one_size() -> None:
     assert CONSTANTS["PS_MAIL_SAVE"] == shards.SAVE
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"op": OPS["PULL"], "samples": 1}, "PULL of 1 samples"),
-        ({"op": OPS["DONE"], "factor": 1.0}, "DONE with 1 times the learning rate"),
-        ({"op": OPS["PUSH"], "factor": -0.5}, "PUSH with -0.5 times the learning rate"),
-        ({"op": OPS["PUSH_ROWS"], "factor": float("inf")}, "PUSH_ROWS with inf times the learning rate"),
-    ],
-)
-def test_only_a_push_has_samples_and_a_factor(fields: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        _core.decode_header(_core.encode_header(**fields, sequence=1))
+def test_frames_have_the_documented_layout() -> None:
+    """A push of the real client; tests/c/test_frame.c has what a decoder refuses."""
+    ours, theirs = socket.socketpair()
+    client, values = _core.Client(1, 6, 7), np.zeros(4, np.float32)
+    with ours:
+        client.attach(0, theirs.detach())
+        whole = np.array([0, 0, 4], np.uint64)
+        client.add_dense("w", 4, reference.Rule(method=0, lr=0.1).pack(), Schedule().pack(), 0, 0, whole)
+        client.push(0, values, values.copy(), 8, 0.5)
+        client.begin()
+        assert client.progress() is None
+        sent, size = ours.recv(1000), CONSTANTS["PS_HEADER_BYTES"]
+    first = CONSTANTS["PS_CREATE_BYTES"] + len("w")
+    create = {"op": OPS["CREATE"], "sequence": 1, "length": first}
+    push = {"op": OPS["PUSH"], "sequence": 2, "length": 16, "samples": 8, "flags": CONSTANTS["PS_WANT"]}
+    assert sent[:size] == reference.encode_header(epoch=6, trainer=7, **create)
+    own = reference.encode_header(epoch=6, trainer=7, version=1, factor=0.5, **push)
+    assert sent[size + first : 2 * size + first] == own
+    client.close()
 
 
 @pytest.mark.parametrize(("samples", "factor"), [(2**32, 1.0), (1, -1.0), (1, float("nan"))])

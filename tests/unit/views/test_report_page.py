@@ -53,6 +53,7 @@ def test_ticks_are_few_round_numbers_inside_the_range() -> None:
     assert find_ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert find_ticks(0.13, 0.61) == [0.2, 0.30000000000000004, 0.4, 0.5, 0.6000000000000001]
     assert find_ticks(7, 7) == [7]
+    assert find_ticks(0, 1e-323) == [0] and find_ticks(-1.7e308, 1.7e308) == [-1.7e308]
     assert [format_number(x) for x in (0.30000000000000004, 1200, 3_400_000)] == ["0.3", "1,200", "3.4M"]
 
 

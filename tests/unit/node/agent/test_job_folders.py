@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -100,6 +101,27 @@ def test_logs_of_earlier_jobs_are_kept_apart_and_nothing_of_others_is_touched(tm
     assert (tmp_path / "log/earlier/demo-2/notes").exists()  # its log was removed, this is the user's
     assert [path.read_text() for path in mine] == ["mine", "mine"]
     assert not (tmp_path / "log/train.log").exists()
+
+
+@pytest.mark.parametrize("keep_logs", [3, 0])
+def test_logs_that_can_not_be_kept_are_removed_only_if_none_are_wanted(
+    tmp_path: Path, keep_logs: int
+) -> None:
+    begin_job(tmp_path, "demo-1").leave()
+    log, earlier = tmp_path / "log/train.log", tmp_path / "log/earlier"
+    log.write_text("demo-1")
+    earlier.write_text("mine")
+    text = f"logs of earlier jobs can't be kept in {earlier}: (Not a directory|File exists); .*--keep_logs 0"
+    with pytest.raises(Refusal, match=text) if keep_logs else contextlib.nullcontext():
+        begin_job(tmp_path, "demo-2", keep_logs=keep_logs).leave()
+    assert log.exists() == bool(keep_logs) and earlier.read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_a_log_as_others(tmp_path: Path) -> None:
+    begin_job(tmp_path, "demo-1").leave()
+    (tmp_path / "log/train.log").symlink_to("nowhere")
+    begin_job(tmp_path, "demo-2").leave()
+    assert (tmp_path / "log/earlier/demo-1/train.log").is_symlink()
 
 
 def test_logs_that_may_fill_the_disk_are_not_kept(tmp_path: Path) -> None:

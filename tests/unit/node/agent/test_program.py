@@ -16,7 +16,7 @@ import pytest
 
 from pslaunch.node import procs
 from pslaunch.node.agent.loan import WORD, Loan
-from pslaunch.node.agent.program import Program
+from pslaunch.node.agent.program import MAX_METRIC_CHARS, MAX_METRICS, Program
 from pslaunch.node.line.wire import MessageLine, Output
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import ProgramOrder
@@ -120,6 +120,24 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
             program.handle_exit(status)
         assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
         assert sent[-1]["type"] == "exited"
+
+
+def test_names_of_metrics_are_bounded_in_number_and_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, "true") as (program, line):
+        sent: list[dict[str, Any]] = []
+        monkeypatch.setattr(line, "send", lambda message, **_: sent.append(message))
+        long = "x" * (MAX_METRIC_CHARS + 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(str(tmp_path / "socket"))
+            for step in range(MAX_METRICS + 5):
+                sender.send(f"metric.{step}=1 metric.{long}=1 metric.{long[1:]}=2 state=s".encode())
+                program.read_progress()
+        names = {name for report in sent for name in report if name.startswith("metric.")}
+        assert len(names) == MAX_METRICS and "metric.0" in names
+        assert sent[-1].keys() == {"type", "key", "state", f"metric.{long[1:]}"}
+        program.handle_exit(wait(program))
 
 
 def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_exit_code(

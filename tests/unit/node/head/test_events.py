@@ -115,6 +115,14 @@ def test_only_an_ended_record_gives_the_end() -> None:
         assert make_end(spoilt) is None
 
 
+def test_who_comes_late_gets_the_description_of_the_job() -> None:
+    recent = RecentEvents()
+    recent.keep({"n": 0, "time": 0.0, "event": "job"})
+    for n in range(1, events.MAX_EVENTS + 10):
+        recent.keep(line(n, "x"))
+    assert numbers(recent, 0, 3) == [0, 10, 11] and numbers(recent, 1, 2) == [10, 11]
+
+
 def read_kept(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()]
 
@@ -137,6 +145,22 @@ def test_file_has_all_events_but_output_and_reports_that_come_too_soon(tmp_path:
         (1, None),
         (3, 7),
     ]
+
+
+def test_file_has_the_last_report_of_each_process_before_its_end(tmp_path: Path) -> None:
+    log = EventLog(lambda: 0.0, ["trainer/0", "trainer/1"])
+    log.keep_in(str(tmp_path / "events.jsonl"))
+    for batch in range(4):
+        for process in ("trainer/0", "trainer/1"):
+            log.tell("progress", process=process, batch=batch)
+    log.tell("process", process="trainer/0", node=0, state="exited", code=0, signal=None)
+    log.tell("note", text="later")
+    log.tell("end", code=0, reason="", elapsed_s=1.0, failure=None)
+    kept = [(e["event"], e.get("process"), e.get("batch")) for e in read_kept(tmp_path / "events.jsonl")]
+    assert kept[2:] == [
+        ("progress", "trainer/0", 3), ("process", "trainer/0", None), ("note", None, None),
+        ("progress", "trainer/1", 3), ("end", None, None),
+    ]  # fmt: skip
 
 
 def test_file_of_a_job_of_days_grows_ever_slower(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ from pslaunch.node import codes, job
 from pslaunch.node.head import head, observed
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
+from pslaunch.node.later import record
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
-from support.lines import encode_piece
+from support.lines import encode_piece, open_line
 
 PREPARED: Message = {
     "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
@@ -165,10 +168,19 @@ def test_events_for_an_observer_fit_a_message(led: Led) -> None:
             assert events and encode_control({"type": "events", "events": events})
 
 
-def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led) -> None:
-    led.say(encode({"type": "progress", "key": "trainer/0", "pass": 10**30, "batch": 7}))
+@pytest.mark.parametrize("odd", [10**30, 10**400, -1], ids=["large", "no float", "below 0"])
+def test_a_number_beyond_counting_in_a_report_is_left_out(led: Led, odd: int) -> None:
+    report = {"pass": odd, "passes": odd, "batches": odd, "cost": 10**400, "batch": 7}
+    led.say(encode({"type": "progress", "key": "trainer/0", **report}))
     (event,) = led.events("progress")
-    assert event["batch"] == 7 and "pass" not in event
+    assert event["batch"] == 7 and not {"pass", "passes", "batches", "cost"} & event.keys()
+
+
+def test_only_metrics_have_names_of_their_own_in_a_report(led: Led) -> None:
+    report = {"metric.auc": 0.5, "metric.x": "y", "state.x": "y", "cost.x": 1.0, "new": True}
+    led.say(encode({"type": "progress", "key": "trainer/0", **report}))
+    (event,) = led.events("progress")
+    assert event.keys() == {"n", "time", "event", "process", "metric.auc"}
 
 
 def finishing(led: Led) -> None:
@@ -239,3 +251,28 @@ def test_a_node_that_sends_on_without_an_answer_is_given_up_at_last(led: Led) ->
             led.say(PIECE)
         assert led.now_s < head.FINISH_MOST_S + 5
     assert led.now_s > head.FINISH_MOST_S - 1 and "no answer while ending" in led.notes()[0]
+
+
+@pytest.mark.timeout(60)
+def test_a_head_in_a_launcher_goes_once_its_followers_know_the_end(
+    led: Led, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    attached = observed.Attached(led.loop, led.head, None)
+    led.head.settled()
+    (path,) = Path(record.get_folder()).iterdir()
+    sock = record.connect(json.loads(path.read_text())["socket"])
+    heard: list[Any] = []
+    lost: list[str] = []
+    follower = open_line(led.loop, sock.detach(), heard.append, on_lost=lost.append)
+    follower.send({"type": "follow", "cursor": 0})
+    for _ in range(1_000):
+        led.head.tell("line", process="trainer/0", text="x" * MAX_LINE_CHARS)
+    finishing(led)
+    led.say(encode(FINISHED))
+    attached.close()
+    led.loop.run(lambda: bool(lost))
+    assert heard.pop() == {"type": "over", "code": led.head.code}
+    assert [e["n"] for m in heard for e in m.get("events", ())] == [
+        e["n"] for e in led.head.list_events(0)[0]
+    ]
