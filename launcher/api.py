@@ -58,7 +58,8 @@ class Job:
     def events(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the job's events until its end, those of `--json` (events.md).
 
-        It begins with the oldest that are kept: of a long job the last 20,000 events or 16 MiB.
+        Of a long job the last 20,000 events or 16 MiB are kept: a `note` with `missing` stands for those that
+        are gone before the caller has read them.
         """
         cursor: int | None = 0
         while cursor is not None:
@@ -166,7 +167,9 @@ class Job:
     def _list_news(self, cursor: int) -> tuple[list[Event], int | None] | None:
         """Return events from a cursor on and the next one, None at their end; None if there are none yet."""
         if self._next > cursor:
-            return [kept["told"] for kept in self._kept.list_since(cursor)], self._next
+            kept = self._kept.list_with_gaps(cursor)
+            # Numbers of those kept here are not the head's; notes of a launcher have none.
+            return [e.get("told") or {k: e[k] for k in e if k != "n"} for e in kept], self._next
         return None if self._code is None else ([], None)
 
     def _read(self) -> None:
@@ -184,7 +187,7 @@ class Job:
 
     def _keep(self, event: Event) -> None:
         with self._lock:
-            self._kept.keep({"n": self._next, "event": "told", "told": event})
+            self._kept.keep({"n": self._next, "time": event["time"], "event": "told", "told": event})
             self._next += 1
             self._last[event["event"]] = event
             if event["event"] == "job":
