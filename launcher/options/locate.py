@@ -215,8 +215,8 @@ def read_package(
     workspace, _ = _get_folders(given)
     if workspace:
         there, named = Path(read_remote_path(workspace)), split.chosen_program
-        if split.is_module:
-            return None, there, f"{named.replace('.', '/')}.py"
+        if split.is_module or _is_command(there, split):
+            return None, there, find_program(there, split, there)
         path = posixpath.normpath(there / named)
         if not named or "\0" in named or not Path(path).is_relative_to(there) or path == str(there):
             raise SpecError(f"the program {named!r} is not in the workspace {there} of the hosts")
