@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -53,6 +54,7 @@ class Job:
         self._last_words = ""
         self._code: int | None = None  # once all is over
         self._told = False
+        atexit.register(self._note_exit)
         threading.Thread(target=self._read, daemon=True).start()
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -184,6 +186,11 @@ class Job:
         with self._lock:
             self._code = code if code >= 0 else codes.SIGNAL_BASE - code
             self._answer()
+        atexit.unregister(self._note_exit)
+
+    def _note_exit(self) -> None:
+        text = "Python ends, and this job with it: job.wait() waits for its end"
+        print(f"pslaunch.launch: note: {text}", file=sys.stderr)
 
     def _keep(self, event: Event) -> None:
         with self._lock:
@@ -212,7 +219,8 @@ class Job:
         if end.get("code"):
             cause, text = end["reason"], "\n".join(said.text for said in transcript.make_lines(end))
         else:  # results were not fetched, or the launcher was killed
-            lost = self._last_words or f"the job's launcher ended {show_ending(code, None)}"
+            early = "the job was asked to end (SIGTERM) before it had begun" if code == codes.TERM else ""
+            lost = self._last_words or early or f"the job's launcher ended {show_ending(code, None)}"
             cause = text = self._last["note"]["text"] if end and "note" in self._last else lost
         nodes = {node["id"]: node["name"] for node in job["nodes"]} if job else {}
         process = failure["what"] if failure.get("what") in self._states else ""
