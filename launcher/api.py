@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -12,11 +13,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import JobError, PslaunchError, SpecError
 from .node import codes
 from .node.head.events import Event, RecentEvents, note_state
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Job", "JobError", "PslaunchError", "launch"]
 OF_SHELLS: Final = ("detach", "dry_run", "json")  # options that a job of a program can't have
@@ -41,7 +45,8 @@ class Job:
             self._launcher = subprocess.Popen(
                 argv, stdin=file, stdout=subprocess.PIPE, stderr=self._said.file, start_new_session=True
             )
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._asked: list[tuple[Callable[[], object], Future[Any]]] = []
         self._kept, self._next = RecentEvents(), 0
         self._last: dict[str, Event] = {}  # of each kind
         self._states: dict[str, dict[str, Any]] = {}  # of the processes
@@ -53,23 +58,19 @@ class Job:
     def events(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the job's events until its end, those of `--json` (events.md).
 
-        It begins with the oldest that are kept: of a long job the last 20,000 events or 16 MiB.
+        Of a long job the last 20,000 events or 16 MiB are kept: a `note` with `missing` stands for those that
+        are gone before the caller has read them.
         """
-        cursor = 0
-        while True:
-            with self._changed:
-                while self._next == cursor and self._code is None:
-                    self._changed.wait()
-                found, cursor = self._kept.list_since(cursor), self._next
-            if not found:
-                return
-            yield from (kept["told"] for kept in found)
+        cursor: int | None = 0
+        while cursor is not None:
+            found, cursor = self._ask(functools.partial(self._list_news, cursor)).result()
+            yield from found
 
     def status(self) -> dict[str, Any]:
         """Return the state of the job and of its processes, with the fields of `pslaunch status --json`."""
         from .run.jobs import NEWS
 
-        with self._changed:
+        with self._lock:
             job, end = self._last.get("job", {}), self._last.get("end", {})
             now = "ending" if "ending" in self._last else "running" if job else "waiting"
             state = "ended" if end else now if self._code is None else "lost"
@@ -85,7 +86,7 @@ class Job:
 
         The whole log is the file `log` of the process in `status()`, on its node.
         """
-        with self._changed:
+        with self._lock:
             told = [kept["told"] for kept in self._kept.list_since(0)]
         return [e["text"] for e in told if e["event"] == "line" and e["process"] == process]
 
@@ -94,37 +95,36 @@ class Job:
         self._launcher.send_signal(signal.SIGTERM)
         if kill:
             self._launcher.send_signal(signal.SIGINT)  # the second signal
-        self._wait()
+        self._ask_end().result()
 
     def wait(self) -> int:
         """Wait for the end of the job and return 0. Raises JobError if it has failed or was stopped."""
-        self._told = True
-        if self._wait():
-            raise self._make_error()
-        return codes.OK
+        return self._tell_end(self._ask_end().result())
 
     async def wait_async(self) -> int:
         """Do the same as `wait` in an event loop."""
         import asyncio  # as slow as a start
 
-        return await asyncio.to_thread(self.wait)
+        return self._tell_end(await asyncio.wrap_future(self._ask_end()))
 
     async def events_async(self) -> AsyncIterator[dict[str, Any]]:
         """Do the same as `events` in an event loop."""
         import asyncio
 
-        events = self.events()
-        while event := await asyncio.to_thread(next, events, None):
-            yield event
+        cursor: int | None = 0
+        while cursor is not None:
+            asked = self._ask(functools.partial(self._list_news, cursor))
+            found, cursor = await asyncio.wrap_future(asked)
+            for event in found:
+                yield event
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if self._code is None and "end" not in self._last:
-            self.stop()
-        elif self._wait() and kind is None and not self._told:
-            raise self._make_error()
+        code = self._leave(kind).result()
+        if not self._told:
+            self._tell_end(code)
 
     async def __aenter__(self) -> Job:
         return self
@@ -132,7 +132,45 @@ class Job:
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         import asyncio
 
-        await asyncio.to_thread(self.__exit__, kind)
+        code = await asyncio.wrap_future(self._leave(kind))
+        if not self._told:
+            self._tell_end(code)
+
+    def _leave(self, kind: type[BaseException] | None) -> Future[int]:
+        """Stop the job unless it has ended; that, or an error of the block, is all that is told."""
+        ended = self._code is not None or "end" in self._last
+        if not ended:
+            self._launcher.send_signal(signal.SIGTERM)
+        self._told |= kind is not None or not ended
+        return self._ask_end()
+
+    def _ask(self, get: Callable[[], Any]) -> Future[Any]:
+        """Return what has the result of `get` once that is not None: in a thread, or by `wrap_future`."""
+        from concurrent.futures import Future
+
+        asked: Future[Any] = Future()
+        with self._lock:
+            self._asked.append((get, asked))
+            self._answer()
+        return asked
+
+    def _ask_end(self) -> Future[int]:
+        return self._ask(lambda: self._code)
+
+    def _answer(self) -> None:
+        """Answer what is asked, as far as that is known; called with the lock held, after each change."""
+        for get, asked in self._asked:
+            if (found := get()) is not None and asked.set_running_or_notify_cancel():
+                asked.set_result(found)
+        self._asked = [(get, asked) for get, asked in self._asked if not asked.done()]
+
+    def _list_news(self, cursor: int) -> tuple[list[Event], int | None] | None:
+        """Return events from a cursor on and the next one, None at their end; None if there are none yet."""
+        if self._next > cursor:
+            kept = self._kept.list_with_gaps(cursor)
+            # Numbers of those kept here are not the head's; notes of a launcher have none.
+            return [e.get("told") or {k: e[k] for k in e if k != "n"} for e in kept], self._next
+        return None if self._code is None else ([], None)
 
     def _read(self) -> None:
         """Keep the events, until the command line has ended."""
@@ -143,31 +181,31 @@ class Job:
                     self._keep(json.loads(line))
             code = self._launcher.wait()
             self._last_words = self._said.read_end().strip()
-        with self._changed:
+        with self._lock:
             self._code = code if code >= 0 else codes.SIGNAL_BASE - code
-            self._changed.notify_all()
+            self._answer()
 
     def _keep(self, event: Event) -> None:
-        with self._changed:
-            self._kept.keep({"n": self._next, "event": "told", "told": event})
+        with self._lock:
+            self._kept.keep({"n": self._next, "time": event["time"], "event": "told", "told": event})
             self._next += 1
             self._last[event["event"]] = event
             if event["event"] == "job":
                 self._states = {p["process"]: {"state": "waiting"} for p in event["processes"]}
             note_state(self._states, event)
-            self._changed.notify_all()
+            self._answer()
 
-    def _wait(self) -> int:
-        with self._changed:
-            while self._code is None:
-                self._changed.wait()
-            return self._code
+    def _tell_end(self, code: int) -> int:
+        self._told = True
+        if code:
+            raise self._make_error(code)
+        return code
 
-    def _make_error(self) -> JobError:
+    def _make_error(self, code: int) -> JobError:
         """Return the end of the job in the words of the command line, and in parts."""
         from .views.view import Transcript, show_ending
 
-        code, job, end = self._wait(), self._last.get("job"), self._last.get("end", {})
+        job, end = self._last.get("job"), self._last.get("end", {})
         failure, transcript = end.get("failure") or {}, Transcript()
         if job:
             transcript.make_lines(job)

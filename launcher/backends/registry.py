@@ -110,8 +110,9 @@ def read_command(
     given = gather_given(face.name, split, cwd, os.environ)
     line = CommandLine(command, given, split, cwd, os.environ, sys.stdout, tell)
     spec = face.make_spec(line)
-    check_needs(spec.workspace, spec.program)
-    check_syntax(spec.workspace / spec.program, spec.python, is_remote=spec.site.remote)
+    if spec.is_here:
+        check_needs(spec.workspace, spec.program, spec.site.package)
+        check_syntax(spec.workspace / spec.program, spec.python, is_remote=spec.site.remote)
     for text in list_notes(spec, given, split):
         tell(text)
     return line, spec

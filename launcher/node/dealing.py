@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
-from .job import Placed, Plan, Share
+from .job import Placed, Plan, Process, Share
 from .shapes import check_shape, is_count, is_name
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def deal_resources(placed: Placed, found: Mapping[int, Resources]) -> tuple[dict
     """
     machines: dict[int, dict[str, list[str]]] = {}
     for process in placed.processes:
-        node = placed.nodes[process.node]
-        machine = 0 if node.addr.startswith("127.") else node.id
+        machine = _find_machine(placed, process)
         machines.setdefault(machine, {TRAINER: [], PSERVER: []})[process.role].append(process.key)
     shares: dict[str, Share] = {}
     lacks: dict[int, str] = {}
@@ -47,6 +46,18 @@ def deal_resources(placed: Placed, found: Mapping[int, Resources]) -> tuple[dict
         shares.update((key, Share(*share)) for key, share in zip(keys[TRAINER], zip(gpus, cores)))
         shares.update((key, Share((), rest)) for key in keys[PSERVER])
     return shares, lacks
+
+
+def _find_machine(placed: Placed, process: Process) -> int:
+    node = placed.nodes[process.node]
+    return 0 if node.addr.startswith("127.") else node.id
+
+
+def has_own_gpus(placed: Placed, shares: Mapping[str, Share]) -> bool:
+    """Return True if trainers have GPUs, and none has one of another's on its machine."""
+    with_shares = [process for process in placed.processes if process.key in shares]
+    held = [(_find_machine(placed, p), gpu) for p in with_shares for gpu in shares[p.key].gpus]
+    return len({*held}) == len(held) > 0
 
 
 def deal_gpus(plan: Plan, found: Resources, trainers: int) -> list[tuple[str, ...]]:

@@ -15,10 +15,12 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal, NamedTuple
 
 from ..errors import SpecError
+from ..node.dispatch.data_shards import DataShards
+from ..node.job import Package
 
 ServerMode = Literal["auto", "bundled", "script"]
 ServerKind = Literal["bundled", "script", "none"]
@@ -93,13 +95,22 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
         pass
 
 
-def check_needs(workspace: Path, program: str) -> None:
-    """Raise SpecError for a missing file that a Python program names: `# pslaunch: needs FILE: REMEDY`."""
+def check_needs(workspace: Path, program: str, package: Package | None = None) -> None:
+    """Raise SpecError for a missing file that a Python program names: `# pslaunch: needs FILE: REMEDY`.
+
+    Files of the package's links and data shards are not asked for: they may be only on the hosts.
+    """
     with contextlib.suppress(*UNREADABLE):
         for name, remedy in _read(workspace / program).needs:
-            if not (workspace / name).exists():
+            if not (workspace / name).exists() and not (package and _is_only_there(name, package)):
                 said = remedy.replace("{folder}", str(workspace))
                 raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
+
+
+def _is_only_there(name: str, package: Package) -> bool:
+    path = PurePosixPath(name)
+    linked = any(path.is_relative_to(link) for link in package.links)
+    return linked or DataShards(package.data_shards).find_number(str(path)) is not None
 
 
 def _can_parse(python: str, program: Path) -> bool:

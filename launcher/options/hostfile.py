@@ -66,12 +66,16 @@ def parse_host_list(text: str, label: str) -> list[SlotHost]:
 
 def _read_host(word: str, numbers: dict[str, int], where: str, ports: bool = False) -> SlotHost:
     user, at, name = word.rpartition("@")
-    hosts = parse_hosts([f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word], where, slots=ports)
-    if len(hosts) != 1:
+    word = f"{user}{at}[{name}]" if _IPV6.fullmatch(name) else word
+    hosts = parse_hosts([word], where, slots=ports)
+    if len(hosts) != 1 or (hosts[0].times != 1 and not ports):
         raise SpecError(f"{where}: {word!r}: expected one host a line")
     if hosts[0].port is not None and not ports:
         raise SpecError(f"{where}: {word!r}: expected a host without a port; ~/.ssh/config sets its port")
-    numbers = {"slots": hosts[0].times, **numbers} if hosts[0].times > 1 else numbers
+    if hosts[0].times > 1 or word.endswith(":1"):
+        if "slots" in numbers:
+            raise SpecError(f"{where}: {word!r} and slots={numbers['slots']} are two numbers of slots")
+        numbers = {"slots": hosts[0].times, **numbers}
     return SlotHost(hosts[0]._replace(times=1), numbers.get("slots"), numbers.get("max_slots"))
 
 

@@ -56,14 +56,14 @@ def parse_hosts(words: Sequence[str], where: str | Sequence[str], *, slots: bool
     """Return the hosts of `words` in order; a host named k times has times=k.
 
     where: beginning of messages, for all words or for each. slots: `host:k` is a host named k times, and only
-    a host after `user@` may have a port. Raises SpecError.
+    a host after `user@` may have a port, from SSH_PORT on. Raises SpecError.
     """
     places = [where] * len(words) if isinstance(where, str) else where
     found: dict[str, Host] = {}
     named = 0
     for word, place in zip(words, places, strict=True):
         for host in _parse_word(word, place):
-            host = _read_slots(host, word, place) if slots and not host.user else host
+            host = _read_slots(host, word, place) if slots else host
             named += host.times
             if named > MAX_HOSTS:
                 raise SpecError(f"{place}: {word!r}: {MAX_HOSTS} hosts at most, named twice or not")
@@ -102,10 +102,11 @@ def _parse_word(word: str, where: str) -> Iterator[Host]:
 
 
 def _read_slots(host: Host, word: str, where: str) -> Host:
-    """Return a host whose port was a number of slots. Raises SpecError for one that may be a port."""
-    if host.port is None or host.port < SSH_PORT:
-        return host._replace(port=None, times=host.port or 1)
-    as_port, as_slots = f"USER@{word.strip()}", f"{host._replace(port=None).address} slots={host.port}"
+    """Return a host whose number is one of slots, or after a user a port. Raises SpecError."""
+    if host.port is None or (host.port >= SSH_PORT) == bool(host.user):
+        return host if host.user else host._replace(port=None, times=host.port or 1)
+    as_port = f"'Port {host.port}' in ~/.ssh/config" if host.user else f"USER@{word.strip()}"
+    as_slots = f"{host._replace(port=None).text} slots={host.port}"
     raise SpecError(
         f"{where}: {word!r}: {host.port} may be a port or a number of slots; write {as_port} for the port, "
         f"or for slots the line '{as_slots}' of a --hostfile"

@@ -77,6 +77,11 @@ class JobSpec(NamedTuple):
     log_to: Literal["tensorboard"] | None = None
 
     @property
+    def is_here(self) -> bool:
+        """Return True if the workspace is a folder of this machine."""
+        return not self.site.remote or self.site.package is not None
+
+    @property
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH here."""
         if self.call:
@@ -136,7 +141,7 @@ def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
 def _find_misplaced(spec: JobSpec, given: Given, split: Split) -> list[str]:
     """Return a note for words after a Python program that are options of ours, and that its text has not."""
     path = spec.workspace / spec.program
-    if path.suffix != ".py" or not path.is_file():  # it may be on the hosts
+    if path.suffix != ".py" or not spec.is_here:
         return []
     text = path.read_text("utf-8", "replace").replace("-", "_")
     names = [word[2:].partition("=")[0].replace("-", "_") for word in split.program_args if word[:2] == "--"]
@@ -206,6 +211,10 @@ def check_spec(spec: JobSpec, given: Given) -> None:
             raise SpecError(f"--{name} and --env {variable} have the same meaning; give one of them")
     _check_ports(spec, port.label if port else "--port")
     refuse_unmet(given)
+    call = None if spec.module else given.get("call")
+    if call and not re.fullmatch(r"[^/.][^.]*\.py", spec.program):
+        remedy = f"give a .py file of {spec.workspace}, or -m MODULE"
+        raise SpecError(f"{call.shown}: {spec.program} is no module of the workspace; {remedy}")
     if spec.log_to and spec.site.remote and not spec.fetch_logs:
         raise SpecError(
             f"--log_to={spec.log_to} needs --fetch_logs DIR, a folder here: it writes to DIR/{spec.log_to}"

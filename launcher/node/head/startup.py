@@ -128,7 +128,7 @@ class Startup:
             self._desk.fail(link.make_failure(codes.PREFLIGHT, text, advice=dealing.LACK_ADVICE))
             return
         wants = self._desk.placed.plan.wants
-        if wants.gpus_per_trainer is None and any(share.gpus for share in self._shares.values()):
+        if wants.gpus_per_trainer is None and dealing.has_own_gpus(self._desk.placed, self._shares):
             text = "each trainer sees an even share of its node's GPUs (--gpus_per_trainer=0: all of them)"
             self._desk.tell("note", level="info", text=text)
         self._package.begin(self._furnish)

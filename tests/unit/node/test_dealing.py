@@ -117,6 +117,16 @@ def test_shares_reach_the_programs_and_simulated_nodes_are_one_machine() -> None
     ] * 2  # fmt: skip
 
 
+@pytest.mark.parametrize(("gpus", "own"), [("2", False), ("3", True), ("", False)])
+def test_gpus_are_the_trainers_own_where_there_are_enough(gpus: str, own: bool) -> None:
+    plan = Plan(roles=(Role("trainer", Count("per_node", 3), ("t",)),), wants=Wants(gpus or None))
+    placed = job.place(plan, [Node(i, f"n{i}", f"10.0.0.{i + 1}") for i in range(2)])
+    shares, _ = dealing.deal_resources(
+        placed, dict.fromkeys(range(2), found(*map(str, range(int(gpus or 2)))))
+    )
+    assert dealing.has_own_gpus(placed, shares) == own
+
+
 @pytest.mark.parametrize("wrong", [{"gpus": ["0,1"]}, {"gpus": ["a\nb"]}, {"cores": [[-1]]}, {"gpus_by": 1}])
 def test_invalid_resources_of_a_node_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="can't be"):

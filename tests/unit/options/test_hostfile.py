@@ -81,6 +81,7 @@ def test_ranks_of_several_lines_are_added_for_each_host(text: str, ranks: dict[s
         ("node1 slots=1 cpu=2", "machines:1: 'node1 slots=1 cpu=2': slots is given twice"),
         ("node1 slots=3 max_slots=2", "max_slots is smaller than slots"),
         ("node1 username=me", "'username=me' is not supported; write me@HOST"),
+        ("node[1,1]", "machines:1: 'node[1,1]': expected one host a line"),
         ("node1:22", "machines:1: 'node1:22': expected a host without a port; ~/.ssh/config sets its port"),
         ("node[1-2]", "machines:1: 'node[1-2]': expected one host a line"),
         ("-oProxyCommand=x", "machines:1: '-oProxyCommand=x': '-oProxyCommand=x' is not a host name"),
@@ -99,6 +100,9 @@ def test_hosts_may_have_ports_where_that_is_asked() -> None:
     assert {one.host.text: one.ranks for one in found} == {"me@a:2222": 4, "b": 2, "c": 22}
     with pytest.raises(SpecError, match=r"machines:1: 'a:22': 22 may be a port or a number of slots"):
         parse_hostfile("a:22", "machines", ports=True)
+    for word in ("b:2", "b:1"):
+        with pytest.raises(SpecError, match=f"machines:2: '{word}' and slots=4 are two numbers of slots"):
+            parse_hostfile(f"a\n{word} slots=4", "machines", ports=True)
 
 
 def test_hosts_of_a_list_may_have_slots() -> None:

@@ -80,7 +80,7 @@ def test_wrong_host_is_reported_with_its_place(word: str, says: str) -> None:
         ("n[1-2]:3", ("n1", 3)),
         ("[::1]:4", ("[::1]", 4)),
         ("me@a:2222", ("a:2222", 1)),
-        ("me@a:2", ("a:2", 1)),
+        ("me@a:22", ("a:22", 1)),
     ],
 )
 def test_number_after_a_host_without_a_user_is_one_of_slots(word: str, found: tuple[str, int]) -> None:
@@ -93,6 +93,11 @@ def test_number_after_a_host_without_a_user_is_one_of_slots(word: str, found: tu
 def test_number_that_may_be_a_port_is_an_error_with_both_spellings() -> None:
     with pytest.raises(SpecError, match=r"--hosts: 'a:22'.*write USER@a:22 .*'a slots=22' of a --hostfile"):
         parse_hosts(["a:22"], "--hosts", slots=True)
+    with pytest.raises(
+        SpecError, match=r"'me@a:2': 2 may be .*write 'Port 2' in ~/.ssh/config .*'me@a slots=2'"
+    ):
+        parse_hosts(["me@a:2"], "--hosts", slots=True)
+    assert parse("me@a:2")[0].port == 2, "conf.py"
 
 
 def test_a_host_named_k_times_is_one_node_that_counts_k() -> None:

@@ -195,6 +195,18 @@ def test_option_of_ours_after_the_program_is_noted_unless_its_text_has_it(ws: Pa
         assert notes == [f"--{name} {where}" for name in names]
 
 
+@pytest.mark.parametrize("program", ["sh", "/elsewhere/train.py", "sub/run", "v1.2/train.py"])
+def test_a_call_of_what_is_no_module_is_an_error_with_the_remedy(ws: Path, program: str) -> None:
+    path = ws / program if program[0] != "/" else ws.parent / "train.py"
+    for file in [path] if program != "sh" else []:
+        file.parent.mkdir(exist_ok=True)
+        file.touch(0o755)
+        program = str(file)
+    with pytest.raises(SpecError, match=r"--call='f': .* is no module of the workspace; give a \.py file"):
+        make(ws, Split(program=program), call="f", job_workspace=".")
+    assert make(ws, split_command_line(["-m", "timeit"], {}), call="f").call == "f"
+
+
 def test_every_node_has_a_process_of_each_role(ws: Path) -> None:
     (ws / "train.py").write_text("import paddle\n")
     for words, nodes in (((), [0, 1, 2]), (("--worker_num=1", "--server_num=1"), [0])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zipfile
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from pslaunch.backends.fabric.spec import FabricReach, make_fabric_spec
-from pslaunch.backends.registry import OWN, find_face, get_options
+from pslaunch.backends.registry import OWN, find_face, get_options, read_command
 from pslaunch.errors import SpecError
 from pslaunch.node.job import Count, Node, Package, Plan
+from pslaunch.options.detect import check_needs
 from pslaunch.options.hosts import Host
 from pslaunch.options.kinds import Seconds
 from pslaunch.options.spec import JobSpec, Site, list_notes
+from pslaunch.plan import make_plan
 from support.command_line import make_line, make_spec
 
 CONF = """
@@ -130,6 +133,39 @@ def test_a_workspace_that_the_hosts_have(here: Path) -> None:
     assert (spec.workspace, spec.program) == (Path("~/there/w"), "sub/t.py")
     assert (spec.site.package, spec.draft.name) == (None, "w")
     assert make(here, "--hosts=a", "--job_workspace=/w", "/w/x/../run").command == ("./run",)
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [("sh -c exit", "/usr/bin/env sh -c exit"), ("./sh", "./sh"), ("-m a.b", "{python} -m a.b")],
+)
+def test_command_or_module_in_a_workspace_of_the_hosts_is_as_elsewhere(
+    here: Path, program: str, command: str
+) -> None:
+    plan = make_plan(make(here, "--hosts=a", "--job_workspace=/gone", *program.split()), "JOB")
+    assert (plan.server, " ".join(plan.roles[-1].argv)) == ("none", command)
+
+
+def test_files_here_do_not_judge_a_workspace_of_the_hosts(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "ws/train.py").write_text("# pslaunch: needs gone.bin: make it\nimport (\n")
+    program = ["train.py", "--hosts=b"]
+    line = make_line("fabric", ["--hosts=a", f"--job_workspace={here}/ws", *program], here, {})
+    monkeypatch.chdir(here)
+    read_command(find_face("fabric"), "fabric", line.split, print)
+    assert "--hosts" not in capsys.readouterr().out
+    line = make_line("fabric", ["--hosts=a", WS, *program], here, {})
+    with pytest.raises(SpecError, match="line 2: invalid syntax"):
+        read_command(find_face("fabric"), "fabric", line.split, print)
+
+
+def test_needed_files_of_links_and_data_shards_may_be_only_on_the_hosts(here: Path) -> None:
+    package = Package(str(here), links={"big": "/mnt"}, data_shards=("part-{:02d}",))
+    for name, found in (("./big/x", True), ("part-07", True), ("bigger", False), ("part-7", False)):
+        (here / "ws/train.py").write_text(f"# pslaunch: needs {name}: make it\n")
+        with contextlib.nullcontext() if found else pytest.raises(SpecError, match="make it"):
+            check_needs(here / "ws", "train.py", package)
 
 
 def test_sent_prepared_and_fetched_files(here: Path) -> None:
