@@ -70,8 +70,7 @@ def choose_server(
 
 def has_import(workspace: Path, program: str, module: str) -> bool:
     """Return True if a program, or a module of the workspace that it imports, imports such a module."""
-    start = workspace / program
-    walked = _walk(start, workspace, []) if start.suffix == ".py" else ()
+    walked = _walk(workspace / program, workspace, [])
     return any(one.name.partition(".")[0] == module for _, summary in walked for one in summary.imports)
 
 
@@ -81,8 +80,6 @@ def check_syntax(program: Path, python: str | None, *, is_remote: bool) -> None:
     python: that runs it; None for one like ours. Another one of this machine is asked, and on other machines
     it is the user's choice.
     """
-    if program.suffix != ".py":
-        return
     try:
         _read(program)
     except SyntaxError as e:
@@ -103,11 +100,8 @@ def check_needs(workspace: Path, program: str, package: Package | None = None) -
 
     Files of the package's links and data shards are not asked for: they may be only on the hosts.
     """
-    path = workspace / program
-    if path.suffix != ".py":
-        return
     with contextlib.suppress(*UNREADABLE):
-        for name, remedy in _read(path).needs:
+        for name, remedy in _read(workspace / program).needs:
             if not (workspace / name).exists() and not (package and _is_only_there(name, package)):
                 said = remedy.replace("{folder}", str(workspace))
                 raise SpecError(f"{program} needs {name}, which is not in {workspace}: {said}")
@@ -169,6 +163,8 @@ class Summary(NamedTuple):
 
 
 def _read(path: Path) -> Summary:
+    if path.suffix != ".py":
+        raise ValueError("no Python program")
     state = path.stat()
     return _read_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
 
@@ -277,8 +273,7 @@ def _find_files(base: Path, name: str) -> Iterator[Path]:
 
 def find_gpu_use(program: Path, workspace: Path) -> Literal["", "sees", "chooses"]:
     """Return how a program uses GPUs by its text: those that it sees, or one by its place on the node."""
-    walked = _walk(program, workspace, []) if program.suffix == ".py" else ()
-    found = {word for _, module in walked for word in module.words}
+    found = {word for _, module in _walk(program, workspace, []) for word in module.words}
     return "" if not found & GPU_WORDS else "chooses" if found & PLACE_WORDS else "sees"
 
 
@@ -299,8 +294,6 @@ def find_imports(program: Path, workspace: Path) -> Imported:
     program, or one not in Python, gives nothing.
     """
     found = Imported({}, {})
-    if program.suffix != ".py":
-        return found
     for path, module in _walk(program, workspace, []):
         for line, whole, when in module.imports:
             name, kind = whole.partition(".")[0], found.needed if when == "at once" else found.later
