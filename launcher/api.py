@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,35 +43,33 @@ class Job:
             self._launcher = subprocess.Popen(
                 argv, stdin=file, stdout=subprocess.PIPE, stderr=self._said.file, start_new_session=True
             )
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # as a handler of a signal may ask too
+        self._asked: list[tuple[int, Future[Any]]] = []  # with the events that each waits for
         self._kept, self._next = RecentEvents(), 0
         self._last: dict[str, Event] = {}  # of each kind
         self._states: dict[str, dict[str, Any]] = {}  # of the processes
         self._last_words = ""
         self._code: int | None = None  # once all is over
         self._told = False
+        atexit.register(self._note_exit)
         threading.Thread(target=self._read, daemon=True).start()
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over the job's events until its end, those of `--json` (events.md).
 
-        It begins with the oldest that are kept: of a long job the last 20,000 events or 16 MiB.
+        Of a long job the last 20,000 events or 16 MiB are kept: a `note` with `missing` stands for those that
+        are gone before the caller has read them.
         """
-        cursor = 0
-        while True:
-            with self._changed:
-                while self._next == cursor and self._code is None:
-                    self._changed.wait()
-                found, cursor = self._kept.list_since(cursor), self._next
-            if not found:
-                return
-            yield from (kept["told"] for kept in found)
+        found, cursor = self._ask(0).result()
+        while found:
+            yield from found
+            found, cursor = self._ask(cursor).result()
 
     def status(self) -> dict[str, Any]:
         """Return the state of the job and of its processes, with the fields of `pslaunch status --json`."""
         from .run.jobs import NEWS
 
-        with self._changed:
+        with self._lock:
             job, end = self._last.get("job", {}), self._last.get("end", {})
             now = "ending" if "ending" in self._last else "running" if job else "waiting"
             state = "ended" if end else now if self._code is None else "lost"
@@ -85,7 +85,7 @@ class Job:
 
         The whole log is the file `log` of the process in `status()`, on its node.
         """
-        with self._changed:
+        with self._lock:
             told = [kept["told"] for kept in self._kept.list_since(0)]
         return [e["text"] for e in told if e["event"] == "line" and e["process"] == process]
 
@@ -94,45 +94,75 @@ class Job:
         self._launcher.send_signal(signal.SIGTERM)
         if kill:
             self._launcher.send_signal(signal.SIGINT)  # the second signal
-        self._wait()
+        self._ask().result()
 
     def wait(self) -> int:
         """Wait for the end of the job and return 0. Raises JobError if it has failed or was stopped."""
+        self._ask().result()
         self._told = True
-        if self._wait():
-            raise self._make_error()
+        if self._code:
+            raise self._make_error(self._code)
         return codes.OK
 
     async def wait_async(self) -> int:
         """Do the same as `wait` in an event loop."""
-        import asyncio  # as slow as a start
-
-        return await asyncio.to_thread(self.wait)
+        await self._ask_async()
+        return self.wait()
 
     async def events_async(self) -> AsyncIterator[dict[str, Any]]:
         """Do the same as `events` in an event loop."""
-        import asyncio
-
-        events = self.events()
-        while event := await asyncio.to_thread(next, events, None):
-            yield event
+        found, cursor = await self._ask_async(0)
+        while found:
+            for event in found:
+                yield event
+            found, cursor = await self._ask_async(cursor)
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if self._code is None and "end" not in self._last:
-            self.stop()
-        elif self._wait() and kind is None and not self._told:
-            raise self._make_error()
+        self._leave(kind)
+        self._ask().result()
+        if not self._told:
+            self.wait()  # which raises
 
     async def __aenter__(self) -> Job:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        import asyncio
+        self._leave(kind)
+        await self._ask_async()
+        self.__exit__(kind)
 
-        await asyncio.to_thread(self.__exit__, kind)
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        """Stop the job unless it has ended; that, or an error of the block, is all that is told."""
+        ended = self._code is not None or "end" in self._last
+        self._told |= kind is not None or not ended
+        if not ended:
+            self._launcher.send_signal(signal.SIGTERM)
+
+    def _ask_async(self, cursor: int = sys.maxsize) -> Awaitable[Any]:
+        import asyncio  # as slow as a start
+
+        return asyncio.wrap_future(self._ask(cursor))
+
+    def _ask(self, cursor: int = sys.maxsize) -> Future[Any]:
+        """Return what has events from a cursor on and the next one, once there are any or all is over."""
+        asked: Future[Any] = Future()
+        with self._lock:
+            self._asked.append((cursor, asked))
+            self._answer()
+        return asked
+
+    def _answer(self) -> None:
+        """Give what is asked for, with the lock held, after each change."""
+        for cursor, asked in self._asked:
+            if (self._next > cursor or self._code is not None) and asked.set_running_or_notify_cancel():
+                kept = self._kept.list_with_gaps(cursor)
+                # Numbers of those kept here are not the head's; notes of a launcher have none.
+                told = [e.get("told") or {k: e[k] for k in e if k != "n"} for e in kept]
+                asked.set_result((told, self._next))
+        self._asked = [each for each in self._asked if not each[1].done()]
 
     def _read(self) -> None:
         """Keep the events, until the command line has ended."""
@@ -143,38 +173,38 @@ class Job:
                     self._keep(json.loads(line))
             code = self._launcher.wait()
             self._last_words = self._said.read_end().strip()
-        with self._changed:
+        with self._lock:
             self._code = code if code >= 0 else codes.SIGNAL_BASE - code
-            self._changed.notify_all()
+            self._answer()
+        atexit.unregister(self._note_exit)
+
+    def _note_exit(self) -> None:
+        text = "Python ends, and this job with it: job.wait() waits for its end"
+        print(f"pslaunch.launch: note: {text}", file=sys.stderr)
 
     def _keep(self, event: Event) -> None:
-        with self._changed:
-            self._kept.keep({"n": self._next, "event": "told", "told": event})
+        with self._lock:
+            self._kept.keep({"n": self._next, "time": event["time"], "event": "told", "told": event})
             self._next += 1
             self._last[event["event"]] = event
             if event["event"] == "job":
                 self._states = {p["process"]: {"state": "waiting"} for p in event["processes"]}
             note_state(self._states, event)
-            self._changed.notify_all()
+            self._answer()
 
-    def _wait(self) -> int:
-        with self._changed:
-            while self._code is None:
-                self._changed.wait()
-            return self._code
-
-    def _make_error(self) -> JobError:
+    def _make_error(self, code: int) -> JobError:
         """Return the end of the job in the words of the command line, and in parts."""
         from .views.view import Transcript, show_ending
 
-        code, job, end = self._wait(), self._last.get("job"), self._last.get("end", {})
+        job, end = self._last.get("job"), self._last.get("end", {})
         failure, transcript = end.get("failure") or {}, Transcript()
         if job:
             transcript.make_lines(job)
         if end.get("code"):
             cause, text = end["reason"], "\n".join(said.text for said in transcript.make_lines(end))
         else:  # results were not fetched, or the launcher was killed
-            lost = self._last_words or f"the job's launcher ended {show_ending(code, None)}"
+            early = "the job was asked to end (SIGTERM) before it had begun" if code == codes.TERM else ""
+            lost = self._last_words or early or f"the job's launcher ended {show_ending(code, None)}"
             cause = text = self._last["note"]["text"] if end and "note" in self._last else lost
         nodes = {node["id"]: node["name"] for node in job["nodes"]} if job else {}
         process = failure["what"] if failure.get("what") in self._states else ""

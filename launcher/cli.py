@@ -261,7 +261,6 @@ MEANT: Final = {
     "submit": "pslaunch fabric, mpi, slurm or k8s apply",
     "describe": "pslaunch status",
 }
-DELETE_HELP: Final = "Another name of `pslaunch stop`."
 
 
 def _ask_place(command: Callable[..., None], faces: Sequence[Face]) -> Callable[..., None]:
@@ -287,12 +286,10 @@ def _ask_place(command: Callable[..., None], faces: Sequence[Face]) -> Callable[
 def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere | None:
     """Return the place to ask for jobs; None if none is given."""
     asked = [face for face in faces if given.keys() & face.place.keys()]
-    if not asked:
-        return None
     if len(asked) > 1:
         one, other = (next(name for name in face.place if name in given) for face in asked[:2])
         raise SpecError(f"--{one} and --{other} are both given: only one place is asked")
-    return asked[0].find_place(given, Path.cwd())
+    return asked[0].find_place(given, Path.cwd()) if asked else None
 
 
 def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) -> Any:
@@ -310,7 +307,7 @@ def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) 
 def _find(name: str) -> Listed:
     """Return a command of ours."""
     if function := LATER.get(name):
-        text = DELETE_HELP if name == "delete" else function.__doc__ or ""
+        text = "Another name of `pslaunch stop`." if name == "delete" else function.__doc__ or ""
         return Listed(text, lambda words: _make_later(function, text, words))
     if plain := ABOUT.get(name):
         return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))

@@ -106,10 +106,8 @@ class RightsError(PslaunchError):
     exit_code = codes.RIGHTS
 
 
-class HostRightsError(HostError, RightsError):
+class HostRightsError(RightsError, HostError):
     """A host refuses our keys."""
-
-    exit_code = codes.RIGHTS
 
 
 class PreflightError(PslaunchError):

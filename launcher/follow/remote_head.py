@@ -98,15 +98,8 @@ class RemoteHead:
         return codes.NODE_LOST if self._code is None else self._code
 
     def list_events(self, cursor: int) -> tuple[list[Event], int]:
-        told: list[Event] = []
-        for event in self._events.list_since(cursor):
-            if (count := event["n"] - cursor) > 0:  # dropped by the head, or here
-                text = f"{count} lines are left out here because there were too many; see the logs"
-                note = {"event": "note", "level": "warning", "text": text, "missing": count}
-                told.append({"n": event["n"] - 1, "time": event["time"], **note})
-            told.append(event)
-            cursor = event["n"] + 1
-        return told, cursor if told else max(cursor, self._next)
+        told = self._events.list_with_gaps(cursor)  # dropped by the head, or here
+        return told, told[-1]["n"] + 1 if told else max(cursor, self._next)
 
     @property
     def is_stopped(self) -> bool:

@@ -190,7 +190,7 @@ class Summary(NamedTuple):
 
 def _read(path: Path) -> Summary:
     if path.suffix != ".py":
-        raise ValueError("not a Python program")
+        raise ValueError("no Python program")
     state = path.stat()
     return _read_once(path, state.st_mtime_ns, state.st_size, state.st_ino)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import posixpath
 import re
@@ -119,8 +120,9 @@ def _check_program(path: Path, split: Split, place: str) -> None:
         raise SpecError(f"no program {shown}{place}; a line for a shell is given as: sh -c {line}")
     if split.program == "" or not _exists(path):
         other = "; give a file, -m MODULE or a command of PATH" if split.program else ""
-        hint = _make_python_hint(split) or _find_near(path, split) or other
-        raise SpecError(f"no program {shown}{place}{hint}")
+        if hint := _make_python_hint(split):
+            raise SpecError(f"{name} itself is not given{hint}")
+        raise SpecError(f"no program {shown}{place}{_find_near(path, split) or other}")
     if not path.is_file():
         raise SpecError(f"the program {shown} is not a file; name one in it, or -m MODULE")
     if not os.access(path, os.R_OK):
@@ -148,7 +150,9 @@ def _make_python_hint(split: Split) -> str:
         return ""
     if split.program_args[:1] != ("-m",) and not any(word.endswith(".py") for word in split.program_args):
         return ""
-    words = shlex.join(split.program_args)
+    words = shlex.join(
+        itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", split.program_args)
+    )
     return f"; leave {name} out, as in: {words}. Programs in .py run by Python itself; --python chooses it"
 
 

@@ -140,10 +140,10 @@ def write_news(pointer: Record, news: Record) -> None:
     record.write_record(pointer["path"], cast("Record", {**known, "reach": pointer.get("reach")}))
 
 
-def find_job(word: str, elsewhere: Elsewhere | None = None, *, newest: bool = False) -> Record:
+def find_job(word: str, elsewhere: Elsewhere | None = None) -> Record:
     """Return the job with this id, else with this name, else whose id begins so. Raises SpecError.
 
-    Several jobs may match if all but this job have ended, with `newest` if all have.
+    Several jobs may match if all but this job have ended; if all have, it is the newest.
     """
     jobs = list_jobs(elsewhere)
     found = (
@@ -157,10 +157,10 @@ def find_job(word: str, elsewhere: Elsewhere | None = None, *, newest: bool = Fa
         alive = [r for r in found if r["state"] not in record.OVER]
         if len(alive) == 1 and alive[0]["state"] != record.STATE_UNKNOWN:
             return alive[0]
-        if newest and not alive:
+        if not alive:
             return found[-1]
-        advice = "give more of the id" if alive else f"all have ended, {found[-1]['job']} is the newest"
-        raise SpecError("\n  ".join([f"{word!r} matches several jobs; {advice}", *map(format_line, found)]))
+        text = f"{word!r} matches several jobs; give more of the id"
+        raise SpecError("\n  ".join([text, *map(format_line, found)]))
     if not jobs:
         raise SpecError(f"no job {word!r}; {explain_no_jobs(elsewhere)}; {OF_TERMINALS}")
     near = find_near(word, [r["job"] for r in jobs], 0.5)

@@ -39,7 +39,7 @@ def _read_events(word: str, elsewhere: Elsewhere | None) -> bytes:
         return _read_file(found[0])
     if "/" in word:
         raise FileError(f"there is no {EVENTS_LOG} in {word}: name a log folder, or a job of pslaunch jobs")
-    r = find_job(word, elsewhere, newest=True)
+    r = find_job(word, elsewhere)
     if "events" in r:
         return _read_file(Path(r["events"]))
     nodes, data = list_nodes(r), bytearray()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 import pslaunch
 from pslaunch.node import codes
+from pslaunch.node.head import events
 from support.jobs import until_nothing_runs
 from support.pages import DOCS
 from support.process import started, until_gone
@@ -53,6 +55,20 @@ def test_a_job_that_succeeds(program: Path) -> None:
     job.stop()  # nothing more to do
 
 
+def test_a_job_stopped_before_it_began_says_so(program: Path) -> None:
+    job = pslaunch.launch(program, **ALONE)
+    job.stop()
+    with pytest.raises(pslaunch.JobError, match="asked to end"):
+        job.wait()
+
+
+def test_a_program_that_ends_before_its_job_is_told(program: Path) -> None:
+    code = f"import pslaunch; pslaunch.launch({str(program)!r}, server_num=0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "job.wait() waits for its end" in done.stderr
+    until_nothing_runs(5.0)
+
+
 def test_a_failure_has_its_cause_and_place(program: Path) -> None:
     program.write_text("import os\nprint('no data')\nexit(3 * (os.environ['RANK'] == '1'))\n")
     with pytest.raises(pslaunch.JobError) as caught, pslaunch.launch(program, worker_num=2, **ALONE) as job:
@@ -61,6 +77,15 @@ def test_a_failure_has_its_cause_and_place(program: Path) -> None:
     assert (e.exit_code, e.process, e.host, e.tail) == (3, "trainer/1", "localhost", ("no data",))
     assert e.cause == "trainer/1 ended with 3"
     assert "FAILED: trainer/1 on node 0 (localhost)" in str(e) and "no data" in str(e)
+
+
+def test_a_slow_reader_is_told_what_it_missed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.write_text("for n in range(100):\n    print(n)\n")
+    monkeypatch.setattr(events, "MAX_EVENTS", 10)  # that are kept here
+    job = pslaunch.launch(program, **ALONE)
+    job.wait()
+    note, first, *rest = job.events()
+    assert (note["event"], note["missing"]) == ("note", first["n"]) and len(rest) == 9
 
 
 def test_a_job_that_can_not_begin_says_why(program: Path) -> None:
@@ -122,7 +147,10 @@ def test_asyncio(program: Path) -> None:
             async for event in job.events_async():
                 if event["event"] == "line":
                     break
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(job.wait_async(), 0.01)
         assert job.status()["code"] == codes.TERM
+        assert not [t for t in threading.enumerate() if t.name.startswith("asyncio")]  # none can be cancelled
         with pytest.raises(pslaunch.JobError):
             await job.wait_async()
 

@@ -152,6 +152,18 @@ class RecentEvents:
             found.append(event)
         return found
 
+    def list_with_gaps(self, cursor: int) -> list[Event]:
+        """Return the events from number `cursor` on, with a note in the place of those that are missing."""
+        told: list[Event] = []
+        for event in self.list_since(cursor):
+            if (count := event["n"] - cursor) > 0:
+                text = f"{count} lines are left out here because there were too many; see the logs"
+                note = {"event": "note", "level": "warning", "text": text, "missing": count}
+                told.append({"n": event["n"] - 1, "time": event["time"], **note})
+            told.append(event)
+            cursor = event["n"] + 1
+        return told
+
 
 def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
     """Update the last state of each process by an event."""

@@ -73,13 +73,9 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
                 if check_alignment:
                     raise ComposeNotAligned("compose: the readers have different lengths")
                 return
-            yield tuple(itertools.chain.from_iterable(map(_make_tuple, items)))
+            yield tuple(part for item in items for part in (item if isinstance(item, tuple) else (item,)))
 
     return read_composed
-
-
-def _make_tuple(item: Any) -> tuple[Any, ...]:
-    return item if isinstance(item, tuple) else (item,)
 
 
 def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:

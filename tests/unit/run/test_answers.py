@@ -66,7 +66,7 @@ def test_closed_answers_do_not_hold_up_the_others() -> None:
 
 
 def test_early_end_ends_all_threads() -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     over = threading.Event()
 
     def ask() -> Iterator[bytes]:
@@ -76,12 +76,12 @@ def test_early_end_ends_all_threads() -> None:
         finally:
             over.set()
 
-    threads: list[threading.Thread] = []
+    threads: set[threading.Thread] = set()
     with pytest.raises(BrokenPipeError), ask_all([Question(n, ask) for n in range(2)]) as answers:
         next(answers[1])
-        threads += threading.enumerate()[before:]
+        threads |= {*threading.enumerate()} - before
         raise BrokenPipeError
     for thread in threads:
         thread.join(SOON_S)
         assert not thread.is_alive()
-    assert over.is_set()
+    assert over.wait(SOON_S)
