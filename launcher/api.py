@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import atexit
 import json
 import os
 import select
@@ -11,16 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .errors import JobError, PslaunchError, SpecError
 from .node import codes
 from .node.head.events import Event, RecentEvents, note_state
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 __all__ = ["Job", "JobError", "PslaunchError", "launch"]
 OF_SHELLS: Final = ("detach", "dry_run", "json")  # options that a job of a program can't have
@@ -45,14 +43,15 @@ class Job:
             self._launcher = subprocess.Popen(
                 argv, stdin=file, stdout=subprocess.PIPE, stderr=self._said.file, start_new_session=True
             )
-        self._lock = threading.Lock()
-        self._asked: list[tuple[Callable[[], object], Future[Any]]] = []
+        self._lock = threading.RLock()  # as a handler of a signal may ask too
+        self._asked: list[tuple[int, Future[Any]]] = []  # with the events that each waits for
         self._kept, self._next = RecentEvents(), 0
         self._last: dict[str, Event] = {}  # of each kind
         self._states: dict[str, dict[str, Any]] = {}  # of the processes
         self._last_words = ""
         self._code: int | None = None  # once all is over
         self._told = False
+        atexit.register(self._note_exit)
         threading.Thread(target=self._read, daemon=True).start()
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -61,10 +60,10 @@ class Job:
         Of a long job the last 20,000 events or 16 MiB are kept: a `note` with `missing` stands for those that
         are gone before the caller has read them.
         """
-        cursor: int | None = 0
-        while cursor is not None:
-            found, cursor = self._ask(functools.partial(self._list_news, cursor)).result()
+        found, cursor = self._ask(0).result()
+        while found:
             yield from found
+            found, cursor = self._ask(cursor).result()
 
     def status(self) -> dict[str, Any]:
         """Return the state of the job and of its processes, with the fields of `pslaunch status --json`."""
@@ -95,82 +94,75 @@ class Job:
         self._launcher.send_signal(signal.SIGTERM)
         if kill:
             self._launcher.send_signal(signal.SIGINT)  # the second signal
-        self._ask_end().result()
+        self._ask().result()
 
     def wait(self) -> int:
         """Wait for the end of the job and return 0. Raises JobError if it has failed or was stopped."""
-        return self._tell_end(self._ask_end().result())
+        self._ask().result()
+        self._told = True
+        if self._code:
+            raise self._make_error(self._code)
+        return codes.OK
 
     async def wait_async(self) -> int:
         """Do the same as `wait` in an event loop."""
-        import asyncio  # as slow as a start
-
-        return self._tell_end(await asyncio.wrap_future(self._ask_end()))
+        await self._ask_async()
+        return self.wait()
 
     async def events_async(self) -> AsyncIterator[dict[str, Any]]:
         """Do the same as `events` in an event loop."""
-        import asyncio
-
-        cursor: int | None = 0
-        while cursor is not None:
-            asked = self._ask(functools.partial(self._list_news, cursor))
-            found, cursor = await asyncio.wrap_future(asked)
+        found, cursor = await self._ask_async(0)
+        while found:
             for event in found:
                 yield event
+            found, cursor = await self._ask_async(cursor)
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        code = self._leave(kind).result()
+        self._leave(kind)
+        self._ask().result()
         if not self._told:
-            self._tell_end(code)
+            self.wait()  # which raises
 
     async def __aenter__(self) -> Job:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        import asyncio
+        self._leave(kind)
+        await self._ask_async()
+        self.__exit__(kind)
 
-        code = await asyncio.wrap_future(self._leave(kind))
-        if not self._told:
-            self._tell_end(code)
-
-    def _leave(self, kind: type[BaseException] | None) -> Future[int]:
+    def _leave(self, kind: type[BaseException] | None) -> None:
         """Stop the job unless it has ended; that, or an error of the block, is all that is told."""
         ended = self._code is not None or "end" in self._last
+        self._told |= kind is not None or not ended
         if not ended:
             self._launcher.send_signal(signal.SIGTERM)
-        self._told |= kind is not None or not ended
-        return self._ask_end()
 
-    def _ask(self, get: Callable[[], Any]) -> Future[Any]:
-        """Return what has the result of `get` once that is not None: in a thread, or by `wrap_future`."""
-        from concurrent.futures import Future
+    def _ask_async(self, cursor: int = sys.maxsize) -> Awaitable[Any]:
+        import asyncio  # as slow as a start
 
+        return asyncio.wrap_future(self._ask(cursor))
+
+    def _ask(self, cursor: int = sys.maxsize) -> Future[Any]:
+        """Return what has events from a cursor on and the next one, once there are any or all is over."""
         asked: Future[Any] = Future()
         with self._lock:
-            self._asked.append((get, asked))
+            self._asked.append((cursor, asked))
             self._answer()
         return asked
 
-    def _ask_end(self) -> Future[int]:
-        return self._ask(lambda: self._code)
-
     def _answer(self) -> None:
-        """Answer what is asked, as far as that is known; called with the lock held, after each change."""
-        for get, asked in self._asked:
-            if (found := get()) is not None and asked.set_running_or_notify_cancel():
-                asked.set_result(found)
-        self._asked = [(get, asked) for get, asked in self._asked if not asked.done()]
-
-    def _list_news(self, cursor: int) -> tuple[list[Event], int | None] | None:
-        """Return events from a cursor on and the next one, None at their end; None if there are none yet."""
-        if self._next > cursor:
-            kept = self._kept.list_with_gaps(cursor)
-            # Numbers of those kept here are not the head's; notes of a launcher have none.
-            return [e.get("told") or {k: e[k] for k in e if k != "n"} for e in kept], self._next
-        return None if self._code is None else ([], None)
+        """Give what is asked for, with the lock held, after each change."""
+        for cursor, asked in self._asked:
+            if (self._next > cursor or self._code is not None) and asked.set_running_or_notify_cancel():
+                kept = self._kept.list_with_gaps(cursor)
+                # Numbers of those kept here are not the head's; notes of a launcher have none.
+                told = [e.get("told") or {k: e[k] for k in e if k != "n"} for e in kept]
+                asked.set_result((told, self._next))
+        self._asked = [each for each in self._asked if not each[1].done()]
 
     def _read(self) -> None:
         """Keep the events, until the command line has ended."""
@@ -184,6 +176,11 @@ class Job:
         with self._lock:
             self._code = code if code >= 0 else codes.SIGNAL_BASE - code
             self._answer()
+        atexit.unregister(self._note_exit)
+
+    def _note_exit(self) -> None:
+        text = "Python ends, and this job with it: job.wait() waits for its end"
+        print(f"pslaunch.launch: note: {text}", file=sys.stderr)
 
     def _keep(self, event: Event) -> None:
         with self._lock:
@@ -194,12 +191,6 @@ class Job:
                 self._states = {p["process"]: {"state": "waiting"} for p in event["processes"]}
             note_state(self._states, event)
             self._answer()
-
-    def _tell_end(self, code: int) -> int:
-        self._told = True
-        if code:
-            raise self._make_error(code)
-        return code
 
     def _make_error(self, code: int) -> JobError:
         """Return the end of the job in the words of the command line, and in parts."""
@@ -212,7 +203,8 @@ class Job:
         if end.get("code"):
             cause, text = end["reason"], "\n".join(said.text for said in transcript.make_lines(end))
         else:  # results were not fetched, or the launcher was killed
-            lost = self._last_words or f"the job's launcher ended {show_ending(code, None)}"
+            early = "the job was asked to end (SIGTERM) before it had begun" if code == codes.TERM else ""
+            lost = self._last_words or early or f"the job's launcher ended {show_ending(code, None)}"
             cause = text = self._last["note"]["text"] if end and "note" in self._last else lost
         nodes = {node["id"]: node["name"] for node in job["nodes"]} if job else {}
         process = failure["what"] if failure.get("what") in self._states else ""

@@ -94,7 +94,7 @@ class Transcript:
         if e["node"] is not None or not e["files"]:
             return
         count = f"{e['files']:,} file{'s' if e['files'] != 1 else ''}, {show_bytes(e['bytes'])}"
-        hosts = "1 host" if e["nodes"] == 1 else f"{e['nodes']} hosts together"
+        hosts = "1 host" if e["nodes"] == 1 else f"{e['nodes']} hosts in all"
         yield Said(SELF, f"sent {count}, to {hosts}, in {show_s(e['elapsed_s'])}")
 
     def _on_process(self, e: Event) -> Iterator[Said]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -52,6 +53,20 @@ def test_a_job_that_succeeds(program: Path) -> None:
         ("trainer/1", "exited"),
     ]
     job.stop()  # nothing more to do
+
+
+def test_a_job_stopped_before_it_began_says_so(program: Path) -> None:
+    job = pslaunch.launch(program, **ALONE)
+    job.stop()
+    with pytest.raises(pslaunch.JobError, match="asked to end"):
+        job.wait()
+
+
+def test_a_program_that_ends_before_its_job_is_told(program: Path) -> None:
+    code = f"import pslaunch; pslaunch.launch({str(program)!r}, server_num=0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "job.wait() waits for its end" in done.stderr
+    until_nothing_runs(5.0)
 
 
 def test_a_failure_has_its_cause_and_place(program: Path) -> None:
