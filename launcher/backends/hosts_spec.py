@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..errors import SpecError
 from ..node.job import Count, Node, Plan, choose_port_after
@@ -20,11 +20,9 @@ from ..options.kinds import Value
 from ..options.options import MAX_PROCESSES
 from ..options.sources import Given
 from ..options.spec import JobSpec, Site, check_spec, read_common_options, read_draft
+from .carried import CarriedReach
 from .face import CommandLine
 from .gate_of_agents import CarriedAgents
-
-if TYPE_CHECKING:
-    from .carried import CarriedReach
 
 MAX_NIC_BYTES: Final = 15  # of the kernel
 

@@ -22,14 +22,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..errors import ServiceError
 from ..node import procs
+from ..node.line.gate import Seals
 from ..node.loop import Loop
-
-if TYPE_CHECKING:
-    from ..node.line.gate import Seals
 
 TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines

@@ -11,10 +11,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
-if TYPE_CHECKING:
-    from .view import View
+from .view import View
 
 FULL_CHARS: Final = 1 << 20
 GATHERED_CHARS: Final = 1 << 16  # for which the thread is woken before a flush
