@@ -266,5 +266,5 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
                 push(c)
         assert found.codes() == [75]
         assert "step 1 waits for trainer 1 for" in found.processes[0].output()
-        why = str(reports()[-1]["why"])
+        why = next(str(said["why"]) for said in reversed(reports()) if "why" in said)
         assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
