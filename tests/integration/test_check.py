@@ -166,7 +166,7 @@ def test_missing_imports_of_the_program_are_named_with_their_host(hosts: Hosts, 
     assert set(problems) == {host.name for host in hosts}
     assert "no_such_thing (mine.py:1)" in problems["node1"]["missing modules"]
     assert "nor_this (train.py:3)" in found(told, "warning")["node1"]["missing later"]
-    code, told = check(hosts, workspace)
+    code, told = check(hosts, workspace, "--server_num=1")
     assert "pslaunch.runtime (the pserver)" in found(told)["node2"]["missing modules"]
 
 
