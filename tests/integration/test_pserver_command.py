@@ -40,7 +40,11 @@ def test_unusable_options_are_reported_in_one_line(tmp_path: Path) -> None:
         (["--host=192.0.2.1", "--port=7401"], 69, "Cannot assign requested address"),
         ([f"--secret_file={tmp_path}/no"], 2, f"--secret_file={tmp_path}/no: No such file or directory"),
         (["--nics=nope0"], 2, "--nics: the interface 'nope0' does not exist; known: "),
-        ([f"--log_dir={tmp_path}/file/log"], 74, f"{tmp_path}/file/log: paddle_pserver2.INFO can't be"),
+        (
+            [f"--log_dir={tmp_path}/file/log", "--port=7403"],
+            74,
+            f"{tmp_path}/file/log: paddle_pserver2.INFO can't be",
+        ),
     ):
         with started(pserver(*options)) as process:
             assert process.wait() == code, process.output()
