@@ -110,9 +110,9 @@ class Face:
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""
         if reach is None and self.reach:
-            from .here import OnNode0
+            from .here import Here
 
-            return OnNode0(self.name, self.far_hint)
+            return Here(self.name, self.far_hint)
         require_extra(self.extra)
         return cast("Backend", self._import(self.backend)(reach))
 
