@@ -297,7 +297,9 @@ class Config:
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
         if problem := _find_only_ssh(values):
-            place = _find_directive(problem.split()[0])
+            named = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
+            directive = problem.split()[0]
+            place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
             raise HostError(name, "resolve", f"{place}: {problem}: {WITHOUT}")
         return values
 
@@ -314,12 +316,6 @@ def _look_up_in_file(name: str) -> dict[str, Sequence[str]]:
     except paramiko.SSHException as e:
         raise HostError(name, "resolve", f"{FILE}: {e}") from None
     return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
-
-
-def _find_directive(directive: str) -> str:
-    """Return file and line of the first directive of this name."""
-    found = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
-    return f"{FILE}:{found.index(directive) + 1}" if directive in found else FILE
 
 
 def _read_lines() -> list[str]:
