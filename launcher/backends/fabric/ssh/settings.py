@@ -90,10 +90,6 @@ class Route(NamedTuple):
     hops: tuple[HopSettings, ...]
     only_ssh: str  # the directive that paramiko can't honour, with its hop, or ""
 
-    @property
-    def target(self) -> HopSettings:
-        return self.hops[-1]
-
 
 def parse_ssh_output(text: str) -> dict[str, list[str]]:
     """Parse the output of `ssh -G`: lines of a key and a value; keys may repeat."""
