@@ -35,7 +35,7 @@ PROGRESS = {
     "pass": is_count, "passes": is_count, "batch": is_count, "batches": is_count, "cost": is_number,
     "samples_per_s": is_number, "dropped": int, "state": is_name, "why": str, "blames": is_name,
     "cpu_percent": is_number, "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
-    "in_bytes": is_count, "out_bytes": is_count,
+    "in_bytes": is_count, "out_bytes": is_count, "gpu_percent": is_number, "gpu_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
