@@ -123,6 +123,13 @@ class Transcript:
         level = e.get("level", "info")
         yield Said(e.get("who", SELF), e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
+    def _on_restart(self, e: Event) -> Iterator[Said]:
+        if e["state"] == "ending":
+            yield from self.show_failure(e["failure"])
+            yield Said(SELF, f"restarting all programs: restart {e['restart']} of {e['of']}", "warning")
+        else:
+            yield Said(SELF, show_epoch(e))
+
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
         kill = f"; KILL after {e['grace_s']:g} s" if self._begun else ""
@@ -172,6 +179,14 @@ def show_ending(code: int | None, signal: str | None) -> str:
 def show_short_ending(code: int | None, signal: str | None) -> str:
     """Show an ending in a column: `exit 3`, `SIGTERM`."""
     return signal or ("ended" if code is None else f"exit {code}")
+
+
+def show_epoch(restart: Mapping[str, Any]) -> str:
+    """Show the epoch that a restart has begun: `epoch 2 from step 1,240, 3.2 s lost`."""
+    if restart["lost_s"] is None:
+        return f"epoch {restart['epoch']} has not begun"
+    step = "" if restart["step"] is None else f" from step {restart['step']:,}"
+    return f"epoch {restart['epoch']}{step}, {show_s(restart['lost_s'])} lost"
 
 
 def show_s(seconds: float) -> str:

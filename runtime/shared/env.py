@@ -227,6 +227,7 @@ class Contract(NamedTuple):
     gloo: tuple[Endpoint, str] | None = None
     master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
     local_trainers: int = 1  # on this process's node
+    snapshot_dir: str = ""  # state that a restart goes on from
     flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
 
 
@@ -270,6 +271,7 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
         "PSLAUNCH_WORKSPACE": c.workspace,
         "PSLAUNCH_LOG_DIR": c.log_dir,
         "PSLAUNCH_OUTPUT_DIR": c.output_dir,
+        "PSLAUNCH_SNAPSHOT_DIR": c.snapshot_dir,
         "PSLAUNCH_NODE_ID": str(c.node_id),
         "PSLAUNCH_NODES": ",".join(c.nodes),
         "PSLAUNCH_NODE_IP": c.nodes[c.node_id],
@@ -296,6 +298,7 @@ def _make_trainer_environ(c: Contract) -> dict[str, str]:
         "GROUP_RANK": str(c.node_id),
         "MASTER_ADDR": c.master[0],
         "MASTER_PORT": str(c.master[1]),
+        "TORCHELASTIC_RESTART_COUNT": str(c.epoch),
         **{get_init_var(name): text for name, text in c.flags.items()},
     }
 

@@ -21,6 +21,7 @@ from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, EventLog
+from .restarts import Restarts
 from .startup import Startup
 from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
@@ -101,9 +102,8 @@ class Head:
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._output = OutputOfAll(self._node_of, loop.now)
-        self._supervisor = Supervisor(
-            {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
-        )
+        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s)
+        self._supervisor = self._make_supervisor()
         self.log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self.log.tell, self.log.list_events
         package = Dispatch(loop, self, supply)
@@ -114,8 +114,7 @@ class Head:
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
-        self._finishing = False
-        self._finish_s = 0.0  # time of the order to finish
+        self._finish_s = NEVER  # time of the order to finish
         self._owing: set[int] = set()  # nodes that have not answered it
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
@@ -134,6 +133,7 @@ class Head:
             "events": self.log.next,
             "begin": self.log.begin,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
+            "restarts": self._restarts.told,
             "processes": [
                 {"process": p.key, "node": p.node, **self.log.states[p.key]} for p in self.placed.processes
             ],
@@ -149,6 +149,10 @@ class Head:
         failure = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}")
         self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
         self._decide()
+
+    @property
+    def _finishing(self) -> bool:
+        return self._finish_s < NEVER
 
     @property
     def code(self) -> int:
@@ -183,7 +187,7 @@ class Head:
             seals=seals,
             trace=self._trace and self._trace.make_note(f"node {node.id} ({node.name})"),
         )
-        self.links[node.id] = Link(node, line, diagnosis)
+        self.links[node.id] = Link(node, line, diagnosis, self.placed.plan.epoch)
 
     def close(self) -> None:
         for link in self.links.values():
@@ -224,6 +228,8 @@ class Head:
         if self._node_of.get(message.get("key", ""), link.node.id) != link.node.id:
             raise ValueError(f"{message['key']} belongs to another node")
         name = f"on_{message['type']}"
+        if message.get("key") and link.epoch != self.placed.plan.epoch:
+            return  # its program is of an epoch that has ended
         hearer = next((part for part in self._hearers if hasattr(part, name)), None)
         if hearer:
             getattr(hearer, name)(link, message)
@@ -233,7 +239,16 @@ class Head:
 
     # --- starting ---
 
+    def _make_supervisor(self) -> Supervisor:
+        """Return the decision maker of an epoch."""
+        members = {p.key: Member(p.role, p.node, p.log) for p in self.placed.processes}
+        plan = self.placed.plan
+        return Supervisor(members, plan.limits.grace_s, plan.server, self._restarts)
+
     def start(self, starts: Sequence[messages.StartMsg]) -> None:
+        if restart := self._restarts.begin(self._loop.now()):
+            self._output = OutputOfAll(self._node_of, self._loop.now)
+            self.tell("restart", state="running", **restart)
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
@@ -303,6 +318,7 @@ class Head:
         if "why" in fields:
             blames = str(fields.get("blames", ""))
             self._supervisor.note_explanation(str(m["key"]), str(fields["why"]), blames)
+        self._restarts.note_progress(str(m["key"]), fields)
         self.tell("progress", process=m["key"], **fields)
 
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
@@ -348,10 +364,14 @@ class Head:
         now = self._loop.now()
         for action in self._supervisor.decide(now):
             self._send_signals(action)
+        if self._supervisor.restarting and not self._restarts.is_due:
+            self._tell_restart()
         if self._supervisor.result and not self._finishing:
-            self._finish()
+            (self._restart if self._supervisor.restarting else self._finish)()
         if self._supervisor.why and not self._told_ending:
             self._told_ending = True
+            if self._supervisor.why_final:
+                self.note("warning", f"no restart: {self._supervisor.why_final}")
             self.tell("ending", why=self._supervisor.why, grace_s=self.placed.plan.limits.grace_s)
         if self._finishing:
             self._end_if_answered()
@@ -369,8 +389,21 @@ class Head:
             if node in self.links:
                 self.links[node].line.send({"type": "signal", "keys": keys, "number": int(action.number)})
 
+    def _tell_restart(self) -> None:
+        failure = self._supervisor.failure
+        assert failure is not None
+        told = self._restarts.prepare(self.placed.plan.epoch + 1, failure, self._supervisor.failed_s)
+        self.tell("restart", state="ending", failure=failure._asdict(), **told)
+
+    def _restart(self) -> None:
+        """Start the next epoch as the job has started, from its ports on; agents end what is left before."""
+        plan = self.placed.plan
+        self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
+        self._supervisor = self._make_supervisor()
+        self._startup.begin_again(self.placed.plan.epoch)
+
     def _finish(self) -> None:
-        self._finishing, self._finish_s = True, self._loop.now()
+        self._finish_s = self._loop.now()
         self._owing = {number for number, link in self.links.items() if not link.gone}
         linger_s = self.choose_linger_s()
         for link in self.links.values():

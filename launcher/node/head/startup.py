@@ -16,6 +16,7 @@ from .. import codes, dealing, job
 from ..line import reach
 from ..link import JobFailure
 from ..logs import ADVICE_MARK
+from ..procs import WHY_LEFT
 from ..shapes import check_shape, is_failure_code, is_port
 
 if TYPE_CHECKING:
@@ -154,6 +155,21 @@ class Startup:
             }
 
         self._ask_all(make_order, self._find_addrs, "furnished")
+
+    def begin_again(self, epoch: int) -> None:
+        """Start the programs of the next epoch, once the agents have ended what is left of the last one."""
+
+        def make_order(link: Link) -> messages.ClearMsg:
+            return {"type": "clear", "epoch": epoch}
+
+        self._ask_all(make_order, self._propose_ports, "cleared")
+
+    def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:
+        link.epoch = int(m["epoch"])
+        if m["left"]:
+            text = f"process {', '.join(map(str, m['left']))} can't be ended: {WHY_LEFT}"
+            self._desk.fail(link.make_failure(codes.NODE_LOST, text))
+        self._take_answer(link, m)
 
     def end_furnishing(self, link: Link, how: Exit) -> None:
         """Note the end of a node's setup; fail unless it succeeded."""

@@ -28,7 +28,7 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
         ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_s=(60.0, None),
         trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
         gloo=(("127.0.0.1", 7170), "/run/gloo") if script else None,
-        master=("127.0.0.1", 7171), local_trainers=2,
+        master=("127.0.0.1", 7171), local_trainers=2, snapshot_dir="/ws/.pslaunch/snapshots",
         flags={"num_passes": "3"},
     )  # fmt: skip
 
