@@ -1,4 +1,4 @@
-"""Restarts on every backend: all programs start again under the next epoch, and nothing of the last one is left."""
+"""Restarts on every backend: all programs start again, and nothing of the epoch before is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import QUICK, Event, Job, Place, finished, run_pslaunch, running, succeeded, until_nothing_runs
+from support.jobs import (
+    QUICK,
+    Event,
+    Job,
+    Place,
+    finished,
+    run_pslaunch,
+    running,
+    succeeded,
+    until_nothing_runs,
+)
 
 # Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
 BEGIN = r"""
@@ -21,7 +31,9 @@ def report(text):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(text.encode(), os.environ["PSLAUNCH_PROGRESS"])
 """
-ONCE = BEGIN + r"""
+ONCE = (
+    BEGIN
+    + r"""
 names = ("TORCHELASTIC_RESTART_COUNT", "PADDLE_PSERVERS_IP_PORT_LIST", "MASTER_PORT", "PSLAUNCH_JOB_ID")
 print(json.dumps([int(epoch), *(os.environ.get(name) for name in names)]), flush=True)
 os.makedirs(folder, exist_ok=True)
@@ -49,6 +61,7 @@ with open(kept) as f:
 if role == "pserver":
     signal.sigwait({signal.SIGTERM})
 """
+)
 ALL = ("pserver/0", "trainer/0", "trainer/1")
 
 
@@ -77,3 +90,94 @@ def test_a_killed_process_restarts_all(place: Place, workspace: Path, killed: st
             assert (said[0], again[0]) == ("0", "1")
         assert job.log_of(process).read_text().splitlines() == [first, ready, second]
     until_nothing_runs(5.0)
+
+
+HERE = pytest.mark.parametrize("place", ["local"], indirect=True)
+ALONE = ("--server_num=0", *QUICK)
+
+
+@HERE
+def test_a_failure_at_the_same_step_ends_the_job_the_third_time(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(BEGIN + "report('pass=0 batch=7'); print('begun'); sys.exit(3)")
+    code, job = finished(place, workspace, *ALONE, "--max_restarts=9")
+    assert code == 3 == job.end()["code"], job.launcher.output()
+    assert [e["epoch"] for e in restarts(job)] == [1, 2]
+    assert "no restart: it is the same failure at the same step for the 3rd time" in job.launcher.output()
+    assert job.end()["failure"]["tail"] == ["begun"]  # not those of epochs before
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("program", "options", "count", "code", "why"),
+    [
+        ("sys.exit(3)", (), 0, 3, "no step was made"),
+        ("report('state=connected'); sys.exit(3)", (), 0, 3, "no step was made"),
+        ("sys.exit(4 + int(epoch))", ("--restart_after=0",), 2, 6, "--max_restarts=2 are used up"),
+        ("report(f'batch={epoch}'); sys.exit(4 + int(epoch))", (), 2, 6, "--max_restarts=2 are used up"),
+    ],
+)
+def test_the_last_failure_gives_the_code(
+    place: Place, workspace: Path, program: str, options: tuple[str, ...], count: int, code: int, why: str
+) -> None:
+    (workspace / "train.py").write_text(BEGIN + program)
+    got, job = finished(place, workspace, *ALONE, "--max_restarts=2", *options)
+    assert got == code and len(restarts(job)) == count, job.launcher.output()
+    assert f"no restart: {why}" in job.launcher.output()
+
+
+@HERE
+def test_a_program_that_can_not_be_started_again_ends_the_job(place: Place, workspace: Path) -> None:
+    run = workspace / "run"
+    run.write_text(f"#!/usr/bin/env python3\n{BEGIN}report('batch=1'); os.remove('run'); sys.exit(3)")
+    run.chmod(0o755)
+    code, job = finished(place, workspace, *ALONE, "--max_restarts=9", program=["./run"])
+    assert code == 127 and len(restarts(job)) == 1, job.launcher.output()
+
+
+SLOW_TO_END = (
+    BEGIN
+    + """
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+report("batch=1")
+if rank == "1":
+    sys.exit(3)
+while True:
+    signal.pause()
+"""
+)
+
+
+@HERE
+@pytest.mark.held
+def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SLOW_TO_END)
+    options = ("--server_num=0", "--worker_num=2", "--grace=60", "--max_restarts=9")
+    with running(place, workspace, *options) as job:
+        job.until_printed("told", ["trainer/0"])
+        for _ in range(2):
+            job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
+    assert not restarts(job) and job.lines("trainer/0") == ["told"]
+    until_nothing_runs(5.0)
+
+
+@HERE
+def test_a_time_limit_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SLOW_TO_END)
+    options = ("--server_num=0", "--worker_num=2", "--grace=3", "--max_restarts=9", "--timeout=2")
+    code, job = finished(place, workspace, *options)
+    assert code == codes.TIMEOUT and not restarts(job), job.launcher.output()
+
+
+@HERE
+def test_later_shells_and_pages_tell_of_restarts(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(BEGIN + "report(f'batch={epoch}'); sys.exit(epoch != '1')")
+    job = succeeded(place, workspace, *ALONE, "--max_restarts=2")
+    name = job.get_job()["job"]
+    told = json.loads(run_pslaunch("status", name, "--json").stdout)["restarts"]
+    (event,) = restarts(job)
+    assert told == [{key: event[key] for key in told[0]}] and told[0]["why"] == "trainer/0 ended with 1"
+    row = f"  restart 1: trainer/0 ended with 1; epoch 1, {told[0]['lost_s']:.1f} s lost\n"
+    assert row in run_pslaunch("status", name).stdout
+    page = run_pslaunch("report", name, cwd=workspace).stdout.strip()
+    assert "trainer/0 ended with 1</td><td>epoch 1, " in (workspace / page).read_text()

@@ -246,7 +246,8 @@ class Head:
         return Supervisor(members, plan.limits.grace_s, plan.server, self._restarts)
 
     def start(self, starts: Sequence[messages.StartMsg]) -> None:
-        if restart := self._restarts.begin(self._loop.now()):
+        restart = self._restarts.begin(self._loop.now())
+        if restart:
             self._output = OutputOfAll(self._node_of, self._loop.now)
             self.tell("restart", state="running", **restart)
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
@@ -255,7 +256,8 @@ class Head:
             of_nodes[process.node].append(start)
             self._supervisor.note_start(process.key)
         for link in self.links.values():
-            self.tell("node", node=link.node.id, state="ready", text=link.host)
+            if not restart:
+                self.tell("node", node=link.node.id, state="ready", text=link.host)
             numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
             link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers})
             for start in of_nodes[link.node.id]:
