@@ -125,7 +125,7 @@ class Transcript:
 
     def _on_restart(self, e: Event) -> Iterator[Said]:
         if e["state"] == "ending":
-            yield from self.show_failure(e["failure"])
+            yield from self.show_failure({**e["failure"], "advice": ""})  # the restart is the remedy
             yield Said(SELF, f"restarting all programs: restart {e['restart']} of {e['of']}", "warning")
         else:
             yield Said(SELF, show_epoch(e))
@@ -346,7 +346,7 @@ class LogView(View):
         json: bool,
         follow: bool,
     ) -> None:
-        """err: None if it is closed; follow: show the end too."""
+        """err: None if it is closed; follow: show restarts and the end too."""
         self._out, self._err, self._transcript, self._process = out, err, transcript, process
         self._json, self._follow = json, follow
 
@@ -366,7 +366,7 @@ class LogView(View):
     def _is_shown(self, e: Event) -> bool:
         if e["event"] in ("line", "gap"):
             return self._process in (None, e["process"])
-        return "missing" in e or (e["event"] == "end" and self._follow)
+        return "missing" in e or (e["event"] in ("restart", "end") and self._follow)
 
     def flush(self) -> None:
         self._out.flush()

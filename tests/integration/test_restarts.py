@@ -13,6 +13,7 @@ from pslaunch.node import codes
 from support.jobs import (
     QUICK,
     Event,
+    FabricPlace,
     Job,
     Place,
     finished,
@@ -21,10 +22,11 @@ from support.jobs import (
     succeeded,
     until_nothing_runs,
 )
+from testbed import Hosts
 
 # Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
 BEGIN = r"""
-import json, os, signal, socket, sys
+import json, os, signal, socket, sys, time
 role, rank, epoch = (os.environ["PSLAUNCH_" + name] for name in ("ROLE", "RANK", "EPOCH"))
 me, folder = f"{role}/{rank}", os.environ["PSLAUNCH_SNAPSHOT_DIR"]
 def report(text):
@@ -58,8 +60,18 @@ with open(kept) as f:
         sys.exit("a process of the last epoch is alive")
     except ProcessLookupError:
         pass
+host, _, port = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"].rpartition(":")
 if role == "pserver":
-    signal.sigwait({signal.SIGTERM})
+    with socket.create_server(("", int(port))) as server:
+        while True:
+            server.accept()[0].sendall(b"here")
+here = b""
+while not here:  # a pserver whose trainers end at once may not even begin; until it does, its agent listens
+    try:
+        with socket.create_connection((host, int(port))) as connection:
+            here = connection.recv(4)
+    except OSError:
+        time.sleep(0.02)
 """
 )
 ALL = ("pserver/0", "trainer/0", "trainer/1")
@@ -82,13 +94,13 @@ def test_a_killed_process_restarts_all(place: Place, workspace: Path, killed: st
     assert ending["failure"]["what"] == killed and ending["failure"]["signal"] == "SIGKILL"
     assert (restart["epoch"], restart["restart"], restart["of"]) == (1, 1, 1) and restart["lost_s"] < 60
     for process in ALL:
-        first, ready, second = job.lines(process)
+        first, ready, second = job.log_of(process).read_text().splitlines()
         assert ready == "ready"
         (zero, *said), (one, *again) = json.loads(first), json.loads(second)
         assert (zero, one) == (0, 1) and said[1:] == again[1:]
         if process != "pserver/0":
             assert (said[0], again[0]) == ("0", "1")
-        assert job.log_of(process).read_text().splitlines() == [first, ready, second]
+            assert job.lines(process) == [first, ready, second]
     until_nothing_runs(5.0)
 
 
@@ -181,3 +193,66 @@ def test_later_shells_and_pages_tell_of_restarts(place: Place, workspace: Path) 
     assert row in run_pslaunch("status", name).stdout
     page = run_pslaunch("report", name, cwd=workspace).stdout.strip()
     assert "trainer/0 ended with 1</td><td>epoch 1, " in (workspace / page).read_text()
+
+
+LOSES = (
+    BEGIN
+    + """
+print("epoch", epoch, flush=True)
+report("batch=1")
+if epoch == "0":
+    signal.pause()
+"""
+)
+THREE = ("trainer/0", "trainer/1", "trainer/2")
+
+
+def until_progress(job: Job) -> None:
+    """Wait until the head knows of a step of each trainer: its report comes later than its output."""
+
+    def told(events: list[Event]) -> bool:
+        return {e["process"] for e in events if e["event"] == "progress" and "batch" in e} >= {*THREE}
+
+    job.until(told, "a step of each trainer")
+
+
+def check_both_epochs(job: Job) -> None:
+    for process in THREE:
+        assert job.lines(process) == ["epoch 0", "epoch 1"]
+        assert job.log_of(process).read_text().splitlines() == ["epoch 0", "epoch 1"]
+    until_nothing_runs(5.0)
+
+
+@pytest.mark.parametrize("place", ["local", "local_cluster", "fabric"], indirect=True)
+@pytest.mark.parametrize("guard", ["keeper", "agent"])
+def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str) -> None:
+    (workspace / "train.py").write_text(LOSES)
+    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1") as job:
+        until_progress(job)
+        for process in ("trainer/2", "trainer/0")[: place.nodes]:
+            os.kill(job.guards(process)[guard == "agent"], signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    (ending,) = restarts(job, "ending")
+    assert ending["failure"]["code"] == codes.NODE_LOST and len(restarts(job)) == 1
+    check_both_epochs(job)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
+    hosts: Hosts, workspace: Path, returns: bool
+) -> None:
+    (workspace / "train.py").write_text(LOSES)
+    options = (*ALONE, "--lost_after=4", "--worker_num=3", "--max_restarts=1", "--connect_timeout=2")
+    with running(FabricPlace(hosts), workspace, *options) as job:
+        until_progress(job)
+        hosts[1].cut_link()
+        job.until(lambda _: restarts(job, "ending"), "the end of the epoch")
+        if returns:
+            hosts[1].restore_link()
+        assert job.launcher.wait() == (codes.OK if returns else codes.NODE_LOST), job.launcher.output()
+        if returns:
+            check_both_epochs(job)
+            return
+        failure = job.end()["failure"]
+        assert "no other agent can be started there" in failure["text"] and hosts[1].name in failure["what"]
+        hosts[1].restore_link()

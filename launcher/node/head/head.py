@@ -93,7 +93,6 @@ class Head:
     ) -> None:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
-        self._who = "the launcher" if launcher else "the head of the job"
         plan = placed.plan
         self._started_s = loop.now()
         self.links: dict[int, Link] = {}
@@ -111,6 +110,7 @@ class Head:
         self._hearers = self, self._startup, package
         self._timer: Timer | None = None
         self._told_ending = False
+        self.revive: Callable[[job.Node], None] | None = None  # starts another agent for a lost node
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
@@ -211,9 +211,20 @@ class Head:
 
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
         plan, pause = self.placed.plan, self._loop.describe_pause(self.placed.plan.limits.lost_after_s)
-        failure = make_loss(plan, f"node {node} ({host})", node, why, self._who, pause)
+        failure = make_loss(plan, f"node {node} ({host})", node, why, self._startup.who, pause)
         self.tell("node", node=node, state="ended" if pause else "lost", text=why)
-        self._supervisor.note_lost_node(failure, self._loop.now())
+        returns = node in self.links and self._revives
+        self._supervisor.note_lost_node(failure, self._loop.now(), returns=returns)
+
+    def give_up(self, node: job.Node, why: str) -> None:
+        """Note that there is no other agent for a lost node."""
+        if not self._finishing:
+            self._tell_lost_node(node.id, node.name, f"no other agent can be started there: {why}")
+        self._decide()
+
+    @property
+    def _revives(self) -> bool:
+        return self.revive is not None and self._restarts.most > 0
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -299,6 +310,10 @@ class Head:
         if code == codes.TERM and not member:
             self.stop(signal.SIGTERM, text, code)
             link.line.send({"type": "noted"})
+            return
+        if code == codes.NODE_LOST and not member and self._revives:
+            link.line.close()  # it ends by itself
+            self._lose(link, text)
             return
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan)
@@ -402,7 +417,12 @@ class Head:
         plan = self.placed.plan
         self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
         self._supervisor = self._make_supervisor()
-        self._startup.begin_again(self.placed.plan.epoch)
+        lost = [node for node in self.placed.nodes if self.links[node.id].gone]
+        self.links = {number: link for number, link in self.links.items() if not link.gone}
+        self._startup.begin_again(self.placed.plan.epoch, [node.id for node in lost])
+        for node in lost:
+            assert self.revive is not None
+            self.revive(node)
 
     def _finish(self) -> None:
         self._finish_s = self._loop.now()

@@ -145,12 +145,15 @@ class Supervisor:
             lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
             self._begin_ending(lonely, now_s)
 
-    def note_lost_node(self, failure: JobFailure, now_s: float) -> None:
-        """Note that a node's agent or line is gone; its keeper ends its processes."""
+    def note_lost_node(self, failure: JobFailure, now_s: float, *, returns: bool = False) -> None:
+        """Note that a node's agent or line is gone; its keeper ends its processes.
+
+        returns: another agent can be started there.
+        """
         for key, member in self.members.items():
             if member.node == failure.node:
                 self.remove(key)
-        self.note_failure(failure, now_s)
+        (self._note_failure if returns else self.note_failure)(failure, now_s)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
         """Note the cause of a failure that a process's runtime reports, and the process it blames."""
