@@ -81,9 +81,8 @@ def restarts(job: Job, state: str = "running") -> list[Event]:
     return [e for e in job.events() if e["event"] == "restart" and e["state"] == state]
 
 
-@pytest.mark.seam
-@pytest.mark.parametrize("killed", ["trainer/1", "pserver/0"])
-def test_a_killed_process_restarts_all(place: Place, workspace: Path, killed: str) -> None:
+def check_restart(place: Place, workspace: Path, killed: str) -> None:
+    """Check that all programs of a job start again after one was killed."""
     (workspace / "train.py").write_text(ONCE)
     options = ("--server=script", "--worker_num=2", "--max_restarts=1", *QUICK)
     with running(place, workspace, *options) as job:
@@ -105,6 +104,18 @@ def test_a_killed_process_restarts_all(place: Place, workspace: Path, killed: st
 
 
 HERE = pytest.mark.parametrize("place", ["local"], indirect=True)
+
+
+@pytest.mark.seam
+def test_a_killed_trainer_restarts_all(place: Place, workspace: Path) -> None:
+    check_restart(place, workspace, "trainer/1")
+
+
+@HERE
+def test_a_killed_pserver_restarts_all(place: Place, workspace: Path) -> None:
+    check_restart(place, workspace, "pserver/0")
+
+
 ALONE = ("--server_num=0", *QUICK)
 
 

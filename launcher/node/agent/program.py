@@ -62,7 +62,7 @@ class Program:
         self._log_failed = False
         self._report: Report = {}
         self._metrics: set[str] = set()  # names of its metrics
-        self._report_due, self._sent_s = False, loop.now()
+        self._report_due, self._sent_s, self._has_step = False, loop.now(), False
         self._oom_before = procs.count_oom_kills()
         again = order["contract"].get("PSLAUNCH_EPOCH", "0") != "0"  # its log goes on
         try:
@@ -123,12 +123,13 @@ class Program:
     # --- progress ---
 
     def read_progress(self, limit: int = TURN_REPORTS) -> None:
-        """Read the reports; send the newest values a few times a second, a state at once."""
+        """Read the reports; send the newest values a few times a second, a state or first step at once."""
         urgent = False
         with contextlib.suppress(BlockingIOError):
             for _ in range(limit):
                 for report in reports.parse_progress(self._progress.recv(reports.MAX_PROGRESS_BYTES)):
-                    urgent = urgent or "state" in report
+                    first = "batch" in report and not self._has_step  # which a restart needs
+                    urgent, self._has_step = urgent or first or "state" in report, self._has_step or first
                     known = {name: value for name, value in report.items() if self._is_known(name)}
                     self._report.update(known)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:

@@ -162,3 +162,18 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
         f"Cpus_allowed_list:\t{cpus[0]}",
     ]
     assert sorted(os.sched_getaffinity(0)) == cpus
+
+
+def test_the_first_step_is_told_at_once_and_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head restarts what has made a step, also if it is killed just after that."""
+    with running(tmp_path, "true") as (program, line):
+        told: list[Any] = []
+        monkeypatch.setattr(line, "send", lambda message, **_: told.append(message))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for batch in range(3):
+                sender.sendto(b"pass=0 batch=%d" % batch, str(tmp_path / "socket"))
+                program.read_progress()
+        assert [message["batch"] for message in told] == [0]
+        wait(program)
