@@ -117,8 +117,7 @@ static void client_dealloc(PyObject *obj) {
     Py_DECREF(type);
 }
 
-static PyObject *client_close(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (self->running) {
         PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
@@ -353,14 +352,12 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
     return report(code, shard, &err);
 }
 
-static PyObject *client_begin(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_begin(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
 }
 
-static PyObject *client_progress(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     uint32_t shard = UINT32_MAX;
     ps_err err = {0};
@@ -377,8 +374,7 @@ static PyObject *client_is_done(PyObject *obj, PyObject *args) {
     return PyBool_FromLong(ps_client_done(self->core, call));
 }
 
-static PyObject *client_cancel(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_cancel(self->core);
@@ -386,8 +382,7 @@ static PyObject *client_cancel(PyObject *obj, PyObject *none) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_mark(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_mark(self->core);
@@ -408,8 +403,7 @@ static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
     return PyLong_FromUnsignedLongLong(ps_client_dropped(self->core, id));
 }
 
-static PyObject *client_clear(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_clear(self->core);

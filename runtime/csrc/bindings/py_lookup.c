@@ -59,8 +59,7 @@ static PyObject *list_counts(const ps_lookup *lookups, const char *const *names,
     return list;
 }
 
-static PyObject *find_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"keys", PY_U64, 1, PY_WRITE}, {"index", PY_I64, 1, PY_WRITE}};
     PyObject *tables, *keys, *index, *result = NULL;
     int rc;
@@ -133,13 +132,11 @@ static PyObject *move_rows(PyObject *args, bool sums) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *gather_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *gather_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     return move_rows(args, false);
 }
 
-static PyObject *sum_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *sum_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     return move_rows(args, true);
 }
 
