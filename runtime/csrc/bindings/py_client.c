@@ -119,10 +119,7 @@ static void client_dealloc(PyObject *obj) {
 
 static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
-    if (self->running) {
-        PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
-        return NULL;
-    }
+    if (self->core != NULL && ready(self) < 0) return NULL;
     ps_client_free(self->core);
     self->core = NULL;
     release_views(self);
@@ -235,10 +232,7 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
         return NULL;
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
-    if (grad == NULL) {
-        PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
-        return NULL;
-    }
+    if (grad == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
     ps_batch batch = {samples, factor};
     return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
 }
@@ -320,8 +314,7 @@ static PyObject *client_tell(PyObject *obj, PyObject *args) {
     uint16_t op = PS_END_PASS;
     while (op <= PS_FINISH && strcmp(what, ps_op_name(op)) != 0) op++;
     if (op <= PS_FINISH) return done(ps_client_tell(self->core, op, number, &err), &err);
-    PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
 }
 
 /* Return what a connection reports: kind, shard, text. */

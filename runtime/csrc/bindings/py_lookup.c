@@ -20,10 +20,7 @@ static Py_buffer *take_part(py_arrays *all, PyObject *obj, Py_ssize_t dim, bool 
 static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
     const char *name;
     PyObject *rows, *ids;
-    if (!PyTuple_Check(table)) {
-        PyErr_SetString(PyExc_TypeError, "tables: expected tuples of name, rows and ids");
-        return -1;
-    }
+    if (py_need_tuple(table, "tables: expected tuples of name, rows and ids") < 0) return -1;
     if (!PyArg_ParseTuple(table, "sO!O", &name, &PyLong_Type, &rows, &ids)) return -1;
     l->rows = PyLong_AsUnsignedLongLong(rows);
     if (PyErr_Occurred()) return -1;
