@@ -5,19 +5,13 @@ same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _F32 = npt.NDArray[np.float32]
 _U64 = npt.NDArray[np.uint64]
-
-class _Features(TypedDict):
-    avx2: bool
-    gpu: bool
-    double: bool
-    rdma: bool
 
 # -- kernels: py_kernels.c; tests/support/reference.py is their specification
 
@@ -58,7 +52,7 @@ def init_rows(
     std: float,  # 0: all are mean
 ) -> None: ...
 def hash_name(name: str, /) -> int: ...
-def get_features() -> _Features: ...
+def get_features() -> dict[str, bool]: ...  # avx2, gpu, double, rdma
 
 # -- kernels of layers: py_compute.c; the same bits for any number of threads and in every build
 

@@ -182,18 +182,15 @@ static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unu
                          Py_False, "rdma", Py_False);
 }
 
-/* Cast from Python's documentation: these functions take keywords, as their flags say. */
-#define KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
-
 PyMethodDef ps_kernels_methods[] = {
-    {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
-    {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
+    {"apply_optim", PY_KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
+    {"apply_sparse", PY_KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},
     {"find_rate", find_rate, METH_VARARGS, "Return the learning rate of an update."},
-    {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
+    {"init_rows", PY_KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},
     {NULL, NULL, 0, NULL},
