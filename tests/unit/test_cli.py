@@ -70,6 +70,12 @@ def run(*words: str) -> int:
         ("local --env PADDLE_PORT=1 train.py", ["PADDLE_PORT is set by pslaunch itself; use --port"]),
         ("local .", ["'.' is not a file; name one in it"]),
         ("local nope", ["no program 'nope'; give a file, -m MODULE or a command of PATH"]),
+        (
+            "local -m nosuch.mod",
+            ["no module 'nosuch.mod'", "neither the workspace", "install it", "--python"],
+        ),
+        ("local -m trian", ["no module 'trian'", "did you mean train?"]),
+        ("-m nosuch.mod", ["did you mean 'pslaunch local -m nosuch.mod'?"]),
         ("ps", ["did you mean 'pslaunch jobs'?"]),
         ("--port 1 local train.py", ["--port before the command", "pslaunch local --port"]),
         ("fabric --usr root --hosts n1 train.py", ["unknown option --usr", "--usr=root"]),
