@@ -21,10 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..client import handshake
+from ..files import saving
 from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
-from . import ports, saving
+from . import ports
+from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
@@ -89,9 +91,9 @@ class Pserver:
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._grace: saving.GraceWatch | None = None
+        self._grace: GraceWatch | None = None
         if options.save_dir is not None and options.grace_s is not None:
-            self._grace = saving.GraceWatch(options.save_dir, options.grace_s)
+            self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
         self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
@@ -288,12 +290,11 @@ class Pserver:
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options
         place = self._place or (hello.pserver, hello.pservers)
-        ours = handshake.Hello(
-            trainer_id=0,
+        ours = replace(
+            hello,
             num_gradient_servers=o.num_gradient_servers,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
-            incarnation=0,
             epoch=o.epoch,
             pserver=place[0],
             pservers=place[1],

@@ -76,10 +76,9 @@ def check_event(event: Event) -> None:
 
 def make_end(record: JobRecord) -> Event | None:
     """Return the event `end` from the record of a job; None if the record has no end."""
-    end: Event = {"n": 0, "time": 0.0, "event": "end", **{key: record.get(key) for key in OF_END}}
-    with contextlib.suppress(ValueError, RecursionError):
-        check_event(end)
-        end["time"] = round(record["started"] + end["elapsed_s"], 3)
+    with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):
+        time_s = round(record["started"] + record["elapsed_s"], 3)
+        end: Event = {"n": 0, "time": time_s, "event": "end", **{key: record.get(key) for key in OF_END}}
         check_event(end)
         return end
     return None
