@@ -208,13 +208,9 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
 
 def _watch_reader(loop: Loop, out: TextIO) -> None:
     """Have `loop` raise BrokenPipeError once nobody reads the pipe `out`, also while nothing is written."""
-
-    def give_up() -> None:
-        raise BrokenPipeError
-
     with contextlib.suppress(OSError, ValueError):  # it has no descriptor
-        if stat.S_ISFIFO(os.fstat(out.fileno()).st_mode):
-            loop.watch(out.fileno(), read=give_up)  # the end that is written is ready only once it breaks
+        if stat.S_ISFIFO(os.fstat(fd := out.fileno()).st_mode):
+            loop.watch(fd, read=functools.partial(os.write, fd, b"\n"))  # ready once it breaks: that raises
 
 
 def _list_present(status: Mapping[str, Any]) -> list[Event]:
