@@ -35,7 +35,7 @@ from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
 from .program import Program, Usage
-from .resources import find_resources
+from .resources import find_resources, follow_gpus
 
 if TYPE_CHECKING:
     from .. import messages
@@ -181,12 +181,11 @@ class Agent:
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         for loan in self._lent.values():
             write_text(os.path.join(self._run_dir, SPAWNER_FILE), loan.spawner, 0o600)
-        resources = find_resources(with_cores=bool(m["bind_cores"]))
-        Usage(self._loop, self._programs, with_gpus=bool(shutil.which("nvidia-smi") and resources["gpus"]))
+        Usage(self._loop, self._programs, follow_gpus())
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
-            "resources": resources, **folders.paths,
+            "resources": find_resources(with_cores=bool(m["bind_cores"])), **folders.paths,
         })  # fmt: skip
 
     def order_furnish(self, m: messages.FurnishMsg) -> None:

@@ -176,4 +176,4 @@ def test_the_first_step_is_told_at_once_and_others_later(
                 sender.sendto(b"pass=0 batch=%d" % batch, str(tmp_path / "socket"))
                 program.read_progress()
         assert [message["batch"] for message in told] == [0]
-        wait(program)
+        program.handle_exit(wait(program))
