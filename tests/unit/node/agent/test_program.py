@@ -116,9 +116,9 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
             fast.setattr(program, "_progress", sender)
             program.read_progress()
             read = next(taken)
-            assert program._report == {"batch": read - 1}
+            assert sent[0]["batch"] == read - 1
             program.handle_exit(status)
-        assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
+        assert sent[1]["type"] == "progress" and sent[1]["batch"] == next(taken) - 1 > read
         assert sent[-1]["type"] == "exited"
 
 
