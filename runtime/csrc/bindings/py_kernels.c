@@ -21,19 +21,23 @@ static int check_optim(const ps_optim *o) {
     return -1;
 }
 
-/* Get value, slots and gradient with types and sizes that match, except for the gradient's size. */
-static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views) {
+/* Get value, slots and gradient with types and sizes that match, except for the gradient's size. The value
+ * has rows if `by_rows`, else it is one. */
+static int get_arrays(const ps_optim *o, bool by_rows, PyObject *const *objs, Py_buffer *views) {
     if (py_array(objs[VALUE], &views[VALUE], PY_F32, true, "value") < 0) return -1;
     if (py_array(objs[GRAD], &views[GRAD], PY_F32, false, "grad") < 0) return -1;
-    uint32_t slots = ps_optim_slots(o->method);
+    if (by_rows && py_need_ndim(&views[VALUE], 2, "value") < 0) return -1;
+    size_t rows = by_rows ? (size_t)views[VALUE].shape[0] : 1;
+    size_t dim = by_rows ? (size_t)views[VALUE].shape[1] : py_items(&views[VALUE]);
     if (objs[SLOTS] == Py_None) {
-        if (slots == 0) return 0;
+        if (ps_optim_state(o->method, 1) == 0) return 0;
         PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
                      ps_optim_method(o->method)->name);
         return -1;
     }
     if (py_array(objs[SLOTS], &views[SLOTS], PY_F32, true, "slots") < 0) return -1;
-    return py_need_items(&views[SLOTS], py_items(&views[VALUE]) * slots, "slots", "value with this method");
+    return py_need_items(&views[SLOTS], rows * ps_optim_state(o->method, dim), "slots",
+                         "value with this method");
 }
 
 static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -47,13 +51,15 @@ static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
                                      &objs[SLOTS], &objs[GRAD]))
         return NULL;
     if (check_optim(&o) < 0) return NULL;
-    if (get_arrays(&o, objs, views) < 0) goto done;
+    if (get_arrays(&o, false, objs, views) < 0) goto done;
     if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
     if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_optim_apply(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, py_items(&views[VALUE]),
-                   views[GRAD].buf, py_items(&views[VALUE]));
+    size_t n = py_items(&views[VALUE]);
+    ps_rate rate = ps_optim_rate(&o, step);
+    ps_optim_apply(&o, rate, views[VALUE].buf, views[SLOTS].buf, n, views[GRAD].buf, n);
+    ps_optim_finish(&o, rate, views[VALUE].buf, views[SLOTS].buf, n);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
@@ -64,7 +70,7 @@ done:
 
 /* Check the shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
 static int check_rows_shapes(const Py_buffer *views) {
-    if (py_need_ndim(&views[VALUE], 2, "value") < 0 || py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
+    if (py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
     if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
     if (views[GRAD].shape[0] != views[ROWS].shape[0] || views[GRAD].shape[1] != views[VALUE].shape[1]) {
         PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
@@ -86,7 +92,7 @@ static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOOO", names, py_optim, &o, &step, &objs[VALUE],
                                      &objs[SLOTS], &objs[ROWS], &objs[GRAD]))
         return NULL;
-    if (check_optim(&o) < 0 || get_arrays(&o, objs, views) < 0) goto done;
+    if (check_optim(&o) < 0 || get_arrays(&o, true, objs, views) < 0) goto done;
     if (py_array(objs[ROWS], &views[ROWS], PY_U64, false, "rows") < 0) goto done;
     if (check_rows_shapes(views) < 0 || py_need_apart(views, array_names, ARRAYS) < 0) goto done;
     size_t rows_n = (size_t)views[VALUE].shape[0], dim = (size_t)views[VALUE].shape[1];
@@ -182,14 +188,17 @@ static PyObject *set_floats(PyObject *self, PyObject *args) {
     return PyArg_ParseTuple(args, "|I", &mode) ? PyLong_FromUnsignedLong(ps_floats_set(mode)) : NULL;
 }
 
-/* Return name, slots and names of the numbers of each optimizer. */
+/* Return name, slots, kind and numbers of each optimizer. */
 static PyObject *list_methods(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_METHODS; i++) {
         const ps_method *m = ps_optim_method(i);
+        const ps_number *own = m->numbers;
         PyObject *row =
-            Py_BuildValue("(sI(zzz))", m->name, m->slots, m->numbers[0], m->numbers[1], m->numbers[2]);
+            Py_BuildValue("(sIOO((zd)(zd)(zd)))", m->name, m->slots, ps_optim_by_row(i) ? Py_True : Py_False,
+                          ps_optim_whole(i) ? Py_True : Py_False, own[0].name, own[0].usual, own[1].name,
+                          own[1].usual, own[2].name, own[2].usual);
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
