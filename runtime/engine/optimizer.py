@@ -310,80 +310,23 @@ class Momentum(SGD):
         super().__init__(*numbers, **options)
 
 
-class AdaGrad(Optimizer):
-    """h += g * g; p -= lr * g / sqrt(h + 1e-6)."""
-
-    __slots__ = ()
-    method = "adagrad"
-
-
-class Adagrad(Optimizer):
-    """PaddlePaddle 2's: h += g * g; p -= lr * g / (sqrt(h) + epsilon).
-
-    `by_row`: of a table with sparse updates each row has one h, for the mean of its g * g.
-    """
-
-    __slots__ = ()
-    method, takes = "fleet_adagrad", ("epsilon", "initial_accumulator_value")
-    variants: ClassVar[Mapping[str, str]] = {"by_row": "row_adagrad"}
+def _define(name: str, method: str, takes: str = "", **variants: str) -> type[Optimizer]:
+    """Return the class of a method, with the names of numbers, and flags that choose other methods."""
+    own = {"method": method, "takes": tuple(takes.split()), "variants": variants, "__slots__": ()}
+    doc = f"Optimizer by the formula in docs/optimizers.md; its numbers: {takes or 'none'}."
+    return type(name, (Optimizer,), {**own, "__doc__": doc, "__module__": __name__})
 
 
-class DecayedAdaGrad(Optimizer):
-    """v2's: h = rho * h + (1 - rho) * g * g; p -= lr * g / sqrt(h + epsilon)."""
-
-    __slots__ = ()
-    method, takes = "decayed_adagrad", ("rho", "epsilon")
-
-
-class DecayedAdagrad(Optimizer):
-    """Fluid's, whose `decay` is rho here: h as there; p -= lr * g / (sqrt(h) + epsilon)."""
-
-    __slots__ = ()
-    method, takes = "fleet_decayed_adagrad", ("rho", "epsilon")
-
-
-class AdaDelta(Optimizer):
-    """v2's: Zeiler, 2012, with a learning rate."""
-
-    __slots__ = ()
-    method, takes = "adadelta", ("rho", "epsilon")
-
-
-class Adadelta(Optimizer):
-    """PaddlePaddle 2's AdaDelta."""
-
-    __slots__ = ()
-    method, takes = "fleet_adadelta", ("epsilon", "rho")
-
-
-class RMSProp(Optimizer):
-    """Divides by the root of the mean square of gradients, v2's without their mean.
-
-    PaddlePaddle 2's, for minimize(), is without their mean if `centered`, and has `momentum`.
-    """
-
-    __slots__ = ()
-    method, takes = "rmsprop", ("rho", "epsilon", "momentum")
-    variants: ClassVar[Mapping[str, str]] = {"centered": "centered_rmsprop"}
-
-
-class Adam(Optimizer):
-    """p -= lr * m / (sqrt(v) + epsilon), with the moments m and v of the gradient, their first bias removed.
-
-    For a table with sparse_update only the rows of a step; v2 has no such tables with Adam. `lazy_mode`: the
-    bias of such rows is removed as of the next step, as in PaddlePaddle.
-    """
-
-    __slots__ = ()
-    method, takes = "adam", ("beta1", "beta2", "epsilon")
-    variants: ClassVar[Mapping[str, str]] = {"lazy_mode": "lazy_adam"}
-
-
-class Adamax(Optimizer):
-    """Adam with the greatest gradient so far in place of the root; PaddlePaddle 2's has `epsilon`."""
-
-    __slots__ = ()
-    method, takes = "adamax", ("beta1", "beta2", "epsilon")
+AdaGrad = _define("AdaGrad", "adagrad")
+Adagrad = _define("Adagrad", "fleet_adagrad", "epsilon initial_accumulator_value", by_row="row_adagrad")
+DecayedAdaGrad = _define("DecayedAdaGrad", "decayed_adagrad", "rho epsilon")
+DecayedAdagrad = _define("DecayedAdagrad", "fleet_decayed_adagrad", "rho epsilon")
+AdaDelta = _define("AdaDelta", "adadelta", "rho epsilon")
+Adadelta = _define("Adadelta", "fleet_adadelta", "epsilon rho")
+RMSProp = _define("RMSProp", "rmsprop", "rho epsilon momentum", centered="centered_rmsprop")
+Adam = _define("Adam", "adam", "beta1 beta2 epsilon", lazy_mode="lazy_adam")
+Adamax = _define("Adamax", "adamax", "beta1 beta2 epsilon")
+Ftrl = _define("Ftrl", "ftrl", "l1 l2")
 
 
 class AdamW(Optimizer):
@@ -435,10 +378,3 @@ class Lamb(AdamW):
         super().__init__(learning_rate, *numbers, weight_decay=lamb_weight_decay, **options)
         if leave := exclude_from_weight_decay_fn:
             self._decays = lambda config: not leave(config)
-
-
-class Ftrl(Optimizer):
-    """Fluid's: follows the regularized leader (McMahan et al., KDD 2013); `l1` makes values 0."""
-
-    __slots__ = ()
-    method, takes = "ftrl", ("l1", "l2")
