@@ -21,10 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..client import handshake
+from ..files import saving
 from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
-from . import ports, saving
+from . import ports
+from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
@@ -69,7 +71,8 @@ class Pserver:
         log: ServerLog,
         loaded: Loaded | None = None,
     ) -> None:
-        self._options, self._listeners, self._log = options, listeners, log
+        self._options, self._log = options, log
+        self._listeners = [(i, sock) for i, sockets in enumerate(listeners) for sock in sockets]
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
@@ -89,9 +92,9 @@ class Pserver:
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._grace: saving.GraceWatch | None = None
+        self._grace: GraceWatch | None = None
         if options.save_dir is not None and options.grace_s is not None:
-            self._grace = saving.GraceWatch(options.save_dir, options.grace_s)
+            self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
         self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
@@ -121,12 +124,11 @@ class Pserver:
 
     def _announce(self) -> None:
         open_beyond = set()
-        for sockets in self._listeners:
-            for sock in sockets:
-                host, port = sock.getsockname()[:2]
-                self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
-                if not ports.is_loopback(host):
-                    open_beyond.add(host)
+        for _, sock in self._listeners:
+            host, port = sock.getsockname()[:2]
+            self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
+            if not ports.is_loopback(host):
+                open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
                 "no secret (option --secret_file, variable PADDLE_INIT_SECRET_FILE): anybody who can reach "
@@ -140,10 +142,9 @@ class Pserver:
 
         With a folder to save to, also until TERM.
         """
-        for i, sockets in enumerate(self._listeners):
-            for sock in sockets:
-                sock.setblocking(False)
-                self._selector.register(sock, selectors.EVENT_READ, i)
+        for i, sock in self._listeners:
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, i)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
@@ -186,9 +187,8 @@ class Pserver:
             self._forget(u)
         for line in self._refusals.collect_sums(float("inf")):
             self._log.write(line)
-        for sockets in self._listeners:
-            for sock in sockets:
-                sock.close()
+        for _, sock in self._listeners:
+            sock.close()
         try:
             with contextlib.closing(self._open_files()) as files:
                 self._end_shards(files.files)
@@ -288,12 +288,11 @@ class Pserver:
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options
         place = self._place or (hello.pserver, hello.pservers)
-        ours = handshake.Hello(
-            trainer_id=0,
+        ours = replace(
+            hello,
             num_gradient_servers=o.num_gradient_servers,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
-            incarnation=0,
             epoch=o.epoch,
             pserver=place[0],
             pservers=place[1],
@@ -410,9 +409,8 @@ class Pserver:
 
     def _report_traffic(self, shard: int, counters: str) -> None:
         """Report the bytes of all ports, of one of which these are the counters."""
-        self._traffic[shard] = {
-            name: int(n) for name, n in re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
-        }
+        found = re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
+        self._traffic[shard] = {name: int(n) for name, n in found}
         self._progress.report(**sum(map(Counter, self._traffic.values()), Counter()))
 
     def _say_present(self) -> None:

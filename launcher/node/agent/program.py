@@ -138,9 +138,9 @@ class Program:
             self._metrics.add(metric)
         return not is_metric or metric in self._metrics
 
-    def note_usage(self, cpu_percent: float, memory_bytes: int) -> None:
+    def note_usage(self, used: Report) -> None:
         """Send with the next report what its processes use; alone only now and then, as events are kept."""
-        self._report.update({"cpu_percent": round(cpu_percent, 1), "memory_bytes": memory_bytes})
+        self._report.update(used)
         if self._loop.now() - self._sent_s >= ALONE_EVERY_S:
             self._send_soon()
 
@@ -219,8 +219,9 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
 class Usage:
     """Measures programs that run, as long as the loop does; their processes are those of their sessions."""
 
-    def __init__(self, loop: Loop, programs: Mapping[str, Program]) -> None:
-        self._loop, self._programs = loop, programs
+    def __init__(self, loop: Loop, programs: Mapping[str, Program], gpus: Mapping[int, Report]) -> None:
+        """gpus: what sessions use of them, kept up to date."""
+        self._loop, self._programs, self._gpus = loop, programs, gpus
         self._before: dict[int, tuple[float, float]] = {}  # time, and time on processors, by process
         loop.call_after(USAGE_EVERY_S, self._look)
 
@@ -231,6 +232,8 @@ class Usage:
         for pid in found.keys() & before.keys():
             (then_s, then_cpu_s), (cpu_s, size) = before[pid], found[pid]
             if size:  # else it has just ended
-                running[pid].note_usage(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), size)
+                percent = round(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), 1)
+                used: Report = {"cpu_percent": percent, "memory_bytes": size, **self._gpus.get(pid, {})}
+                running[pid].note_usage(used)
         self._before = {pid: (now_s, cpu_s) for pid, (cpu_s, _) in found.items()}
         self._loop.call_after(max(USAGE_EVERY_S, REST * (self._loop.now() - now_s)), self._look)

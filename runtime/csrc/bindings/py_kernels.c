@@ -6,127 +6,93 @@
 #include "tables/ps_schedule.h"
 #include "bindings/py_args.h"
 
-/* The arrays of one optimizer call; zeroed ones may be released. */
-enum { VALUE, SLOTS, GRAD, ROWS, ARRAYS };
-static const char *const array_names[ARRAYS] = {"value", "slots", "grad", "rows"};
+/* Check the rule and its slots, of[SLOTS], for a value [rows, dim]; those of None have no array. */
+enum { VALUE, SLOTS };
 
-static void release(Py_buffer *views, int n) {
-    for (int i = n - 1; i >= 0; i--) PyBuffer_Release(&views[i]);
-}
-
-static int check_optim(const ps_optim *o) {
+static int check_optim(const ps_optim *o, const py_arrays *all, size_t rows, size_t dim) {
     ps_err err;
-    if (ps_optim_check(o, &err) == PS_OK) return 0;
-    py_raise(&err);
+    const Py_buffer *slots = &all->of[SLOTS];
+    if (ps_optim_check(o, &err) < 0) {
+        py_raise(&err);
+        return -1;
+    }
+    if (slots->obj != NULL)
+        return py_need_items(slots, rows * ps_optim_state(o->method, dim), "slots", "value with this method");
+    if (ps_optim_state(o->method, 1) == 0) return 0;
+    PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
+                 ps_optim_method(o->method)->name);
     return -1;
 }
 
-/* Get value, slots and gradient with types and sizes that match, except for the gradient's size. The value
- * has rows if `by_rows`, else it is one. */
-static int get_arrays(const ps_optim *o, bool by_rows, PyObject *const *objs, Py_buffer *views) {
-    if (py_array(objs[VALUE], &views[VALUE], PY_F32, true, "value") < 0) return -1;
-    if (py_array(objs[GRAD], &views[GRAD], PY_F32, false, "grad") < 0) return -1;
-    if (by_rows && py_need_ndim(&views[VALUE], 2, "value") < 0) return -1;
-    size_t rows = by_rows ? (size_t)views[VALUE].shape[0] : 1;
-    size_t dim = by_rows ? (size_t)views[VALUE].shape[1] : py_items(&views[VALUE]);
-    if (objs[SLOTS] == Py_None) {
-        if (ps_optim_state(o->method, 1) == 0) return 0;
-        PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
-                     ps_optim_method(o->method)->name);
-        return -1;
-    }
-    if (py_array(objs[SLOTS], &views[SLOTS], PY_F32, true, "slots") < 0) return -1;
-    return py_need_items(&views[SLOTS], rows * ps_optim_state(o->method, dim), "slots",
-                         "value with this method");
-}
-
-static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rule", "step", "value", "slots", "grad", NULL};
+    static const py_want wants[] = {
+        {"value", PY_F32, 0, PY_WRITE}, {"slots", PY_F32, 0, PY_WRITE_OR_NONE}, {"grad", PY_F32, 0, PY_READ}};
     ps_optim o = {0};
     unsigned long long step;
-    PyObject *objs[ARRAYS], *result = NULL;
-    Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOO", names, py_optim, &o, &step, &objs[VALUE],
-                                     &objs[SLOTS], &objs[GRAD]))
-        return NULL;
-    if (check_optim(&o) < 0) return NULL;
-    if (get_arrays(&o, false, objs, views) < 0) goto done;
-    if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
-    if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&", names, py_optim, &o, &step, py_take, &all,
+                                     py_take, &all, py_take, &all))
+        return py_release(&all);
+    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *grad = &all.of[2];
+    size_t n = py_items(value);
+    if (check_optim(&o, &all, 1, n) < 0 || py_need_items(grad, n, "grad", "value") < 0 ||
+        py_need_apart(&all) < 0)
+        return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    size_t n = py_items(&views[VALUE]);
     ps_rate rate = ps_optim_rate(&o, step);
-    ps_optim_apply(&o, rate, views[VALUE].buf, views[SLOTS].buf, n, views[GRAD].buf, n);
-    ps_optim_finish(&o, rate, views[VALUE].buf, views[SLOTS].buf, n);
+    ps_optim_apply(&o, rate, value->buf, slots->buf, n, grad->buf, n);
+    ps_optim_finish(&o, rate, value->buf, slots->buf, n);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, ARRAYS);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
-/* Check the shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
-static int check_rows_shapes(const Py_buffer *views) {
-    if (py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
-    if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
-    if (views[GRAD].shape[0] != views[ROWS].shape[0] || views[GRAD].shape[1] != views[VALUE].shape[1]) {
-        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
-                     views[GRAD].shape[0], views[GRAD].shape[1], views[ROWS].shape[0], views[VALUE].shape[1]);
-        return -1;
-    }
-    return 0;
-}
-
-static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+/* value [rows, dim], rows [k], grad [k, dim]. */
+static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rule", "step", "value", "slots", "rows", "grad", NULL};
+    static const py_want wants[] = {{"value", PY_F32, 2, PY_WRITE},
+                                    {"slots", PY_F32, 0, PY_WRITE_OR_NONE},
+                                    {"rows", PY_U64, 1, PY_READ},
+                                    {"grad", PY_F32, 2, PY_READ}};
     ps_optim o = {0};
     ps_err err;
     unsigned long long step;
-    int rc = PS_OK;
-    PyObject *objs[ARRAYS], *result = NULL;
-    Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOOO", names, py_optim, &o, &step, &objs[VALUE],
-                                     &objs[SLOTS], &objs[ROWS], &objs[GRAD]))
-        return NULL;
-    if (check_optim(&o) < 0 || get_arrays(&o, true, objs, views) < 0) goto done;
-    if (py_array(objs[ROWS], &views[ROWS], PY_U64, false, "rows") < 0) goto done;
-    if (check_rows_shapes(views) < 0 || py_need_apart(views, array_names, ARRAYS) < 0) goto done;
-    size_t rows_n = (size_t)views[VALUE].shape[0], dim = (size_t)views[VALUE].shape[1];
+    int rc;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&O&", names, py_optim, &o, &step, py_take, &all,
+                                     py_take, &all, py_take, &all, py_take, &all))
+        return py_release(&all);
+    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *rows = &all.of[2], *grad = &all.of[3];
+    size_t rows_n = (size_t)value->shape[0], dim = (size_t)value->shape[1];
+    if (check_optim(&o, &all, rows_n, dim) < 0 || py_need_apart(&all) < 0) return py_release(&all);
+    if (grad->shape[0] != rows->shape[0] || grad->shape[1] != value->shape[1]) {
+        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
+                     grad->shape[0], grad->shape[1], rows->shape[0], value->shape[1]);
+        return py_release(&all);
+    }
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, rows_n, dim,
-                             views[ROWS].buf, views[GRAD].buf, py_items(&views[ROWS]), &err);
+    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), value->buf, slots->buf, rows_n, dim, rows->buf,
+                             grad->buf, py_items(rows), &err);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
-done:
-    release(views, ARRAYS);
-    return result;
+    return py_finish(&all, rc, &err);
 }
 
-static PyObject *add(PyObject *self, PyObject *args) {
-    (void)self;
-    static const char *const buffers[] = {"acc", "g"};
-    PyObject *acc, *g, *result = NULL;
-    Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTuple(args, "OO", &acc, &g)) return NULL;
-    if (py_array(acc, &views[0], PY_F32, true, "acc") < 0) goto done;
-    if (py_array(g, &views[1], PY_F32, false, "g") < 0) goto done;
-    if (py_need_items(&views[1], py_items(&views[0]), "g", "acc") < 0) goto done;
-    if (py_need_apart(views, buffers, 2) < 0) goto done;
+static PyObject *add(PyObject *Py_UNUSED(self), PyObject *args) {
+    static const py_want wants[] = {{"acc", PY_F32, 0, PY_WRITE}, {"g", PY_F32, 0, PY_READ}};
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
+    const Py_buffer *acc = all.of, *g = acc + 1;
+    if (py_need_items(g, py_items(acc), "g", "acc") < 0 || py_need_apart(&all) < 0) return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_add(views[0].buf, views[1].buf, py_items(&views[0]));
+    ps_add(acc->buf, g->buf, py_items(acc));
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, 2);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
 /* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
@@ -142,55 +108,44 @@ static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     return -1;
 }
 
-static void init_all(const ps_init *init, const uint64_t *keys, size_t n, float *out, size_t dim) {
-    for (size_t i = 0; i < n; i++) ps_init_row(init, keys[i], out + i * dim, dim);
-}
-
-static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"out", "keys", "seed", "table", "kind", "mean", "std", NULL};
-    static const char *const buffers[] = {"out", "keys"};
+    static const py_want wants[] = {{"out", PY_F32, 2, PY_WRITE}, {"keys", PY_U64, 1, PY_READ}};
     ps_init init;
     int kind;
-    PyObject *out, *keys, *seed, *table, *result = NULL;
-    Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOiff", names, &out, &keys, &seed, &table, &kind,
-                                     &init.mean, &init.std))
-        return NULL;
-    if (get_init(&init, seed, table, kind) < 0) return NULL;
-    if (py_array(out, &views[0], PY_F32, true, "out") < 0) goto done;
-    if (py_array(keys, &views[1], PY_U64, false, "keys") < 0) goto done;
-    if (py_need_ndim(&views[0], 2, "out") < 0 || py_need_ndim(&views[1], 1, "keys") < 0) goto done;
-    if (py_need_items(&views[1], (size_t)views[0].shape[0], "keys", "out, one for each row,") < 0) goto done;
-    if (py_need_apart(views, buffers, 2) < 0) goto done;
+    PyObject *seed, *table;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&OOiff", names, py_take, &all, py_take, &all, &seed,
+                                     &table, &kind, &init.mean, &init.std) ||
+        get_init(&init, seed, table, kind) < 0)
+        return py_release(&all);
+    const Py_buffer *out = all.of, *keys = out + 1;
+    size_t n = (size_t)out->shape[0], dim = (size_t)out->shape[1];
+    if (py_need_items(keys, n, "keys", "out, one for each row,") < 0 || py_need_apart(&all) < 0)
+        return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    init_all(&init, views[1].buf, py_items(&views[1]), views[0].buf, (size_t)views[0].shape[1]);
+    for (size_t i = 0; i < n; i++)
+        ps_init_row(&init, ((const uint64_t *)keys->buf)[i], (float *)out->buf + i * dim, dim);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, 2);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
-static PyObject *hash_name(PyObject *self, PyObject *arg) {
-    (void)self;
+static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
     if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: expected a string");
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
 }
 
-static PyObject *set_floats(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *set_floats(PyObject *Py_UNUSED(self), PyObject *args) {
     unsigned mode = PS_FLOATS_IEEE;
     return PyArg_ParseTuple(args, "|I", &mode) ? PyLong_FromUnsignedLong(ps_floats_set(mode)) : NULL;
 }
 
 /* Return name, slots, kind and numbers of each optimizer. */
-static PyObject *list_methods(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *list_methods(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_METHODS; i++) {
         const ps_method *m = ps_optim_method(i);
@@ -206,8 +161,7 @@ static PyObject *list_methods(PyObject *self, PyObject *unused) {
 }
 
 /* Return the names of all schedules. */
-static PyObject *list_schedules(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *list_schedules(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_SCHEDULES; i++) {
         PyObject *name = PyUnicode_FromString(ps_schedule_name(i));
@@ -217,8 +171,7 @@ static PyObject *list_schedules(PyObject *self, PyObject *unused) {
     return list;
 }
 
-static PyObject *find_rate(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *find_rate(PyObject *Py_UNUSED(self), PyObject *args) {
     ps_schedule schedule = {0};
     float rate, factor = 1;
     unsigned long long samples, pass;
@@ -230,24 +183,20 @@ static PyObject *find_rate(PyObject *self, PyObject *args) {
 }
 
 /* Features of this build on this machine; the names are those of `pslaunch version`. */
-static PyObject *get_features(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
                          Py_False, "rdma", Py_False);
 }
 
-/* Cast from Python's documentation: these functions take keywords, as their flags say. */
-#define KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
-
 PyMethodDef ps_kernels_methods[] = {
-    {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
-    {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
+    {"apply_optim", PY_KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
+    {"apply_sparse", PY_KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},
     {"find_rate", find_rate, METH_VARARGS, "Return the learning rate of an update."},
-    {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
+    {"init_rows", PY_KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},
     {NULL, NULL, 0, NULL},

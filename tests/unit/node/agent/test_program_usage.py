@@ -1,4 +1,4 @@
-"""Processors and memory of programs: sent as percent of the time between two measurements."""
+"""Use by programs: of processors sent as percent of the time between two measurements, with that of GPUs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class Hand:
 
 
 def test_usage_is_sent_of_running_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    hand, told = Hand(), list[tuple[float, int]]()
+    hand, told = Hand(), list[dict[str, float]]()
     looks = iter([{7: (3.0, 50), 8: (0.0, 9)}, {7: (4.5, 60), 8: (0.0, 0)}, {7: (4.0, 70), 8: (0.0, 0)}])
     programs: dict[str, Any] = {
-        str(pid): SimpleNamespace(
-            process=SimpleNamespace(pid=pid), ended=pid == 9, note_usage=lambda *used: told.append(used)
-        )
+        str(pid): SimpleNamespace(process=SimpleNamespace(pid=pid), ended=pid == 9, note_usage=told.append)
         for pid in (7, 8, 9)
     }
 
@@ -43,9 +41,13 @@ def test_usage_is_sent_of_running_programs(monkeypatch: pytest.MonkeyPatch) -> N
         return next(looks)
 
     monkeypatch.setattr(procs, "measure_sessions", measure)
-    Usage(cast(Loop, hand), programs)
+    gpus: dict[int, Any] = {7: {"gpu_percent": 9.0}, 9: {"gpu_percent": 8.0}}
+    Usage(cast(Loop, hand), programs, gpus)
     for then_s in (USAGE_EVERY_S, USAGE_EVERY_S, 0.25 * REST):
         hand.now_s += USAGE_EVERY_S
         hand.look()
         assert hand.delay_s == then_s
-    assert told == [(150.0, 60), (0.0, 70)]  # the second: a child's time went with it
+    assert [[*used.values()] for used in told] == [
+        [150.0, 60, 9.0],
+        [0.0, 70, 9.0],
+    ]  # the second: a child's time went with it
