@@ -63,14 +63,14 @@ static int save_dense(sink *s, const ps_object *o, ps_err *err) {
     const ps_dense *d = &o->dense;
     int code = save_head(s, o, d->n, err);
     if (code == PS_OK) code = put_floats(s, d->values, d->n, err);
-    if (code == PS_OK) code = put_floats(s, d->slots, d->n * ps_optim_slots(d->optim.method), err);
+    if (code == PS_OK) code = put_floats(s, d->slots, ps_optim_state(d->optim.method, d->n), err);
     return code == PS_OK ? align(s, err) : code;
 }
 
 static int save_table(sink *s, const ps_object *o, ps_err *err) {
     uint64_t key;
     const float *row;
-    size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method)), at = 0;
+    size_t floats = o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim), at = 0;
     int code = save_head(s, o, ps_sparse_rows(o->sparse), err);
     while (code == PS_OK && ps_sparse_next(o->sparse, &at, &key, &row)) {
         uint8_t raw[sizeof key];
