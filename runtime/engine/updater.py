@@ -66,7 +66,17 @@ class ParamRules:
         return self._optimizer.factor
 
     def collect_dense_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> dict[str, F32]:
-        """Return a full gradient for each dense parameter, including tables without sparse_update."""
+        """Return a full gradient for each dense parameter, including tables without sparse_update.
+
+        Before, all are clipped by norm, in place.
+        """
+        if self._optimizer.norm is not None:
+            grads = [
+                sparse[name][1][:, -config.cols :] if name in sparse else dense[name]
+                for name, config in self.configs.items()
+                if name in self.rules and config.clip != 0.0
+            ]
+            self._optimizer.norm.clip(grads, self._optimizer.share or 1.0)
         return {
             name: self._full[name].fill(*sparse[name]) if name in self._full else dense[name]
             for name in self.dense

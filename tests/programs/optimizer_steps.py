@@ -36,6 +36,11 @@ OPTIMIZERS = {
     "Lamb some": lambda: make.Lamb(
         0.1, 0.1, 0.8, 0.9, 1e-3, exclude_from_weight_decay_fn=lambda param: param.name == "first"
     ),
+    "clipped by value": lambda: make.Momentum(0.05, 0.9, grad_clip=paddle.nn.ClipGradByValue(0.3)),
+    "clipped by norm": lambda: make.SGD(0.1, grad_clip=paddle.nn.ClipGradByNorm(0.5)),
+    "clipped by global norm": lambda: make.Adagrad(
+        0.1, weight_decay=0.1, grad_clip=paddle.nn.ClipGradByGlobalNorm(0.7)
+    ),
     "Lamb plain": lambda: make.Lamb(0.1, 0.0),
 }
 
@@ -50,6 +55,8 @@ def train(optimizer):
         )
         hidden = paddle.static.nn.fc(x, 3, weight_attr=first, activation="tanh")
         guess = paddle.static.nn.fc(hidden, 1, weight_attr=last, bias_attr=False)
+        free = paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(0.5), need_clip=False)
+        guess = guess + paddle.static.nn.fc(hidden, 1, weight_attr=free, bias_attr=False)
         loss = paddle.mean(paddle.square(guess - paddle.sum(x, axis=1, keepdim=True)))
         optimizer.minimize(loss)
     executor = paddle.static.Executor(paddle.CPUPlace())

@@ -36,8 +36,6 @@ class ParamAttr:
                 )
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(f"ParamAttr: learning_rate={self.learning_rate} must be finite and not negative")
-        if not self.need_clip:
-            raise ValueError("ParamAttr: need_clip=False is not in this runtime; leave it out")
 
 
 def _get_coeff(regularizer: L1Decay | L2Decay | None, kind: type[L1Decay | L2Decay]) -> float | None:
@@ -82,6 +80,7 @@ def make_param(
         learning_rate=float(own.learning_rate),
         decay=_get_coeff(own.regularizer, L2Decay),
         l1=_get_coeff(own.regularizer, L1Decay),
+        clip=None if own.need_clip else 0.0,
         is_static=not own.trainable,
         sparse=sparse,
         initializer=begin.make,
