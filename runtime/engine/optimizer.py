@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from .. import _core
 from ..shared.env import suggest
 from . import lr
+from .average import ModelAverage
 from .clip import ClipGradByNorm, ClipGradByValue
 from .kernel_numbers import KERNELS, OF_ROWS, SCHEDULES, Optim, Schedule
 from .param_config import ParamConfig
@@ -21,7 +22,8 @@ from .strategy import RATIO, Strategy, make_v2_strategy
 
 __all__ = [
     "SGD", "AdaDelta", "AdaGrad", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "DecayedAdaGrad",
-    "DecayedAdagrad", "Ftrl", "L2Regularization", "Lamb", "Momentum", "Optimizer", "RMSProp", "lr",
+    "DecayedAdagrad", "Ftrl", "L2Regularization", "Lamb", "ModelAverage", "Momentum", "Optimizer", "RMSProp",
+    "lr",
 ]  # fmt: skip
 
 
@@ -44,9 +46,19 @@ _CLIP = "gradient_clipping_threshold"
 _SCHEDULE = "learning_rate_schedule"
 _DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
 _ARGS = "learning_rate_args"
-_OPTIONS = (_SCHEDULE, *_DECAYS, _ARGS, "regularization", _CLIP, "is_async", RATIO, "batch_size")
+_OPTIONS = (
+    _SCHEDULE,
+    *_DECAYS,
+    _ARGS,
+    "regularization",
+    "model_average",
+    _CLIP,
+    "is_async",
+    RATIO,
+    "batch_size",
+)
 _NEWER = ("weight_decay", "grad_clip", "name")  # of PaddlePaddle 2
-_ABSENT = ("model_average", "parameters", "multi_precision", "use_multi_tensor", "lr_ratio")
+_ABSENT = ("parameters", "multi_precision", "use_multi_tensor", "lr_ratio")
 _INFINITE = float("inf")
 _FREE = ("initial_accumulator_value", "l1", "l2")  # numbers that may be 1 or more
 
@@ -124,8 +136,8 @@ class Optimizer:
     """
 
     __slots__ = (
-        "_is_async", "_strategy", "choices", "clip", "decay", "l1", "learning_rate", "norm", "numbers",
-        "schedule", "scheduler", "share", "warning",
+        "_is_async", "_strategy", "average", "choices", "clip", "decay", "l1", "learning_rate", "norm",
+        "numbers", "schedule", "scheduler", "share", "warning",
     )  # fmt: skip
     method = "sgd"  # the row in csrc/kernels/ps_optim.c, without fleet_
     takes: tuple[str, ...] = ()  # the numbers that a program may give, in PaddlePaddle 2's order
@@ -157,6 +169,7 @@ class Optimizer:
         self.decay = decay.coeff if isinstance(decay, L2Decay) else 0.0 if self.l1 else float(decay)
         if (regularization := options.get("regularization")) is not None:
             self.decay = regularization.rate
+        self.average = options.get("model_average")
         clip = options.get("grad_clip")
         self.clip = float(options.get(_CLIP) or (clip.max if isinstance(clip, ClipGradByValue) else 0.0))
         self.norm = clip if isinstance(clip, ClipGradByNorm) else None
@@ -226,6 +239,8 @@ class Optimizer:
         if name == "weight_decay" and not isinstance(value, L1Decay | L2Decay | float | int | None):
             raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number, L1Decay or L2Decay")
 
+        if name == "model_average" and not isinstance(value, ModelAverage | None):
+            raise TypeError(f"{self._name}: model_average={value!r}, expected ModelAverage")
         if name == "grad_clip" and not isinstance(value, ClipGradByValue | ClipGradByNorm | None):
             raise TypeError(f"{self._name}: grad_clip={value!r}, expected one of nn.ClipGrad...")
 
