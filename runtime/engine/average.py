@@ -28,8 +28,7 @@ class ModelAverage:
         self._share, self._most = float(average_window), max_average_window or 2**62
         if not 0.0 < self._share <= 1.0 or self._most < 1:
             raise ValueError(
-                f"ModelAverage: average_window={average_window}, max_average_window={max_average_window}: "
-                "expected a number above 0, at most 1, and a whole number from 1"
+                f"ModelAverage: {average_window=}, expected 0 to 1, {max_average_window=}, above 0"
             )
         self._updates = self._count = self._before = 0  # of this window, and of that before
         self._values: dict[str, Callable[[str], F32]] = {}  # return the parameters' own arrays

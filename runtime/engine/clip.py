@@ -19,9 +19,7 @@ class ClipGradByValue:
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max = float(max)
         if not 0.0 < self.max < math.inf or min not in (None, -max):
-            raise ValueError(
-                f"nn.ClipGradByValue: max={max}, min={min}: expected a finite max above 0, and min -max"
-            )
+            raise ValueError(f"nn.ClipGradByValue: {max=}, {min=}: expected max above 0, min -max or None")
 
 
 class ClipGradByNorm:

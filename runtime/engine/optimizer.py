@@ -14,7 +14,7 @@ from .. import _core
 from ..shared.env import suggest
 from . import lr
 from .average import ModelAverage
-from .clip import ClipGradByNorm, ClipGradByValue
+from .clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from .kernel_numbers import KERNELS, OF_ROWS, SCHEDULES, Optim, Schedule
 from .param_config import ParamConfig
 from .regularizer import L1Decay, L2Decay
@@ -30,34 +30,24 @@ __all__ = [
 Rate = float | lr.LRScheduler
 
 
-class L2Regularization:
-    """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate.
+class L2Regularization(L2Decay):
+    """v2's: pulls every value towards 0 at a rate, unless its parameter has an l2_rate.
 
     For a table with sparse_update only the rows of a step; v2 also catches up on the steps that a row missed.
     """
-
-    def __init__(self, rate: float) -> None:
-        if not rate >= 0.0:
-            raise ValueError(f"L2Regularization: rate={rate} is negative")
-        self.rate = float(rate)
 
 
 _CLIP = "gradient_clipping_threshold"
 _SCHEDULE = "learning_rate_schedule"
 _DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
 _ARGS = "learning_rate_args"
-_OPTIONS = (
-    _SCHEDULE,
-    *_DECAYS,
-    _ARGS,
-    "regularization",
-    "model_average",
-    _CLIP,
-    "is_async",
-    RATIO,
-    "batch_size",
-)
-_NEWER = ("weight_decay", "grad_clip", "name")  # of PaddlePaddle 2
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "regularization": (L2Regularization,),
+    "model_average": (ModelAverage,),
+    "weight_decay": (L1Decay, L2Decay, float, int),
+    "grad_clip": (ClipGradByNorm, ClipGradByGlobalNorm, ClipGradByValue),
+}
+_OPTIONS = (_SCHEDULE, *_DECAYS, _ARGS, _CLIP, "is_async", RATIO, "batch_size", "name", *_TYPES)
 _ABSENT = ("parameters", "multi_precision", "use_multi_tensor", "lr_ratio")
 _INFINITE = float("inf")
 _FREE = ("initial_accumulator_value", "l1", "l2")  # numbers that may be 1 or more
@@ -164,11 +154,9 @@ class Optimizer:
             self.schedule = make_schedule(options)
         except ValueError as e:
             raise ValueError(f"{self._name}: {e}") from None
-        decay = options.get("weight_decay") or 0.0
+        decay = options.get("weight_decay") or options.get("regularization") or 0.0
         self.l1 = decay.coeff if isinstance(decay, L1Decay) else 0.0
         self.decay = decay.coeff if isinstance(decay, L2Decay) else 0.0 if self.l1 else float(decay)
-        if (regularization := options.get("regularization")) is not None:
-            self.decay = regularization.rate
         self.average = options.get("model_average")
         clip = options.get("grad_clip")
         self.clip = float(options.get(_CLIP) or (clip.max if isinstance(clip, ClipGradByValue) else 0.0))
@@ -231,18 +219,12 @@ class Optimizer:
             if value in (None, False):
                 return
             raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")
-        if name not in (*_OPTIONS, *_NEWER):
-            hint = suggest(name, ("learning_rate", *self.takes, *self.variants, *_OPTIONS, *_NEWER))
+        if name not in _OPTIONS:
+            hint = suggest(name, ("learning_rate", *self.takes, *self.variants, *_OPTIONS))
             raise TypeError(f"{self._name} has no option {name}{hint}")
-        if name == "regularization" and not isinstance(value, L2Regularization | None):
-            raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
-        if name == "weight_decay" and not isinstance(value, L1Decay | L2Decay | float | int | None):
-            raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number, L1Decay or L2Decay")
-
-        if name == "model_average" and not isinstance(value, ModelAverage | None):
-            raise TypeError(f"{self._name}: model_average={value!r}, expected ModelAverage")
-        if name == "grad_clip" and not isinstance(value, ClipGradByValue | ClipGradByNorm | None):
-            raise TypeError(f"{self._name}: grad_clip={value!r}, expected one of nn.ClipGrad...")
+        if value is not None and not isinstance(value, _TYPES.get(name, object)):
+            kinds = " or ".join(kind.__name__ for kind in _TYPES[name])
+            raise TypeError(f"{self._name}: {name}={value!r}, expected {kinds}")
 
     def minimize(
         self, loss: object, startup_program: None = None, parameters: None = None, no_grad_set: None = None

@@ -10,7 +10,7 @@ from typing import Literal
 from ...engine.entry import ANY, EntryAttr
 from ...engine.param_config import ParamConfig
 from ...engine.regularizer import L1Decay, L2Decay
-from .initializer import Constant, Initializer, XavierUniform
+from .initializer import Initializer, get_usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ def make_param(
 ) -> ParamConfig:
     """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
 
-    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle.
+    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle, or as
+    set_global_initializer() says.
     """
     if isinstance(attr, Initializer):
         attr = ParamAttr(initializer=attr)
@@ -68,7 +69,7 @@ def make_param(
     own = attr or ParamAttr()
     if not isinstance(own, ParamAttr):
         raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
-    begin = (own.initializer or (Constant() if is_bias else XavierUniform())).begin(shape)
+    begin = (own.initializer or get_usual(is_bias=is_bias)).begin(shape)
     rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
     return ParamConfig(
         name=own.name or default_name,
