@@ -49,7 +49,7 @@ class AsyncUpdater(RemoteUpdater):
         if self._summed >= MOST_SUMMED and len(self._calls) >= self._pending:
             self.client.wait(self._calls[0][0])
             self._take_values()
-        self._add(self._params.collect_dense_grads(dense, sparse), sparse)
+        self._add(*self._params.collect_grads(dense, sparse))
         self._samples += samples
         if len(self._calls) < self._pending:
             self._push()
