@@ -116,17 +116,18 @@ uint32_t ps_frame_flags(uint16_t op) {
         return PS_AFTER;
     case PS_DONE:
     case PS_VALUES:
-        return PS_DROPPED;
+        return PS_DROPPED | PS_IN_CUT;
     default:
         return 0;
     }
 }
 
 const char *ps_op_name(uint16_t op) {
-    static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",   "PUSH_ROWS",
-                                           "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH", "SHRINK"};
+    static const char *const requests[] = {"?",         "CREATE", "INIT",      "SET_ROWS", "PUSH",
+                                           "PUSH_ROWS", "PULL",   "PULL_ROWS", "END_PASS", "BARRIER",
+                                           "FINISH",    "SHRINK", "CUT"};
     static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS"};
-    if (op <= PS_SHRINK) return requests[op];
+    if (op <= PS_CUT) return requests[op];
     if (op >= PS_DONE && op <= PS_VERSIONS) return answers[op - PS_DONE];
     return op == PS_ERROR ? "ERROR" : "?";
 }

@@ -1,0 +1,135 @@
+/* The content of a shard, from the body of a file. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "shard/ps_cut.h"
+
+enum { ALIGN = 8, KEYS_AT_ONCE = 8192 };
+
+/* The body as far as it was read. */
+typedef struct body {
+    FILE *from;
+    uint64_t bytes;
+    uint8_t small[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE + ALIGN];
+    uint64_t keys[KEYS_AT_ONCE];
+} body;
+
+static int get(body *b, void *to, size_t n, ps_err *err) {
+    for (size_t got = 0; got < n;) {
+        size_t k = fread((uint8_t *)to + got, 1, n - got, b->from);
+        got += k;
+        b->bytes += k;
+        if (got < n && feof(b->from)) return ps_fail(err, PS_EPROTO, 0, "the values end within an object");
+        if (got < n && errno != EINTR) return ps_fail(err, PS_ESYS, errno, "reading values");
+        if (got < n) clearerr(b->from);
+    }
+    return PS_OK;
+}
+
+static int align(body *b, ps_err *err) {
+    return get(b, b->small, (size_t)(-b->bytes % ALIGN), err);
+}
+
+/* Return true if nothing follows. */
+static bool ended(const body *b) {
+    int next = getc(b->from);
+    return next == EOF ? !ferror(b->from) : ungetc(next, b->from) == EOF;
+}
+
+static uint64_t get_number(const uint8_t *p, int bytes) {
+    uint64_t x = 0;
+    for (int i = 0; i < bytes; i++) x |= (uint64_t)p[i] << (8 * i);
+    return x;
+}
+
+/* Read the head, and make the object. */
+static int get_head(body *b, uint32_t trainers, ps_object **o, uint64_t *count, ps_err *err) {
+    ps_create spec = {0};
+    int code = get(b, b->small, PS_SAVE_HEAD_BYTES, err);
+    if (code < 0) return code;
+    uint64_t length = get_number(b->small + 4, 4), steps = get_number(b->small + 8, 8);
+    uint64_t samples = get_number(b->small + 24, 8);
+    bool torn = b->small[0] & PS_SAVE_TORN;
+    *count = get_number(b->small + 16, 8);
+    if (length > PS_MAX_CREATE) return ps_fail(err, PS_EPROTO, 0, "an object's description is too long");
+    code = get(b, b->small, (size_t)length, err);
+    if (code == PS_OK) code = ps_create_decode(b->small, (size_t)length, &spec, err);
+    if (code == PS_OK && ((torn && spec.mode == PS_SYNC) || (!spec.sparse && *count != spec.size)))
+        code = ps_fail(err, PS_EPROTO, 0, "'%.*s' is torn, or of another size", PS_NAME(&spec));
+    if (code == PS_OK) code = ps_object_new(o, &spec, 0, trainers, err);
+    if (code < 0) return code;
+    (*o)->step.version = steps;
+    (*o)->samples = samples;
+    (*o)->given = (*o)->dense.ready = true;
+    return align(b, err);
+}
+
+static int get_keys(body *b, ps_sparse *t, bool waiting, uint64_t count, ps_err *err) {
+    int code = PS_OK;
+    for (uint64_t n, at = 0; code == PS_OK && at < count; at += n) {
+        n = count - at < KEYS_AT_ONCE ? count - at : KEYS_AT_ONCE;
+        code = get(b, b->keys, (size_t)n * sizeof *b->keys, err);
+        if (code == PS_OK) code = ps_sparse_fill(t, waiting, b->keys, (size_t)n, err);
+    }
+    return code;
+}
+
+static int get_counts(body *b, const ps_sparse *t, bool waiting, uint64_t count, ps_err *err) {
+    int code = PS_OK;
+    for (uint64_t i = 1; code == PS_OK && i <= count; i++)
+        code = get(b, ps_sparse_at(t, waiting, (uint32_t)i).counts, sizeof(ps_counts), err);
+    return code;
+}
+
+static int get_table(body *b, ps_object *o, uint64_t count, ps_err *err) {
+    ps_sparse *t = o->sparse;
+    size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method));
+    int code = get_keys(b, t, false, count, err);
+    for (uint64_t i = 1; code == PS_OK && i <= count; i++)
+        code = get(b, ps_sparse_at(t, false, (uint32_t)i).values, floats * sizeof(float), err);
+    if (code < 0 || o->spec.entry.rule == PS_ENTRY_ANY) return code;
+    code = get_counts(b, t, false, count, err);
+    if (code == PS_OK) code = get(b, b->small, 8, err);
+    uint64_t waiting = get_number(b->small, 8);
+    if (code == PS_OK) code = get_keys(b, t, true, waiting, err);
+    return code == PS_OK ? get_counts(b, t, true, waiting, err) : code;
+}
+
+static int get_object(body *b, uint32_t trainers, ps_object **o, ps_err *err) {
+    uint64_t count;
+    int code = get_head(b, trainers, o, &count, err);
+    if (code < 0) return code;
+    if ((*o)->sparse != NULL) {
+        code = get_table(b, *o, count, err);
+    } else {
+        ps_dense *d = &(*o)->dense;
+        size_t slots = ps_optim_slots(d->optim.method);
+        code = get(b, d->values, d->n * sizeof(float), err);
+        if (code == PS_OK && slots > 0) code = get(b, d->slots, d->n * slots * sizeof(float), err);
+    }
+    return code == PS_OK ? align(b, err) : code;
+}
+
+int ps_restore(int fd, uint32_t trainers, ps_object ***objects, uint32_t *n, ps_err *err) {
+    int code = PS_OK;
+    *objects = NULL;
+    *n = 0;
+    body *b = calloc(1, sizeof *b);
+    if (b != NULL) b->from = fdopen(dup(fd), "rb");
+    if (b == NULL || b->from == NULL) {
+        free(b);
+        return ps_fail(err, PS_ENOMEM, 0, "values of a shard");
+    }
+    while (code == PS_OK && !ended(b)) {
+        ps_object **grown = realloc(*objects, (*n + 1) * sizeof *grown);
+        if (grown == NULL) code = ps_fail(err, PS_ENOMEM, 0, "objects of a shard");
+        else *objects = grown, grown[*n] = NULL;
+        if (code == PS_OK) code = get_object(b, trainers, &grown[*n], err);
+        if (grown != NULL && grown[*n] != NULL) ++*n;
+    }
+    fclose(b->from);
+    free(b);
+    return code;
+}
