@@ -17,7 +17,8 @@ from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
-from . import blocks, handshake
+from ..files import blocks
+from . import handshake
 from .calls import CallRunner
 from .dialer import Dialer, list_shards
 

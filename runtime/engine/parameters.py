@@ -6,8 +6,6 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 
 from .. import _core
+from ..files.saving import write_whole
 from ..process.settings import get_settings
-from ..shared.remedies import find_remedy
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
 from .kernel_numbers import KINDS
@@ -239,23 +237,6 @@ class Parameters:
     def save(self, path: Path, names: Iterable[str] | None = None) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
         write_whole(path, lambda f: self.to_tar(f, names))
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` make a file: complete, old or absent at any time. OSErrors name `path` and a remedy."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-        part.replace(path)
-    except OSError as e:
-        raise OSError(e.errno, f"{e.strerror or e}{find_remedy(e)}", str(path)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..client import blocks
 from ..engine.arrays import F32, U64
 from ..engine.kernel_numbers import METHODS, SLOTS
-from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
+from ..files import blocks
+from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
 # flags, length of CREATE, steps, count, samples; then CREATE (docs/protocol.md) up to its name.
 FILE_HEAD = struct.Struct("<IIQQQ")

@@ -21,10 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..client import handshake
+from ..files import saving
 from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
-from . import ports, saving
+from . import ports
+from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
@@ -89,9 +91,9 @@ class Pserver:
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
         self._guessed = False
-        self._grace: saving.GraceWatch | None = None
+        self._grace: GraceWatch | None = None
         if options.save_dir is not None and options.grace_s is not None:
-            self._grace = saving.GraceWatch(options.save_dir, options.grace_s)
+            self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
         self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
+from ..files.saving import File
 from .pserver_options import Options
-from .saving import File
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text

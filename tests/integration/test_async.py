@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pslaunch.runtime.client import blocks
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.client.remote_async import AsyncUpdater
@@ -26,6 +25,7 @@ from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.engine.updater import ParamRules
+from pslaunch.runtime.files import blocks
 from support.cluster import Cluster, run_job
 from support.proxy import cutting
 from support.pservers import Cluster as ServedCluster

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...client import blocks
 from ...client.run import MODEL_NAME
 from ...engine.param_config import ParamConfig
 from ...engine.parameters import Parameters
+from ...files import blocks
 from ...pserver.threads import First
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from ...engine.graph import Value, sort_values
 from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
-from ...engine.parameters import Parameters, write_whole
+from ...engine.parameters import Parameters
+from ...files.saving import write_whole
 from ..program.program import Program, Variable, default_main_program, get_variable
 
 SUFFIX = ".pdparams"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.client import blocks, handshake
+from pslaunch.runtime.client import handshake
 from pslaunch.runtime.engine.kernel_numbers import Schedule
+from pslaunch.runtime.files import blocks
 from pslaunch.runtime.pserver import threads as shards
 from pslaunch.runtime.shared import places
 from support import reference

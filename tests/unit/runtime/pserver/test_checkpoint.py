@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.pserver import checkpoint, saving
+from pslaunch.runtime.files import saving
+from pslaunch.runtime.pserver import checkpoint
 from support.hostile import damaged, spoilt
 from support.pages import rows, words
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.client import blocks
-from pslaunch.runtime.client.blocks import BLOCK_FLOATS, Piece, place
+from pslaunch.runtime.files import blocks
+from pslaunch.runtime.files.blocks import BLOCK_FLOATS, Piece, place
 
 pytestmark = pytest.mark.asan
 

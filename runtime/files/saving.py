@@ -12,11 +12,10 @@ import json
 import os
 import struct
 import tempfile
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import IO
 
 from ..shared.remedies import find_remedy
 
@@ -25,7 +24,6 @@ FILE_VERSION = 2
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 65536
-PROBE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +78,15 @@ class Header:
         return header, START.size + length
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a set, as its manifest has it; sha256 as `sha256sum` prints it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
 class SaveError(OSError):
     """A shard could not be saved; the text names the file and the system's error."""
 
@@ -105,15 +112,34 @@ def _remove_abandoned(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def measure_speed(folder: Path) -> float:
-    """Return the bytes per second that a file in the folder takes, up to the disk. Raises OSError."""
-    piece = os.urandom(1 << 20)
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as f:
-        began_s = time.monotonic()
-        for _ in range(PROBE_BYTES // len(piece)):
-            f.write(piece)
-        os.fsync(f.fileno())
-        return PROBE_BYTES / (time.monotonic() - began_s)
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises SaveError."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise SaveError(f"{folder}: could not be saved: {e.strerror}{find_remedy(e)}") from None
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` make a file: complete, old or absent at any time. OSErrors name `path` and a remedy."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as e:
+        raise OSError(e.errno, f"{e.strerror or e}{find_remedy(e)}", str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    sync_folder(path.parent)
 
 
 class Files:
@@ -145,19 +171,8 @@ class Files:
             return 0
         for file in self.files:
             file.place()
-        self._sync()
+        sync_folder(self._folder)
         return len(self.files)
-
-    def _sync(self) -> None:
-        """Make the names durable."""
-        try:
-            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as e:
-            raise SaveError(f"{self._folder}: could not be saved: {e.strerror}{find_remedy(e)}") from None
 
     def close(self) -> None:
         """Remove files that were not moved into place. Never raises."""
@@ -191,11 +206,12 @@ class File:
         self._digest.update(piece)
         self._file.write(piece)
 
-    def seal(self) -> None:
+    def seal(self) -> Entry:
         """Write the digest of the content, and wait until the file is on the disk. Raises OSError."""
-        self._file.write(self._digest.digest())
+        self.append(self._digest.digest())
         self._file.flush()
         os.fsync(self._file.fileno())
+        return Entry(self._path.name, self._file.tell(), self._digest.hexdigest())
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
@@ -220,37 +236,3 @@ class File:
             self._file.close()
         with contextlib.suppress(OSError):
             self._beside.unlink()
-
-
-class GraceWatch:
-    """Finds out, once, that TERM would leave too little time to save, by the measured speed of the disk."""
-
-    def __init__(self, folder: Path, grace_s: float) -> None:
-        self._folder, self._grace_s = folder, grace_s
-        self._bytes: dict[int, int] = {}  # by shard: what a save writes
-        self._bytes_per_s = 0.0  # of the disk; 0: not known yet
-        self._warned = False
-
-    def note_size(self, shard: int, size: int) -> None:
-        """Note the bytes that a save of a shard writes; the first time, begin to measure the disk."""
-        if not self._bytes:
-            threading.Thread(target=self._measure, name="disk", daemon=True).start()
-        self._bytes[shard] = size
-
-    def _measure(self) -> None:
-        with contextlib.suppress(OSError):  # the save itself will name it
-            self._bytes_per_s = measure_speed(self._folder)
-
-    def find_warning(self) -> str:
-        """Return the warning when it is due for the first time, else ""."""
-        speed = self._bytes_per_s / 2**20
-        mib = sum(self._bytes.values()) / 2**20
-        if self._warned or not speed or mib <= self._grace_s * speed:
-            return ""
-        self._warned = True
-        needs_s = mib / speed
-        return (
-            f"saving {mib:.0f} MiB in {self._folder} will take about {needs_s:.1f} s at {speed:.0f} MiB/s, "
-            f"but --grace is {self._grace_s:g} s: give more, or a faster disk, or TERM will leave no new "
-            "files"
-        )

@@ -1,0 +1,1 @@
+"""Files of parameters: one writer and one reader of sets, and exports (docs/checkpoint.md)."""
