@@ -4,7 +4,7 @@ Arrays are C-contiguous, aligned, of the named item type, and never share memory
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np

@@ -15,6 +15,7 @@ from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
+from .snapshots import Snapshots
 
 
 class RemoteUpdater:
@@ -31,17 +32,20 @@ class RemoteUpdater:
         first: bool,
         on_connected: Callable[[], None],
         guard: Callable[[], AbstractContextManager[None]],
+        snapshots: Snapshots | None = None,
     ) -> None:
         """`guard` wraps reads of tables, which the program may make after a training too."""
         self._params, self._parameters, self.client = params, parameters, client
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
-        self._on_connected, self._guard = on_connected, guard
+        self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
         self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
 
     def start(self) -> None:
         if not self._started:
             self.client.connect()
             self._on_connected()
+            if self._snapshots:
+                self._snapshots.begin()
             self._create()
             self._started = True
         self.client.pull(self._get_dense())
@@ -106,7 +110,9 @@ class RemoteUpdater:
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
+        cut = self._snapshots is not None and self._snapshots.is_due()
+        factor = self._params.factor
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, factor, cut=cut)
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""
