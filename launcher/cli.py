@@ -211,6 +211,8 @@ def help(
     ] = None,
 ) -> None:
     """Show a page of the documentation, or the help of a command."""
+    from pslaunch.runtime.shared.env import suggest
+
     from .views.pages import list_pages, read_title, show_page
 
     words, pages = topic or [], list_pages()
@@ -220,6 +222,9 @@ def help(
             typer.echo(f"  {name:16} {read_title(page)}")
     elif len(words) == 1 and words[0] in pages:
         show_page(pages[words[0]], sys.stdout)
+    elif words[0] not in MEANT and words[0] not in (commands := app.list_commands(None)):
+        meant = suggest(words[0], [*pages, *commands])
+        raise SpecError(f"no page or command {words[0]!r}{meant}; pages: {', '.join(pages)}")
     else:
         _invoke([*words, "--help"])
 

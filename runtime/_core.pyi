@@ -161,17 +161,10 @@ def get_protocol() -> dict[str, int]: ...
 class Client:
     def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
-    def detach(self, shard: int, /) -> None: ...
+    # mode: 0 sync, 1 half_async, 2 async, 3 geo. discard: drop a push this many updates after its values were
+    # read; 0: never. pieces: [n, 3], shard, start, length, by shard.
     def add_dense(
-        self,
-        name: str,
-        size: int,
-        rule: _Rule,
-        schedule: _Schedule,
-        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
-        discard: int,  # drop a push this many updates after its values were read; 0: never
-        pieces: _U64,  # [n, 3]: shard, start, length; by shard
-        /,
+        self, name: str, size: int, rule: _Rule, schedule: _Schedule, mode: int, discard: int, pieces: _U64, /
     ) -> int: ...
     def add_sparse(
         self,
@@ -181,8 +174,8 @@ class Client:
         rule: _Rule,
         schedule: _Schedule,
         entry: tuple[int, float, float],  # Entry.pack()
-        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
-        discard: int,  # drop a push this many updates after its values were read; 0: never
+        mode: int,
+        discard: int,
         seed: int,
         kind: int,
         mean: float,

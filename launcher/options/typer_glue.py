@@ -103,7 +103,7 @@ class Commands(TyperGroup):
         from pslaunch.runtime.shared.env import find_near
 
         word, rest = args[0].strip("-").lower(), args[1:]
-        if word.endswith(".py"):
+        if word.endswith(".py") or args[0] == "-m":
             word, rest = "", args
         elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
             return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"

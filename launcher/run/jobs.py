@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -151,7 +153,7 @@ def show_logs(
     if r["state"] == "running":
         try:
             if follow:
-                return _follow_told(r, view)
+                return _follow_told(r, view, out)
             if _print_told(r, process, view):
                 return codes.OK
         except _NoAnswerError as e:
@@ -185,6 +187,7 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
         earlier_s = float(status["elapsed_s"])  # what runs is shown as if it had begun with the job
         view = make_view(json=as_json, out=out, clock=lambda: time.monotonic() - earlier_s, is_own=False)
         loop.call_every(TICK_S, view.tick)
+        _watch_reader(loop, out)
         try:
             for event in _list_present(status):
                 view.show_event(clean_event(event))
@@ -201,6 +204,17 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
             raise NodeLostError(f"job {r['job']}: its head tells nothing that can be shown: {e}") from None
         finally:
             view.close()
+
+
+def _watch_reader(loop: Loop, out: TextIO) -> None:
+    """Have `loop` raise BrokenPipeError once nobody reads the pipe `out`, also while nothing is written."""
+
+    def give_up() -> None:
+        raise BrokenPipeError
+
+    with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+        if stat.S_ISFIFO(os.fstat(out.fileno()).st_mode):
+            loop.watch(out.fileno(), read=give_up)  # the end that is written is ready only once it breaks
 
 
 def _list_present(status: Mapping[str, Any]) -> list[Event]:
@@ -228,10 +242,11 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
     return transcript
 
 
-def _follow_told(r: Record, view: LogView) -> int:
+def _follow_told(r: Record, view: LogView, out: TextIO) -> int:
     """Show the events from a head until the job ends; returns the job's exit code."""
     with connect_to_head(r) as (head, loop):
         head.follow()
+        _watch_reader(loop, out)
         cursor = 0
         while True:
             events, cursor = head.list_events(cursor)

@@ -118,9 +118,8 @@ class Cuts:
         try:
             what = question["ask"]
             if what == "state":
-                return (
-                    self._begun and self._tell_state(asker.trainer, self._begun) if self._all_begun else None
-                )
+                begun = self._begun if self._all_begun else None
+                return begun and self._tell_state(asker.trainer, begun)
             if asker.trainer != 0 or what not in ("sets", "begin", "parts", "seal"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
             answer: Message | None = getattr(self, f"_do_{what}")(question)

@@ -14,8 +14,8 @@ import pytest
 from support.cluster import Cluster, run_job
 from support.process import Started
 
-# It draws at random wherever a program can: in its reader, in its handler (from another generator, as its calls
-# are not repeated for batches that a snapshot has), in layers.
+# It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
+# generator, as its calls are not repeated for batches that a snapshot has.
 PROGRAM = """
 import json, os, random, sys, time
 import numpy as np

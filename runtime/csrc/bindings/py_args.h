@@ -23,6 +23,9 @@ bool py_has_items(const Py_buffer *view, py_item item);
 /* Return the number of items. Can't fail. */
 size_t py_items(const Py_buffer *view);
 
+/* Return -1 with TypeError, `expected`, unless `obj` is a tuple. */
+int py_need_tuple(PyObject *obj, const char *expected);
+
 /* Return -1 with ValueError unless the array has `ndim` dimensions. */
 int py_need_ndim(const Py_buffer *view, int ndim, const char *name);
 

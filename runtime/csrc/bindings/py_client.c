@@ -117,13 +117,9 @@ static void client_dealloc(PyObject *obj) {
     Py_DECREF(type);
 }
 
-static PyObject *client_close(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
-    if (self->running) {
-        PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
-        return NULL;
-    }
+    if (self->core != NULL && ready(self) < 0) return NULL;
     ps_client_free(self->core);
     self->core = NULL;
     release_views(self);
@@ -137,14 +133,6 @@ static PyObject *client_attach(PyObject *obj, PyObject *args) {
     ps_err err = {0};
     if (!PyArg_ParseTuple(args, "Ii", &shard, &fd) || ready(self) < 0) return NULL;
     return done(ps_client_attach(self->core, shard, fd, &err), &err);
-}
-
-static PyObject *client_detach(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
-    ps_client_detach(self->core, shard);
-    return Py_NewRef(Py_None);
 }
 
 static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
@@ -244,10 +232,7 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
         return NULL;
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
-    if (grad == NULL) {
-        PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
-        return NULL;
-    }
+    if (grad == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
     ps_batch batch = {samples, factor};
     return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
 }
@@ -329,8 +314,7 @@ static PyObject *client_tell(PyObject *obj, PyObject *args) {
     uint16_t op = PS_END_PASS;
     while (op <= PS_FINISH && strcmp(what, ps_op_name(op)) != 0) op++;
     if (op <= PS_FINISH) return done(ps_client_tell(self->core, op, number, &err), &err);
-    PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
 }
 
 /* Return what a connection reports: kind, shard, text. */
@@ -361,14 +345,12 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
     return report(code, shard, &err);
 }
 
-static PyObject *client_begin(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_begin(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
 }
 
-static PyObject *client_progress(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     uint32_t shard = UINT32_MAX;
     ps_err err = {0};
@@ -385,8 +367,7 @@ static PyObject *client_is_done(PyObject *obj, PyObject *args) {
     return PyBool_FromLong(ps_client_done(self->core, call));
 }
 
-static PyObject *client_cancel(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_cancel(self->core);
@@ -394,8 +375,7 @@ static PyObject *client_cancel(PyObject *obj, PyObject *none) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_mark(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_mark(self->core);
@@ -432,8 +412,7 @@ static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
     return PyLong_FromUnsignedLongLong(ps_client_dropped(self->core, id));
 }
 
-static PyObject *client_clear(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_clear(self->core);
@@ -458,7 +437,6 @@ static PyObject *client_let_go(PyObject *obj, PyObject *args) {
 
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
-    {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
     {"add_dense", client_add_dense, METH_VARARGS, "Create a dense object."},
     {"add_sparse", client_add_sparse, METH_VARARGS, "Create a table."},
     {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},

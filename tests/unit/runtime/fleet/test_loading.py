@@ -40,7 +40,7 @@ def test_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 def test_shard_empties_the_list_of_values_that_it_has_copied() -> None:
     rows = np.ones((1000, 4), np.float32)
     first: list[First] = [("w", rows, 4, 0, 2)]
-    shard = Shard(0, parse_options(["--num_gradient_servers=1"], {}), 0.0, first)
+    shard = Shard(0, parse_options(["--num_gradient_servers=1"], {}), 0.0, first, lambda step: no_cut(step))
     shard.stop()
     assert [kind for kind, *_ in shard.join()] == [STATS]
     assert shard.failure is None
