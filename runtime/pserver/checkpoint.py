@@ -21,8 +21,8 @@ from ..engine.kernel_numbers import METHODS, SLOTS
 from ..files import blocks
 from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
-# flags, length of CREATE, steps, count, samples; then CREATE (docs/protocol.md) up to its name.
-FILE_HEAD = struct.Struct("<IIQQQ")
+# flags, length of CREATE, steps, count, samples, passes, waiting; CREATE (docs/protocol.md) up to its name.
+FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = {number: name for name, number in METHODS.items()}
@@ -87,7 +87,7 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         return data[at - size : at]
 
     while at < len(data):
-        flags, length, steps, n, _ = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
+        flags, length, steps, n, _, _, waiting = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
         at += FILE_HEAD.size
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method not in NAMES or length < CREATE.size + rest[-1]:
@@ -100,7 +100,9 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         rows: F32
         if table:
             keys = take(8 * n).view(np.uint64)
+            take(8 * waiting)
             rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, 1 + slots, dim).swapaxes(0, 1)
+            take(12 * (n + waiting) if rest[13] else 0)
         else:
             rows = take(4 * n * (1 + slots)).view(np.float32).reshape(1 + slots, n)
         state = rows[1:] if slots else None

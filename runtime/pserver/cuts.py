@@ -231,7 +231,7 @@ class Cuts:
         self._restoring = set(range(len(self._shards)))
         pipes = [os.pipe() for _ in self._shards]
         for shard, (out, _) in zip(self._shards, pipes, strict=True):
-            shard.restore(out, manifest.passes)
+            shard.restore(out)
         ends = [into for _, into in pipes]
         threading.Thread(target=self._feed, args=(folder, manifest, ends), name="begin", daemon=True).start()
 

@@ -126,12 +126,12 @@ class Shard:
         self._file = file
         os.write(self._mail, MAIL.pack(STOP, SAVE if file else 0, 0))
 
-    def restore(self, body: int, passes: int) -> None:
+    def restore(self, body: int) -> None:
         """Let the shard begin with the body of a cut from this descriptor, which it then owns.
 
         It answers with the event RESTORED.
         """
-        os.write(self._mail, MAIL.pack(body, RESTORE, passes))
+        os.write(self._mail, MAIL.pack(body, RESTORE, 0))
 
     def _write_cuts(self, cut_out: int, event_in: int) -> None:
         """Write each cut to its file; the last one to that of stop(), whose failure ends the shard."""

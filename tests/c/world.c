@@ -52,8 +52,11 @@ static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
     w->n = n;
     w->mail_fd = mail[1];
     w->events_fd = events[0];
-    w->config = (ps_shard_config){
-        .trainers = n, .mailbox_fd = mail[0], .event_fd = events[1], .stall_after_ms = stall_after_ms, .cut_fd = cut_fd};
+    w->config = (ps_shard_config){.trainers = n,
+                                  .mailbox_fd = mail[0],
+                                  .event_fd = events[1],
+                                  .stall_after_ms = stall_after_ms,
+                                  .cut_fd = cut_fd};
     CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
     for (uint32_t t = 0; t < n; t++) {
         CHECK(ps_client_new(&w->clients[t], 1, 0, t, &err) == PS_OK);

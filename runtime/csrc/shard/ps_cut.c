@@ -7,13 +7,12 @@ enum { ALIGN = 8, COUNT_BYTES = 12 };
 
 /* What the body has of an object, in this order: parts of numbered items. */
 enum {
-    HEAD,   /* one item */
-    VALUES, /* of a dense object: chunks of the values, then of the state slot by slot */
-    KEYS,   /* of a table */
+    HEAD,         /* one item */
+    VALUES,       /* of a dense object: chunks of the values, then of the state slot by slot */
+    KEYS,         /* of a table: of its rows, */
+    WAITING_KEYS, /* and of those that only wait */
     ROWS,
-    COUNTS,  /* of a table with an entry rule, as all that follows */
-    WAITING, /* the number of waiting keys, one item */
-    WAITING_KEYS,
+    COUNTS, /* of a table with an entry rule */
     WAITING_COUNTS,
     PADDING, /* one item */
     PARTS,
@@ -29,6 +28,7 @@ typedef struct whole {
 struct ps_cut {
     whole *objects; /* [n] */
     uint32_t n, object;
+    uint64_t pass;
     int part;
     uint32_t number; /* of the item, from 1 */
     size_t used;     /* bytes of it that were read */
@@ -54,14 +54,14 @@ static void let_go(ps_cut *c, ps_object *o) {
     }
 }
 
-int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, ps_err *err) {
+int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, ps_err *err) {
     int code = PS_OK;
     *out = NULL;
     for (uint32_t i = 0; i < n; i++)
         if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)
             return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
     ps_cut *c = calloc(1, sizeof *c);
-    if (c != NULL) c->number = 1, c->objects = calloc(n + 1, sizeof *c->objects);
+    if (c != NULL) c->number = 1, c->pass = pass, c->objects = calloc(n + 1, sizeof *c->objects);
     if (c == NULL || c->objects == NULL) code = ps_fail(err, PS_ENOMEM, 0, "a cut of %u objects", n);
     for (uint32_t i = 0; code == PS_OK && i < n; i++) {
         ps_object *o = objects[i];
@@ -91,13 +91,15 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
     for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
 }
 
-static size_t encode_head(uint8_t *raw, const whole *w) {
+static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass) {
     size_t create = ps_create_encode(&w->o->spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
     put_number(raw, 4, w->torn ? PS_SAVE_TORN : 0);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, w->steps);
     put_number(raw + 16, 8, w->o->sparse == NULL ? w->o->dense.n : w->rows);
     put_number(raw + 24, 8, w->samples);
+    put_number(raw + 32, 8, pass);
+    put_number(raw + 40, 8, w->waiting);
     memset(raw + n, 0, ALIGN);
     return n + -n % ALIGN;
 }
@@ -106,9 +108,9 @@ static size_t encode_head(uint8_t *raw, const whole *w) {
 static size_t find_single(ps_cut *c, const whole *w, const void **from) {
     *from = c->small;
     if (c->number > 1) return 0;
-    if (c->part == HEAD) return encode_head(c->small, w);
-    put_number(c->small, 8, c->part == WAITING ? w->waiting : 0);
-    return c->part == WAITING ? 8 : (size_t)(-(c->bytes - c->used) % ALIGN);
+    if (c->part == HEAD) return encode_head(c->small, w, c->pass);
+    memset(c->small, 0, ALIGN);
+    return (size_t)(-(c->bytes - c->used) % ALIGN);
 }
 
 static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
@@ -125,13 +127,14 @@ static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
 /* The next row, or waiting key, may have a higher number. */
 static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
     ps_row row;
-    bool waiting = c->part >= WAITING, ruled = o->spec.entry.rule != PS_ENTRY_ANY;
+    bool waiting = c->part == WAITING_KEYS || c->part == WAITING_COUNTS;
+    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY;
     uint32_t number = c->number - 1;
     if ((!ruled && c->part > ROWS) || !ps_sparse_kept(o->sparse, waiting, &number, &row)) return 0;
     c->number = number;
     *from = row.key;
     if (c->part == KEYS || c->part == WAITING_KEYS) return sizeof(uint64_t);
-    if (waiting || c->part == (ruled ? COUNTS : ROWS)) ps_sparse_pass(o->sparse, waiting, number - 1);
+    if (c->part >= (ruled ? COUNTS : ROWS)) ps_sparse_pass(o->sparse, waiting, number - 1);
     *from = c->part == ROWS ? (const void *)row.values : row.counts;
     if (c->part != ROWS) return COUNT_BYTES;
     return sizeof(float) * o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method));
@@ -142,8 +145,7 @@ static size_t find(ps_cut *c, const void **from) {
     bool table = w->o->sparse != NULL;
     if (c->part == HEAD || c->part == PADDING) return find_single(c, w, from);
     if (c->part == VALUES) return table ? 0 : find_chunk(c, &w->o->dense, from);
-    if (c->part == WAITING && table && w->o->spec.entry.rule != PS_ENTRY_ANY) return find_single(c, w, from);
-    return table && c->part != WAITING ? find_row(c, w->o, from) : 0;
+    return table ? find_row(c, w->o, from) : 0;
 }
 
 /* Go on to the next part, or object. */

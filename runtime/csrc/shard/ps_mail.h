@@ -21,7 +21,7 @@
 typedef struct ps_mail {
     int32_t fd;       /* -1: stop */
     uint32_t trainer; /* PS_MAIL_SAVE: save before stopping. PS_MAIL_RESTORE: fd is one to read a body from */
-    uint64_t incarnation; /* of PS_MAIL_RESTORE: the passes that are complete */
+    uint64_t incarnation;
 } ps_mail;
 
 enum {

@@ -44,19 +44,23 @@ static uint64_t get_number(const uint8_t *p, int bytes) {
     return x;
 }
 
+typedef struct head {
+    uint64_t count, pass, waiting;
+} head;
+
 /* Read the head, and make the object. */
-static int get_head(body *b, uint32_t trainers, ps_object **o, uint64_t *count, ps_err *err) {
+static int get_head(body *b, uint32_t trainers, ps_object **o, head *h, ps_err *err) {
     ps_create spec = {0};
     int code = get(b, b->small, PS_SAVE_HEAD_BYTES, err);
     if (code < 0) return code;
     uint64_t length = get_number(b->small + 4, 4), steps = get_number(b->small + 8, 8);
     uint64_t samples = get_number(b->small + 24, 8);
     bool torn = b->small[0] & PS_SAVE_TORN;
-    *count = get_number(b->small + 16, 8);
+    *h = (head){get_number(b->small + 16, 8), get_number(b->small + 32, 8), get_number(b->small + 40, 8)};
     if (length > PS_MAX_CREATE) return ps_fail(err, PS_EPROTO, 0, "an object's description is too long");
     code = get(b, b->small, (size_t)length, err);
     if (code == PS_OK) code = ps_create_decode(b->small, (size_t)length, &spec, err);
-    if (code == PS_OK && ((torn && spec.mode == PS_SYNC) || (!spec.sparse && *count != spec.size)))
+    if (code == PS_OK && ((torn && spec.mode == PS_SYNC) || (!spec.sparse && h->count != spec.size)))
         code = ps_fail(err, PS_EPROTO, 0, "'%.*s' is torn, or of another size", PS_NAME(&spec));
     if (code == PS_OK) code = ps_object_new(o, &spec, 0, trainers, err);
     if (code < 0) return code;
@@ -83,26 +87,25 @@ static int get_counts(body *b, const ps_sparse *t, bool waiting, uint64_t count,
     return code;
 }
 
-static int get_table(body *b, ps_object *o, uint64_t count, ps_err *err) {
+static int get_table(body *b, ps_object *o, const head *h, ps_err *err) {
     ps_sparse *t = o->sparse;
     size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method));
-    int code = get_keys(b, t, false, count, err);
-    for (uint64_t i = 1; code == PS_OK && i <= count; i++)
+    int code = get_keys(b, t, false, h->count, err);
+    if (code == PS_OK) code = get_keys(b, t, true, h->waiting, err);
+    for (uint64_t i = 1; code == PS_OK && i <= h->count; i++)
         code = get(b, ps_sparse_at(t, false, (uint32_t)i).values, floats * sizeof(float), err);
     if (code < 0 || o->spec.entry.rule == PS_ENTRY_ANY) return code;
-    code = get_counts(b, t, false, count, err);
-    if (code == PS_OK) code = get(b, b->small, 8, err);
-    uint64_t waiting = get_number(b->small, 8);
-    if (code == PS_OK) code = get_keys(b, t, true, waiting, err);
-    return code == PS_OK ? get_counts(b, t, true, waiting, err) : code;
+    code = get_counts(b, t, false, h->count, err);
+    return code == PS_OK ? get_counts(b, t, true, h->waiting, err) : code;
 }
 
-static int get_object(body *b, uint32_t trainers, ps_object **o, ps_err *err) {
-    uint64_t count;
-    int code = get_head(b, trainers, o, &count, err);
+static int get_object(body *b, uint32_t trainers, ps_object **o, uint64_t *pass, ps_err *err) {
+    head h;
+    int code = get_head(b, trainers, o, &h, err);
     if (code < 0) return code;
+    *pass = h.pass;
     if ((*o)->sparse != NULL) {
-        code = get_table(b, *o, count, err);
+        code = get_table(b, *o, &h, err);
     } else {
         ps_dense *d = &(*o)->dense;
         size_t slots = ps_optim_slots(d->optim.method);
@@ -112,7 +115,7 @@ static int get_object(body *b, uint32_t trainers, ps_object **o, ps_err *err) {
     return code == PS_OK ? align(b, err) : code;
 }
 
-int ps_restore(int fd, uint32_t trainers, ps_object ***objects, uint32_t *n, ps_err *err) {
+int ps_restore(int fd, uint32_t trainers, ps_object ***objects, uint32_t *n, uint64_t *pass, ps_err *err) {
     int code = PS_OK;
     *objects = NULL;
     *n = 0;
@@ -126,7 +129,7 @@ int ps_restore(int fd, uint32_t trainers, ps_object ***objects, uint32_t *n, ps_
         ps_object **grown = realloc(*objects, (*n + 1) * sizeof *grown);
         if (grown == NULL) code = ps_fail(err, PS_ENOMEM, 0, "objects of a shard");
         else *objects = grown, grown[*n] = NULL;
-        if (code == PS_OK) code = get_object(b, trainers, &grown[*n], err);
+        if (code == PS_OK) code = get_object(b, trainers, &grown[*n], pass, err);
         if (grown != NULL && grown[*n] != NULL) ++*n;
     }
     fclose(b->from);

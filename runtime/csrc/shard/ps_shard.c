@@ -123,9 +123,8 @@ static void restore(ps_shard *s, const ps_mail *mail) {
     ps_err err = {.text = ""};
     int code = PS_OK;
     if (s->objects_n > 0) code = ps_fail(&err, PS_EPROTO, 0, "trainers have made objects before");
-    else code = ps_restore(mail->fd, s->config.trainers, &s->objects, &s->objects_n, &err);
+    else code = ps_restore(mail->fd, s->config.trainers, &s->objects, &s->objects_n, &s->pass, &err);
     s->objects_cap = s->objects_n;
-    s->pass = mail->incarnation;
     close(mail->fd);
     ps_event_report(s, PS_EVENT_RESTORED, 0, 0, code < 0 ? err.text : "");
 }

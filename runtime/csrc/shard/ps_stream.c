@@ -41,7 +41,7 @@ static int begin(ps_shard *s, uint64_t step, ps_err *err) {
     if (s->piece_n + ROOM / 2 > PS_PIECE_BYTES) return ps_fail(err, PS_ELIMIT, 0, "its owner does not read");
     put_record(s, &kind, sizeof kind);
     put_record(s, &step, sizeof step);
-    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, err);
+    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass, err);
     if (code < 0) end_cut(s, false);
     return code;
 }
