@@ -236,14 +236,8 @@ def version(json: Json = False) -> None:
     from . import __version__
 
     core = _core.get_features()
-    features = {
-        "with_avx": core["avx2"],
-        "with_gpu": core["gpu"],
-        "with_double": core["double"],
-        "with_python": True,
-        "with_rdma": core["rdma"],
-        "with_timer": False,
-    }
+    features = {"with_avx": core["avx2"], "with_gpu": core["gpu"], "with_double": core["double"],
+                "with_python": True, "with_rdma": core["rdma"], "with_timer": False}  # fmt: skip
     if json:
         import json as text
 
@@ -391,9 +385,7 @@ def _invoke(words: list[str]) -> int:
 
 def _give_up_output() -> None:
     """Redirect standard output, so that buffered text does not fail again at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fill_standard_descriptors() -> None:

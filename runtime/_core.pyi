@@ -5,19 +5,13 @@ same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; t
 """
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _F32 = npt.NDArray[np.float32]
 _U64 = npt.NDArray[np.uint64]
-
-class _Features(TypedDict):
-    avx2: bool
-    gpu: bool
-    double: bool
-    rdma: bool
 
 # -- kernels: py_kernels.c; tests/support/reference.py is their specification
 
@@ -30,18 +24,21 @@ def apply_optim(
     rule: _Rule,
     step: int,  # from 1
     value: _F32,  # in place
-    slots: _F32 | None,  # in place; [slots, *value.shape], None without state; zero at first
+    slots: _F32
+    | None,  # in place; [slots, *value.shape], of a method of rows [1]; None without state; zero at first
     grad: _F32,  # value's size
 ) -> None: ...
 def apply_sparse(
     rule: _Rule,
     step: int,
     value: _F32,  # [rows, dim], in place
-    slots: _F32 | None,  # [slots, rows, dim]
+    slots: _F32 | None,  # [slots, rows, dim], of a method of rows [1, rows, 1]
     rows: _U64,  # [k], unique
     grad: _F32,  # [k, dim]
 ) -> None: ...
-def list_methods() -> list[tuple[str, int, tuple[str | None, str | None, str | None]]]: ...
+
+# Name, slots, by row, whole, and the own numbers with their usual values: csrc/kernels/ps_optim.h.
+def list_methods() -> list[tuple[str, int, bool, bool, tuple[tuple[str | None, float], ...]]]: ...
 def list_schedules() -> list[str]: ...
 def find_rate(
     schedule: _Schedule, learning_rate: float, samples: int, passes: int, factor: float = 1.0, /
@@ -58,7 +55,7 @@ def init_rows(
     std: float,  # 0: all are mean
 ) -> None: ...
 def hash_name(name: str, /) -> int: ...
-def get_features() -> _Features: ...
+def get_features() -> dict[str, bool]: ...  # avx2, gpu, double, rdma
 
 # -- kernels of layers: py_compute.c; the same bits for any number of threads and in every build
 

@@ -94,10 +94,10 @@ def check_module(name: str, workspace: Path) -> None:
     top = name.partition(".")[0]
     with contextlib.suppress(OSError, ValueError):  # the latter for no name, and for __main__
         if find_spec(top) is None and PathFinder.find_spec(top, [str(workspace)]) is None:
-            near = suggest(top, [path.stem for path in workspace.iterdir()], cutoff=NEAR)
-            remedy = "name a module there, install it, or choose another Python with --python"
+            remedy = "; install it, or choose another Python with --python"
+            remedy = suggest(top, [path.stem for path in workspace.iterdir()], remedy, NEAR)
             where = f"neither the workspace {workspace} nor {sys.executable} has {top or name}"
-            raise SpecError(f"no module {name!r}: {where}{near or f'; {remedy}'}")
+            raise SpecError(f"no module {name!r}: {where}{remedy}")
 
 
 def _is_command(folder: Path, split: Split) -> bool:

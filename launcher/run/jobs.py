@@ -27,7 +27,7 @@ from ..node.messages import JobRecord as Record
 from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.outlet import make_view
-from ..views.view import LogView, Said, Transcript, show_process
+from ..views.view import LogView, Said, Transcript, show_epoch, show_process
 from . import known_jobs
 from .answers import Question, ask_all
 
@@ -35,7 +35,7 @@ HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
-    "failure", "output", "processes",
+    "failure", "output", "processes", "restarts",
 )  # fmt: skip
 # Fields of a process in `status`; any others of a record that comes from elsewhere are left out.
 SHOWN_FIELDS: Mapping[str, Any] = {
@@ -57,8 +57,11 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
 
 
 @contextlib.contextmanager
-def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
-    """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
+def connect_to_head(r: Record, out: TextIO | None = None) -> Iterator[tuple[RemoteHead, Loop]]:
+    """Open a line to the head of a running job. Raises NodeLostError if the line is lost.
+
+    The loop raises BrokenPipeError once nobody reads the pipe `out`, also while nothing is written.
+    """
     led: Record = {**r, "backend": "local", "reach": None} if r.get("attached") else r
     with contextlib.closing(Loop()) as loop, known_jobs.open_backend(led) as backend:
         try:
@@ -66,6 +69,11 @@ def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
         except OSError as e:
             raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
         head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=HEAD_LOST_AFTER_S)
+        with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+            if out and stat.S_ISFIFO(
+                os.fstat(fd := out.fileno()).st_mode
+            ):  # ready once it breaks: that raises
+                loop.watch(fd, read=functools.partial(os.write, fd, b"\n"))
         with contextlib.closing(head):
             yield head, loop
         if head.lost:
@@ -94,7 +102,8 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
         return _find_ended(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
-    news = {key: told[key] for key in ("state", *OF_END) if key in told}  # no others: paths, for example
+    # No others: paths, for example.
+    news = {key: told[key] for key in ("state", "restarts", *OF_END) if key in told}
     return cast("Record", {**r, **news, "processes": processes})
 
 
@@ -106,6 +115,8 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
     code = f" (exit code {r['code']})" if r.get("code") is not None else ""
     ended = "" if r.get("reason") is None else f": {r['reason']}{code}"
     known_jobs.print_line(f"{r['job']}  {r['state']}{ended}", out)
+    for one in r.get("restarts", ()):
+        known_jobs.print_line(f"  restart {one['restart']}: {one['why']}; {show_epoch(one)}", out)
     transcript = _make_transcript(r, out)
     end = make_end(r)
     for said in transcript.show_failure(end["failure"]) if end and end["failure"] else ():
@@ -178,7 +189,7 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
     r = find_begun(word, elsewhere)
     if r["state"] != "running":
         raise PslaunchError(f"{r['job']} is not running; pslaunch report {r['job']} shows how it was")
-    with connect_to_head(r) as (head, loop):
+    with connect_to_head(r, out) as (head, loop):
         left: list[int] = []
         loop.handle_signals({signal.SIGINT: lambda: left.append(signal.SIGINT)})
         status = head.get_status()
@@ -187,7 +198,6 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
         earlier_s = float(status["elapsed_s"])  # what runs is shown as if it had begun with the job
         view = make_view(json=as_json, out=out, clock=lambda: time.monotonic() - earlier_s, is_own=False)
         loop.call_every(TICK_S, view.tick)
-        _watch_reader(loop, out)
         try:
             for event in _list_present(status):
                 view.show_event(clean_event(event))
@@ -204,17 +214,6 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
             raise NodeLostError(f"job {r['job']}: its head tells nothing that can be shown: {e}") from None
         finally:
             view.close()
-
-
-def _watch_reader(loop: Loop, out: TextIO) -> None:
-    """Have `loop` raise BrokenPipeError once nobody reads the pipe `out`, also while nothing is written."""
-
-    def give_up() -> None:
-        raise BrokenPipeError
-
-    with contextlib.suppress(OSError, ValueError):  # it has no descriptor
-        if stat.S_ISFIFO(os.fstat(out.fileno()).st_mode):
-            loop.watch(out.fileno(), read=give_up)  # the end that is written is ready only once it breaks
 
 
 def _list_present(status: Mapping[str, Any]) -> list[Event]:
@@ -244,9 +243,8 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
 
 def _follow_told(r: Record, view: LogView, out: TextIO) -> int:
     """Show the events from a head until the job ends; returns the job's exit code."""
-    with connect_to_head(r) as (head, loop):
+    with connect_to_head(r, out) as (head, loop):
         head.follow()
-        _watch_reader(loop, out)
         cursor = 0
         while True:
             events, cursor = head.list_events(cursor)

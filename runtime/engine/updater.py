@@ -51,11 +51,12 @@ class ParamRules:
     def __init__(
         self, configs: Mapping[str, ParamConfig], tables: frozenset[str], optimizer: Optimizer
     ) -> None:
-        self.rules: dict[str, Optim] = {
-            name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
-        }
         self.configs, self._optimizer = configs, optimizer
-        self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
+        trained = {name: config for name, config in configs.items() if not config.is_static}
+        self.sparse = [name for name, config in trained.items() if config.sparse and name in tables]
+        self.rules: dict[str, Optim] = {
+            name: optimizer.make_rule(config, rows=name in self.sparse) for name, config in trained.items()
+        }
         self.dense = [name for name in self.rules if name not in self.sparse]
         self._full = {name: _FullGrad(configs[name].shape) for name in self.dense if name in tables}
 
@@ -103,8 +104,8 @@ class LocalUpdater(Updater):
         self._parameters.detach()
         for name, rule in self._params.rules.items():
             if name not in self._slots:
-                shape = (rule.state_floats, *self._parameters.get_shape(name))
-                self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
+                shape = rule.kernel.get_state_shape(*self._parameters.get_shape(name))
+                self._slots[name] = np.zeros(shape, dtype=np.float32) if shape[0] else None
 
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
         return self._parameters.get_rows(keys)

@@ -2,7 +2,7 @@
 
 The k-th block of the job, counted over all parameters in order of creation, is on shard
 k mod n. Every trainer counts alike, so no agreement is needed; and since optimizers work value by
-value, the bits do not depend on the number of shards.
+value, the bits do not depend on the number of shards. Where one needs whole parameters, each is one block.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ class Piece:
     length: int
 
 
-def count_blocks(size: int) -> int:
-    """Return the number of blocks of a parameter with `size` values."""
-    return -(-size // BLOCK_FLOATS)
+def count_blocks(size: int, *, whole: bool = False) -> int:
+    """Return the number of blocks of a parameter with `size` values. whole: at most one."""
+    return -(-size // _find_block(size, whole))
 
 
-def place(size: int, first_block: int, shards: int) -> list[Piece]:
+def _find_block(size: int, whole: bool) -> int:
+    return max(size, 1) if whole else BLOCK_FLOATS
+
+
+def place(size: int, first_block: int, shards: int, *, whole: bool = False) -> list[Piece]:
     """Return the pieces of a parameter, by shard and start; neighbours on one shard are merged.
 
     `first_block` is the number of blocks before this parameter. Raises ValueError unless size >= 0 and
@@ -36,8 +40,7 @@ def place(size: int, first_block: int, shards: int) -> list[Piece]:
         raise ValueError(f"cannot place {size} values from block {first_block} on {shards} shards")
     if shards == 1:
         return [Piece(0, 0, size)] if size else []
-    pieces = []
-    for k in range(count_blocks(size)):
-        start = k * BLOCK_FLOATS
-        pieces.append(Piece((first_block + k) % shards, start, min(BLOCK_FLOATS, size - start)))
+    pieces, block = [], _find_block(size, whole)
+    for k, start in enumerate(range(0, size, block)):
+        pieces.append(Piece((first_block + k) % shards, start, min(block, size - start)))
     return sorted(pieces, key=lambda p: (p.shard, p.start))

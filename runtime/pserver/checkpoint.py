@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.arrays import F32, U64
-from ..engine.kernel_numbers import METHODS, SLOTS
+from ..engine.kernel_numbers import KERNELS
 from ..files import blocks
 from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
@@ -25,7 +25,7 @@ from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
-NAMES = {number: name for name, number in METHODS.items()}
+NAMES = [*KERNELS]  # of optimizers, by number
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -90,23 +90,25 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         flags, length, steps, n, _, _, waiting = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
         at += FILE_HEAD.size
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
-        if method not in NAMES or length < CREATE.size + rest[-1]:
+        if method >= len(NAMES) or length < CREATE.size + rest[-1]:
             raise ValueError(f"unknown optimizer {method}, or a name of {rest[-1]} bytes in {length}")
         name = bytes(data[at + length - rest[-1] : at + length]).decode()
         at += length
         at += -at % 8
-        slots = SLOTS[method]
+        slots, _, per_row = KERNELS[NAMES[method]].get_state_shape(n, dim)
         keys: U64 | None = None
         rows: F32
         if table:
             keys = take(8 * n).view(np.uint64)
             take(8 * waiting)
-            rows = take(4 * n * dim * (1 + slots)).view(np.float32).reshape(n, 1 + slots, dim).swapaxes(0, 1)
+            rows = take(4 * n * (dim + slots * per_row)).view(np.float32).reshape(n, dim + slots * per_row)
+            values, state = rows[:, :dim], rows[:, dim:].reshape(n, slots, per_row).swapaxes(0, 1)
             take(12 * (n + waiting) if rest[13] else 0)
         else:
             rows = take(4 * n * (1 + slots)).view(np.float32).reshape(1 + slots, n)
-        state = rows[1:] if slots else None
-        yield Saved(name, steps, bool(flags & TORN), total, NAMES[method], keys, rows[0], state)
+            values, state = rows[0], rows[1:]
+        kept = state if slots else None
+        yield Saved(name, steps, bool(flags & TORN), total, NAMES[method], keys, values, kept)
         at += -at % 8
 
 
@@ -132,7 +134,8 @@ def load(folder: Path) -> dict[str, Saved]:
                 found[name] = _join_dense([parts[i] for i in dense], first_block)
             except ValueError as e:
                 raise CheckpointError(f"{folder}: {name}: {e}") from None
-            first_block += blocks.count_blocks(parts[0].total)
+            whole = KERNELS[parts[0].method].whole
+            first_block += blocks.count_blocks(parts[0].total, whole=whole)
         else:
             found[name] = _join_tables([parts[i] for i in sparse])
     return found
@@ -166,7 +169,9 @@ def _join_dense(parts: Sequence[Saved], first_block: int) -> Saved:
     """Join `parts`, in order of the dense shards. Raises ValueError."""
     sizes, placed = [part.values.size for part in parts], [0] * len(parts)
     # A number that no shard vouches for takes neither time nor memory.
-    pieces = blocks.place(parts[0].total, first_block, len(parts)) if sum(sizes) == parts[0].total else []
+    total, whole, pieces = parts[0].total, KERNELS[parts[0].method].whole, list[blocks.Piece]()
+    if sum(sizes) == total:
+        pieces = blocks.place(total, first_block, len(parts), whole=whole)
     for piece in pieces:
         placed[piece.shard] += piece.length
     if sum(sizes) != parts[0].total or sizes != placed:

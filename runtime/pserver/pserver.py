@@ -73,15 +73,16 @@ class Pserver:
         log: ServerLog,
         loaded: Loaded | None = None,
     ) -> None:
-        self._options, self._listeners, self._log = options, listeners, log
+        self._options, self._log = options, log
+        self._listeners = [(i, sock) for i, sockets in enumerate(listeners) for sock in sockets]
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
         self._shards: list[Shard] = []
         self._cuts = Cuts(options, self._shards, self._make_header)
         for i, first in enumerate(dealt):
-            open_part = partial(self._cuts.open_part, i)
-            self._shards.append(Shard(i, options, min(waits, default=0.0), first, open_part))
+            part = partial(self._cuts.open_part, i)
+            self._shards.append(Shard(i, options, min(waits, default=0.0), first, part))
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -129,12 +130,11 @@ class Pserver:
 
     def _announce(self) -> None:
         open_beyond = set()
-        for sockets in self._listeners:
-            for sock in sockets:
-                host, port = sock.getsockname()[:2]
-                self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
-                if not ports.is_loopback(host):
-                    open_beyond.add(host)
+        for _, sock in self._listeners:
+            host, port = sock.getsockname()[:2]
+            self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
+            if not ports.is_loopback(host):
+                open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
                 "no secret (option --secret_file, variable PADDLE_INIT_SECRET_FILE): anybody who can reach "
@@ -148,10 +148,9 @@ class Pserver:
 
         With a folder to save to, also until TERM.
         """
-        for i, sockets in enumerate(self._listeners):
-            for sock in sockets:
-                sock.setblocking(False)
-                self._selector.register(sock, selectors.EVENT_READ, i)
+        for i, sock in self._listeners:
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, i)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
@@ -195,9 +194,8 @@ class Pserver:
         for line in self._refusals.collect_sums(float("inf")):
             self._log.write(line)
         self._cuts.close()
-        for sockets in self._listeners:
-            for sock in sockets:
-                sock.close()
+        for _, sock in self._listeners:
+            sock.close()
         try:
             with contextlib.closing(self._open_files()) as files:
                 self._end_shards(files.files)
@@ -215,9 +213,9 @@ class Pserver:
         return saving.Files(o.save_dir, [replace(self._make_header(), port=i) for i in range(o.ports)])
 
     def _make_header(self) -> saving.Header:
-        """Return the header of the first port's file; trainer 0 has connected."""
+        """Return the header of the first port's file, once trainer 0 has connected."""
         o = self._options
-        assert self._place is not None  # since then
+        assert self._place
         return saving.Header(
             job_id=o.job_id,
             epoch=o.epoch,
@@ -263,8 +261,7 @@ class Pserver:
             if key.data in self._unproven:  # it may have been dropped for another meanwhile
                 self._handle_bytes(key.data)
         elif isinstance(key.data, Asker):
-            if not self._cuts.hear(key.data):
-                self._selector.unregister(key.fileobj)
+            self._cuts.hear(key.data) or self._selector.unregister(key.fileobj)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
             self._handle_connection(key.fileobj, key.data)
@@ -423,20 +420,17 @@ class Pserver:
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
         elif kind == threads.CUT:
-            self._log.write(f"{port} has written its part of step {number}{text and f': failed: {text}'}")
             self._cuts.note_cut(shard, number, text)
         elif kind == threads.RESTORED:
             self._cuts.note_restored(shard, text)
         elif kind == threads.DROPPED:
-            self._log.write(
-                f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
-            )
+            late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
+            self._log.write(f"{port} {late}")
 
     def _report_traffic(self, shard: int, counters: str) -> None:
         """Report the bytes of all ports, of one of which these are the counters."""
-        self._traffic[shard] = {
-            name: int(n) for name, n in re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
-        }
+        found = re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
+        self._traffic[shard] = {name: int(n) for name, n in found}
         self._progress.report(**sum(map(Counter, self._traffic.values()), Counter()))
 
     def _say_present(self) -> None:

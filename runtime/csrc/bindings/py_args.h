@@ -9,6 +9,9 @@
 #include "kernels/ps_optim.h"
 #include "tables/ps_schedule.h"
 
+/* Cast from Python's documentation: a function that takes keywords, as its flags say. */
+#define PY_KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
+
 /* Required item type of an array. */
 typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
 

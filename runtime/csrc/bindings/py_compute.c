@@ -213,10 +213,8 @@ static PyObject *get_build(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused
     return PyUnicode_FromString(ps_build_name());
 }
 
-/* Cast from Python's documentation: a function that takes keywords, as its flags say. */
 PyMethodDef ps_compute_methods[] = {
-    {"matmul", (PyCFunction)(void (*)(void))matmul, METH_VARARGS | METH_KEYWORDS,
-     "Write start + a b to out."},
+    {"matmul", PY_KEYWORDS(matmul), "Write start + a b to out."},
     {"activate", activate, METH_VARARGS, "Apply an activation to x in place."},
     {"undo_activation", undo_activation, METH_VARARGS, "Write the gradient of an activation's input to out."},
     {"cross_entropy", cross_entropy, METH_VARARGS,

@@ -192,7 +192,6 @@ static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect
     ps_known *o = NULL;
     int code = ps_call_find(c, id, 0, &o, err);
     head.object = id;
-    ps_call_restart(c);
     for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
         uint32_t shard = o->pieces[at].shard;
         end = same_shard(o, at);
@@ -255,7 +254,6 @@ static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t sha
     spec.size = size;
     uint8_t *body = ps_call_stage(c, PS_MAX_CREATE, 1);
     if (body == NULL) return ps_call_no_memory(err);
-    ps_call_restart(c);
     int code = ps_call_iov(c, body, ps_create_encode(&spec, body), err);
     if (code < 0) return code;
     return ps_call_request(c, shard, (ps_header){.op = PS_CREATE, .object = id}, PS_DONE, 1, err);
@@ -314,7 +312,6 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
     int code = PS_OK;
     uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
-    ps_call_restart(c);
     for (uint32_t s = 0; code == PS_OK && s < shards; s++)
         code = ps_call_request(c, s, (ps_header){.op = op, .version = number},
                                op == PS_END_PASS ? PS_VERSIONS : PS_DONE, 0, err);
@@ -334,7 +331,6 @@ int ps_client_cut(ps_client *c, uint64_t *step, ps_err *err) {
         for (uint32_t s = 0; s < c->shards; s++)
             if (c->objects[i].seen[s].version > *step) *step = c->objects[i].seen[s].version;
     ++*step;
-    ps_call_restart(c);
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) {
         ps_header head = {.op = PS_CUT, .version = *step};
         for (uint32_t i = 0; i < c->objects_n; i++) head.count += steps_on(&c->objects[i], s);

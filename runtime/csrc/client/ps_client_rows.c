@@ -67,7 +67,6 @@ static int group(ps_client *c, uint32_t id, const uint64_t *keys, const float *r
 static int rows_frame(ps_client *c, uint32_t shard, ps_header head, const grouped *g, size_t from, size_t to,
                       float *answer, ps_err *err) {
     size_t n = to - from, dim = g->floats;
-    ps_call_restart(c);
     int code = PS_OK;
     head.count = (uint32_t)n;
     if (n > 0) code = ps_call_iov(c, (void *)(g->keys + from), n * sizeof *g->keys, err);
@@ -155,7 +154,6 @@ int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *er
         uint8_t *body = ps_call_stage(c, PS_SHRINK_BYTES, 1);
         if (body == NULL) return ps_call_no_memory(err);
         ps_shrink_encode(how, body);
-        ps_call_restart(c);
         code = ps_call_iov(c, body, PS_SHRINK_BYTES, err);
         if (code < 0) return code;
         code = ps_call_request(c, o->first + s, (ps_header){.op = PS_SHRINK, .object = id}, PS_DONE, 1, err);

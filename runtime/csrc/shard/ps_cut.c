@@ -115,7 +115,7 @@ static size_t find_single(ps_cut *c, const whole *w, const void **from) {
 
 static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
     uint32_t chunks = (uint32_t)((d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK), at = c->number - 1;
-    uint32_t slots = ps_optim_slots(d->optim.method);
+    size_t slots = ps_optim_state(d->optim.method, 1);
     const float *floats;
     if (chunks == 0 || at / chunks > slots) return 0;
     if (at / chunks == slots) ps_dense_pass(d, at % chunks);
@@ -137,7 +137,7 @@ static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
     if (c->part >= (ruled ? COUNTS : ROWS)) ps_sparse_pass(o->sparse, waiting, number - 1);
     *from = c->part == ROWS ? (const void *)row.values : row.counts;
     if (c->part != ROWS) return COUNT_BYTES;
-    return sizeof(float) * o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method));
+    return sizeof(float) * (o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim));
 }
 
 static size_t find(ps_cut *c, const void **from) {

@@ -89,7 +89,7 @@ static int get_counts(body *b, const ps_sparse *t, bool waiting, uint64_t count,
 
 static int get_table(body *b, ps_object *o, const head *h, ps_err *err) {
     ps_sparse *t = o->sparse;
-    size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method));
+    size_t floats = o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim);
     int code = get_keys(b, t, false, h->count, err);
     if (code == PS_OK) code = get_keys(b, t, true, h->waiting, err);
     for (uint64_t i = 1; code == PS_OK && i <= h->count; i++)
@@ -108,7 +108,7 @@ static int get_object(body *b, uint32_t trainers, ps_object **o, uint64_t *pass,
         code = get_table(b, *o, &h, err);
     } else {
         ps_dense *d = &(*o)->dense;
-        size_t slots = ps_optim_slots(d->optim.method);
+        size_t slots = ps_optim_state(d->optim.method, 1);
         code = get(b, d->values, d->n * sizeof(float), err);
         if (code == PS_OK && slots > 0) code = get(b, d->slots, d->n * slots * sizeof(float), err);
     }

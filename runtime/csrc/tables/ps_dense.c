@@ -24,11 +24,11 @@ static void give_back(float *p, size_t n) {
 }
 
 int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
-    uint32_t per_value = ps_optim_slots(optim->method);
+    size_t state = ps_optim_state(optim->method, n);
     *d = (ps_dense){.n = n, .optim = *optim, .sum_empty = true};
     d->values = take(n);
-    if (per_value > 0) d->slots = take(n * per_value);
-    if (d->values != NULL && (per_value == 0 || d->slots != NULL)) return PS_OK;
+    if (state > 0) d->slots = take(state);
+    if (d->values != NULL && (state == 0 || d->slots != NULL)) return PS_OK;
     ps_dense_close(d);
     return ps_fail(err, PS_ENOMEM, 0, "a dense object of %zu values", n);
 }
@@ -36,7 +36,7 @@ int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
 void ps_dense_close(ps_dense *d) {
     ps_dense_forget(d);
     give_back(d->values, d->n);
-    give_back(d->slots, d->n * ps_optim_slots(d->optim.method));
+    give_back(d->slots, ps_optim_state(d->optim.method, d->n));
     give_back(d->sum, d->n);
     *d = (ps_dense){0};
 }
@@ -62,12 +62,13 @@ static size_t chunk_floats(const ps_dense *d, size_t number) {
 
 /* Copy a chunk that is about to change, its state behind its values. */
 static void keep_chunk(ps_dense *d, size_t number) {
-    uint32_t copy = ps_keep_take(d->keep, number), slots = ps_optim_slots(d->optim.method);
+    size_t slots = ps_optim_state(d->optim.method, 1);
+    uint32_t copy = ps_keep_take(d->keep, number);
     size_t at = (number - 1) * PS_DENSE_CHUNK, k = chunk_floats(d, number);
     if (copy == 0) return;
     float *to = ps_pool_item(&d->keep->copies, copy);
     memcpy(to, d->values + at, k * sizeof *to);
-    for (uint32_t s = 0; s < slots; s++)
+    for (size_t s = 0; s < slots; s++)
         memcpy(to + (s + 1) * (size_t)PS_DENSE_CHUNK, d->slots + s * d->n + at, k * sizeof *to);
 }
 
@@ -88,14 +89,19 @@ void ps_dense_apply(ps_dense *d, uint64_t step, size_t at, const float *grad, si
     apply(d, step, at, d->sum + at, k);
 }
 
-void ps_dense_commit(ps_dense *d, uint64_t step) {
-    if (!d->applied) apply(d, step, 0, d->sum, d->n);
+void ps_dense_end(ps_dense *d, uint64_t step) {
+    ps_optim_finish(&d->optim, ps_optim_rate(&d->optim, step), d->values, d->slots, d->n);
     d->applied = false;
     d->sum_empty = true;
 }
 
+void ps_dense_commit(ps_dense *d, uint64_t step) {
+    if (!d->applied) apply(d, step, 0, d->sum, d->n);
+    ps_dense_end(d, step);
+}
+
 int ps_dense_keep(ps_dense *d, ps_err *err) {
-    size_t floats = (size_t)PS_DENSE_CHUNK * (1 + ps_optim_slots(d->optim.method));
+    size_t floats = (size_t)PS_DENSE_CHUNK * (1 + ps_optim_state(d->optim.method, 1));
     return ps_keep_new(&d->keep, (d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK, floats, 2, err);
 }
 

@@ -148,7 +148,7 @@ class Fleet:
         print(f"loaded the values of {count} parameters from {path}, sha256 {sha256:.12}")
         dense, sparse = settings.ports_num, settings.ports_num_for_sparse
         ports = Ports(server=part.index, servers=len(part.servers), dense=dense, sparse=sparse)
-        dealt = deal_values(values, rules.dense, rules.sparse, ports)
+        dealt = deal_values(values, {name: rules.rules[name] for name in rules.dense}, rules.sparse, ports)
         self._loaded = Loaded(dealt, (part.index, len(part.servers)), sha256)
 
     def run_server(self) -> None:

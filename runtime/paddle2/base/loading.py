@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...client.run import MODEL_NAME
+from ...engine.kernel_numbers import Optim
 from ...engine.param_config import ParamConfig
 from ...engine.parameters import Parameters
 from ...files import blocks
@@ -55,15 +56,16 @@ def read_values(dirname: str, configs: Mapping[str, ParamConfig]) -> tuple[Param
 
 
 def deal_values(
-    values: Parameters, dense: Sequence[str], tables: Sequence[str], ports: Ports
+    values: Parameters, dense: Mapping[str, Optim], tables: Sequence[str], ports: Ports
 ) -> list[list[First]]:
     """Return the values for each port of a server; `dense` and `tables` in the order of their creation."""
     dealt: list[list[First]] = [[] for _ in range(ports.dense + ports.sparse)]
     first_block = 0
-    for name in dense:
+    for name, rule in dense.items():
+        whole = rule.kernel.whole
         array = values.get_array(name).reshape(-1)
-        pieces = blocks.place(array.size, first_block, ports.servers * ports.dense)
-        first_block += blocks.count_blocks(array.size)
+        pieces = blocks.place(array.size, first_block, ports.servers * ports.dense, whole=whole)
+        first_block += blocks.count_blocks(array.size, whole=whole)
         for port in range(ports.dense):
             shard = ports.server * ports.dense + port
             own = [array[p.start : p.start + p.length] for p in pieces if p.shard == shard]
