@@ -38,6 +38,7 @@ class RemoteUpdater(Updater):
         self._params, self._parameters, self.client = params, parameters, client
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
         self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
+        self._cut_due = False
         self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
 
     def start(self) -> None:
@@ -107,9 +108,19 @@ class RemoteUpdater(Updater):
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        cut = self._snapshots is not None and self._snapshots.is_due()
-        factor = self._params.factor
+        self._note_step()
+        factor, cut = self._params.factor, self._take_cut()
         self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, factor, cut=cut)
+
+    def _note_step(self) -> None:
+        """Note a step of this trainer: pservers may be due for a cut with the next push."""
+        if self._snapshots is not None and self._snapshots.is_due():
+            self._cut_due = True
+
+    def _take_cut(self) -> bool:
+        """Return True if the push that follows is to ask for a cut."""
+        due, self._cut_due = self._cut_due, False
+        return due
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

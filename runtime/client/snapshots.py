@@ -32,6 +32,7 @@ class Snapshots:
         self._since = 0  # steps since the last cut
         self._last_s = time.monotonic()
         self._noted = self._run = 0
+        self._note_due = False
         self._asked: list[Message] = []  # by trainer 0, of each pserver, and not answered yet
         self._answers: list[Message | None] = []
         self.state: State | None = None  # of this trainer, in the cut with which it has begun
@@ -114,15 +115,19 @@ class Snapshots:
         settings, now_s = self._settings, time.monotonic()
         steps, minutes = settings.snapshot_steps, settings.snapshot_minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
-        if settings.trainer_id != 0 or self._asked or not due:
+        if self._asked or not due:
             return False
         self._since, self._last_s = 0, now_s
-        return True
+        self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts
+        return settings.trainer_id == 0
 
     def after_step(self, describe: Callable[[], State]) -> None:
         """Note what `describe` says of this trainer if the step was cut; in trainer 0 go on with the set."""
         step = self._client.cut_step
         try:
+            if self._note_due:
+                self._note_due = False
+                self._note(describe(), 0, ended=True)
             if step > self._noted:
                 self._noted = step
                 self._note(describe(), step, ended=False)

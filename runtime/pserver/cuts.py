@@ -147,9 +147,10 @@ class Cuts:
             return None
         notes: dict[int, Message] = {}
         if self._make_header().pserver == 0:
-            ended = {t: state for t, (number, state) in self._ended.items() if number == question["pass"]}
+            sync, number = question["all"], question["pass"]
+            ended = {t: state for t, (of, state) in self._ended.items() if of == number or not sync}
             notes = ended | self._notes.get(step, {})
-            if len(notes) < self._options.num_gradient_servers and question["all"]:
+            if sync and len(notes) < self._options.num_gradient_servers:
                 return None
             self._notes = {s: old for s, old in self._notes.items() if s > step}
         return {"files": [asdict(shard.parts[step]) for shard in self._shards], "trainers": notes}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pslaunch.runtime.files.manifest import read_manifest
 from support.cluster import Cluster, run_job
-from support.process import Started
+from support.fleet import make_local_blocks, run_by_hand
+from support.process import Started, started
 
 # It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
 # generator, as its calls are not repeated for batches that a snapshot has.
@@ -118,3 +123,95 @@ def test_a_training_that_is_killed_and_started_again_has_the_same_bits(
         assert lines(output, "pass").items() <= lines(before, "pass").items()
         assert (said | lines(output, "batch")).items() == lines(before, "batch").items()
         assert len(lines(output, "batch")) < len(lines(before, "batch")), "it began at the start"
+
+
+# A program with a loop of its own: it makes all its calls again.
+LOOP = """
+import sys, time
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+fleet.init()
+word = paddle.static.data("word", [None, 1], "int64")
+row = paddle.static.nn.sparse_embedding(word, [2**32, 4])
+score = paddle.static.nn.fc(paddle.reshape(row, [-1, 4]), 3, activation="tanh")
+loss = paddle.mean(paddle.square(paddle.static.nn.fc(score, 1) - 1.0))
+rate = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = sys.argv[1] != "sync"
+if sys.argv[1] == "geo":
+    strategy.a_sync_configs = {"k_steps": 2}
+method = paddle.optimizer.SGD if strategy.a_sync else paddle.optimizer.Adam
+fleet.distributed_optimizer(method(rate), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    rng = np.random.default_rng(fleet.worker_index())
+    for turn in range(3):
+        for step in range(5 + fleet.worker_index()):
+            feed = {"word": rng.integers(0, 2**32, (8, 1)) % 50}
+            (found,) = exe.run(feed=feed, fetch_list=[loss])
+            print(f"batch {turn} {step} {float(found):.9g}", flush=True)
+            rate.step()
+            time.sleep(0.03)
+        fleet.barrier_worker()
+    tested = paddle.static.default_main_program().clone(for_test=True)
+    (found,) = exe.run(tested, feed={"word": np.arange(50)[:, None]}, fetch_list=[row])
+    print("digest", found.tobytes().hex())
+    fleet.stop_worker()
+"""
+
+
+def run_loop(
+    folder: Path, servers: int, kill_at: str = "", mode: str = "sync", **variables: str
+) -> list[str]:
+    """Run the program on servers and two workers, up to this line of worker 0 if given; what workers say."""
+    (folder / "train.py").write_text(LOOP)
+    blocks = [{**block, **variables} for block in make_local_blocks(servers, 2)]
+    if not kill_at:
+        found = run_by_hand(folder, *blocks, program=("train.py", mode))
+        assert [process.wait() for process in found] == [0] * len(found), found[-1].output()
+        return [process.output() for process in found[servers:]]
+    with contextlib.ExitStack() as stack:
+        argv = [sys.executable, "train.py", mode]
+        found = [stack.enter_context(started(argv, cwd=folder, env=os.environ | block)) for block in blocks]
+        found[servers].expect(kill_at)
+        return [process.output() for process in found[servers:]]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2)])
+def test_a_loop_of_the_programs_own_goes_on_where_the_snapshot_is(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    plain = run_loop(tmp_path, 1)
+    steps = {"PADDLE_INIT_SNAPSHOT_STEPS": "2"}
+    run_loop(tmp_path, before, "batch 1 3", **steps)
+    assert sets(tmp_path)
+    outputs = run_loop(tmp_path, after, PADDLE_INIT_RESUME="1", **steps)
+    assert len(digests(plain)) == 1
+    assert digests(outputs) == digests(plain)
+    for one, whole in zip(outputs, plain, strict=True):
+        found = re.search(r"the first (\d+) training runs are in the snapshot", one)
+        assert found, one
+        said, expected = (list(lines(text, "batch").values()) for text in (one, whole))
+        assert len(said) == len(expected)
+        n = int(found[1])
+        assert said[n:] == expected[n:]
+        assert set(said[:n]) == {expected[n - 1]}
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_asynchronous_trainings_go_on_from_what_each_worker_has_noted(tmp_path: Path, mode: str) -> None:
+    variables = {"PADDLE_INIT_SNAPSHOT_STEPS": "4"}
+    run_loop(tmp_path, 2, "batch 2 2", mode, **variables)
+    (manifest,) = (read_manifest(folder) for folder in sets(tmp_path)[-1:])
+    assert set(manifest.extra["trainers"]) == {"0", "1"}
+    for one in run_loop(tmp_path, 2, "", mode, PADDLE_INIT_RESUME="1", **variables):
+        found = re.search(r"the first (\d+) training runs are in the snapshot", one)
+        assert found, one
+        assert int(found[1]) >= 4
