@@ -117,7 +117,13 @@ class Run:
         client = make_client(settings, strategy, lambda text: self.log.say(text))
         if settings.uses_snapshots:
             sync = strategy.mode == "sync"
-            self.snapshots = Snapshots(settings, client, sync=sync, log=lambda text: self.log.say(text))
+            self.snapshots = Snapshots(
+                settings,
+                client,
+                sync=sync,
+                log=lambda text: self.log.say(text),
+                on_sealed=self.progress.report_again,
+            )
         remote: RemoteUpdater = choose_updater(strategy, settings.num_gradient_servers)(
             params,
             parameters,

@@ -26,8 +26,17 @@ class Snapshots:
     begin() before the first step; is_due() before each, after_step() after it, end_pass() before the end.
     """
 
-    def __init__(self, settings: Settings, client: Client, *, sync: bool, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        *,
+        sync: bool,
+        log: Callable[[str], None],
+        on_sealed: Callable[[], None],
+    ) -> None:
         self._settings, self._client, self._sync, self._log = settings, client, sync, log
+        self._on_sealed = on_sealed  # called when a snapshot is whole
         self._controls: list[Control] = []  # to pserver 0; in trainer 0 to all
         self._since = 0  # steps since the last cut
         self._last_s = time.monotonic()
@@ -174,6 +183,7 @@ class Snapshots:
                 self._seal(question, answers)
             else:
                 self.sealed = question["manifest"]["step"]
+                self._on_sealed()
 
     def _give_up(self, why: str) -> None:
         self._log(f"WARNING: the snapshot of step {self._noted} has failed: {why}; the one before stays")

@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from pslaunch.runtime.files.manifest import read_manifest
-from support.cluster import Cluster, run_job
+from support.cluster import TESTS, Cluster, run_job
 from support.fleet import make_local_blocks, run_by_hand
+from support.jobs import QUICK, Place, hash_model, running, succeeded
 from support.process import Started, started
 
 # It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
 # generator, as its calls are not repeated for batches that a snapshot has.
 PROGRAM = """
-import json, os, random, sys, time
+import os, random, time
 import numpy as np
 import pslaunch.runtime as paddle
 from support.models import digest, ngram_cost, ngrams
 
-options = json.loads(sys.argv[1])
 paddle.init(trainer_count=1, log_period=1)
 rank = int(os.environ["PADDLE_INIT_TRAINER_ID"])
 random.seed(rank)
@@ -90,6 +90,29 @@ def kill_after(cluster: Cluster, program: Path, folder: Path, line: str, victim:
         processes = [*pservers, *trainers]
         processes[victim].proc.send_signal(signal.SIGKILL)
         return trainers
+
+
+@pytest.mark.parametrize("place", ["local", "local_cluster"], indirect=True)
+@pytest.mark.parametrize("victims", [("pserver/1", "trainer/1"), ("trainer/0", "pserver/0")])
+def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_same_bits(
+    place: Place, workspace: Path, victims: tuple[str, str]
+) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    options = ("--server_num=2", "--worker_num=2", "--max_restarts=2", "--env=PYTHONPATH", *QUICK)
+    variables = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    succeeded(place, workspace, *options, env=variables)
+    plain = hash_model(place.workspaces(workspace)[0])
+    cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
+    with running(place, workspace, *cut, env=variables) as job:
+        for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
+            job.until(lambda events, line=line: any(e.get("text", "").startswith(line) for e in events), line)
+            os.kill(job.pid(victim), signal.SIGKILL)
+        assert job.launcher.wait() == 0, job.launcher.output()
+    events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
+    assert [e["epoch"] for e in events] == [1, 2]
+    assert all(e["step"] >= 2 for e in events)
+    assert "the training goes on from step" in job.log_of("trainer/0").read_text()
+    assert hash_model(place.workspaces(workspace)[0]) == plain
 
 
 SHAPES = [Cluster(trainers=2), Cluster(trainers=2, pservers=2, ports_num=2, ports_num_for_sparse=1)]
@@ -215,3 +238,37 @@ def test_asynchronous_trainings_go_on_from_what_each_worker_has_noted(tmp_path: 
         found = re.search(r"the first (\d+) training runs are in the snapshot", one)
         assert found, one
         assert int(found[1]) >= 4
+
+
+def test_what_a_training_can_not_begin_with_is_named(program: Path, tmp_path: Path) -> None:
+    cluster = Cluster(trainers=2)
+    resumed = with_snapshots(cluster, 3, PADDLE_INIT_RESUME="1")
+
+    def refused(found: Cluster, pattern: str) -> None:
+        with found.serving(tmp_path), found.training(program, tmp_path) as trainers:
+            assert trainers[0].wait() == 78, trainers[0].output()
+            assert re.search(pattern, trainers[0].output()), trainers[0].output()
+
+    refused(resumed, r"resume: \S+/.pslaunch/snapshots has no snapshot that all pservers can read")
+    run_job(with_snapshots(cluster, 3), program, tmp_path)
+    *_, older, newest = sets(tmp_path)
+    refused(replace(resumed, trainers=3), "is of 2 trainers, this job has 3: synchronous")
+
+    part = newest / "shard-00000-000.bin"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    refused(resumed, rf"{part} is damaged: .*; remove {newest}, and the training goes on from the snapshot")
+    part.write_bytes(whole)
+    text = program.read_text()
+    program.write_text(text.replace("Adam(learning_rate=1e-2, **poly)", "AdaGrad(learning_rate=1e-2)"))
+    refused(resumed, "do not agree on")
+    program.write_text(text)
+    (newest / "manifest.json").unlink()  # a cut that is not whole
+    outputs = run_job(
+        replace(resumed, variables={**resumed.variables, "PADDLE_INIT_RESUME": str(older.parent)}),
+        program,
+        tmp_path,
+    )
+    step = int(older.name.rpartition("-")[2])
+    assert f"the training goes on from step {step}: {older}" in outputs[0]
+    assert len(sets(tmp_path)) == 2, "the newest ones are kept"
