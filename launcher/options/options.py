@@ -177,7 +177,7 @@ COMMON: Final[Sequence[Option]] = (
     Option(name="snapshot_minutes", metavar="N", kind=Number(1, 10**6), says="none",
         help="Minutes between two snapshots.", needs=SERVED),
     Option(name="snapshot_keep", metavar="N", kind=Number(1, 1000),
-        default=2,
+        default=INIT_ARGS["snapshot_keep"].default,
         help="Number of snapshots that are kept, the newest ones.", needs=SERVED),
     Option(name="snapshot_dir", metavar="DIR", kind=Text(), says="snapshots/ of .pslaunch/ on each node",
         help="Folder of the snapshots on the nodes, also for programs of your own; best one that all share."),
