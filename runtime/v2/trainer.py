@@ -206,16 +206,14 @@ class _Training:
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
-        last: tuple[int, Totals] | None = None
 
         def describe() -> State:
-            done = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
-            return done | self._describe(total)
+            place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
+            return place | self._describe(total)
 
         self._handler(event.BeginPass(pass_id))
         batches = enumerate(self._trainer.read_batches(self._feeder, reader))
-        if state:
-            last = self._skip(batches, state, total)
+        last = self._skip(batches, state, total) if state else None
         for batch_id, (batch, following) in batches:
             self._handler(event.BeginIteration(pass_id, batch_id))
             step = self._trainer.step(batch, following)
