@@ -99,7 +99,7 @@ class RemoteUpdater(Updater):
 
         Synchronous: those after the step of all trainers.
         """
-        grads = self._params.collect_dense_grads(dense, sparse)
+        grads, sparse = self._params.collect_grads(dense, sparse)
         pushed = {name: sparse[name] for name in self._params.sparse}
         self._ahead = {
             name: (own, np.empty((len(own), self._parameters.get_shape(name)[1]), np.float32))

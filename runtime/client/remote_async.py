@@ -50,7 +50,7 @@ class AsyncUpdater(RemoteUpdater):
             self.client.wait(self._calls[0][0])
             self._take_values()
         self._note_step()
-        self._add(self._params.collect_dense_grads(dense, sparse), sparse)
+        self._add(*self._params.collect_grads(dense, sparse))
         self._samples += samples
         if len(self._calls) < self._pending:
             self._push()

@@ -182,7 +182,8 @@ class GeoUpdater(RemoteUpdater):
         self._steps += 1
         self._samples += samples * self._trainers  # schedules count all trainers' samples: about as many
         factor = self._params.factor
-        for name, grad in self._params.collect_dense_grads(dense, sparse).items():
+        grads, sparse = self._params.collect_grads(dense, sparse)
+        for name, grad in grads.items():
             rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
             _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
         for name, rows in self._rows.items():

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
-    "CosineAnnealingDecay", "ExponentialDecay", "InverseTimeDecay", "LRScheduler", "LambdaDecay",
-    "LinearWarmup", "MultiStepDecay", "MultiplicativeDecay", "NaturalExpDecay", "NoamDecay", "PiecewiseDecay",
-    "PolynomialDecay", "ReduceOnPlateau", "StepDecay",
+    "CosineAnnealingDecay", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialDecay", "InverseTimeDecay",
+    "LRScheduler", "LambdaDecay", "LinearLR", "LinearWarmup", "MultiStepDecay", "MultiplicativeDecay",
+    "NaturalExpDecay", "NoamDecay", "OneCycleLR", "PiecewiseDecay", "PolynomialDecay", "ReduceOnPlateau",
+    "StepDecay",
 ]  # fmt: skip
 
 
@@ -218,6 +219,89 @@ def MultiplicativeDecay(n: int, learning_rate: float, lr_lambda: Callable[[int],
 def CosineAnnealingDecay(n: int, learning_rate: float, T_max: int, eta_min: float = 0) -> float:
     """eta_min + (learning_rate - eta_min) * (1 + cos(pi * n / T_max)) / 2."""
     return eta_min + (learning_rate - eta_min) * ((1 + math.cos(math.pi * n / T_max)) / 2)
+
+
+@_make_scheduler(T_0=_WHOLE, T_mult=_WHOLE)
+def CosineAnnealingWarmRestarts(
+    n: int, learning_rate: float, T_0: int, T_mult: int = 1, eta_min: float = 0
+) -> float:
+    """CosineAnnealingDecay that begins again after T_0 steps, then after T_mult times as many each time."""
+    size, n = (T_0, n % T_0) if T_mult == 1 else (T_0, n)
+    while n >= size:
+        n, size = n - size, size * T_mult
+    return eta_min + (learning_rate - eta_min) * (1 + math.cos(math.pi * n / size)) / 2
+
+
+@_make_scheduler(total_steps=_WHOLE, start_factor=("above 0, at most 1", lambda value: 0.0 < value <= 1.0))
+def LinearLR(
+    n: int, learning_rate: float, total_steps: int, start_factor: float = 1.0 / 3, end_factor: float = 1.0
+) -> float:
+    """learning_rate times a factor that goes from start_factor to end_factor in total_steps."""
+    return learning_rate * (start_factor + (end_factor - start_factor) * min(n, total_steps) / total_steps)
+
+
+@_make_scheduler(
+    total_steps=_WHOLE,
+    phase_pct=("a number from 0 to 1", lambda value: 0.0 <= value <= 1.0),
+    anneal_strategy=("cos or linear", lambda value: value in ("cos", "linear")),
+)
+def OneCycleLR(
+    n: int,
+    max_learning_rate: float,
+    total_steps: int,
+    divide_factor: float = 25.0,
+    end_learning_rate: float = 0.0001,
+    phase_pct: float = 0.3,
+    anneal_strategy: str = "cos",
+    three_phase: bool = False,
+) -> float:
+    """From max_learning_rate / divide_factor up in phase_pct of total_steps, then down to end_learning_rate.
+
+    `three_phase`: between, down to the first rate, in as many steps as up.
+    """
+    if n > total_steps:
+        raise ValueError(f"optimizer.lr.OneCycleLR: step {n}, but total_steps={total_steps}")
+    rates = [max_learning_rate / divide_factor, max_learning_rate, end_learning_rate]
+    ends = [0.0, phase_pct * total_steps - 1, total_steps - 1.0]
+    if three_phase:
+        ends, rates = [*ends[:2], 2 * ends[1], ends[2]], [*rates[:2], *rates[::2]]
+    i = next((i for i, end in enumerate(ends[1:-1]) if n <= end), len(ends) - 2)
+    share, (begin, end) = (n - ends[i]) / (ends[i + 1] - ends[i]), rates[i : i + 2]
+    if anneal_strategy == "linear":
+        return (end - begin) * share + begin
+    return end + (begin - end) / 2.0 * (math.cos(math.pi * share) + 1)
+
+
+@_make_scheduler(
+    step_size_up=_WHOLE,
+    mode=("one of its modes", lambda value: value in ("triangular", "triangular2", "exp_range")),
+    scale_mode=("cycle or iterations", lambda value: value in ("cycle", "iterations")),
+)
+def CyclicLR(
+    n: int,
+    base_learning_rate: float,
+    max_learning_rate: float,
+    step_size_up: int,
+    step_size_down: int | None = None,
+    mode: str = "triangular",
+    exp_gamma: float = 1.0,
+    scale_fn: Callable[[float], float] | None = None,
+    scale_mode: str = "cycle",
+) -> float:
+    """Up to max_learning_rate and down again, in cycles.
+
+    `mode`: of the same height, of half the height of the one before, or of exp_gamma**n times the height;
+    or `scale_fn` of the cycle or of n gives the factor.
+    """
+    size = step_size_up + (step_size_down or step_size_up)
+    up, cycle = step_size_up / size, 1 + n // size
+    place = 1.0 + n / size - cycle
+    height = place / up if place <= up else (1 - place) / (1 - up)
+    if scale_fn is not None:
+        scale = scale_fn(cycle if scale_mode == "cycle" else n)
+    else:
+        scale = {"triangular": 1.0, "triangular2": 0.5 ** (cycle - 1), "exp_range": exp_gamma**n}[mode]
+    return base_learning_rate + (max_learning_rate - base_learning_rate) * height * scale
 
 
 class LinearWarmup(LRScheduler):

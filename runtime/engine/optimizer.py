@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from .. import _core
 from ..shared.env import suggest
 from . import lr
+from .average import ModelAverage
+from .clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from .kernel_numbers import KERNELS, OF_ROWS, SCHEDULES, Optim, Schedule
 from .param_config import ParamConfig
 from .regularizer import L1Decay, L2Decay
@@ -20,32 +22,33 @@ from .strategy import RATIO, Strategy, make_v2_strategy
 
 __all__ = [
     "SGD", "AdaDelta", "AdaGrad", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "DecayedAdaGrad",
-    "DecayedAdagrad", "Ftrl", "L2Regularization", "Lamb", "Momentum", "Optimizer", "RMSProp", "lr",
+    "DecayedAdagrad", "Ftrl", "L2Regularization", "Lamb", "ModelAverage", "Momentum", "Optimizer", "RMSProp",
+    "lr",
 ]  # fmt: skip
 
 
 Rate = float | lr.LRScheduler
 
 
-class L2Regularization:
-    """Pulls every value towards 0 at `rate`, unless its parameter has an l2_rate.
+class L2Regularization(L2Decay):
+    """v2's: pulls every value towards 0 at a rate, unless its parameter has an l2_rate.
 
     For a table with sparse_update only the rows of a step; v2 also catches up on the steps that a row missed.
     """
-
-    def __init__(self, rate: float) -> None:
-        if not rate >= 0.0:
-            raise ValueError(f"L2Regularization: rate={rate} is negative")
-        self.rate = float(rate)
 
 
 _CLIP = "gradient_clipping_threshold"
 _SCHEDULE = "learning_rate_schedule"
 _DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
 _ARGS = "learning_rate_args"
-_OPTIONS = (_SCHEDULE, *_DECAYS, _ARGS, "regularization", _CLIP, "is_async", RATIO, "batch_size")
-_NEWER = ("weight_decay", "name")  # of PaddlePaddle 2
-_ABSENT = ("model_average", "parameters", "grad_clip", "multi_precision", "use_multi_tensor", "lr_ratio")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "regularization": (L2Regularization,),
+    "model_average": (ModelAverage,),
+    "weight_decay": (L1Decay, L2Decay, float, int),
+    "grad_clip": (ClipGradByNorm, ClipGradByGlobalNorm, ClipGradByValue),
+}
+_OPTIONS = (_SCHEDULE, *_DECAYS, _ARGS, _CLIP, "is_async", RATIO, "batch_size", "name", *_TYPES)
+_ABSENT = ("parameters", "multi_precision", "use_multi_tensor", "lr_ratio")
 _INFINITE = float("inf")
 _FREE = ("initial_accumulator_value", "l1", "l2")  # numbers that may be 1 or more
 
@@ -116,24 +119,23 @@ class Optimizer:
     `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
     `async_lagged_grad_discard_ratio` allows (docs/training.md).
     `batch_size` has no effect, as in v2. Options that the bundled runtime lacks are errors. `weight_decay` is
-    PaddlePaddle 2's regularization, a number, L1Decay or L2Decay.
+    PaddlePaddle 2's regularization, a number, L1Decay or L2Decay; `grad_clip` is one of nn.ClipGrad.
 
     Of a table with sparse updates only the rows of a step are changed. A program that calls minimize() gets
-    PaddlePaddle 2's form of a method, any other v2's (docs/training.md).
+    PaddlePaddle 2's form of a method, any other v2's (docs/optimizers.md).
     """
 
     __slots__ = (
-        "_is_async", "_strategy", "choices", "clip", "decay", "l1", "learning_rate", "numbers", "schedule",
-        "scheduler", "share", "warning",
+        "_is_async", "_strategy", "average", "choices", "clip", "decay", "l1", "learning_rate", "norm",
+        "numbers", "schedule", "scheduler", "share", "warning",
     )  # fmt: skip
     method = "sgd"  # the row in csrc/kernels/ps_optim.c, without fleet_
     takes: tuple[str, ...] = ()  # the numbers that a program may give, in PaddlePaddle 2's order
     variants: ClassVar[Mapping[str, str]] = {}  # further arguments that choose other methods if true
 
     def __init__(self, learning_rate: Rate = 1e-3, *numbers: float, **options: Any) -> None:
-        self.share: float | None = (
-            None  # of the program's loss, if minimize() gives it; then PaddlePaddle 2's
-        )
+        # Of the program's loss, if minimize() gives it: then methods have PaddlePaddle 2's forms.
+        self.share: float | None = None
         self.numbers = self._take_numbers(numbers, options)
         self.choices = {name for name in self.variants if options.pop(name, False)}
         for name, value in options.items():
@@ -152,12 +154,13 @@ class Optimizer:
             self.schedule = make_schedule(options)
         except ValueError as e:
             raise ValueError(f"{self._name}: {e}") from None
-        decay = options.get("weight_decay") or 0.0
+        decay = options.get("weight_decay") or options.get("regularization") or 0.0
         self.l1 = decay.coeff if isinstance(decay, L1Decay) else 0.0
         self.decay = decay.coeff if isinstance(decay, L2Decay) else 0.0 if self.l1 else float(decay)
-        if (regularization := options.get("regularization")) is not None:
-            self.decay = regularization.rate
-        self.clip = float(options.get(_CLIP) or 0.0)
+        self.average = options.get("model_average")
+        clip = options.get("grad_clip")
+        self.clip = float(options.get(_CLIP) or (clip.max if isinstance(clip, ClipGradByValue) else 0.0))
+        self.norm = clip if isinstance(clip, ClipGradByNorm) else None
         if not 0.0 <= self.clip < _INFINITE:
             raise ValueError(f"{self._name}: {_CLIP}={self.clip} must be finite and not negative")
         self._is_async = bool(options.get("is_async"))
@@ -216,13 +219,12 @@ class Optimizer:
             if value in (None, False):
                 return
             raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")
-        if name not in (*_OPTIONS, *_NEWER):
-            hint = suggest(name, ("learning_rate", *self.takes, *self.variants, *_OPTIONS, *_NEWER))
+        if name not in _OPTIONS:
+            hint = suggest(name, ("learning_rate", *self.takes, *self.variants, *_OPTIONS))
             raise TypeError(f"{self._name} has no option {name}{hint}")
-        if name == "regularization" and not isinstance(value, L2Regularization | None):
-            raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
-        if name == "weight_decay" and not isinstance(value, L1Decay | L2Decay | float | int | None):
-            raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number, L1Decay or L2Decay")
+        if value is not None and not isinstance(value, _TYPES.get(name, object)):
+            kinds = " or ".join(kind.__name__ for kind in _TYPES[name])
+            raise TypeError(f"{self._name}: {name}={value!r}, expected {kinds}")
 
     def minimize(
         self, loss: object, startup_program: None = None, parameters: None = None, no_grad_set: None = None
@@ -255,7 +257,7 @@ class Optimizer:
             schedule=schedule,
             l1=self.l1 if config.l1 is None else config.l1,
             decay=self._find_decay(config),
-            clip=self.clip,
+            clip=self.clip if config.clip is None else config.clip,
             numbers=numbers,
         )
 

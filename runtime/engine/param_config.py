@@ -30,6 +30,7 @@ class ParamConfig:
     momentum: float | None = None
     decay: float | None = None
     l1: float | None = None
+    clip: float | None = None  # greatest magnitude of a gradient's value; 0: no clipping, by a norm neither
     is_static: bool = False
     sparse: bool = False
     initializer: Initializer | None = None
@@ -73,6 +74,7 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
         momentum=None if attr.momentum is None else float(attr.momentum),
         decay=None if attr.l2_rate is None else float(attr.l2_rate),
         l1=None if attr.l1_rate is None else float(attr.l1_rate),
+        clip=attr.gradient_clipping_threshold or None,
         is_static=attr.is_static,
         sparse=attr.sparse_update,
         initializer=attr.initializer,

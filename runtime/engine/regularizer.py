@@ -8,9 +8,7 @@ __all__ = ["L1Decay", "L2Decay"]
 class _Decay:
     def __init__(self, coeff: float = 0.0) -> None:
         if not 0.0 <= coeff < float("inf"):
-            raise ValueError(
-                f"regularizer.{type(self).__name__}: coeff={coeff} must be finite and not negative"
-            )
+            raise ValueError(f"{type(self).__name__}: coeff={coeff} must be finite and not negative")
         self.coeff = float(coeff)
 
 

@@ -65,12 +65,25 @@ class ParamRules:
         """Factor of the learning rate of the next update."""
         return self._optimizer.factor
 
-    def collect_dense_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> dict[str, F32]:
-        """Return a full gradient for each dense parameter, including tables without sparse_update."""
-        return {
+    def collect_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> tuple[dict[str, F32], Sparse]:
+        """Return a full gradient for each dense parameter, and those of rows, clipped by norm.
+
+        Tables without sparse_update have a full one too.
+        """
+        if self._optimizer.norm is not None:
+            dense = {name: grad.copy() for name, grad in dense.items()}  # some may be one array
+            sparse = {name: (keys, grad.copy()) for name, (keys, grad) in sparse.items()}
+            grads = [
+                sparse[name][1][:, -config.cols :] if name in sparse else dense[name]
+                for name, config in self.configs.items()
+                if name in self.rules and config.clip != 0.0
+            ]
+            self._optimizer.norm.clip(grads, self._optimizer.share or 1.0)
+        full = {
             name: self._full[name].fill(*sparse[name]) if name in self._full else dense[name]
             for name in self.dense
         }
+        return full, sparse
 
 
 class _FullGrad:
@@ -114,7 +127,8 @@ class LocalUpdater(Updater):
         """Apply one step."""
         self._step += 1
         self._samples += samples
-        for name, grad in self._params.collect_dense_grads(dense, sparse).items():
+        grads, sparse = self._params.collect_grads(dense, sparse)
+        for name, grad in grads.items():
             _core.apply_optim(*self._get_target(name), grad)
         for name in self._params.sparse:
             keys, grad = sparse[name]

@@ -13,11 +13,13 @@ from typing import IO, TypeVar
 import numpy as np
 
 from ..client.run import Run
+from ..engine.average import ModelAverage
 from ..engine.feeder import Batch, Feeder, Feeding
 from ..engine.learner import make_learner
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters
 from ..engine.plan import BatchInput, StepResult
+from ..engine.updater import ParamRules
 from ..process.infolog import format_metrics
 from ..process.settings import get_settings
 from . import event, randomness
@@ -102,6 +104,9 @@ class SGD:
         self._learner = make_learner(program, parameters)
         plan = self._learner.get_plan([cost.value], cost.value)
         self._run = Run(settings, is_local=is_local)
+        self._average = update_equation.average or ModelAverage(1.0)
+        if update_equation.average is not None:
+            self._average.attach(parameters, ParamRules(plan.trained, plan.tables, update_equation).dense)
         self._updater = self._run.make_updater(plan.trained, plan.tables, parameters, update_equation)
 
     def train(
@@ -135,20 +140,23 @@ class SGD:
             for pass_id in range(state["pass"] if state else 0, passes):
                 loop.run_pass(pass_id, reader, state)
                 state = None
-                self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
+                with self._average.apply():
+                    self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
 
     def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._data, feeding)
         totals = Totals(self.has_error_rate)
-        for batch in reader():
-            step = self._learner.compute(self._prepare(feeder, batch))
-            totals.add(sum_costs(step, error_rate=self.has_error_rate))
+        with self._average.apply():
+            for batch in reader():
+                step = self._learner.compute(self._prepare(feeder, batch))
+                totals.add(sum_costs(step, error_rate=self.has_error_rate))
         return event.TestResult(totals.cost, totals.metrics)
 
     def save_parameter_to_tar(self, f: IO[bytes]) -> None:
         """Write the current parameters in v2's form."""
-        self._parameters.to_tar(f)
+        with self._average.apply():
+            self._parameters.to_tar(f)
 
     def count_dropped(self) -> Mapping[str, int]:
         """Return the gradients of this trainer that pservers dropped because they came too late."""
@@ -181,6 +189,7 @@ class SGD:
     def step(self, batch: BatchInput, following: BatchInput | None) -> Totals:
         """Compute one batch forward and backward, and update."""
         step = self._learner.train(batch, self._updater, following)
+        self._average.add()
         return sum_costs(step, error_rate=self.has_error_rate)
 
 

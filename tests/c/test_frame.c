@@ -130,6 +130,21 @@ TEST(every_flipped_bit_of_create_is_an_error_or_a_difference) {
     }
 }
 
+TEST(methods_of_rows_and_of_whole_parameters_are_refused_for_the_others) {
+    uint8_t buf[PS_MAX_CREATE];
+    ps_create c, rows = {.sparse = 1, .dim = 4, .total = 9, .name_length = 1, .name = "w"};
+    ps_create dense = {.size = 4, .total = 9, .name_length = 1, .name = "w"};
+    ps_err err;
+    rows.optim = dense.optim = (ps_optim){.method = PS_LAMB, .learning_rate = 1};
+    CHECK(ps_create_decode(buf, ps_create_encode(&dense, buf), &c, &err) == PS_OK);
+    CHECK(ps_create_decode(buf, ps_create_encode(&rows, buf), &c, &err) == PS_EPROTO);
+    CHECK(strstr(err.text, "optimizer lamb of a table, but it has dense parameters alone") != NULL);
+    rows.optim.method = dense.optim.method = PS_ROW_ADAGRAD;
+    CHECK(ps_create_decode(buf, ps_create_encode(&rows, buf), &c, &err) == PS_OK);
+    CHECK(ps_create_decode(buf, ps_create_encode(&dense, buf), &c, &err) == PS_EPROTO);
+    CHECK(strstr(err.text, "optimizer row_adagrad of a dense parameter, but it has rows") != NULL);
+}
+
 TEST(rows_per_frame_fit_the_limit) {
     for (uint32_t dim = 1; dim <= PS_MAX_DIM; dim = dim * 3 + 1) {
         size_t n = ps_rows_per_frame(dim);

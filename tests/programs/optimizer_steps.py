@@ -13,7 +13,41 @@ LAST = RANDOM.normal(size=(3, 1)).astype("float32")
 make = paddle.optimizer
 L1, L2 = paddle.regularizer.L1Decay, paddle.regularizer.L2Decay
 
+
+class Fluid(make.Optimizer):
+    """An optimizer of Fluid: PaddlePaddle 2 has its operator still. slots: names of its state, in and out."""
+
+    def __init__(self, rate, operator, slots, **attrs):
+        super().__init__(rate)
+        self.type, self._slots, self._own = operator, slots, attrs
+
+    def _create_accumulators(self, block, parameters):
+        for parameter in parameters:
+            for name in self._slots:
+                self._add_accumulator(name, parameter)
+
+    def _append_optimize_op(self, block, pair):
+        state = {name: self._get_accumulator(name, pair[0]) for name in self._slots}
+        before = {"Param": pair[0], "Grad": pair[1], "LearningRate": self._create_param_lr(pair), **state}
+        after = {"ParamOut": pair[0], **{out: state[name] for name, out in self._slots.items()}}
+        return block.append_op(type=self.type, inputs=before, outputs=after, attrs=self._own)
+
+
+SUMS = {"SquaredAccumulator": "SquaredAccumOut", "LinearAccumulator": "LinearAccumOut"}
+if hasattr(make, "Ftrl"):
+    FLUID = {
+        "Ftrl": lambda: make.Ftrl(0.1, 0.02, 0.1),
+        "DecayedAdagrad": lambda: make.DecayedAdagrad(0.1, 0.9, 1e-3),
+    }
+else:
+    FLUID = {
+        "Ftrl": lambda: Fluid(0.1, "ftrl", SUMS, l1=0.02, l2=0.1, lr_power=-0.5),
+        "DecayedAdagrad": lambda: Fluid(
+            0.1, "decayed_adagrad", {"Moment": "MomentOut"}, decay=0.9, epsilon=1e-3
+        ),
+    }
 OPTIMIZERS = {
+    **FLUID,
     "SGD": lambda: make.SGD(0.05),
     "SGD L1": lambda: make.SGD(0.05, weight_decay=L1(0.2)),
     "Momentum": lambda: make.Momentum(learning_rate=0.02),
@@ -36,6 +70,11 @@ OPTIMIZERS = {
     "Lamb some": lambda: make.Lamb(
         0.1, 0.1, 0.8, 0.9, 1e-3, exclude_from_weight_decay_fn=lambda param: param.name == "first"
     ),
+    "clipped by value": lambda: make.Momentum(0.05, 0.9, grad_clip=paddle.nn.ClipGradByValue(0.3)),
+    "clipped by norm": lambda: make.SGD(0.1, grad_clip=paddle.nn.ClipGradByNorm(0.5)),
+    "clipped by global norm": lambda: make.Adagrad(
+        0.1, weight_decay=0.1, grad_clip=paddle.nn.ClipGradByGlobalNorm(0.7)
+    ),
     "Lamb plain": lambda: make.Lamb(0.1, 0.0),
 }
 
@@ -50,6 +89,8 @@ def train(optimizer):
         )
         hidden = paddle.static.nn.fc(x, 3, weight_attr=first, activation="tanh")
         guess = paddle.static.nn.fc(hidden, 1, weight_attr=last, bias_attr=False)
+        free = paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(0.5), need_clip=False)
+        guess = guess + paddle.static.nn.fc(hidden, 1, weight_attr=free, bias_attr=False)
         loss = paddle.mean(paddle.square(guess - paddle.sum(x, axis=1, keepdim=True)))
         optimizer.minimize(loss)
     executor = paddle.static.Executor(paddle.CPUPlace())

@@ -26,9 +26,22 @@ SCHEDULERS = {
     "lambda": lambda: lr.LambdaDecay(0.5, lambda n: 0.95**n),
     "products": lambda: lr.MultiplicativeDecay(0.5, lambda n: 1.0 - 0.01 * n),
     "cosine": lambda: lr.CosineAnnealingDecay(0.5, T_max=7, eta_min=0.01),
+    "one cycle": lambda: lr.OneCycleLR(0.5, 20, divide_factor=10.0),
+    "three phases": lambda: lr.OneCycleLR(
+        0.5, 20, end_learning_rate=0.01, anneal_strategy="linear", three_phase=True
+    ),
+    "triangular": lambda: lr.CyclicLR(0.1, 0.5, 3, 4),
+    "triangular2": lambda: lr.CyclicLR(0.1, 0.5, 3, mode="triangular2"),
+    "exp_range": lambda: lr.CyclicLR(0.1, 0.5, 3, mode="exp_range", exp_gamma=0.9),
+    "scaled": lambda: lr.CyclicLR(0.1, 0.5, 3, scale_fn=lambda n: 0.9**n, scale_mode="iterations"),
     "later": lambda: lr.StepDecay(0.5, 3, 0.8, last_epoch=4),
 }
 METRICS = [5.0, 4.0, 4.0, 4.0, 4.0, 3.9999, 3.9, 3.9, 3.9, 3.9, 3.9, 3.9, 2.0, 2.0, 2.0]
+STEPWISE = {  # PaddlePaddle's can't go on from a state, or from a given step
+    "linear": lambda: lr.LinearLR(0.5, 7, start_factor=0.25, end_factor=0.75),
+    "restarts": lambda: lr.CosineAnnealingWarmRestarts(0.5, 3, eta_min=0.01),
+    "longer": lambda: lr.CosineAnnealingWarmRestarts(0.5, 2, 2),
+}
 PLATEAUS = {
     "relative": lambda: lr.ReduceOnPlateau(0.5, factor=0.5, patience=1, cooldown=1),
     "absolute": lambda: lr.ReduceOnPlateau(
@@ -83,7 +96,7 @@ def resume(make):
 
 
 found = {
-    "rates": {name: list_rates(make()) for name, make in SCHEDULERS.items()},
+    "rates": {name: list_rates(make()) for name, make in {**SCHEDULERS, **STEPWISE}.items()},
     "resumed": {name: resume(make) for name, make in SCHEDULERS.items()},
     "plateaus": {name: list_rates(make(), METRICS) for name, make in PLATEAUS.items()},
     "losses": {

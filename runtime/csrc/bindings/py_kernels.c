@@ -95,6 +95,18 @@ static PyObject *add(PyObject *Py_UNUSED(self), PyObject *args) {
     return py_finish(&all, PS_OK, NULL);
 }
 
+static PyObject *sum_squares(PyObject *Py_UNUSED(self), PyObject *arg) {
+    static const py_want wants[] = {{"values", PY_F32, 0, PY_READ}};
+    py_arrays all = {.wants = wants};
+    if (!py_take(arg, &all)) return py_release(&all);
+    double sum;
+    Py_BEGIN_ALLOW_THREADS
+    sum = ps_squares(all.of->buf, py_items(all.of));
+    Py_END_ALLOW_THREADS
+    py_release(&all);
+    return PyFloat_FromDouble(sum);
+}
+
 /* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
 static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     init->seed = PyLong_AsUnsignedLongLong(seed);
@@ -192,6 +204,7 @@ PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", PY_KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
     {"apply_sparse", PY_KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
+    {"sum_squares", sum_squares, METH_O, "Return the sum of the squares of an array."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},

@@ -1,5 +1,6 @@
 """Layer classes of static mode by PaddlePaddle 2's names."""
 
+from ...engine.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from ..program import initializer
 from . import functional
 from .layers import (
@@ -20,6 +21,7 @@ from .layers import (
 )
 
 __all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer",
-    "LayerList", "Linear", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
+    "BCELoss", "BCEWithLogitsLoss", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue",
+    "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer", "LayerList", "Linear", "ReLU",
+    "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from ...process.settings import get_settings
 
 __all__ = [
     "Assign", "Constant", "Initializer", "KaimingNormal", "KaimingUniform", "Normal", "TruncatedNormal",
-    "Uniform", "XavierNormal", "XavierUniform",
+    "Uniform", "XavierNormal", "XavierUniform", "calculate_gain", "set_global_initializer",
 ]  # fmt: skip
 
 DRAWS = 8  # of a truncated value; later ones are needed once in 10**10 values
@@ -40,6 +40,34 @@ class Initializer(ABC):
     @abstractmethod
     def begin(self, shape: Sequence[int]) -> Beginning:
         """Return the initial values of a parameter of a shape."""
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return the factor by which values grow again after a function; `param`: the slope of leaky_relu."""
+    slope = 0.01 if param is None else float(param)
+    gains = {
+        **dict.fromkeys(("sigmoid", "linear"), 1.0),
+        "tanh": 5.0 / 3,
+        "relu": math.sqrt(2.0),
+        "leaky_relu": math.sqrt(2.0 / (1 + slope**2)),
+        "selu": 3.0 / 4,
+    }
+    if nonlinearity not in gains:
+        raise ValueError(f"initializer: {nonlinearity=}, expected one of {', '.join(gains)}")
+    return gains[nonlinearity]
+
+
+_usual: dict[bool, Initializer | None] = {}  # by set_global_initializer(); True: of biases
+
+
+def set_global_initializer(weight_init: Initializer | None, bias_init: Initializer | None = None) -> None:
+    """Set the initial values of parameters that name none, until it is called with None."""
+    _usual.update({False: weight_init, True: bias_init})
+
+
+def get_usual(*, is_bias: bool) -> Initializer:
+    """Return the initial values of a parameter that names none: 0 for a bias, XavierUniform for a weight."""
+    return _usual.get(is_bias) or (Constant() if is_bias else XavierUniform())
 
 
 class Constant(Initializer):
@@ -110,27 +138,22 @@ class XavierNormal(XavierUniform):
 
 
 class KaimingUniform(Initializer):
-    """Even, with a variance of 2 / fan_in, for ReLU (He et al., ICCV 2015)."""
+    """Even, with a variance of gain**2 / fan_in: calculate_gain() (He et al., ICCV 2015)."""
 
     def __init__(
         self, fan_in: float | None = None, negative_slope: float = 0.0, nonlinearity: str = "relu"
     ) -> None:
-        if nonlinearity != "relu" or negative_slope:
-            raise ValueError(
-                f"initializer.{type(self).__name__}: nonlinearity={nonlinearity!r}, negative_slope="
-                f"{negative_slope}: only relu without a slope is in this runtime"
-            )
-        self._fan_in = fan_in
+        self._fan_in, self._gain = fan_in, calculate_gain(nonlinearity, negative_slope)
 
     def _find_std(self, shape: Sequence[int]) -> float:
-        return math.sqrt(2.0 / (self._fan_in or _find_fans(shape)[0]))
+        return self._gain / math.sqrt(self._fan_in or _find_fans(shape)[0])
 
     def begin(self, shape: Sequence[int]) -> Beginning:
         return _spread(0.0, math.sqrt(3.0) * self._find_std(shape))
 
 
 class KaimingNormal(KaimingUniform):
-    """Normal distribution with a variance of 2 / fan_in."""
+    """Normal distribution with a variance of gain**2 / fan_in."""
 
     def begin(self, shape: Sequence[int]) -> Beginning:
         return Beginning(std=self._find_std(shape))

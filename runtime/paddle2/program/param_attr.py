@@ -10,7 +10,7 @@ from typing import Literal
 from ...engine.entry import ANY, EntryAttr
 from ...engine.param_config import ParamConfig
 from ...engine.regularizer import L1Decay, L2Decay
-from .initializer import Constant, Initializer, XavierUniform
+from .initializer import Initializer, get_usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,6 @@ class ParamAttr:
                 )
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(f"ParamAttr: learning_rate={self.learning_rate} must be finite and not negative")
-        if not self.need_clip:
-            raise ValueError("ParamAttr: need_clip=False is not in this runtime; leave it out")
 
 
 def _get_coeff(regularizer: L1Decay | L2Decay | None, kind: type[L1Decay | L2Decay]) -> float | None:
@@ -61,7 +59,8 @@ def make_param(
 ) -> ParamConfig:
     """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
 
-    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle.
+    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle, or as
+    set_global_initializer() says.
     """
     if isinstance(attr, Initializer):
         attr = ParamAttr(initializer=attr)
@@ -70,7 +69,7 @@ def make_param(
     own = attr or ParamAttr()
     if not isinstance(own, ParamAttr):
         raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
-    begin = (own.initializer or (Constant() if is_bias else XavierUniform())).begin(shape)
+    begin = (own.initializer or get_usual(is_bias=is_bias)).begin(shape)
     rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
     return ParamConfig(
         name=own.name or default_name,
@@ -82,6 +81,7 @@ def make_param(
         learning_rate=float(own.learning_rate),
         decay=_get_coeff(own.regularizer, L2Decay),
         l1=_get_coeff(own.regularizer, L1Decay),
+        clip=None if own.need_clip else 0.0,
         is_static=not own.trainable,
         sparse=sparse,
         initializer=begin.make,

@@ -17,7 +17,8 @@ SOURCES = [path for name in KERNELS.split() for path in CSRC.rglob(f"ps_{name}.c
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
 LIBRARIES = ("-lm", "-lpthread")
-METHODS = 23  # optimizers, of which the last has no tables, and two differ by L1 alone
+METHODS = 23  # optimizers, of which the last has no tables
+EQUAL = 4  # two differ by L1 alone, in 3 lines; one state for a row of wild numbers is none in 2
 SCHEDULES = 7
 LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
 NETWORKS = 9  # the same of a whole network with 1, 2 and 4 threads
@@ -68,7 +69,7 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         *["layer 0 tame"] * LAYERS,
         *["word2vec 0 tame"] * NETWORKS,
     ]
-    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS - NETWORKS + 2 - 3
+    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS - NETWORKS + 2 - EQUAL
 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pslaunch.runtime.engine import optimizer
-from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.attr import ParamAttr
+from pslaunch.runtime.engine.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
+from pslaunch.runtime.engine.param_config import ParamConfig, make_config
 from pslaunch.runtime.engine.regularizer import L1Decay
 from pslaunch.runtime.engine.strategy import Strategy
 
 pytestmark = pytest.mark.asan
 
 
-OPTIMIZERS = [name for name in optimizer.__all__ if name not in ("L2Regularization", "Optimizer", "lr")]
+OPTIMIZERS = [
+    name for name in optimizer.__all__ if name not in ("L2Regularization", "ModelAverage", "Optimizer", "lr")
+]
 
 
 def config(
@@ -44,7 +49,7 @@ def test_momentum_follows_its_formula() -> None:
     ("options", "text"),
     [
         ({"learnin_rate": 1}, "no option learnin_rate; did you mean learning_rate"),
-        ({"model_average": object()}, "model_average"),
+        ({"model_average": object()}, "model_average=.*, expected ModelAverage"),
         ({"gradient_clipping_threshold": -1}, "gradient_clipping_threshold=-1"),
         ({"async_lagged_grad_discard_ratio": 1.6}, "has no effect without is_async"),
         ({"learning_rate": -1}, "learning_rate=-1"),
@@ -154,3 +159,28 @@ def test_l1_is_the_optimizers_or_the_parameters_own() -> None:
 def test_adagrad_has_no_momentum() -> None:
     with pytest.raises(ValueError, match=r"parameter p: optimizer\.AdaGrad does not support momentum"):
         optimizer.AdaGrad().make_rule(config(momentum=0.9))
+
+
+def test_norms_are_clipped_at_a_trainers_share_of_the_loss() -> None:
+    one, other = np.array([3.0, 0.0], np.float32), np.array([[0.0, 4.0]], np.float32)
+    ClipGradByNorm(4.0).clip([one, other], 0.5)
+    assert (one.tolist(), other.tolist()) == ([2.0, 0.0], [[0.0, 2.0]])
+    one, other = np.array([3.0, 0.0], np.float32), np.array([[0.0, 4.0]], np.float32)
+    ClipGradByGlobalNorm(5.0).clip([one, other], 0.5)
+    assert (one.tolist(), other.tolist()) == ([1.5, 0.0], [[0.0, 2.0]])
+    ClipGradByGlobalNorm(5.0).clip([one, other], 0.5)  # as long as it may be
+    assert other.tolist() == [[0.0, 2.0]]
+
+
+def test_values_are_clipped_at_the_parameters_own_threshold() -> None:
+    made = optimizer.SGD(grad_clip=ClipGradByValue(3.0))
+    assert made.make_rule(config()).clip == 3.0
+    assert made.make_rule(ParamConfig(name="p", rows=1, cols=1, clip=0.0)).clip == 0.0
+    attr = ParamAttr(gradient_clipping_threshold=2.0)
+    assert made.make_rule(make_config("p", 1, 1, attr, bias=False)).clip == 2.0
+    with pytest.raises(ValueError, match=r"nn\.ClipGradByValue: max=1, min=0: expected"):
+        ClipGradByValue(1, 0)
+    with pytest.raises(
+        TypeError, match=r"optimizer\.SGD: grad_clip=1, expected ClipGradByNorm or ClipGradByGlobalNorm or"
+    ):
+        optimizer.SGD(grad_clip=1)

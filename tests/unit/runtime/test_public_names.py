@@ -28,7 +28,7 @@ INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.
     [
         "networks",
         "layer.lstmemory",
-        "optimizer.lr.CyclicLR",
+        "optimizer.LBFGS",
         "dataset.uci_housing",
         "reader.creator.recordio",
         "dataset.imikolov.fetch",

@@ -52,6 +52,36 @@ def make_trainer(*, drop_rate: float = 0.0, **options: Any) -> tuple[paddle.trai
     return paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(), **options), parameters
 
 
+def test_tests_and_files_have_the_mean_of_the_last_windows() -> None:
+    def learn(
+        average: paddle.optimizer.ModelAverage | None,
+    ) -> tuple[list[npt.NDArray[Any]], Parameters, float]:
+        cost = ngram_cost()
+        parameters = paddle.parameters.create(cost)
+        update = paddle.optimizer.SGD(learning_rate=0.1, model_average=average)
+        trainer, seen = paddle.trainer.SGD(cost, parameters, update), []
+
+        def handle(said: object) -> None:
+            if isinstance(said, paddle.event.EndIteration):
+                seen.append(parameters["_proj"])
+
+        trainer.train(paddle.batch(ngrams(8 * 16), 16), 1, handle)
+        file = io.BytesIO()
+        trainer.save_parameter_to_tar(file)
+        file.seek(0)
+        tested = trainer.test(paddle.batch(ngrams(64), 16)).cost
+        np.testing.assert_array_equal(parameters["_proj"], seen[-1])
+        return seen, Parameters.from_tar(file), tested
+
+    plain, last, cost = learn(None)
+    seen, saved, mean_cost = learn(paddle.optimizer.ModelAverage(1.0, max_average_window=3))
+    np.testing.assert_array_equal(seen, plain)
+    np.testing.assert_array_equal(last["_proj"], plain[-1])
+    # Windows end after 3 and 6 updates: the mean is of the second and what follows.
+    np.testing.assert_allclose(saved["_proj"], np.mean(seen[3:], axis=0, dtype=np.float64), rtol=1e-6)
+    assert mean_cost != cost
+
+
 def test_sparse_update_gives_the_bits_of_a_dense_one() -> None:
     dense, sparse = train()[0], train(sparse=True)[0]
     for name in dense.names():
