@@ -4,7 +4,7 @@ Arrays are C-contiguous, aligned, of the named item type, and never share memory
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ def run_shard(
     event_fd: int,
     stall_after_s: float,
     first: list[_First],
-    save: Callable[[memoryview], object],  # takes the bytes of a save, which are borrowed for the call
+    cut_fd: int,  # write end of a pipe for cuts: ps_mail.h
 ) -> None: ...
 def get_protocol() -> dict[str, int]: ...
 
@@ -196,6 +196,8 @@ class Client:
     def count_shrunk(self, id: int, /) -> int: ...
     def tell(self, what: str, number: int, /) -> None: ...
     def mark(self) -> None: ...
+    def cut(self) -> int: ...  # the number of the step
+    def get_cut_step(self) -> int: ...  # 0: none
     def cancel(self) -> None: ...
     def begin(self) -> int: ...
     # None: done; else what, shard, why

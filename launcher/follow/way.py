@@ -99,6 +99,7 @@ class Way(ABC):
     """A way to the head of one job. `nodes` are known once the head is."""
 
     is_found_later = False  # by later shells, at its head on a node
+    starts_again = False  # agents of lost nodes
 
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend, self.plan = backend, plan

@@ -219,7 +219,10 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
 def _list_present(status: Mapping[str, Any]) -> list[Event]:
     """Return events that tell the present state of a job."""
     n_and_time = {"n": status["begin"]["n"], "time": status["begin"]["time"] + status["elapsed_s"]}
-    events = [status["begin"]]
+    told = [
+        {"event": "restart", "state": "running", **r} for r in status["restarts"] if r["lost_s"] is not None
+    ]
+    events = [status["begin"], *({**n_and_time, **e} for e in told)]
     for p in status["processes"]:
         if "pid" in p:
             fields = {"state": "running", **{key: p[key] for key in ("process", "node", "pid")}}

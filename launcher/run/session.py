@@ -182,6 +182,8 @@ def _run(
         watch.on_ending = way.backend.limit_end
         for text in warnings:
             watch.say(text, "warning")
+        if plan.limits.max_restarts and not way.starts_again:
+            watch.say("a node that is lost ends the job: --max_restarts is for programs here")
         head = way.find_head(Scene(loop, watch, at_end, trace), starting)
         if way.is_found_later and spec.site.remote:
             _keep_way(plan, way.backend, len(way.nodes), detach=spec.detach)

@@ -47,6 +47,7 @@ class _Here(Way):
     def __init__(self, backend: Backend, plan: Plan, site: Site) -> None:
         super().__init__(backend, plan)
         self._reach = to_data(site.reach) if site.remote else None
+        self.starts_again = backend.starts_again
 
     def start(self) -> Started:
         return self.backend.start(self.plan.nodes, self.plan.limits)

@@ -21,6 +21,7 @@ from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
 from . import handshake
 from .calls import CallRunner
+from .control import Control
 from .dialer import Dialer, list_shards
 
 MESSAGES = "messages of trainers"  # name of gather()'s table
@@ -107,6 +108,7 @@ class Client:
             shard=0,
         )
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
+        self.incarnation = hello.incarnation
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims: dict[str, int] = {}
@@ -114,6 +116,7 @@ class Client:
         self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
+        self._cut = 0  # step after which this trainer has asked for a cut
         self._connected = self.is_closed = False  # the latter by finish() or close()
 
     # -- connecting
@@ -231,6 +234,7 @@ class Client:
         factor: float = 1.0,
         *,
         wait: bool = True,
+        cut: bool = False,
     ) -> int:
         """Do one step: push gradients, and store the new dense values in place.
 
@@ -252,6 +256,8 @@ class Client:
             raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
 
         def add() -> None:
+            if cut:
+                self._cut = self._core.cut()
             for name, i in self._dense.items():
                 self._core.push(i, grads[name], out.get(name), samples, factor)
             for name, i in self._sparse.items():
@@ -289,6 +295,24 @@ class Client:
     def waited_s(self) -> float:
         """Seconds in calls, which wait for answers and so for other trainers."""
         return self._calls.waited_s
+
+    @property
+    def cut_step(self) -> int:
+        """The last step after which pservers were cut, as far as this trainer knows; 0: none."""
+        return max(self._cut, self._core.get_cut_step())
+
+    @property
+    def passes(self) -> int:
+        """Number of end_pass() calls so far."""
+        return self._told["END_PASS"]
+
+    def resume(self, passes: int) -> None:
+        """Begin behind so many passes, as pservers do that have begun with a cut."""
+        self._told["END_PASS"] = passes
+
+    def open_control(self, pserver: int) -> Control:
+        """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""
+        return self._dialer.open_control(pserver)
 
     def count_dropped(self) -> dict[str, int]:
         """Return the pushes of each object that pservers dropped because they came too late, by shard."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..shared import env
 from . import handshake
+from .control import Control
 
 FIRST_WAIT_S = 0.05  # pause between two attempts while pservers are not ready; doubles up to MAX_WAIT_S
 MAX_WAIT_S = 3.0
@@ -137,6 +138,13 @@ class Dialer:
             until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
             self._log(f"{text} (option pservers); trying again {until}")
         return text
+
+    def open_control(self, pserver: int) -> Control:
+        """Return a connection to a pserver itself, at its first port. Raises OSError, ClientError."""
+        own = [shard for shard in self.shards if shard.pserver == pserver]
+        first = min(own, key=lambda shard: shard.number)
+        fd = self._dial(replace(first, number=len(own)), ATTEMPT_S)
+        return Control(socket.socket(fileno=fd))
 
     def _dial(self, shard: ShardPort, limit_s: float) -> int:
         """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""

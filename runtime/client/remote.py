@@ -15,6 +15,7 @@ from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
+from .snapshots import Snapshots
 
 
 class RemoteUpdater(Updater):
@@ -31,17 +32,21 @@ class RemoteUpdater(Updater):
         first: bool,
         on_connected: Callable[[], None],
         guard: Callable[[], AbstractContextManager[None]],
+        snapshots: Snapshots | None = None,
     ) -> None:
         """`guard` wraps reads of tables, which the program may make after a training too."""
         self._params, self._parameters, self.client = params, parameters, client
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
-        self._on_connected, self._guard = on_connected, guard
+        self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
+        self._cut_due = False
         self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
 
     def start(self) -> None:
         if not self._started:
             self.client.connect()
             self._on_connected()
+            if self._snapshots:
+                self._snapshots.begin()
             self._create()
             self._started = True
         self.client.pull(self._get_dense())
@@ -103,7 +108,19 @@ class RemoteUpdater(Updater):
         }
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
-        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
+        self._note_step()
+        factor, cut = self._params.factor, self._take_cut()
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, factor, cut=cut)
+
+    def _note_step(self) -> None:
+        """Note a step of this trainer: pservers may be due for a cut with the next push."""
+        if self._snapshots is not None and self._snapshots.is_due():
+            self._cut_due = True
+
+    def _take_cut(self) -> bool:
+        """Return True if the push that follows is to ask for a cut."""
+        due, self._cut_due = self._cut_due, False
+        return due
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

@@ -49,6 +49,7 @@ class AsyncUpdater(RemoteUpdater):
         if self._summed >= MOST_SUMMED and len(self._calls) >= self._pending:
             self.client.wait(self._calls[0][0])
             self._take_values()
+        self._note_step()
         self._add(*self._params.collect_grads(dense, sparse))
         self._samples += samples
         if len(self._calls) < self._pending:
@@ -66,8 +67,9 @@ class AsyncUpdater(RemoteUpdater):
 
     def _push(self) -> None:
         fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
+        samples, factor, cut = self._samples, self._params.factor, self._take_cut()
         call = self.client.push_pull(
-            self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor, wait=False
+            self._dense, fresh, self._sparse, samples=samples, factor=factor, wait=False, cut=cut
         )
         self._calls.append((call, fresh))
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0

@@ -178,6 +178,7 @@ class GeoUpdater(RemoteUpdater):
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
+        self._note_step()
         self._steps += 1
         self._samples += samples * self._trainers  # schedules count all trainers' samples: about as many
         factor = self._params.factor
@@ -215,6 +216,7 @@ class GeoUpdater(RemoteUpdater):
             row_changes,
             {name: (self._rows[name].keys, values) for name, (_, values) in rows.items()},
             wait=False,
+            cut=self._take_cut(),
         )
         self._exchange = _Exchange(call=call, dense=dense, rows=rows)
         self.client.progress()

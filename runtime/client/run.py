@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .. import _core
 from ..engine.optimizer import Optimizer
@@ -27,6 +27,7 @@ from .dialer import ClientError, PeerVanished
 from .remote import RemoteUpdater, make_client
 from .remote_async import AsyncUpdater
 from .remote_geo import GeoUpdater
+from .snapshots import Snapshots
 
 MODEL_NAME = "parameters.tar"
 NOT_SAVED_CODE = 74  # os.EX_IOERR
@@ -86,6 +87,7 @@ class Run:
         self._notes = [note, SLOW if _core.get_build() == "plain C" else ""]
         self.progress = Progress(settings.job.progress)
         self._log: InfoLog | None = None
+        self.snapshots: Snapshots | None = None  # of a training with pservers, where they are used
         self._aborted = False  # a training began and did not end successfully
 
     @property
@@ -107,15 +109,31 @@ class Run:
         if self.alone:
             if optimizer.strategy.mode != "sync":
                 self._notes.append(f"mode {optimizer.strategy.mode} has no effect: this trainer trains alone")
+            if self.settings.uses_snapshots:
+                self._notes.append("snapshots have no effect: this trainer trains alone, without pservers")
             return LocalUpdater(params, parameters)
         self._notes.append(optimizer.warning)
-        remote: RemoteUpdater = choose_updater(optimizer.strategy, self.settings.num_gradient_servers)(
+        strategy, settings = optimizer.strategy, self.settings
+        client = make_client(settings, strategy, lambda text: self.log.say(text))
+        if settings.uses_snapshots:
+            if optimizer.average:
+                raise ValueError("model_average: its means are in no snapshot; leave it or --snapshot_* out")
+            sync = strategy.mode == "sync"
+            self.snapshots = Snapshots(
+                settings,
+                client,
+                sync=sync,
+                log=lambda text: self.log.say(text),
+                on_sealed=self.progress.report_again,
+            )
+        remote: RemoteUpdater = choose_updater(strategy, settings.num_gradient_servers)(
             params,
             parameters,
-            make_client(self.settings, optimizer.strategy, lambda text: self.log.say(text)),
+            client,
             first=self.settings.trainer_id == 0,
-            on_connected=lambda: self._note_connected(remote, optimizer.strategy),
+            on_connected=lambda: self._note_connected(remote, strategy),
             guard=self.guard,
+            snapshots=self.snapshots,
         )
         return remote
 
@@ -124,10 +142,14 @@ class Run:
             self.log.say(f"{strategy} (docs/training.md)")
         self.note_connected(remote)
 
+    def _measure_cut(self) -> dict[str, int]:
+        sealed = self.snapshots.sealed if self.snapshots else 0
+        return {"cut": sealed} if sealed else {}
+
     def note_connected(self, remote: RemoteUpdater | Client) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
         client = remote if isinstance(remote, Client) else remote.client
-        self.progress.measure = lambda: {"waited_s": client.waited_s}
+        self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure_cut()}
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())
@@ -171,6 +193,16 @@ class Run:
             if self._log is not None:
                 self._log.close()
                 self._log = None
+
+    def begin_with(self) -> dict[str, Any] | None:
+        """Return what the snapshot with which the training begins has of this trainer; once.
+
+        None without a snapshot, and where a training of this process has begun before.
+        """
+        if self.snapshots is None:
+            return None
+        state, self.snapshots.state = self.snapshots.state, None
+        return state
 
     def _claim_pservers(self) -> None:
         """Claim the pservers: they serve one trainer per process, with its optimizer and values."""

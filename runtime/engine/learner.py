@@ -27,7 +27,7 @@ class Learner:
         self._parameters = parameters
         self._seed, self._trainer, self._threads = seed, trainer, threads
         self._plans: dict[tuple[Value | None, ...], Plan] = {}
-        self._steps = 0
+        self.steps = 0  # learned so far
         self.counts: dict[str, Ids] = {}
 
     def get_plan(self, targets: Sequence[Value], loss: Value | None = None) -> Plan:
@@ -50,11 +50,11 @@ class Learner:
     def train(self, batch: BatchInput, updater: Updater, following: BatchInput | None = None) -> StepResult:
         """Compute a batch forward and backward, and update; `following` is the next one, if it is known."""
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
-        draw = Draw(seed=self._seed, trainer=self._trainer, step=self._steps)
+        draw = Draw(seed=self._seed, trainer=self._trainer, step=self.steps)
         tables = updater.fetch(batch.keys)
         result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
         updater.update(result.dense, result.sparse, following.keys if following else {}, batch.samples)
-        self._steps += 1
+        self.steps += 1
         return result
 
 

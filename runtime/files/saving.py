@@ -20,7 +20,7 @@ from typing import IO
 from ..shared.remedies import find_remedy
 
 FILE_MAGIC = b"PSLSHARD"
-FILE_VERSION = 2
+FILE_VERSION = 3
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 65536

@@ -36,6 +36,10 @@ class Progress:
         self._last = fields | self.measure()
         self._send(reports.format_progress(**self._last))
 
+    def report_again(self) -> None:
+        """Send the last report with what is measured now."""
+        self.report(**self._last)
+
     def report_state(self, state: str) -> None:
         """Send a state: `connected`, `finished`. If the queue is full, wait up to STATE_WAIT_S."""
         fields = self._last | self.measure() | {"state": state}

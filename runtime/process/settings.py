@@ -37,8 +37,19 @@ class Settings:
     test_period: int
     local: bool | None
     no_save: bool
+    snapshot_steps: int
+    snapshot_minutes: float
+    snapshot_dir: str
+    snapshot_keep: int
+    resume: str
     job: env.Job
     flags: frozenset[str] = frozenset()  # trainer flags given in the environment
+
+    @property
+    def uses_snapshots(self) -> bool:
+        """True if this training takes snapshots, or may begin with one."""
+        asked = bool(self.snapshot_steps or self.snapshot_minutes or self.resume)
+        return asked or self.job.epoch > 0
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:

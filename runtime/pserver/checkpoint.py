@@ -21,8 +21,8 @@ from ..engine.kernel_numbers import KERNELS
 from ..files import blocks
 from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Header
 
-# flags, length of CREATE, steps, count, samples; then CREATE (docs/protocol.md) up to its name.
-FILE_HEAD = struct.Struct("<IIQQQ")
+# flags, length of CREATE, steps, count, samples, passes, waiting; CREATE (docs/protocol.md) up to its name.
+FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 TORN = 1
 NAMES = [*KERNELS]  # of optimizers, by number
@@ -87,7 +87,7 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         return data[at - size : at]
 
     while at < len(data):
-        flags, length, steps, n, _ = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
+        flags, length, steps, n, _, _, waiting = FILE_HEAD.unpack(data[at : at + FILE_HEAD.size].tobytes())
         at += FILE_HEAD.size
         table, dim, _, total, method, *rest = CREATE.unpack(data[at : at + CREATE.size].tobytes())
         if method >= len(NAMES) or length < CREATE.size + rest[-1]:
@@ -100,8 +100,10 @@ def _read_objects(data: Bytes, at: int) -> Iterator[Saved]:
         rows: F32
         if table:
             keys = take(8 * n).view(np.uint64)
+            take(8 * waiting)
             rows = take(4 * n * (dim + slots * per_row)).view(np.float32).reshape(n, dim + slots * per_row)
             values, state = rows[:, :dim], rows[:, dim:].reshape(n, slots, per_row).swapaxes(0, 1)
+            take(12 * (n + waiting) if rest[13] else 0)
         else:
             rows = take(4 * n * (1 + slots)).view(np.float32).reshape(1 + slots, n)
             values, state = rows[0], rows[1:]

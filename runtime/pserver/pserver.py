@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..client import handshake
@@ -25,12 +26,13 @@ from ..files import saving
 from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
-from . import ports
+from . import ports, threads
+from .cuts import Asker, Cuts
 from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
 from .serverlog import ServerLog
-from .threads import CONNECTED, DROPPED, ERROR, FINISHED, GONE, RESUMED, STALLED, STATS, Loaded, Shard
+from .threads import Loaded, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
 EX_TERM = 128 + signal.SIGTERM
@@ -76,7 +78,11 @@ class Pserver:
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
-        self._shards = [Shard(i, options, min(waits, default=0.0), dealt[i]) for i in range(options.ports)]
+        self._shards: list[Shard] = []
+        self._cuts = Cuts(options, self._shards, self._make_header)
+        for i, first in enumerate(dealt):
+            part = partial(self._cuts.open_part, i)
+            self._shards.append(Shard(i, options, min(waits, default=0.0), first, part))
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -187,6 +193,7 @@ class Pserver:
             self._forget(u)
         for line in self._refusals.collect_sums(float("inf")):
             self._log.write(line)
+        self._cuts.close()
         for _, sock in self._listeners:
             sock.close()
         try:
@@ -201,13 +208,18 @@ class Pserver:
     def _open_files(self) -> saving.Files:
         """Open the files to save to; none if nothing needs saving. Raises SaveError."""
         o = self._options
-        first = self._roster.trainers.get(0)
-        if o.save_dir is None or first is None or self._place is None or self._code not in (0, EX_TERM):
+        if o.save_dir is None or 0 not in self._roster.trainers or self._code not in (0, EX_TERM):
             return saving.Files(Path(), [])
-        header = saving.Header(
+        return saving.Files(o.save_dir, [replace(self._make_header(), port=i) for i in range(o.ports)])
+
+    def _make_header(self) -> saving.Header:
+        """Return the header of the first port's file, once trainer 0 has connected."""
+        o = self._options
+        assert self._place
+        return saving.Header(
             job_id=o.job_id,
             epoch=o.epoch,
-            run=first.incarnation,
+            run=self._roster.trainers[0].incarnation,
             pserver=self._place[0],
             pservers=self._place[1],
             port=0,
@@ -216,7 +228,6 @@ class Pserver:
             num_gradient_servers=o.num_gradient_servers,
             finished=self._code == 0,
         )
-        return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
 
     def _end_shards(self, files: Sequence[saving.File]) -> None:
         """End the running shards; each saves to its file, if there are any."""
@@ -249,6 +260,8 @@ class Pserver:
         elif isinstance(key.data, _Unproven):
             if key.data in self._unproven:  # it may have been dropped for another meanwhile
                 self._handle_bytes(key.data)
+        elif isinstance(key.data, Asker):
+            self._cuts.hear(key.data) or self._selector.unregister(key.fileobj)
         elif isinstance(key.data, int):
             assert isinstance(key.fileobj, socket.socket)
             self._handle_connection(key.fileobj, key.data)
@@ -296,7 +309,7 @@ class Pserver:
             epoch=o.epoch,
             pserver=place[0],
             pservers=place[1],
-            shard=port,
+            shard=o.ports if port == 0 and hello.shard == o.ports else port,
         )
         why = handshake.compare(hello, ours, me, self._listing) or self._roster.admit(
             hello.trainer_id, hello.incarnation, addr
@@ -321,7 +334,11 @@ class Pserver:
         elif u.side.hello is not None and data:
             self._selector.unregister(u.sock)
             self._unproven.remove(u)
-            self._shards[u.port].deliver(u.sock, u.side.hello.trainer_id, u.side.hello.incarnation)
+            trainer = u.side.hello.trainer_id
+            if u.side.hello.shard == self._options.ports:  # behind the last shard
+                self._selector.register(u.sock, selectors.EVENT_READ, self._cuts.add(u.sock, trainer))
+            else:
+                self._shards[u.port].deliver(u.sock, trainer, u.side.hello.incarnation)
         elif not data:
             if not u.closing:
                 self._report_peer(u.addr, f"{u.addr} left before it proved the job's secret")
@@ -378,34 +395,37 @@ class Pserver:
 
     def _handle_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
         port = f"port {shard}"
-        if kind == CONNECTED:
+        if kind == threads.CONNECTED:
             self._roster.note_connected(trainer, shard)
             self._log.write(f"trainer {trainer} at {self._roster.trainers[trainer].addr} connected to {port}")
             self._say_present()
-        elif kind == GONE:
+        elif kind == threads.GONE:
             if self._roster.note_lost(trainer, shard, time.monotonic()):
                 self._log.write(f"trainer {trainer} lost at {port}: {text}")
                 self._say_present()
-        elif kind == FINISHED:
+        elif kind == threads.FINISHED:
             self._roster.note_finished(trainer, shard)
             self._log.write(f"trainer {trainer} finished at {port}")
-        elif kind == STALLED:
+        elif kind == threads.STALLED:
             self._stalls[shard] = (time.monotonic() - number / 1000, trainer, text)
             self._say(f"{text} for {number / 1000:.0f} s")
-        elif kind == RESUMED:
+        elif kind == threads.RESUMED:
             self._stalls.pop(shard, None)
             self._say(f"{port} continues after {number / 1000:.0f} s")
-        elif kind == ERROR:
+        elif kind == threads.ERROR:
             self._say(f"refused trainer {trainer} at {port}: {text}")
-        elif kind == STATS:
+        elif kind == threads.STATS:
             self._log.write(f"{port} {text}")
             self._report_traffic(shard, text)
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
-        elif kind == DROPPED:
-            self._log.write(
-                f"{port} dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
-            )
+        elif kind == threads.CUT:
+            self._cuts.note_cut(shard, number, text)
+        elif kind == threads.RESTORED:
+            self._cuts.note_restored(shard, text)
+        elif kind == threads.DROPPED:
+            late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
+            self._log.write(f"{port} {late}")
 
     def _report_traffic(self, shard: int, counters: str) -> None:
         """Report the bytes of all ports, of one of which these are the counters."""

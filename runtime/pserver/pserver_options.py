@@ -34,6 +34,8 @@ class Options:
     epoch: int
     nodes: tuple[str, ...]
     descriptors: tuple[int, ...]
+    snapshot_dir: Path
+    snapshot_keep: int
 
     @property
     def ports(self) -> int:
@@ -147,4 +149,6 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         epoch=job.epoch,
         nodes=job.nodes,
         descriptors=descriptors,
+        snapshot_dir=Path(env.get_snapshot_dir(given.get("snapshot_dir", ""), environ)).absolute(),
+        snapshot_keep=given.get("snapshot_keep", env.INIT_ARGS["snapshot_keep"].default),
     )

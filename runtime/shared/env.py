@@ -135,11 +135,26 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "test_period": InitArg(parse_int, 0, "batches between two tests; 0: none but the program's own"),
     "local": InitArg(parse_bool, None, "train alone, in place of the program's is_local"),
     "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
+    "snapshot_steps": InitArg(parse_int, 0, "steps between two snapshots; 0: none"),
+    "snapshot_minutes": InitArg(parse_float, 0.0, "minutes between two snapshots; 0: none"),
+    "snapshot_dir": InitArg(parse_text, "", "folder of snapshots; .pslaunch/snapshots unless given"),
+    "snapshot_keep": InitArg(parse_count, 2, "snapshots that are kept, the newest ones"),
+    "resume": InitArg(
+        parse_text, "", "go on from the newest snapshot: 1, or the folder that has it, if not snapshot_dir"
+    ),
 }
 TRAINER_TIMEOUT_S = 60.0  # default of a pserver option that init() lacks
 TRAINER_FLAGS = (  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
     "num_passes", "log_period", "dot_period", "saving_period", "save_dir", "test_period", "local", "no_save",
 )  # fmt: skip
+
+
+SNAPSHOT_DIR = ".pslaunch/snapshots"
+
+
+def get_snapshot_dir(given: str, environ: Mapping[str, str]) -> str:
+    """Return the folder of snapshots: the argument of init(), that of the launcher, or the default."""
+    return given or environ.get("PSLAUNCH_SNAPSHOT_DIR", "") or SNAPSHOT_DIR
 
 
 def get_init_var(argument: str) -> str:

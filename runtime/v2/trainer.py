@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -21,8 +22,9 @@ from ..engine.plan import BatchInput, StepResult
 from ..engine.updater import ParamRules
 from ..process.infolog import format_metrics
 from ..process.settings import get_settings
-from . import event
+from . import event, randomness
 from .layer import Layer, list_data, make_program
+from .randomness import State
 
 __all__ = ["SGD"]
 
@@ -132,8 +134,12 @@ class SGD:
             handler = event_handler or (lambda _: None)
             loop = _Training(self, self._run, feeder, handler, test_reader, feeding, passes)
             self._updater.start()
-            for pass_id in range(passes):
-                loop.run_pass(pass_id, reader)
+            state = self._run.begin_with()
+            if state is not None:
+                self._learner.steps = state["steps"]
+            for pass_id in range(state["pass"] if state else 0, passes):
+                loop.run_pass(pass_id, reader, state)
+                state = None
                 with self._average.apply():
                     self._run.save_pass(self._parameters, pass_id, last=pass_id == passes - 1)
 
@@ -164,6 +170,11 @@ class SGD:
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass."""
         self._updater.end_pass()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of this trainer so far."""
+        return self._learner.steps
 
     def read_batches(
         self, feeder: Feeder, reader: BatchReader
@@ -196,14 +207,27 @@ class _Training:
     _batches: int = 0  # of the last pass
     _warned: set[str] = field(default_factory=set)
 
-    def run_pass(self, pass_id: int, reader: BatchReader) -> None:
-        """Run one pass, up to EndPass."""
+    def run_pass(self, pass_id: int, reader: BatchReader, state: State | None = None) -> None:
+        """Run one pass, up to EndPass; with `state`, of a snapshot, the batches that it holds are skipped."""
+        if state:
+            randomness.set_state(state["begin"])
+        begin = randomness.get_state() if self._run.snapshots else {}
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
         last: tuple[int, Totals] | None = None
+
+        def describe() -> State:
+            """Return what a snapshot has of this trainer."""
+            done = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "steps": self._trainer.steps}
+            sums = [total.samples, total.cost_sum, total.errors]
+            return {**done, "sums": sums, "begin": begin, "now": randomness.get_state()}
+
         self._handler(event.BeginPass(pass_id))
-        for batch_id, (batch, following) in enumerate(self._trainer.read_batches(self._feeder, reader)):
+        batches = enumerate(self._trainer.read_batches(self._feeder, reader))
+        if state:
+            last = self._skip(batches, state, total)
+        for batch_id, (batch, following) in batches:
             self._handler(event.BeginIteration(pass_id, batch_id))
             step = self._trainer.step(batch, following)
             total.add(step)
@@ -221,6 +245,8 @@ class _Training:
             if settings.test_period and (batch_id + 1) % settings.test_period == 0:
                 self._test(f"Pass={pass_id} Batch={batch_id + 1}")
             self._handler(event.EndIteration(pass_id, batch_id, step.cost, step.metrics))
+            if self._run.snapshots:
+                self._run.snapshots.after_step(describe)
         if last is None:
             again = "each call of reader() must start from the beginning"
             why = again if pass_id > 0 else "are there files for this trainer?"
@@ -229,12 +255,30 @@ class _Training:
         else:
             self._batches = last[0] + 1
             self._report(pass_id, *last, total.samples, began_s)
+        if self._run.snapshots:
+            self._run.snapshots.end_pass(describe)
         self._trainer.end_pass()
         if dropped := self._trainer.count_dropped():
             shown = ", ".join(f"{name} {count}" for name, count in dropped.items())
             self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
+
+    def _skip(
+        self, batches: Iterator[tuple[int, Item]], state: State, total: Totals
+    ) -> tuple[int, Totals] | None:
+        """Read the batches that a snapshot holds, and take over their sums; return the last one."""
+        total.samples, total.cost_sum, total.errors = state["sums"]
+        read = 0
+        for read, _ in itertools.islice(batches, state["batches"]):
+            read += 1
+        if read < state["batches"]:
+            raise ValueError(
+                f"train: the snapshot has {state['batches']} batches of pass {state['pass']}, but the reader "
+                f"gives {read}: with resume it must give the same data again"
+            )
+        randomness.set_state(state["now"])
+        return (read - 1, Totals(self._trainer.has_error_rate)) if read else None
 
     def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)

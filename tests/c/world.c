@@ -43,7 +43,7 @@ void connect_client(world *w, uint32_t t) {
     CHECK(ps_client_attach(w->clients[t], 0, dial(w, t), &err) == PS_OK);
 }
 
-void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
+static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
     int mail[2], events[2];
     ps_err err;
     memset(w, 0, sizeof *w);
@@ -52,13 +52,24 @@ void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
     w->n = n;
     w->mail_fd = mail[1];
     w->events_fd = events[0];
-    w->config = (ps_shard_config){
-        .trainers = n, .mailbox_fd = mail[0], .event_fd = events[1], .stall_after_ms = stall_after_ms};
+    w->config = (ps_shard_config){.trainers = n,
+                                  .mailbox_fd = mail[0],
+                                  .event_fd = events[1],
+                                  .stall_after_ms = stall_after_ms,
+                                  .cut_fd = cut_fd};
     CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
     for (uint32_t t = 0; t < n; t++) {
         CHECK(ps_client_new(&w->clients[t], 1, 0, t, &err) == PS_OK);
         connect_client(w, t);
     }
+}
+
+void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
+    open_any(w, n, stall_after_ms, -1);
+}
+
+void open_cut_world(world *w, uint32_t n, int cut_fd) {
+    open_any(w, n, 1, cut_fd);
 }
 
 void open_world(world *w, uint32_t n) {

@@ -39,6 +39,9 @@ void connect_client(world *w, uint32_t t);
 void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms);
 void open_world(world *w, uint32_t n);
 
+/* Likewise, with a pipe for cuts. */
+void open_cut_world(world *w, uint32_t n, int cut_fd);
+
 /* End the clients and the shard, which is without an error. */
 void close_world(world *w);
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.process import Started, started
@@ -25,6 +25,7 @@ class Cluster:
     ports_num: int = 1
     ports_num_for_sparse: int = 0
     connect_timeout_s: float = 20.0
+    variables: Mapping[str, str] = field(default_factory=dict)  # of all processes
 
     def address(self, number: int) -> str:
         """Return an address for a pserver that no other run of the tests uses: all its ports are free."""
@@ -43,7 +44,8 @@ class Cluster:
             "PADDLE_INIT_CONNECT_TIMEOUT": str(self.connect_timeout_s),
             "OMPI_COMM_WORLD_RANK": str(trainer),
             "OMPI_COMM_WORLD_SIZE": str(self.trainers),
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+            **self.variables,
         }
 
     @contextlib.contextmanager
@@ -61,7 +63,8 @@ class Cluster:
             f"--num_gradient_servers={self.trainers}",
             f"--log_dir={folder / f'pserver{number}'}",
         ]
-        return started(argv, ready=r"Server listening on .* selected port", cwd=folder)
+        environ = os.environ | self.variables
+        return started(argv, ready=r"Server listening on .* selected port", cwd=folder, env=environ)
 
     @contextlib.contextmanager
     def training(

@@ -23,6 +23,9 @@ FAILURE = {
 RUNNING = {"event": "process", "process": "trainer/1", "node": 0, "state": "running", "pid": 12}
 EXITED = {**RUNNING, "state": "exited", "code": 3, "signal": None, "text": ""}
 PROGRESS = {"event": "progress", "process": "trainer/1"}
+_RESTART = {"event": "restart", "epoch": 1, "restart": 1, "of": 3, "why": "trainer/1 failed"}
+RESTART_ENDING = {**_RESTART, "state": "ending", "step": None, "lost_s": None, "failure": FAILURE}
+RESTART_RUNNING = {**_RESTART, "state": "running", "step": 1240, "lost_s": 3.2}
 FAILED = {"event": "end", "code": 3, "reason": "trainer/1 failed", "elapsed_s": 65.0, "failure": FAILURE}
 
 

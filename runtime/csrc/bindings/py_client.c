@@ -382,6 +382,22 @@ static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject *client_cut(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    uint64_t step;
+    ps_err err = {0};
+    if (ready(self) < 0) return NULL;
+    if (ps_client_cut(self->core, &step, &err) < 0) return py_raise(&err);
+    return PyLong_FromUnsignedLongLong(step);
+}
+
+static PyObject *client_get_cut_step(PyObject *obj, PyObject *none) {
+    (void)none;
+    client *self = (client *)obj;
+    return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_cut_step(self->core));
+}
+
 static PyObject *client_get_version(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     unsigned int id, shard;
@@ -430,6 +446,9 @@ static PyMethodDef client_methods[] = {
     {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
+    {"cut", client_cut, METH_NOARGS,
+     "Add the requests for a cut after the next step, and return its number."},
+    {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step after which a shard was cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
     {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},
     {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},

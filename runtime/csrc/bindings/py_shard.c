@@ -1,6 +1,7 @@
 /* The shard loop and the protocol's constants as functions of pslaunch.runtime._core. */
 #include "bindings/py_parts.h"
 
+#include "shard/ps_cut.h"
 #include "shard/ps_shard.h"
 #include "bindings/py_args.h"
 
@@ -23,19 +24,6 @@ static int get_first(PyObject *tuple, ps_first *f) {
     return code;
 }
 
-/* Hand bytes of a save to the function `owner`, in the thread that runs the shard. Its exception stays set.
- */
-static int put_bytes(void *owner, const void *data, size_t n, ps_err *err) {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *view = PyMemoryView_FromMemory((char *)(uintptr_t)data, (Py_ssize_t)n, PyBUF_READ);
-    PyObject *result = view == NULL ? NULL : PyObject_CallFunctionObjArgs(owner, view, NULL);
-    int code = result == NULL ? ps_fail(err, PS_ESYS, 0, "saving") : PS_OK;
-    Py_XDECREF(view);
-    Py_XDECREF(result);
-    PyGILState_Release(state);
-    return code;
-}
-
 /* Serve with the first values of `list`, which is emptied: the shard has copies until objects have them. */
 static PyObject *run_with(ps_shard_config *config, PyObject *list) {
     PyObject *result = NULL;
@@ -51,7 +39,7 @@ static PyObject *run_with(ps_shard_config *config, PyObject *list) {
         Py_BEGIN_ALLOW_THREADS
         code = ps_shard_run(config, &err);
         Py_END_ALLOW_THREADS
-        if (PyErr_Occurred() == NULL) result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
+        result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
     }
     for (size_t i = 0; first != NULL && i < n; i++) ps_first_release(&first[i]);
     PyMem_Free(first);
@@ -61,20 +49,19 @@ static PyObject *run_with(ps_shard_config *config, PyObject *list) {
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"trainers",      "epoch", "mailbox_fd", "event_fd",
-                            "stall_after_s", "first", "save",       NULL};
+                            "stall_after_s", "first", "cut_fd",     NULL};
     ps_shard_config config = {0};
     double stall_after_s;
-    PyObject *first, *save;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!O", names, &config.trainers, &config.epoch,
+    PyObject *first;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!i", names, &config.trainers, &config.epoch,
                                      &config.mailbox_fd, &config.event_fd, &stall_after_s, &PyList_Type,
-                                     &first, &save))
+                                     &first, &config.cut_fd))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
         PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
-    config.save = (ps_save){put_bytes, save};
     return run_with(&config, first);
 }
 
@@ -124,11 +111,17 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_MORE", PS_MORE},
         {"PS_AFTER", PS_AFTER},
         {"PS_DROPPED", PS_DROPPED},
+        {"PS_IN_CUT", PS_IN_CUT},
         {"PS_SYNC", PS_SYNC},
         {"PS_HALF_ASYNC", PS_HALF_ASYNC},
         {"PS_ASYNC", PS_ASYNC},
         {"PS_GEO", PS_GEO},
         {"PS_MAIL_SAVE", PS_MAIL_SAVE},
+        {"PS_MAIL_RESTORE", PS_MAIL_RESTORE},
+        {"PS_CUT_WHOLE", PS_CUT_WHOLE},
+        {"PS_CUT_LOST", PS_CUT_LOST},
+        {"PS_CUT_BEGINS", PS_CUT_BEGINS},
+        {"PS_CUT_LAST", PS_CUT_LAST},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},
         {"event bytes", sizeof(ps_event)},

@@ -318,6 +318,31 @@ int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
     return code;
 }
 
+/* Return true if every step has a push of the object to this shard. */
+static bool steps_on(const ps_known *o, uint32_t shard) {
+    if (o->spec.mode != PS_SYNC) return false;
+    return o->spec.sparse ? shard >= o->first && shard < o->first + o->n : size_on(o, shard) > 0;
+}
+
+int ps_client_cut(ps_client *c, uint64_t *step, ps_err *err) {
+    int code = PS_OK;
+    *step = 0;
+    for (uint32_t i = 0; i < c->objects_n; i++)
+        for (uint32_t s = 0; s < c->shards; s++)
+            if (c->objects[i].seen[s].version > *step) *step = c->objects[i].seen[s].version;
+    ++*step;
+    for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) {
+        ps_header head = {.op = PS_CUT, .version = *step};
+        for (uint32_t i = 0; i < c->objects_n; i++) head.count += steps_on(&c->objects[i], s);
+        code = ps_call_request(c, s, head, PS_DONE, 0, err);
+    }
+    return code;
+}
+
+uint64_t ps_client_cut_step(const ps_client *c) {
+    return c->cut_step;
+}
+
 uint64_t ps_client_size(const ps_client *c, uint32_t id) {
     return id < c->objects_n ? c->objects[id].spec.total : 0;
 }

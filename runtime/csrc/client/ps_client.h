@@ -71,6 +71,12 @@ void ps_client_mark(ps_client *c);
  * barrier. */
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
 
+/* Ask every shard for a cut after the next step, whose pushes follow; *step is its number. Of trainer 0. */
+int ps_client_cut(ps_client *c, uint64_t *step, ps_err *err);
+
+/* Return the last step after which a shard was cut, as far as answers to pushes have it; 0: none. */
+uint64_t ps_client_cut_step(const ps_client *c);
+
 /* Forget the call being built: it leaves no trace. Can't fail. */
 void ps_client_cancel(ps_client *c);
 

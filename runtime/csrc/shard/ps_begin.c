@@ -110,12 +110,15 @@ static void begin_part(const ps_shard *s, const ps_peer *p, ps_object *o, uint8_
     ps_object_count(o, &p->head, s->pass);
 }
 
-/* Decide whether an asynchronous push is applied or dropped: once, at its first byte. */
-static void admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
+/* Decide whether an asynchronous push is applied or dropped: once, at its first byte. PS_EAGAIN while a cut
+ * waits for those in flight. */
+static int admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
     uint64_t since = o->step.version - p->head.version;
-    if (o->step.part[p->trainer] != PS_PART_NONE) return;
+    if (o->step.part[p->trainer] != PS_PART_NONE) return PS_OK;
+    if (ps_stream_due(s)) return PS_EAGAIN;
     if (o->spec.discard > 0 && since >= o->spec.discard) o->step.part[p->trainer] = PS_PART_LATE;
     else begin_part(s, p, o, PS_PART_SUM);
+    return PS_OK;
 }
 
 static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -127,7 +130,7 @@ static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
 
     if (ps_object_async(o)) {
-        admit_push(s, p, o);
+        if ((code = admit_push(s, p, o)) < 0) return code;
         p->sink = o->step.part[p->trainer] == PS_PART_LATE ? PS_SINK_DROP : PS_SINK_APPLY;
         return PS_OK;
     }
@@ -185,7 +188,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
     if (ps_object_async(o)) {
-        admit_push(s, p, o);
+        if ((code = admit_push(s, p, o)) < 0) return code;
         return o->step.part[p->trainer] == PS_PART_LATE ? PS_OK : body_buffer(s, p, 0, err);
     }
     bool turn = ps_step_turn(&o->step, s->ended) == p->trainer;
@@ -251,6 +254,11 @@ static int begin_shrink(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
+static int begin_cut(const ps_peer *p, ps_err *err) {
+    if (p->trainer == 0) return PS_OK;
+    return ps_fail(err, PS_EPROTO, 0, "trainer %u asks for a cut; only trainer 0 may", p->trainer);
+}
+
 static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
     if (p->repeated) return PS_OK;
     for (uint32_t i = 0; i < s->objects_n; i++) {
@@ -280,6 +288,8 @@ static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
         return begin_shrink(s, p, err);
     case PS_PULL:
         return begin_pull(s, p, err);
+    case PS_CUT:
+        return begin_cut(p, err);
     case PS_END_PASS:
         return begin_wait(s, p, s->pass, err);
     case PS_BARRIER:

@@ -15,8 +15,9 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     uint64_t sequence = st->waiter[trainer];
     if (sequence == 0) return;
     st->waiter[trainer] = 0;
-    if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, 0);
-    else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, 0);
+    uint32_t flags = s->cut_step == st->version ? PS_IN_CUT : 0;
+    if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, flags);
+    else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, flags);
 }
 
 /* Answer the reads that waited for this step. */
@@ -48,6 +49,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     }
     if (!ps_step_complete(st, s->ended)) return PS_OK;
     ps_object_commit(o);
+    ps_stream_begin(s);
     for (uint32_t t = 0; t < st->n; t++) {
         answer_step(s, object, t);
         answer_parked(s, object, t);
@@ -150,6 +152,7 @@ static void do_push(ps_shard *s, const ps_peer *p) {
     uint8_t *part = &o->step.part[p->trainer];
     if (ps_object_async(o)) {
         ps_object_end_push(o, p->trainer, p->head.sequence);
+        ps_stream_begin(s);
         return;
     }
     if (*part == PS_PART_HELD) {
@@ -174,6 +177,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
         int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
         if (code < 0) return ps_fail_about(err, o->spec.name);
         if (whole) ps_object_end_push(o, p->trainer, p->head.sequence);
+        ps_stream_begin(s);
         return PS_OK;
     }
     ps_object_hold(o, p->trainer, p->rows);
@@ -276,6 +280,9 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
         return PS_OK;
     case PS_FINISH:
         return do_finish(s, p, err);
+    case PS_CUT:
+        ps_stream_ask(s, p->head.version, p->head.count);
+        return PS_OK;
     default:
         return PS_OK;
     }

@@ -3,10 +3,13 @@
 #ifndef PS_SERVE_H
 #define PS_SERVE_H
 
+#include "shard/ps_cut.h"
 #include "shard/ps_mail.h"
 #include "shard/ps_object.h"
 
-#define PS_SCRATCH_BYTES 262144 /* a piece of a gradient on its way into the sum: fits the cache */
+#define PS_PIECE_BYTES 131072
+#define PS_CUT_KEY (UINT64_MAX - 1) /* of epoll */
+#define PS_SCRATCH_BYTES 262144     /* a piece of a gradient on its way into the sum: fits the cache */
 
 typedef struct ps_shard {
     ps_shard_config config;
@@ -29,6 +32,14 @@ typedef struct ps_shard {
 
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
     uint64_t bytes_in, bytes_out, pauses;
+
+    uint64_t cut_step;    /* of the last CUT; 0: none */
+    uint32_t cut_objects; /* that make this step */
+    bool cut_due;         /* it has not begun */
+    ps_cut *cut;          /* being sent to the owner */
+    uint8_t *piece;       /* [PS_PIECE_BYTES], the records being sent */
+    size_t piece_n, piece_sent;
+    bool cut_watched; /* by epoll */
 
     ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
@@ -85,6 +96,24 @@ void ps_serve_resume(ps_shard *s);
 
 /* Note that the trainer's connection is gone, and its pending answers with it. Can't fail. */
 void ps_serve_lost(ps_shard *s, ps_peer *p);
+
+/* Note a CUT: it begins when its step is complete. Can't fail. */
+void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects);
+
+/* Return true if a CUT has not begun although its steps are complete: it waits for pushes in flight, which
+ * are in it as a whole. */
+bool ps_stream_due(const ps_shard *s);
+
+/* Begin the cut that is due. Call it after a step. */
+void ps_stream_begin(ps_shard *s);
+
+/* Send the owner some of the cut. Never blocks. */
+void ps_stream_send(ps_shard *s);
+
+/* Send the owner all objects, at the end, as fast as it reads. PS_OK, PS_EINVAL if one has no values yet, or
+ * PS_ESYS.
+ */
+int ps_stream_save(ps_shard *s, ps_err *err);
 
 /* Describe the shard's current wait, and the trainers without input for at least that long.
  * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of

@@ -118,8 +118,23 @@ static void on_peer(ps_shard *s, ps_peer *p, uint32_t events) {
     if (read_peer(s, p, events, &err)) ps_serve_drop(s, p, err.text);
 }
 
+/* Take the objects of a body: nothing else happens here meanwhile, and no trainer has made any. */
+static void restore(ps_shard *s, const ps_mail *mail) {
+    ps_err err = {.text = ""};
+    int code = PS_OK;
+    if (s->objects_n > 0) code = ps_fail(&err, PS_EPROTO, 0, "trainers have made objects before");
+    else code = ps_restore(mail->fd, s->config.trainers, &s->objects, &s->objects_n, &s->pass, &err);
+    s->objects_cap = s->objects_n;
+    close(mail->fd);
+    ps_event_report(s, PS_EVENT_RESTORED, 0, 0, code < 0 ? err.text : "");
+}
+
 static void on_mail(ps_shard *s, const ps_mail *mail) {
     ps_err err;
+    if (mail->trainer == PS_MAIL_RESTORE) {
+        restore(s, mail);
+        return;
+    }
     if (mail->trainer >= s->config.trainers) {
         close(mail->fd);
         return;
@@ -210,7 +225,8 @@ static int loop(ps_shard *s, ps_err *err) {
         if (n < 0 && errno != EINTR) return ps_fail(err, PS_ESYS, errno, "epoll_wait");
         s->now_ms = clock_ms();
         for (int i = 0; i < n; i++) {
-            if (events[i].data.u64 != MAILBOX_KEY)
+            if (events[i].data.u64 == PS_CUT_KEY) ps_stream_send(s);
+            else if (events[i].data.u64 != MAILBOX_KEY)
                 on_peer(s, &s->peers[events[i].data.u64], events[i].events);
             else if (read_mailbox(s) == PS_EAGAIN) return PS_OK;
         }
@@ -255,6 +271,7 @@ static void close_peers(ps_shard *s) {
 }
 
 static void tear_down(ps_shard *s) {
+    ps_cut_end(s->cut);
     for (uint32_t i = 0; i < s->objects_n; i++) ps_object_free(s->objects[i]);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     free(s->objects);
@@ -265,6 +282,7 @@ static void tear_down(ps_shard *s) {
     free(s->pass_waits);
     free(s->barrier_waits);
     free(s->backlog);
+    free(s->piece);
     free(s);
 }
 
@@ -282,8 +300,7 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_event_flush(s);
     if (code == PS_OK) report_stats(s, true);
     ps_event_flush(s);
-    if (code == PS_OK && s->saves)
-        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
+    if (code == PS_OK && s->saves) code = ps_stream_save(s, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

@@ -2,7 +2,10 @@
 #include "tables/ps_dense.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+#include "tables/ps_keep.h"
 
 enum { MANY = 1 << 20 }; /* floats: two huge pages */
 
@@ -31,6 +34,7 @@ int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
 }
 
 void ps_dense_close(ps_dense *d) {
+    ps_dense_forget(d);
     give_back(d->values, d->n);
     give_back(d->slots, ps_optim_state(d->optim.method, d->n));
     give_back(d->sum, d->n);
@@ -50,7 +54,27 @@ void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k) {
     ps_add(d->sum + at, grad, k);
 }
 
+/* Return the length of a chunk. */
+static size_t chunk_floats(const ps_dense *d, size_t number) {
+    size_t left = d->n - (number - 1) * PS_DENSE_CHUNK;
+    return left < PS_DENSE_CHUNK ? left : PS_DENSE_CHUNK;
+}
+
+/* Copy a chunk that is about to change, its state behind its values. */
+static void keep_chunk(ps_dense *d, size_t number) {
+    size_t slots = ps_optim_state(d->optim.method, 1);
+    uint32_t copy = ps_keep_take(d->keep, number);
+    size_t at = (number - 1) * PS_DENSE_CHUNK, k = chunk_floats(d, number);
+    if (copy == 0) return;
+    float *to = ps_pool_item(&d->keep->copies, copy);
+    memcpy(to, d->values + at, k * sizeof *to);
+    for (size_t s = 0; s < slots; s++)
+        memcpy(to + (s + 1) * (size_t)PS_DENSE_CHUNK, d->slots + s * d->n + at, k * sizeof *to);
+}
+
 static void apply(ps_dense *d, uint64_t step, size_t at, const float *grad, size_t k) {
+    for (size_t c = at / PS_DENSE_CHUNK; d->keep != NULL && c * PS_DENSE_CHUNK < at + k; c++)
+        keep_chunk(d, c + 1);
     float *slots = d->slots == NULL ? NULL : d->slots + at;
     ps_optim_apply(&d->optim, ps_optim_rate(&d->optim, step), d->values + at, slots, d->n, grad, k);
 }
@@ -74,4 +98,33 @@ void ps_dense_end(ps_dense *d, uint64_t step) {
 void ps_dense_commit(ps_dense *d, uint64_t step) {
     if (!d->applied) apply(d, step, 0, d->sum, d->n);
     ps_dense_end(d, step);
+}
+
+int ps_dense_keep(ps_dense *d, ps_err *err) {
+    size_t floats = (size_t)PS_DENSE_CHUNK * (1 + ps_optim_state(d->optim.method, 1));
+    return ps_keep_new(&d->keep, (d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK, floats, 2, err);
+}
+
+void ps_dense_forget(ps_dense *d) {
+    ps_keep_free(d->keep);
+    d->keep = NULL;
+}
+
+size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats) {
+    const ps_keep *k = d->keep;
+    if (number > k->n) return 0;
+    if (k->place[number] != 0)
+        *floats = ps_pool_item(&k->copies, k->place[number]) + slot * (size_t)PS_DENSE_CHUNK;
+    else
+        *floats =
+            (slot == 0 ? d->values : d->slots + (slot - 1) * d->n) + (number - 1) * (size_t)PS_DENSE_CHUNK;
+    return chunk_floats(d, number);
+}
+
+void ps_dense_pass(ps_dense *d, uint32_t number) {
+    d->keep->passed = number;
+}
+
+bool ps_dense_lost(const ps_dense *d) {
+    return d->keep->failed;
 }

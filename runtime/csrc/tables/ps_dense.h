@@ -12,13 +12,16 @@
 typedef struct ps_dense {
     size_t n; /* floats */
     ps_optim optim;
-    bool ready;     /* the values are set */
-    bool sum_empty; /* no gradient of this step is in `sum` */
-    bool applied;   /* the last gradient of this step went straight into the values */
-    float *values;  /* [n] */
-    float *slots;   /* [ps_optim_state()], slot by slot; NULL if that is 0 */
-    float *sum;     /* [n], NULL until a step needs it */
+    bool ready;           /* the values are set */
+    bool sum_empty;       /* no gradient of this step is in `sum` */
+    bool applied;         /* the last gradient of this step went straight into the values */
+    float *values;        /* [n] */
+    float *slots;         /* [ps_optim_state()], slot by slot; NULL if that is 0 */
+    float *sum;           /* [n], NULL until a step needs it */
+    struct ps_keep *keep; /* chunks of values and state as they were before; NULL: nobody asks for them */
 } ps_dense;
+
+#define PS_DENSE_CHUNK 16384 /* floats of values, the last chunk has fewer */
 
 /* Initialise with zero values, not ready. `optim` has passed ps_optim_check(). PS_OK or PS_ENOMEM; then *d
  * is zeroed. */
@@ -46,5 +49,20 @@ void ps_dense_end(ps_dense *d, uint64_t step);
 
 /* End the step: apply the optimizer, unless all went through ps_dense_apply(). Can't fail. */
 void ps_dense_commit(ps_dense *d, uint64_t step);
+
+/* Keep all values and state as they are now for ps_dense_kept(), until ps_dense_forget(): steps may change
+ * them meanwhile. PS_OK or PS_ENOMEM. */
+int ps_dense_keep(ps_dense *d, ps_err *err);
+void ps_dense_forget(ps_dense *d);
+
+/* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1. Returns its
+ * length in floats; 0: there is none. */
+size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats);
+
+/* Note that the kept chunks up to this number are not needed any more. Can't fail. */
+void ps_dense_pass(ps_dense *d, uint32_t number);
+
+/* Return true if there was no memory to keep a chunk that has changed. */
+bool ps_dense_lost(const ps_dense *d);
 
 #endif

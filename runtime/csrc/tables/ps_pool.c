@@ -1,6 +1,9 @@
 #include "tables/ps_pool.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "tables/ps_keep.h"
 
 enum { SLAB_BYTES = 1 << 20, LINE = 64 }; /* a slab has at least one item; untouched pages cost nothing */
 
@@ -15,6 +18,7 @@ void ps_pool_init(ps_pool *p, size_t floats, size_t head_words) {
 }
 
 void ps_pool_close(ps_pool *p) {
+    ps_keep_free(p->keep);
     for (size_t i = 0; i < p->slabs_n; i++) free(p->slabs[i]);
     free(p->slabs);
     *p = (ps_pool){0};
@@ -46,15 +50,53 @@ uint32_t ps_pool_take(ps_pool *p) {
     p->live++;
     if (number == 0) return (uint32_t)++p->made;
     p->free = ps_pool_head(p, number)[1];
+    ps_keep *k = p->keep;
+    if (k != NULL && number <= k->n && k->place[number] == 0) k->place[number] = PS_KEEP_ABSENT;
     return number;
 }
 
 void ps_pool_give_back(ps_pool *p, uint32_t number) {
     uint32_t *head = ps_pool_head(p, number);
+    ps_pool_change(p, number);
     head[0] = PS_POOL_FREE;
     head[1] = p->free;
     p->free = number;
     p->live--;
+}
+
+int ps_pool_keep(ps_pool *p, ps_err *err) {
+    return ps_keep_new(&p->keep, p->made, p->floats, p->head_words, err);
+}
+
+void ps_pool_forget(ps_pool *p) {
+    ps_keep_free(p->keep);
+    p->keep = NULL;
+}
+
+void ps_pool_change(ps_pool *p, uint32_t number) {
+    uint32_t copy = p->keep == NULL ? 0 : ps_keep_take(p->keep, number);
+    if (copy == 0) return;
+    memcpy(ps_pool_head(&p->keep->copies, copy), ps_pool_head(p, number), p->head_words * sizeof(uint32_t));
+    if (p->floats > 0)
+        memcpy(ps_pool_item(&p->keep->copies, copy), ps_pool_item(p, number), p->floats * sizeof(float));
+}
+
+bool ps_pool_kept(const ps_pool *p, uint32_t *number, const float **item, const uint32_t **head) {
+    const ps_keep *k = p->keep;
+    for (uint32_t i = *number + 1; i <= k->n; i++) {
+        uint32_t place = k->place[i], at = place == 0 ? i : place;
+        const ps_pool *from = place == 0 ? p : &k->copies;
+        if (place == PS_KEEP_ABSENT || ps_pool_head(from, at)[0] == PS_POOL_FREE) continue;
+        *number = i;
+        *item = ps_pool_item(from, at);
+        *head = ps_pool_head(from, at);
+        return true;
+    }
+    return false;
+}
+
+void ps_pool_pass(ps_pool *p, uint32_t number) {
+    p->keep->passed = number;
 }
 
 size_t ps_pool_bytes(const ps_pool *p) {

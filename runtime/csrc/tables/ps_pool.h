@@ -3,6 +3,7 @@
 #ifndef PS_POOL_H
 #define PS_POOL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/ps_err.h"
@@ -12,15 +13,18 @@
 /* The first word of a head that is not in use; the next word then is the next free number. */
 #define PS_POOL_FREE UINT32_MAX
 
+struct ps_keep;
+
 typedef struct ps_pool {
     size_t floats;     /* of an item; may be 0 */
     size_t head_words; /* of its head, at least 2 */
     float **slabs;     /* [slabs_n]: 2^shift items, then their heads */
     size_t slabs_n, slabs_cap;
     unsigned shift;
-    size_t made;   /* numbers that were ever in use */
-    size_t live;   /* numbers in use */
-    uint32_t free; /* the number that was given back last; 0: none */
+    size_t made;          /* numbers that were ever in use */
+    size_t live;          /* numbers in use */
+    uint32_t free;        /* the number that was given back last; 0: none */
+    struct ps_keep *keep; /* the items as they were before; NULL: nobody asks for them */
 } ps_pool;
 
 /* Set up a pool without items. Can't fail. */
@@ -38,6 +42,20 @@ uint32_t ps_pool_take(ps_pool *p);
 
 /* Give a number back. Can't fail. */
 void ps_pool_give_back(ps_pool *p, uint32_t number);
+
+/* Keep all items as they are now for ps_pool_kept(), until ps_pool_forget(). PS_OK or PS_ENOMEM. */
+int ps_pool_keep(ps_pool *p, ps_err *err);
+void ps_pool_forget(ps_pool *p);
+
+/* Note that an item, or its head but for the first word, is about to change. Can't fail. */
+void ps_pool_change(ps_pool *p, uint32_t number);
+
+/* Find the first kept item above `number`: its number, floats and head, borrowed until the pool is changed.
+ * Returns false after the last. */
+bool ps_pool_kept(const ps_pool *p, uint32_t *number, const float **item, const uint32_t **head);
+
+/* Note that kept items up to this number are not needed any more. Can't fail. */
+void ps_pool_pass(ps_pool *p, uint32_t number);
 
 /* Return the memory of a pool in bytes. */
 size_t ps_pool_bytes(const ps_pool *p);

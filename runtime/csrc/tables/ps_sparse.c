@@ -1,9 +1,10 @@
 #include "tables/ps_sparse.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tables/ps_pool.h"
+#include "tables/ps_keep.h"
 
 #define BATCH 32 /* keys whose cache lines are fetched at once */
 #define LINE 64  /* bytes of a cache line */
@@ -90,6 +91,12 @@ static float *row_at(const ps_sparse *t, uint32_t row) {
 static head *head_at(const ps_sparse *t, uint32_t row) {
     const ps_pool *p = row & WAITING ? &t->waiting : &t->rows;
     return (head *)(void *)ps_pool_head(p, row & ~WAITING);
+}
+
+/* Note that a row, or a key that waits, is about to change. */
+static void change(ps_sparse *t, uint32_t row) {
+    ps_pool *p = row & WAITING ? &t->waiting : &t->rows;
+    if (p->keep != NULL) ps_pool_change(p, row & ~WAITING);
 }
 
 static ps_counts *counts_of(head *h) {
@@ -318,7 +325,10 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
     if (admitted && is_new(e->row)) make_row(t, e, key, hash);
     else if (e->row == 0 && ps_entry_waits(&t->entry))
         put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
-    if (e->row != 0) *counts_of(head_at(t, e->row)) = now;
+    if (e->row != 0) {
+        change(t, e->row);
+        *counts_of(head_at(t, e->row)) = now;
+    }
     return admitted ? e->row : 0;
 }
 
@@ -399,6 +409,7 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
         if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
         float *row = row_at(t, t->sum_row[i]);
         float *slots = t->stride == t->dim ? NULL : row + t->dim;
+        change(t, t->sum_row[i]);
         ps_optim_apply(&t->optim, rate, row, slots, t->dim, t->sum + i * t->dim, t->dim);
     }
     t->sum_n = 0;
@@ -408,7 +419,9 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
     int rc = reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        memcpy(row_at(t, touch(t, keys[i], t->hashes[i])), values + i * t->dim, t->dim * sizeof *values);
+        uint32_t row = touch(t, keys[i], t->hashes[i]);
+        change(t, row);
+        memcpy(row_at(t, row), values + i * t->dim, t->dim * sizeof *values);
     }
     return rc;
 }
@@ -436,6 +449,7 @@ static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how, uint32
     size_t before = p->live;
     for (uint32_t number = 0; (number = ps_pool_next(p, number)) != 0;) {
         head *h = (head *)(void *)ps_pool_head(p, number);
+        ps_pool_change(p, number);
         if (!ps_shrink_key(how, &t->entry, counts_of(h), pass)) continue;
         forget(t, key_of(h));
         ps_pool_give_back(p, number);
@@ -448,13 +462,63 @@ size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass) {
     return shrink_pool(t, &t->rows, how, (uint32_t)pass);
 }
 
-bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row) {
-    uint32_t number = ps_pool_next(&t->rows, *at);
-    if (number == 0) return false;
-    *at = number;
-    *key = key_of(head_at(t, number));
-    *row = row_at(t, number);
+static ps_pool *pool_of(const ps_sparse *t, bool waiting) {
+    return (ps_pool *)(uintptr_t)(waiting ? &t->waiting : &t->rows);
+}
+
+static ps_row describe(const float *values, const uint32_t *head_words) {
+    head *h = (head *)(uintptr_t)head_words;
+    return (ps_row){h->key, (float *)(uintptr_t)values, counts_of(h)};
+}
+
+int ps_sparse_keep(ps_sparse *t, ps_err *err) {
+    int rc = ps_pool_keep(&t->rows, err);
+    if (rc == PS_OK) rc = ps_pool_keep(&t->waiting, err);
+    if (rc < 0) ps_sparse_forget(t);
+    return rc;
+}
+
+void ps_sparse_forget(ps_sparse *t) {
+    ps_pool_forget(&t->rows);
+    ps_pool_forget(&t->waiting);
+}
+
+bool ps_sparse_kept(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row) {
+    const float *values;
+    const uint32_t *head_words;
+    if (!ps_pool_kept(pool_of(t, waiting), number, &values, &head_words)) return false;
+    *row = describe(values, head_words);
     return true;
+}
+
+void ps_sparse_pass(ps_sparse *t, bool waiting, uint32_t number) {
+    ps_pool_pass(pool_of(t, waiting), number);
+}
+
+bool ps_sparse_lost(const ps_sparse *t) {
+    return t->rows.keep->failed || t->waiting.keep->failed;
+}
+
+int ps_sparse_fill(ps_sparse *t, bool waiting, const uint64_t *keys, size_t n, ps_err *err) {
+    ps_pool *p = pool_of(t, waiting);
+    uint32_t more[PARTS];
+    int rc = hash_keys(t, keys, n, err);
+    if (rc < 0) return rc;
+    count_keys(t, keys, n, false, more);
+    rc = reserve_parts(t, more, err);
+    if (rc == PS_OK) rc = ps_pool_reserve(p, n, err);
+    for (size_t i = 0; rc == PS_OK && i < n; i++) {
+        if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
+        entry *e = probe(t, keys[i], t->hashes[i]);
+        if (e->row != 0) return ps_fail(err, PS_EPROTO, 0, "the key %" PRIu64 " is there twice", keys[i]);
+        put_key(t, e, keys[i], t->hashes[i], (waiting ? WAITING : 0) | ps_pool_take(p));
+    }
+    return rc;
+}
+
+ps_row ps_sparse_at(const ps_sparse *t, bool waiting, uint32_t number) {
+    const ps_pool *p = pool_of(t, waiting);
+    return describe(ps_pool_item(p, number), ps_pool_head(p, number));
 }
 
 uint32_t ps_sparse_dim(const ps_sparse *t) {

@@ -53,11 +53,32 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
  * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
 
-/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first. If
- * it is changed meanwhile, rows that stay are still met once, and new ones may be. Returns false after the
- * last; else *key and *row, dim values and then the optimizer's state, are the next one's. They are borrowed
- * until the table is changed. */
-bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
+/* A row, or a key that only waits; borrowed until the table is changed. */
+typedef struct ps_row {
+    const void *key;   /* 8 bytes, little endian */
+    float *values;     /* then the optimizer's state slot by slot; of a waiting key none */
+    ps_counts *counts; /* with an entry rule; else undefined */
+} ps_row;
+
+/* Keep all rows and waiting keys as they are now for ps_sparse_kept(), until ps_sparse_forget(): the table
+ * may change meanwhile. PS_OK or PS_ENOMEM. */
+int ps_sparse_keep(ps_sparse *t, ps_err *err);
+void ps_sparse_forget(ps_sparse *t);
+
+/* Find the next kept row, or waiting key, above `number`. Returns false after the last. */
+bool ps_sparse_kept(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row);
+
+/* Note that kept rows, or waiting keys, up to this number are not needed any more. Can't fail. */
+void ps_sparse_pass(ps_sparse *t, bool waiting, uint32_t number);
+
+/* Return true if there was no memory to keep a row that has changed. */
+bool ps_sparse_lost(const ps_sparse *t);
+
+/* Fill a new table: make rows, or waiting keys, for keys that it lacks; they are numbered on from 1 in this
+ * order, and ps_sparse_at() has the places of their content, which is undefined. PS_OK, PS_EPROTO (a key is
+ * there already), PS_ENOMEM or PS_ELIMIT. */
+int ps_sparse_fill(ps_sparse *t, bool waiting, const uint64_t *keys, size_t n, ps_err *err);
+ps_row ps_sparse_at(const ps_sparse *t, bool waiting, uint32_t number);
 
 /* Return the values in a row. */
 uint32_t ps_sparse_dim(const ps_sparse *t);

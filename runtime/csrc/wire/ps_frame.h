@@ -14,7 +14,7 @@
 #include "tables/ps_schedule.h"
 
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
-#define PS_VERSION 3
+#define PS_VERSION 4
 #define PS_HEADER_BYTES 64
 #define PS_SHRINK_BYTES 12  /* the body of SHRINK */
 #define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
@@ -48,6 +48,7 @@ enum {
     PS_BARRIER = 9,   /* wait until every trainer is at barrier `version` */
     PS_FINISH = 10,   /* no further request at all */
     PS_SHRINK = 11,   /* give back rows of a table, from trainer 0 */
+    PS_CUT = 12,      /* cut the shard when `count` objects have made step `version`, from trainer 0 */
     PS_ANSWER = 64,   /* the lowest answer */
     PS_DONE = 64,     /* success, without a body */
     PS_VALUES = 65,   /* values of a dense object */
@@ -61,6 +62,7 @@ enum {
     PS_MORE = 2,    /* of PUSH_ROWS: further frames of the same push follow */
     PS_AFTER = 4,   /* of PULL_ROWS: answer when step `version` is complete */
     PS_DROPPED = 8, /* of the answer to a push: it was not applied, because it came too late */
+    PS_IN_CUT = 16, /* of the answer to a push: the shard is cut after step `version` */
 };
 
 typedef struct ps_header {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from ...client.client import Client
 from ...client.remote import RemoteUpdater, make_client
 from ...client.run import MODEL_NAME, Run
 from ...engine.entry import ANY
+from ...engine.learner import Learner
 from ...engine.plan import Plan
 from ...engine.strategy import Strategy
 from ...engine.updater import ParamRules, Updater
@@ -24,6 +26,7 @@ from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
 from .loading import Ports, deal_values, read_values
+from .replay import Key, Replay, State
 from .role_maker import PaddleCloudRoleMaker, Part
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class Fleet:
         self._program: Program | None = None  # that trains
         self._updater: Updater | None = None  # of that program, once it is connected
         self._loaded: Loaded | None = None  # by this server
+        self.replay = Replay()
+        self._describe: Callable[[], State] = lambda: {"runs": 0}  # what a snapshot has of this worker
         self._steps = self._samples = 0
         self._reported_s = 0.0
 
@@ -202,6 +207,7 @@ class Fleet:
         updater = run.make_updater(plan.trained, plan.tables, parameters, optimizer)
         with run.guard():
             updater.start()
+        self.replay.begin(run.begin_with(), run.log.say)
         self._client = updater.client if isinstance(updater, RemoteUpdater) else None
         self._updater = updater
 
@@ -234,12 +240,27 @@ class Fleet:
             self._samples, self._reported_s = 0, now_s
             progress.report(**{"pass": 0}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed)
 
+    def note_run(self, learner: Learner, key: Key, values: Sequence[npt.NDArray[Any]]) -> None:
+        """Note a training run, for snapshots."""
+        self.replay.note()
+        self._describe = lambda: self.replay.describe(learner, key, values)
+        if (snapshots := self._get_run("init_worker").snapshots) is not None:
+            snapshots.after_step(self._describe)
+
+    def _end_pass(self, updater: Updater) -> None:
+        """Wait for all workers, unless the snapshot with which this one begins has that behind it."""
+        if self.replay.is_on:
+            return
+        if (snapshots := self._get_run("init_worker").snapshots) is not None:
+            snapshots.end_pass(self._describe)
+        updater.end_pass()
+
     def barrier_worker(self) -> None:
         """Wait until all workers have called this, or have stopped. Others may go on without this one."""
         run = self._get_run("barrier_worker")
         with run.guard():
             if self._updater is not None:
-                self._updater.end_pass()
+                self._end_pass(self._updater)
             elif self._client is not None:
                 self._client.barrier()
 
@@ -250,7 +271,7 @@ class Fleet:
             return [data]
         with run.guard():
             if self._updater is not None:
-                self._updater.end_pass()
+                self._end_pass(self._updater)
             return self._client.gather(data)
 
     def shrink(self, threshold: float | None = None) -> None:
@@ -264,8 +285,8 @@ class Fleet:
         if not names or self._updater is None or self._client is None:
             raise ValueError("fleet.shrink has no effect: no table with an entry rule is on servers")
         with run.guard():
-            self._updater.end_pass()
-            for name in names:
+            self._end_pass(self._updater)
+            for name in () if self.replay.is_on else names:
                 self._client.shrink(name, score=threshold or 0.0)
 
     def stop_worker(self) -> None:

@@ -259,10 +259,14 @@ class Session:
         if feed is None and loader is None:
             loader = self._find_loader()
         feeds = self._check_feed(feed) if loader is None else loader.take()
+        training = self._program.training
+        if training is not None and training.is_distributed:
+            repeated = FLEET.replay.repeat(self._learner, key)
+            if repeated is not None:
+                return repeated
         ahead, self._ahead = self._ahead, None
         is_ready = ahead is not None and ahead[0] is feeds and ahead[1].plan is plan
         batch = ahead[1] if ahead is not None and is_ready else plan.prepare(feeds)
-        training = self._program.training
         if training is None:
             return self._learner.compute(batch).values[:count]
         updater = self._updater or self._find_updater()
@@ -274,6 +278,7 @@ class Session:
         with FLEET.guard():
             result = self._learner.train(batch, updater, following)
         FLEET.report_step(batch.samples, result.values[count])
+        FLEET.note_run(self._learner, key, result.values[:count])
         return result.values[:count]
 
     def _follow_program(self) -> None:

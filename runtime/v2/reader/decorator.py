@@ -14,6 +14,7 @@ from ...process import settings
 
 Reader = Callable[[], Iterable[Any]]
 _MISSING = object()
+_shuffles: list[list[int]] = []  # number of calls of each reader of shuffle(), in the order of their creation
 
 
 class ComposeNotAligned(ValueError):
@@ -39,16 +40,29 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
     The order depends on the seed of `init()`, the trainer and the number of calls of this reader.
     """
-    calls = itertools.count()
+    calls = [0]
+    _shuffles.append(calls)
 
     def read_shuffled() -> Iterator[Any]:
         now = settings.get_settings()
-        order = random.Random(f"{now.seed}/{now.trainer_id}/{next(calls)}")
+        order = random.Random(f"{now.seed}/{now.trainer_id}/{calls[0]}")
+        calls[0] += 1
         for stretch in batch(reader, buf_size)():
             order.shuffle(stretch)
             yield from stretch
 
     return read_shuffled
+
+
+def count_shuffles() -> list[int]:
+    """Return the number of calls so far of each reader of `shuffle`, in the order of their creation."""
+    return [calls[0] for calls in _shuffles]
+
+
+def set_shuffles(counts: list[int]) -> None:
+    """Let the readers of `shuffle` go on from these numbers of calls."""
+    for calls, count in zip(_shuffles, counts, strict=False):  # others are made later, and new
+        calls[0] = count
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:

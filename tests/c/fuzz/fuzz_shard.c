@@ -118,7 +118,8 @@ static size_t make_create(uint8_t *body, uint32_t object) {
     c.discard = c.mode == PS_SYNC ? 0 : (what >> 3) & 1;
     c.name_length = 1;
     c.name[0] = (char)('a' + object);
-    c.optim = (ps_optim){.method = (uint32_t)(what >> 4 | (size & 1) << 4) % PS_METHODS, .learning_rate = 1};
+    c.optim = (ps_optim){.method = ((uint32_t)what >> 4 | (uint32_t)(size & 1) << 4) % PS_METHODS,
+                         .learning_rate = 1};
     const ps_number *own = ps_optim_method(c.optim.method)->numbers;
     for (int i = 0; i < PS_NUMBERS; i++) c.optim.numbers[i] = (float)own[i].usual;
     if (c.sparse) {

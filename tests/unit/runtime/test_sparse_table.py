@@ -52,6 +52,10 @@ class Entry(ctypes.Structure):
     _fields_: ClassVar[Any] = [("rule", c_uint32), ("numbers", c_float * 2)]
 
 
+class Row(ctypes.Structure):
+    _fields_: ClassVar[Any] = [("key", c_void_p), ("values", c_void_p), ("counts", c_void_p)]
+
+
 class Shrink(ctypes.Structure):
     _fields_: ClassVar[Any] = [("decay", c_float), ("score", c_float), ("unseen", c_uint32)]
 
@@ -67,8 +71,13 @@ def load() -> ctypes.CDLL:
     lib.ps_sparse_begin.restype = None
     lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink), c_uint64]
     lib.ps_sparse_shrink.restype = c_size_t
-    lib.ps_sparse_next.argtypes = [c_void_p, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_void_p)]
-    lib.ps_sparse_next.restype = ctypes.c_bool
+    lib.ps_sparse_keep.argtypes = [c_void_p, POINTER(Err)]
+    lib.ps_sparse_kept.argtypes = [c_void_p, ctypes.c_bool, POINTER(c_uint32), POINTER(Row)]
+    lib.ps_sparse_kept.restype = ctypes.c_bool
+    lib.ps_sparse_pass.argtypes = [c_void_p, ctypes.c_bool, c_uint32]
+    lib.ps_sparse_pass.restype = None
+    lib.ps_sparse_forget.argtypes = [c_void_p]
+    lib.ps_sparse_forget.restype = None
     lib.ps_sparse_free.argtypes = [c_void_p]
     lib.ps_sparse_free.restype = None
     lib.ps_sparse_read.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
@@ -112,10 +121,18 @@ class Table:
     def shrink(self, decay: float, score: float, unseen: int, passes: int) -> int:
         return int(LIB.ps_sparse_shrink(self.at, byref(Shrink(decay, score, unseen)), passes))
 
-    def walk(self, at: c_size_t) -> int | None:
-        """Return the next key of a walk, None at its end."""
-        key, row = c_uint64(), c_void_p()
-        return key.value if LIB.ps_sparse_next(self.at, byref(at), byref(key), byref(row)) else None
+    def keep(self) -> None:
+        assert LIB.ps_sparse_keep(self.at, byref(self.err)) == 0
+
+    def walk(self, at: c_uint32) -> tuple[int, bytes] | None:
+        """Return the next kept key, with its row, and pass it; None at the end."""
+        row = Row()
+        if not LIB.ps_sparse_kept(self.at, False, byref(at), byref(row)):
+            LIB.ps_sparse_forget(self.at)
+            return None
+        found = c_uint64.from_address(row.key).value, ctypes.string_at(row.values, 4 * self.dim)
+        LIB.ps_sparse_pass(self.at, False, at)
+        return found
 
     def waiting(self) -> int:
         return int(LIB.ps_sparse_waiting(self.at))
@@ -185,7 +202,7 @@ class SparseMachine(RuleBasedStateMachine):
         self.model = reference.SparseTable(
             dim=dim, rule=rule_of(method), seed=seed, table=77, kind=kind, std=0.5, entry=entry
         )
-        self.walks: list[tuple[c_size_t, set[int], set[int]]] = []  # place, keys met, rows that stayed
+        self.kept: tuple[c_uint32, dict[int, bytes]] | None = None  # place, rows that are not met yet
         self.table = Table(self.model)
         self.rng = np.random.default_rng(seed)
 
@@ -224,12 +241,10 @@ class SparseMachine(RuleBasedStateMachine):
         unseen=st.integers(0, 3),
     )
     def shrink(self, decay: float, score: float, unseen: int) -> None:
-        """Rows go, also while walks are on their way."""
+        """Rows go, also while a walk is on its way."""
         assert self.table
         gone = self.table.shrink(decay, score, unseen, self.model.passes)
         assert gone == self.model.shrink(decay, score, unseen)
-        for _, _, stayed in self.walks:
-            stayed &= set(self.model.rows)
 
     @rule()
     def end_pass(self) -> None:
@@ -237,20 +252,21 @@ class SparseMachine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 30))
     def walk(self, n: int) -> None:
-        """Rows that stay are met once, whatever happens to others meanwhile."""
+        """All rows are met once, as they were when the walk began."""
         assert self.table
-        if len(self.walks) < 3:
-            self.walks.append((c_size_t(), set(), set(self.model.rows)))
-        at, met, stayed = self.walks[0]
+        if self.kept is None:
+            keys = np.array(sorted(self.model.rows), np.uint64)
+            rows = self.model.read(keys)
+            self.kept = c_uint32(), {int(key): row.tobytes() for key, row in zip(keys, rows, strict=True)}
+            self.table.keep()
+        at, left = self.kept
         for _ in range(n):
-            key = self.table.walk(at)
-            if key is None:
-                assert stayed <= met
-                self.walks.pop(0)
+            if (found := self.table.walk(at)) is None:
+                assert not left
+                self.kept = None
                 return
-            assert key in self.model.rows
-            assert key not in met or key not in stayed
-            met.add(key)
+            key, row = found
+            assert left.pop(key) == row
 
     @rule(keys=some_keys)
     def read(self, keys: U64) -> None:

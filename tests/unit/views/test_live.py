@@ -15,7 +15,19 @@ from rich.console import Console
 from pslaunch.views.live import LiveView
 from pslaunch.views.outlet import make_view
 from pslaunch.views.view import JsonView, PlainView
-from support.view_events import EXITED, FAILED, JOB, PROGRESS, RUNNING, Clock, dispatched, line, set_size
+from support.view_events import (
+    EXITED,
+    FAILED,
+    JOB,
+    PROGRESS,
+    RESTART_ENDING,
+    RESTART_RUNNING,
+    RUNNING,
+    Clock,
+    dispatched,
+    line,
+    set_size,
+)
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -47,6 +59,16 @@ def test_live_view_shows_table_and_lines(screen: io.StringIO) -> None:
     assert "exit 3" in text
     view.close()
     view.close()
+
+
+def test_a_restarted_process_runs_anew_and_the_title_counts(screen: io.StringIO) -> None:
+    view = LiveView(screen, Clock())
+    for e in (JOB, RUNNING, {**PROGRESS, "cost": 5.5}, EXITED, RESTART_ENDING, RESTART_RUNNING, RUNNING):
+        view.show_event(e)
+    text = "\n".join(draw(view, 100))
+    assert "restart 1 of 3" in text and "running" in text and "exit 3" not in text
+    view.close()
+    assert "epoch 1 from step 1,240, 3.2 s lost" in new(screen)
 
 
 def draw(view: LiveView, columns: int) -> list[str]:

@@ -106,3 +106,24 @@ def test_page_is_well_formed_and_has_no_text_of_others_as_markup() -> None:
 def test_page_without_an_end_or_any_event_says_so() -> None:
     for events in (tell_failed_job()[:3], []):
         assert "No end is known" in make_page(events)
+
+
+def test_a_restarted_process_has_a_bar_for_each_epoch_and_restarts_have_a_table() -> None:
+    trainer = {"process": "trainer/0", "node": 0}
+    runs = {"state": "running", "pid": 7}
+    restart = {"epoch": 1, "restart": 1, "of": 3, "why": EVIL, "step": 1240, "lost_s": 3.2}
+    events = tell(
+        (0, "job", JOB),
+        (1, "process", {**trainer, **runs}),
+        (4, "process", {**trainer, "state": "exited", "code": 3, "signal": None}),
+        (4, "restart", {**restart, "state": "ending", "step": None, "lost_s": None, "failure": FAILURE}),
+        (7, "restart", {**restart, "state": "running"}),
+        (8, "process", {**trainer, **runs}),
+        (9, "process", {**trainer, "state": "exited", "code": 0, "signal": None}),
+    )
+    spans = Story(events).list_spans("trainer/0")
+    assert [(x.begin_s, x.end_s, x.state) for x in spans] == [
+        (0, 1, "waiting"), (1, 4, "running"), (4, 4, "failed"), (8, 9, "running"),
+    ]  # fmt: skip
+    page = make_page(events)
+    assert page.count("epoch 1 from step 1,240, 3.2 s lost") == 1 and EVIL not in page

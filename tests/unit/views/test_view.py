@@ -23,7 +23,19 @@ from pslaunch.views.view import (
     show_s,
 )
 from support.hostile import find_obeyed, spoil
-from support.view_events import EXITED, FAILED, FAILURE, JOB, PROGRESS, RUNNING, Clock, dispatched, line
+from support.view_events import (
+    EXITED,
+    FAILED,
+    FAILURE,
+    JOB,
+    PROGRESS,
+    RESTART_ENDING,
+    RESTART_RUNNING,
+    RUNNING,
+    Clock,
+    dispatched,
+    line,
+)
 
 
 def plain(*events: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> list[str]:
@@ -162,6 +174,9 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
         ({"event": "gap", "process": "trainer/0", "bytes": 77}, ["trainer/0", "77", "/ws/log/train.log"]),
         ({"event": "note", "level": "warning", "text": "slow"}, ["warning: slow"]),
         ({"event": "ending", "why": "Ctrl+C", "grace_s": 5.0}, ["Ctrl+C"]),
+        (RESTART_ENDING, ["restarting all programs: restart 1 of 3"]),
+        (RESTART_RUNNING, ["epoch 1 from step 1,240, 3.2 s lost"]),
+        ({**RESTART_RUNNING, "step": None}, ["epoch 1, 3.2 s lost"]),
     ],
 )
 def test_each_event_shows_its_fields(event: dict[str, Any], says: list[str]) -> None:

@@ -144,6 +144,21 @@ def test_nonsense_loses_its_node_with_a_reason(said: Message | str, why: str) ->
         assert led.head.make_status()["processes"][0] == waiting  # has no value that events refuse
 
 
+def test_what_is_said_of_programs_of_an_older_epoch_is_not_heard(led: Led) -> None:
+    """Its exit would be a failure of the program that runs now."""
+    plan = led.head.placed.plan
+    led.head.placed = led.head.placed._replace(plan=plan._replace(epoch=1))
+    for old in (
+        EXITED,
+        {**TROUBLE, "key": "trainer/0"},
+        {"type": "progress", "key": "trainer/0", "batch": 1},
+    ):
+        led.say(encode({**old, "code": 3} if old is EXITED else old))
+    assert not led.head.is_ending and not led.events("process") and not led.events("progress")
+    led.say(encode(TROUBLE))  # of the node
+    assert led.head.is_ending
+
+
 def test_node_gives_only_output_of_its_own_processes() -> None:
     with contextlib.closing(Led(nodes=2)) as led:
         led.say(encode_piece(Output(1, 0, b"not mine")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -40,7 +41,11 @@ def test_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 def test_shard_empties_the_list_of_values_that_it_has_copied() -> None:
     rows = np.ones((1000, 4), np.float32)
     first: list[First] = [("w", rows, 4, 0, 2)]
-    shard = Shard(0, parse_options(["--num_gradient_servers=1"], {}), 0.0, first)
+
+    def refuse(step: int) -> NoReturn:
+        raise AssertionError(step)
+
+    shard = Shard(0, parse_options(["--num_gradient_servers=1"], {}), 0.0, first, refuse)
     shard.stop()
     assert [kind for kind, *_ in shard.join()] == [STATS]
     assert shard.failure is None

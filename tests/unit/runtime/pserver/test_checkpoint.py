@@ -113,7 +113,7 @@ def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
 def test_another_version_is_named(tmp_path: Path) -> None:
     raw = bytearray(HEADER.encode())
     raw[8] = 9
-    with pytest.raises(checkpoint.CheckpointError, match="version 9, expected version 2"):
+    with pytest.raises(checkpoint.CheckpointError, match="version 9, expected version 3"):
         checkpoint.read(write(tmp_path, bytes(raw)))
 
 
@@ -156,7 +156,7 @@ def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> byt
         0.0,
         4,
     )
-    body = checkpoint.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0) + what + name
+    body = checkpoint.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0, 0, 0) + what + name
     body += bytes(-len(body) % 8)
     body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
     return body + bytes(-len(body) % 8)

@@ -1,0 +1,114 @@
+"""The cost of snapshots every 100 steps of a table of 10,000,000 rows: bench/cuts.py.
+
+A trainer pushes and reads 4,096 rows a step, and waits 20 ms for its data, so that other work on the machine
+changes little. The stop is the longest step with snapshots less the longest one without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.snapshots import Snapshots
+from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.pserver import ports
+from turns import Table, make_fresh_folder
+
+DIM, BATCH, EVERY = 8, 4096, 100
+WAIT_S = 0.02  # for the data of a step
+
+
+@contextmanager
+def start_pserver(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a pserver; its address."""
+    sock = ports.listen("127.0.0.1", 0)
+    fd = os.dup(sock.fileno())
+    address = sock.getsockname()[:2]
+    env = os.environ | {"PSLAUNCH_LISTEN_FDS": str(fd), "PADDLE_INIT_SNAPSHOT_DIR": str(folder)}
+    argv = [sys.executable, "-m", "pslaunch.runtime.pserver"]
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(argv, env=env, pass_fds=[fd], stdout=said, stderr=said)
+    sock.close()
+    os.close(fd)
+    try:
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Trainer:
+    """A trainer with one table."""
+
+    def __init__(self, address: tuple[str, int], rows: int, every: int) -> None:
+        self.client = Client([address], trainer_id=0, num_gradient_servers=1)
+        job = SimpleNamespace(job_id="", epoch=0)
+        settings: Any = SimpleNamespace(
+            trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,
+            snapshot_steps=every, snapshot_minutes=0.0, resume="", job=job,
+        )  # fmt: skip
+        self.snapshots = Snapshots(settings, self.client, sync=True, log=print, on_sealed=lambda: None)
+        self.client.connect()
+        self.snapshots.begin()
+        init = Init(kind="normal", mean=0.0, std=0.1)
+        self.client.create_sparse("table", rows, DIM, Optim(method="adagrad", learning_rate=0.1), init)
+        for keys in np.array_split(np.arange(rows, dtype=np.uint64), max(1, rows // 50_000)):
+            self.client.push_pull({}, {}, {"table": (keys, np.ones((len(keys), DIM), np.float32))})
+        self._rng, self._rows = np.random.default_rng(1), rows
+
+    def step(self, cut: bool) -> float:
+        """Make a step, with snapshots if `cut`; return its seconds."""
+        keys = np.unique(self._rng.integers(0, self._rows, BATCH, np.uint64))
+        grads, rows = np.ones((len(keys), DIM), np.float32), np.empty((len(keys), DIM), np.float32)
+        time.sleep(WAIT_S)
+        begun_s = time.perf_counter()
+        due = cut and self.snapshots.is_due()
+        self.client.push_pull({}, {}, {"table": (keys, grads)}, {"table": (keys, rows)}, cut=due)
+        if cut:
+            self.snapshots.after_step(dict)
+        return time.perf_counter() - begun_s
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--turns", type=int, default=5, help="of 200 steps each way (%(default)s)")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="of the table (%(default)s)")
+    given = parser.parse_args()
+    times: dict[bool, list[list[float]]] = {False: [], True: []}
+    with make_fresh_folder() as folder, start_pserver(folder) as address:
+        trainer = Trainer(address, given.rows, EVERY)
+        for _ in range(given.turns):
+            for cut in (False, True):
+                times[cut].append([trainer.step(cut) for _ in range(2 * EVERY)])
+        sealed = trainer.snapshots.sealed
+    table = Table(f"Snapshots every {EVERY} steps, {given.rows:,} rows of {DIM}, AdaGrad", beside="without")
+    ratios = [
+        (sum(cut) + len(cut) * WAIT_S) / (sum(plain) + len(plain) * WAIT_S)
+        for plain, cut in zip(times[False], times[True], strict=True)
+    ]
+    own, beside = (statistics.median(map(statistics.fmean, times[cut])) + WAIT_S for cut in (True, False))
+    table.add_row(
+        "a step", f"{1e3 * own:.2f} ms", f"{1e3 * beside:.2f} ms", statistics.median(ratios), "<= 1.05"
+    )
+    own, beside = (statistics.median(map(max, times[cut])) for cut in (True, False))
+    table.add_row("the longest step", f"{1e3 * own:.1f} ms", f"{1e3 * beside:.1f} ms")
+    print(f"snapshots up to step {sealed}; stop {1e3 * (own - beside):.1f} ms, limit 10 ms")
+
+
+if __name__ == "__main__":
+    main()

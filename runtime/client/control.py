@@ -1,0 +1,69 @@
+"""Messages between a trainer and a pserver beside the data plane: JSON objects, each after its length.
+
+A connection is greeted as those of the shards, with the number after the last one; it then belongs to the
+pserver's main thread. Each question has one answer, in order; one with `error` is a refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+Message = dict[str, Any]
+LENGTH = struct.Struct("<I")
+MAX_BYTES = 64 << 20
+PIECE_BYTES = 1 << 18
+SEND_S = 10.0
+
+
+class Control:
+    """One end of such a connection, which it owns. Raises OSError if the other end is gone, or confused."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = bytearray()
+        sock.settimeout(SEND_S)
+
+    def send(self, message: Message) -> None:
+        """Send a message; the other end reads it soon."""
+        text = json.dumps(message).encode()
+        self.sock.sendall(LENGTH.pack(len(text)) + text)
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message, None if there is none in time."""
+        self.sock.settimeout(timeout_s)
+        try:
+            while (message := self._take()) is None:
+                data = self.sock.recv(PIECE_BYTES)
+                if not data:
+                    raise ConnectionError("the other end has closed the connection")
+                self._buffer += data
+            return message
+        except (BlockingIOError, TimeoutError):
+            return None
+        finally:
+            self.sock.settimeout(SEND_S)
+
+    def _take(self) -> Message | None:
+        if len(self._buffer) < LENGTH.size:
+            return None
+        (n,) = LENGTH.unpack_from(self._buffer)
+        if n > MAX_BYTES:
+            raise ConnectionError(f"a message of {n} bytes, limit {MAX_BYTES}")
+        if len(self._buffer) < LENGTH.size + n:
+            return None
+        text = bytes(self._buffer[LENGTH.size : LENGTH.size + n])
+        del self._buffer[: LENGTH.size + n]
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise ConnectionError("the other end sends no messages")
+        return message
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        self.sock.close()

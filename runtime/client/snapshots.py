@@ -1,0 +1,209 @@
+"""Snapshots of a training as its trainers see them: when one is due, and what the training begins with.
+
+Trainer 0 decides; the others learn of a cut with the answer to their push. docs/restarts.md has the whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..process.settings import Settings
+from .control import Control, Message
+from .dialer import ClientError, PeerVanished
+
+if TYPE_CHECKING:
+    from .client import Client
+
+State = dict[str, Any]  # what JSON can hold
+
+
+class Snapshots:
+    """Snapshots of one trainer. `log` gets lines for the user.
+
+    begin() before the first step; is_due() before each, after_step() after it, end_pass() before the end.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        *,
+        sync: bool,
+        log: Callable[[str], None],
+        on_sealed: Callable[[], None],
+    ) -> None:
+        self._settings, self._client, self._sync, self._log = settings, client, sync, log
+        self._on_sealed = on_sealed  # called when a snapshot is whole
+        self._controls: list[Control] = []  # to pserver 0; in trainer 0 to all
+        self._since = 0  # steps since the last cut
+        self._last_s = time.monotonic()
+        self._noted = self._run = 0
+        self._note_due = False
+        self._asked: list[Message] = []  # by trainer 0, of each pserver, and not answered yet
+        self._answers: list[Message | None] = []
+        self.state: State | None = None  # of this trainer, in the cut with which it has begun
+        self.step = 0  # of that cut
+        self.sealed = 0  # step of the newest snapshot that is whole
+
+    # -- begin
+
+    def begin(self) -> None:
+        """Find out with what the training begins, and let pservers do so.
+
+        Raises ClientError, PeerVanished.
+        """
+        try:
+            self._open()
+            if self._settings.trainer_id == 0:
+                self._choose()
+            found = self._ask(0, {"ask": "state"})
+        except OSError as e:
+            raise PeerVanished(f"no pserver says with what the training begins: {e}") from None
+        self.state, self.step = found["state"], found["step"]
+        self._noted = self.step
+        if self.step:
+            self._client.resume(found["passes"])
+
+    def _open(self) -> None:
+        if not self._controls:
+            n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
+            self._controls = [self._client.open_control(i) for i in range(n)]
+
+    def _ask(self, pserver: int, question: Message) -> Message:
+        self._controls[pserver].send(question)
+        return self._take(pserver)
+
+    def _take(self, pserver: int) -> Message:
+        answer = self._controls[pserver].receive()
+        assert answer is not None  # it waits
+        if "error" in answer:
+            raise ClientError(f"pserver {pserver}: {answer['error']}")
+        return answer
+
+    def _choose(self) -> None:
+        """Let all pservers begin with the newest set that all of them have, if it is wanted."""
+        settings, job = self._settings, self._settings.job
+        folder = str(Path(settings.resume).absolute()) if settings.resume not in ("", "1") else ""
+        found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
+        sets = [{one["name"]: one for one in answer["sets"]} for answer in found]
+        common = [one for name, one in sets[0].items() if all(name in other for other in sets)]
+        own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
+        chosen = (own or (common if settings.resume else []))[:1]
+        if settings.resume and not chosen:
+            raise ClientError(
+                f"resume: {found[0]['root']} has no snapshot that all pservers can read; let snapshot_dir be "
+                "a folder that all nodes share, or start without resume"
+            )
+        for one in chosen:
+            self._check(one)
+        for control, other in zip(self._controls, sets, strict=True):  # all read at the same time
+            where = other[chosen[0]["name"]]["folder"] if chosen else ""
+            control.send({"ask": "begin", "folder": where})
+        for i in range(len(self._controls)):
+            self._run = self._take(i)["run"]
+        self._controls[0].send({"ask": "go"})
+        for one in chosen:
+            self._log(f"the training goes on from step {one['step']}: {one['folder']}")
+
+    def _check(self, chosen: Message) -> None:
+        trainers = self._settings.num_gradient_servers
+        if self._sync and chosen["trainers"] != trainers:
+            raise ClientError(
+                f"{chosen['folder']} is of {chosen['trainers']} trainers, this job has {trainers}: "
+                "synchronous, that is another training; start as many, or without resume"
+            )
+
+    # -- cuts
+
+    def is_due(self) -> bool:
+        """Return True if the next step is to be cut."""
+        self._since += 1
+        settings, now_s = self._settings, time.monotonic()
+        steps, minutes = settings.snapshot_steps, settings.snapshot_minutes
+        due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
+        if self._asked or not due:
+            return False
+        self._since, self._last_s = 0, now_s
+        self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts
+        return settings.trainer_id == 0
+
+    def after_step(self, describe: Callable[[], State]) -> None:
+        """Note what `describe` says of this trainer if the step was cut; in trainer 0 go on with the set."""
+        step = self._client.cut_step
+        try:
+            if self._note_due:
+                self._note_due = False
+                self._note(describe(), 0, ended=True)
+            if step > self._noted:
+                self._noted = step
+                self._note(describe(), step, ended=False)
+                if self._settings.trainer_id == 0:
+                    passes = self._client.passes
+                    self._ask_all({"ask": "parts", "step": step, "pass": passes, "all": self._sync})
+            if self._asked:
+                self._hear()
+        except OSError as e:
+            self._give_up(f"connection to a pserver: {e}")
+
+    def end_pass(self, describe: Callable[[], State]) -> None:
+        """Note what `describe` says of this trainer for cuts in the rest of the pass, which it has ended."""
+        if self._settings.snapshot_steps or self._settings.snapshot_minutes:
+            try:
+                self._note(describe(), 0, ended=True)
+            except OSError as e:
+                self._give_up(f"connection to a pserver: {e}")
+
+    def _note(self, state: State, step: int, *, ended: bool) -> None:
+        self._open()
+        note = {"ask": "note", "step": step, "ended": ended, "pass": self._client.passes, "state": state}
+        self._controls[0].send(note)
+
+    def _ask_all(self, question: Message) -> None:
+        self._open()
+        for control in self._controls:
+            control.send(question)
+        self._asked = [question] * len(self._controls)
+        self._answers = [None] * len(self._controls)
+
+    def _hear(self) -> None:
+        """Take answers that are there; seal the set when all have come, and then report it."""
+        for i, control in enumerate(self._controls):
+            if self._answers[i] is None:
+                self._answers[i] = control.receive(0)
+        answers = [answer for answer in self._answers if answer is not None]
+        failed = [answer["error"] for answer in answers if "error" in answer]
+        if failed:
+            self._give_up(failed[0])
+        elif len(answers) == len(self._controls):
+            question, self._asked = self._asked[0], []
+            if question["ask"] == "parts":
+                self._seal(question, answers)
+            else:
+                self.sealed = question["manifest"]["step"]
+                self._on_sealed()
+
+    def _give_up(self, why: str) -> None:
+        self._log(f"WARNING: the snapshot of step {self._noted} has failed: {why}; the one before stays")
+        self._asked = []
+        for control in self._controls:
+            control.close()
+        self._controls = []
+
+    def _seal(self, question: Message, answers: list[Message]) -> None:
+        settings = self._settings
+        trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
+        shape = [len(settings.endpoints), settings.ports_num, settings.ports_num_for_sparse]
+        self._run = self._run or self._client.incarnation
+        manifest = {
+            "job_id": settings.job.job_id,
+            "epoch": settings.job.epoch,
+            "run": self._run,
+            "step": question["step"],
+            "passes": question["pass"],
+            "files": [entry for answer in answers for entry in answer["files"]],
+            "extra": {"written": time.time(), "shape": shape, "trainers": trainers},
+        }
+        self._ask_all({"ask": "seal", "manifest": manifest})

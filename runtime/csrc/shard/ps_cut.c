@@ -1,0 +1,178 @@
+#include "shard/ps_cut.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 8, COUNT_BYTES = 12 };
+
+/* What the body has of an object, in this order: parts of numbered items. */
+enum {
+    HEAD,         /* one item */
+    VALUES,       /* of a dense object: chunks of the values, then of the state slot by slot */
+    KEYS,         /* of a table: of its rows, */
+    WAITING_KEYS, /* and of those that only wait */
+    ROWS,
+    COUNTS, /* of a table with an entry rule */
+    WAITING_COUNTS,
+    PADDING, /* one item */
+    PARTS,
+};
+
+/* An object as it was. */
+typedef struct whole {
+    ps_object *o;
+    uint64_t steps, samples, rows, waiting;
+    bool torn;
+} whole;
+
+struct ps_cut {
+    whole *objects; /* [n] */
+    uint32_t n, object;
+    uint64_t pass;
+    int part;
+    uint32_t number; /* of the item, from 1 */
+    size_t used;     /* bytes of it that were read */
+    uint64_t bytes;  /* of all items */
+    bool lost;
+    uint8_t small[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE + ALIGN]; /* an item that is in no object */
+};
+
+_Static_assert(sizeof(ps_counts) == COUNT_BYTES, "counts are written as they are");
+
+static int keep(ps_object *o, ps_err *err) {
+    return o->sparse != NULL ? ps_sparse_keep(o->sparse, err) : ps_dense_keep(&o->dense, err);
+}
+
+/* Let an object change again without copies. */
+static void let_go(ps_cut *c, ps_object *o) {
+    if (o->sparse != NULL) {
+        c->lost |= ps_sparse_lost(o->sparse);
+        ps_sparse_forget(o->sparse);
+    } else {
+        c->lost |= ps_dense_lost(&o->dense);
+        ps_dense_forget(&o->dense);
+    }
+}
+
+int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, ps_err *err) {
+    int code = PS_OK;
+    *out = NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)
+            return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
+    ps_cut *c = calloc(1, sizeof *c);
+    if (c != NULL) c->number = 1, c->pass = pass, c->objects = calloc(n + 1, sizeof *c->objects);
+    if (c == NULL || c->objects == NULL) code = ps_fail(err, PS_ENOMEM, 0, "a cut of %u objects", n);
+    for (uint32_t i = 0; code == PS_OK && i < n; i++) {
+        ps_object *o = objects[i];
+        whole *w = &c->objects[i];
+        *w = (whole){.o = o, .steps = o->step.version, .samples = o->samples, .torn = ps_object_torn(o)};
+        if (o->sparse != NULL) w->rows = ps_sparse_rows(o->sparse), w->waiting = ps_sparse_waiting(o->sparse);
+        code = keep(o, err);
+        if (code == PS_OK) c->n++;
+    }
+    if (code == PS_OK) *out = c;
+    else ps_cut_end(c);
+    return code;
+}
+
+bool ps_cut_end(ps_cut *c) {
+    if (c == NULL) return true;
+    for (; c->object < c->n; c->object++) let_go(c, c->objects[c->object].o);
+    bool kept = !c->lost;
+    free(c->objects);
+    free(c);
+    return kept;
+}
+
+/* --- The next item. --- */
+
+static void put_number(uint8_t *p, int bytes, uint64_t x) {
+    for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
+}
+
+static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass) {
+    size_t create = ps_create_encode(&w->o->spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
+    put_number(raw, 4, w->torn ? PS_SAVE_TORN : 0);
+    put_number(raw + 4, 4, create);
+    put_number(raw + 8, 8, w->steps);
+    put_number(raw + 16, 8, w->o->sparse == NULL ? w->o->dense.n : w->rows);
+    put_number(raw + 24, 8, w->samples);
+    put_number(raw + 32, 8, pass);
+    put_number(raw + 40, 8, w->waiting);
+    memset(raw + n, 0, ALIGN);
+    return n + -n % ALIGN;
+}
+
+/* Find the item `number` of this part. Returns its length in bytes; 0: there is none. */
+static size_t find_single(ps_cut *c, const whole *w, const void **from) {
+    *from = c->small;
+    if (c->number > 1) return 0;
+    if (c->part == HEAD) return encode_head(c->small, w, c->pass);
+    memset(c->small, 0, ALIGN);
+    return (size_t)(-(c->bytes - c->used) % ALIGN);
+}
+
+static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
+    uint32_t chunks = (uint32_t)((d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK), at = c->number - 1;
+    size_t slots = ps_optim_state(d->optim.method, 1);
+    const float *floats;
+    if (chunks == 0 || at / chunks > slots) return 0;
+    if (at / chunks == slots) ps_dense_pass(d, at % chunks);
+    size_t n = ps_dense_kept(d, at / chunks, at % chunks + 1, &floats);
+    *from = floats;
+    return n * sizeof *floats;
+}
+
+/* The next row, or waiting key, may have a higher number. */
+static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
+    ps_row row;
+    bool waiting = c->part == WAITING_KEYS || c->part == WAITING_COUNTS;
+    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY;
+    uint32_t number = c->number - 1;
+    if ((!ruled && c->part > ROWS) || !ps_sparse_kept(o->sparse, waiting, &number, &row)) return 0;
+    c->number = number;
+    *from = row.key;
+    if (c->part == KEYS || c->part == WAITING_KEYS) return sizeof(uint64_t);
+    if (c->part >= (ruled ? COUNTS : ROWS)) ps_sparse_pass(o->sparse, waiting, number - 1);
+    *from = c->part == ROWS ? (const void *)row.values : row.counts;
+    if (c->part != ROWS) return COUNT_BYTES;
+    return sizeof(float) * (o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim));
+}
+
+static size_t find(ps_cut *c, const void **from) {
+    const whole *w = &c->objects[c->object];
+    bool table = w->o->sparse != NULL;
+    if (c->part == HEAD || c->part == PADDING) return find_single(c, w, from);
+    if (c->part == VALUES) return table ? 0 : find_chunk(c, &w->o->dense, from);
+    return table ? find_row(c, w->o, from) : 0;
+}
+
+/* Go on to the next part, or object. */
+static void next_part(ps_cut *c) {
+    c->number = 1;
+    if (++c->part < PARTS) return;
+    let_go(c, c->objects[c->object++].o);
+    c->part = HEAD;
+}
+
+size_t ps_cut_read(ps_cut *c, void *to, size_t size) {
+    size_t got = 0;
+    while (got < size && c->object < c->n) {
+        const void *from = NULL;
+        size_t n = find(c, &from);
+        if (n == 0) {
+            next_part(c);
+            continue;
+        }
+        size_t k = n - c->used < size - got ? n - c->used : size - got;
+        memcpy((uint8_t *)to + got, (const uint8_t *)from + c->used, k);
+        got += k;
+        c->bytes += k;
+        c->used += k;
+        if (c->used < n) continue;
+        c->used = 0;
+        c->number++;
+    }
+    return got;
+}

@@ -1,0 +1,120 @@
+/* The way of a cut to the shard's owner: through a pipe, piece by piece, between the frames of trainers. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "shard/ps_serve.h"
+
+enum {
+    RECORD = 4,
+    ROOM = 64
+}; /* bytes of a record without content, and of several at the end of the piece */
+
+static void put_record(ps_shard *s, const void *data, size_t n) {
+    memcpy(s->piece + s->piece_n, data, n);
+    s->piece_n += n;
+}
+
+static void end_cut(ps_shard *s, bool whole) {
+    bool kept = ps_cut_end(s->cut);
+    const uint32_t end = whole && kept ? PS_CUT_WHOLE : PS_CUT_LOST;
+    s->cut = NULL;
+    put_record(s, &end, RECORD);
+}
+
+/* Let epoll say when the owner takes more, or not. */
+static void watch(ps_shard *s, bool on) {
+    struct epoll_event event = {.events = EPOLLOUT, .data.u64 = PS_CUT_KEY};
+    if (on == s->cut_watched) return;
+    if (epoll_ctl(s->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, s->config.cut_fd, &event) == 0)
+        s->cut_watched = on;
+}
+
+static int begin(ps_shard *s, uint64_t step, ps_err *err) {
+    const uint32_t kind = PS_CUT_BEGINS;
+    if (s->piece == NULL) s->piece = malloc(PS_PIECE_BYTES);
+    if (s->piece == NULL) return ps_fail(err, PS_ENOMEM, 0, "a cut");
+    if (s->cut != NULL) end_cut(s, false);
+    if (s->piece_n + ROOM / 2 > PS_PIECE_BYTES) return ps_fail(err, PS_ELIMIT, 0, "its owner does not read");
+    put_record(s, &kind, sizeof kind);
+    put_record(s, &step, sizeof step);
+    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass, err);
+    if (code < 0) end_cut(s, false);
+    return code;
+}
+
+void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects) {
+    s->cut_step = step;
+    s->cut_objects = objects;
+    s->cut_due = s->config.cut_fd >= 0;
+    ps_stream_begin(s);
+}
+
+bool ps_stream_due(const ps_shard *s) {
+    uint32_t made = 0;
+    for (uint32_t i = 0; s->cut_due && i < s->objects_n; i++)
+        made += !ps_object_async(s->objects[i]) && s->objects[i]->step.version >= s->cut_step;
+    return s->cut_due && made == s->cut_objects;
+}
+
+/* Return true if an asynchronous push of a trainer that is here has begun. */
+static bool in_flight(const ps_shard *s) {
+    for (uint32_t i = 0; i < s->objects_n; i++)
+        for (uint32_t t = 0; ps_object_async(s->objects[i]) && t < s->config.trainers; t++)
+            if (s->objects[i]->step.part[t] == PS_PART_SUM && s->peers[t].conn.fd >= 0) return true;
+    return false;
+}
+
+void ps_stream_begin(ps_shard *s) {
+    ps_err err;
+    if (!ps_stream_due(s) || in_flight(s)) return;
+    s->cut_due = false;
+    if (begin(s, s->cut_step, &err) < 0) ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
+    watch(s, true);
+}
+
+/* Write what is left of the piece, then make the next one. PS_OK, PS_EAGAIN or PS_ESYS. */
+static int send_piece(ps_shard *s, ps_err *err) {
+    while (s->piece_sent < s->piece_n) {
+        ssize_t n = write(s->config.cut_fd, s->piece + s->piece_sent, s->piece_n - s->piece_sent);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return PS_EAGAIN;
+        if (n < 0) return ps_fail(err, PS_ESYS, errno, "writing a cut");
+        s->piece_sent += (size_t)n;
+    }
+    s->piece_n = s->piece_sent = 0;
+    if (s->cut == NULL) return PS_OK;
+    size_t room = PS_PIECE_BYTES - RECORD - ROOM, n = ps_cut_read(s->cut, s->piece + RECORD, room);
+    const uint32_t length = (uint32_t)n;
+    if (n > 0) {
+        put_record(s, &length, RECORD);
+        s->piece_n += n;
+    }
+    if (n < room) end_cut(s, true);
+    return PS_OK;
+}
+
+void ps_stream_send(ps_shard *s) {
+    ps_err err;
+    int code = send_piece(s, &err);
+    if (code == PS_ESYS) {
+        ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
+        if (s->cut != NULL) end_cut(s, false);
+        s->piece_n = s->piece_sent = 0;
+    }
+    if (s->piece_n == 0) watch(s, false);
+}
+
+int ps_stream_save(ps_shard *s, ps_err *err) {
+    struct pollfd ready = {.fd = s->config.cut_fd, .events = POLLOUT};
+    int code = begin(s, PS_CUT_LAST, err);
+    while (code >= 0 || code == PS_EAGAIN) {
+        code = send_piece(s, err);
+        if (code == PS_OK && s->piece_n == 0) return PS_OK;
+        if (code == PS_EAGAIN) (void)poll(&ready, 1, -1);
+    }
+    return code;
+}

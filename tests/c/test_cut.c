@@ -1,0 +1,297 @@
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shard/ps_cut.h"
+#include "world.h"
+
+enum { DENSE = 2 * PS_DENSE_CHUNK + 5, MOST_BYTES = 2 << 20, OBJECTS = 4 };
+
+static const ps_optim adam = {.method = PS_ADAM, .learning_rate = 1, .numbers = {0.9F, 0.999F, 1e-8F}};
+
+/* A body as bytes. */
+typedef struct content {
+    uint8_t *data;
+    size_t n;
+} content;
+
+static ps_object *make_object(const char *name, uint32_t dim, const ps_optim *optim, uint32_t rule) {
+    ps_object *o;
+    ps_err err;
+    ps_create spec = {.sparse = dim > 0, .dim = dim, .optim = *optim, .entry = {.rule = rule}};
+    if (dim == 0) spec.size = spec.total = DENSE;
+    if (rule == PS_ENTRY_COUNT) spec.entry.numbers[0] = 2;
+    spec.name_length = (uint32_t)sprintf(spec.name, "%s", name);
+    CHECK(ps_object_new(&o, &spec, 0, 1, &err) == PS_OK);
+    o->dense.ready = o->given = true;
+    return o;
+}
+
+/* A dense object and tables with each kind of content. */
+static void make_objects(ps_object **objects) {
+    const ps_optim sgd = {.method = PS_SGD, .learning_rate = 1};
+    objects[0] = make_object("dense", 0, &adam, PS_ENTRY_ANY);
+    objects[1] = make_object("table", 3, &adam, PS_ENTRY_ANY);
+    objects[2] = make_object("counted", 5, &sgd, PS_ENTRY_COUNT);
+    objects[3] = make_object("plain", 0, &sgd, PS_ENTRY_ANY);
+}
+
+static void free_objects(ps_object **objects, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) ps_object_free(objects[i]);
+}
+
+/* Make a step with gradients that depend on `seed`, which also says whether rows go. */
+static void make_step(ps_object **objects, uint64_t seed) {
+    static float grad[DENSE];
+    const ps_shrink shrink = {.decay = 0.5F, .score = 1};
+    uint64_t pushed[64];
+    ps_err err;
+    for (size_t i = 0; i < DENSE; i++) grad[i] = (float)(ps_mix64(seed + i) % 1000) - 500;
+    for (size_t i = 0; i < 64; i++) pushed[i] = ps_mix64(seed * 64 + i) % 400;
+    for (uint32_t i = 0; i < OBJECTS; i++) {
+        ps_object *o = objects[i];
+        o->samples += 7;
+        ps_object_begin(o, 0);
+        if (o->sparse == NULL) ps_dense_apply(&o->dense, o->step.version + 1, 0, grad, DENSE);
+        else CHECK(ps_sparse_add(o->sparse, pushed, grad, 64, &err) == PS_OK);
+        ps_object_commit(o);
+    }
+    if (seed % 3 == 0) ps_sparse_shrink(objects[2]->sparse, &shrink, 0);
+}
+
+/* Read a cut to its end, in pieces of `piece` bytes, with a step of `objects` between them, if not NULL. */
+static content read_cut(ps_cut *c, size_t piece, ps_object **objects) {
+    content got = {malloc(MOST_BYTES), 0};
+    for (size_t n = piece; n == piece; got.n += n) {
+        CHECK(got.n + piece <= MOST_BYTES);
+        n = ps_cut_read(c, got.data + got.n, piece);
+        if (objects != NULL) make_step(objects, 1000 + got.n);
+    }
+    CHECK(ps_cut_end(c));
+    return got;
+}
+
+static content cut_now(ps_object **objects, uint32_t n) {
+    ps_cut *c;
+    ps_err err;
+    CHECK(ps_cut_begin(&c, objects, n, 5, &err) == PS_OK);
+    return read_cut(c, MOST_BYTES / 2, NULL);
+}
+
+static bool equal(const content *a, const content *b) {
+    return a->n == b->n && memcmp(a->data, b->data, a->n) == 0;
+}
+
+static int restore(const content *from, size_t n, ps_object ***objects, uint32_t *count, ps_err *err) {
+    FILE *f = tmpfile();
+    CHECK(fwrite(from->data, 1, n, f) == n && fflush(f) == 0 && lseek(fileno(f), 0, SEEK_SET) == 0);
+    uint64_t pass = 0;
+    int code = ps_restore(fileno(f), 1, objects, count, &pass, err);
+    CHECK(code < 0 || *count == 0 || pass == 5 || pass == 0);
+    fclose(f);
+    return code;
+}
+
+TEST(a_cut_has_the_values_that_are_documented) {
+    ps_object *objects[OBJECTS];
+    const float grad[3] = {1, 2, 3};
+    const uint64_t key = 77;
+    ps_err err;
+    ps_cut *c;
+    make_objects(objects);
+    objects[0]->dense.ready = false;
+    CHECK(ps_cut_begin(&c, objects, 2, 0, &err) == PS_EINVAL && c == NULL);
+    CHECK(strstr(err.text, "'dense' has no values") != NULL);
+    objects[0]->dense.ready = true;
+    ps_dense_apply(&objects[3]->dense, 1, DENSE - 1, grad, 1);
+    CHECK(ps_sparse_add(objects[1]->sparse, &key, grad, 1, &err) == PS_OK);
+    ps_object_commit(objects[1]);
+
+    ps_object *some[] = {objects[3], objects[1]};
+    content got = cut_now(some, 2);
+    const size_t table = (48 + 132 + 5 + 7) / 8 * 8 + (4 * DENSE + 7) / 8 * 8,
+                 keys_at = table + (48 + 132 + 5 + 7) / 8 * 8;
+    float last, state;
+    memcpy(&last, got.data + (48 + 132 + 5 + 7) / 8 * 8 + 4 * (DENSE - 1), 4);
+    memcpy(&state, got.data + keys_at + 8 + 12, 4);
+    CHECK(got.n == keys_at + 8 + 40); /* 3 rows of 3 values, then padding */
+    CHECK(got.data[0] == PS_SAVE_TORN);
+    CHECK(last == -1);
+    CHECK(state == (1 - 0.9F) * 1);
+    CHECK(got.data[table + 8] == 1); /* steps */
+    CHECK(got.data[keys_at] == 77);
+    free(got.data);
+    free_objects(objects, OBJECTS);
+}
+
+TEST(a_cut_has_its_moment_whatever_changes_while_it_is_read) {
+    for (size_t piece = 257; piece < MOST_BYTES / 2; piece = piece * 3 + 1) {
+        ps_object *objects[OBJECTS];
+        ps_cut *c;
+        ps_err err;
+        make_objects(objects);
+        for (uint64_t step = 1; step < 5; step++) make_step(objects, step);
+        content whole = cut_now(objects, OBJECTS);
+        CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK);
+        make_step(objects, 99);
+        content got = read_cut(c, piece, piece > 2000 ? objects : NULL);
+        CHECK(equal(&whole, &got));
+        content later = cut_now(objects, OBJECTS);
+        CHECK(!equal(&whole, &later));
+        free(whole.data), free(got.data), free(later.data);
+        free_objects(objects, OBJECTS);
+    }
+}
+
+TEST(a_cut_that_ends_early_leaves_nothing) {
+    ps_object *objects[OBJECTS];
+    uint8_t some[300];
+    ps_cut *c;
+    ps_err err;
+    make_objects(objects);
+    make_step(objects, 1);
+    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK);
+    CHECK(ps_cut_read(c, some, sizeof some) == sizeof some);
+    make_step(objects, 2);
+    CHECK(ps_cut_end(c));
+    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK); /* again from the start */
+    content got = read_cut(c, MOST_BYTES / 2, NULL);
+    free(got.data);
+    free_objects(objects, OBJECTS);
+}
+
+TEST(restored_objects_go_on_with_the_same_bits) {
+    ps_object *objects[OBJECTS], **copies;
+    uint32_t n;
+    ps_err err;
+    make_objects(objects);
+    for (uint64_t step = 1; step < 8; step++) make_step(objects, step);
+    content first = cut_now(objects, OBJECTS);
+    CHECK(restore(&first, first.n, &copies, &n, &err) == PS_OK && n == OBJECTS);
+    content again = cut_now(copies, n);
+    CHECK(equal(&first, &again));
+    CHECK(copies[1]->step.version == 7 && copies[1]->samples == 49);
+    for (uint64_t step = 8; step < 12; step++) make_step(objects, step), make_step(copies, step);
+    for (uint64_t i = 0; i < 400; i++) { /* rows may have other numbers: compare them by key */
+        float a[5], b[5];
+        ps_sparse_read(objects[2]->sparse, &i, 1, a);
+        ps_sparse_read(copies[2]->sparse, &i, 1, b);
+        CHECK(memcmp(a, b, sizeof a) == 0);
+        ps_sparse_read(objects[1]->sparse, &i, 1, a);
+        ps_sparse_read(copies[1]->sparse, &i, 1, b);
+        CHECK(memcmp(a, b, 3 * sizeof *a) == 0);
+    }
+    CHECK(memcmp(objects[0]->dense.values, copies[0]->dense.values, DENSE * sizeof(float)) == 0);
+    CHECK(ps_sparse_waiting(objects[2]->sparse) == ps_sparse_waiting(copies[2]->sparse));
+    free(first.data), free(again.data);
+    free_objects(objects, OBJECTS);
+    free_objects(copies, n);
+    free(copies);
+}
+
+TEST(a_body_that_is_none_is_refused) {
+    ps_object *objects[OBJECTS], **copies;
+    uint32_t n;
+    ps_err err;
+    make_objects(objects);
+    make_step(objects, 1);
+    content body = cut_now(objects, 3);
+    for (size_t cut = 1; cut < body.n; cut += cut < 400 ? 1 : 8191) {
+        int code = restore(&body, cut, &copies, &n, &err);
+        CHECK(code == PS_EPROTO || n < 3); /* between two objects it is a body too */
+        free_objects(copies, n);
+        free(copies);
+    }
+    const size_t at[] = {0, 4, 16, 48};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        body.data[at[i]] ^= 0xff;
+        CHECK(restore(&body, body.n, &copies, &n, &err) < 0);
+        free_objects(copies, n);
+        free(copies);
+        body.data[at[i]] ^= 0xff;
+    }
+    free(body.data);
+    free_objects(objects, OBJECTS);
+}
+
+TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
+    ps_object *objects[OBJECTS], **copies;
+    uint32_t n;
+    ps_cut *c;
+    ps_err err;
+    make_objects(objects);
+    make_step(objects, 1);
+    content body = cut_now(objects, OBJECTS);
+    for (long i = 1, failed = 1; failed; i++) {
+        harness_fail_alloc(i);
+        int code = ps_cut_begin(&c, objects, OBJECTS, 5, &err);
+        if (code == PS_OK) make_step(objects, 1); /* the same values again each time: rows are there */
+        bool kept = code == PS_OK && ps_cut_end(c);
+        failed = harness_fail_alloc(0);
+        CHECK(kept == !failed);
+    }
+    for (long i = 1, failed = 1; failed; i++) {
+        harness_fail_alloc(i);
+        int code = restore(&body, body.n, &copies, &n, &err);
+        failed = harness_fail_alloc(0);
+        CHECK((code == PS_OK) == !failed);
+        free_objects(copies, n);
+        free(copies);
+    }
+    free(body.data);
+    free_objects(objects, OBJECTS);
+}
+
+/* Read records up to the end of a cut; `step` is that of its beginning. Returns its last record. */
+static uint32_t read_records(int fd, uint64_t *step, content *got) {
+    FILE *f = fdopen(dup(fd), "rb");
+    uint32_t n;
+    setvbuf(f, NULL, _IONBF, 0);
+    got->n = 0;
+    while (fread(&n, sizeof n, 1, f) == 1 && n != PS_CUT_WHOLE && n != PS_CUT_LOST) {
+        if (n == PS_CUT_BEGINS) CHECK(fread(step, sizeof *step, 1, f) == 1);
+        else CHECK(got->n + n <= MOST_BYTES && fread(got->data + got->n, 1, n, f) == n), got->n += n;
+    }
+    fclose(f);
+    return n;
+}
+
+TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
+    world w;
+    int cuts[2];
+    uint64_t step = 0, told = 0;
+    content got = {malloc(MOST_BYTES), 0};
+    ps_err err;
+    CHECK(pipe(cuts) == 0);
+    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
+    open_cut_world(&w, 2, cuts[1]);
+    create_all(&w);
+    push_from(&w, 0, 0);
+    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 2);
+    push_from(&w, 0, 0);
+    CHECK(ps_client_cut_step(w.clients[0]) == 2 && ps_client_cut_step(w.clients[1]) == 2);
+    for (int i = 0; i < 3; i++) push_from(&w, 0, 0); /* most of the cut is still in the shard */
+    CHECK(ps_client_cut_step(w.clients[1]) == 2);
+    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 2);
+
+    ps_object **objects;
+    uint32_t n;
+    CHECK(restore(&got, got.n, &objects, &n, &err) == PS_OK && n == 2);
+    CHECK(objects[0]->step.version == 2 && objects[1]->step.version == 2);
+    for (size_t i = 0; i < SIZE; i++)
+        if (objects[0]->dense.values[i] != -6) CHECK(false);
+    free_objects(objects, n);
+    free(objects);
+
+    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 6);
+    push_from(&w, 0, 0);
+    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 7); /* before the last was taken */
+    push_from(&w, 0, 0);
+    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_LOST && told == 6);
+    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 7);
+    close_world(&w);
+    close(cuts[0]), close(cuts[1]);
+    free(got.data);
+}

@@ -1,0 +1,274 @@
+"""Snapshots of real trainings: killed at any moment and started again, they end with the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pslaunch.runtime.files.manifest import read_manifest
+from support.cluster import TESTS, Cluster, run_job
+from support.fleet import make_local_blocks, run_by_hand
+from support.jobs import QUICK, Place, hash_model, running, succeeded
+from support.process import Started, started
+
+# It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
+# generator, as its calls are not repeated for batches that a snapshot has.
+PROGRAM = """
+import os, random, time
+import numpy as np
+import pslaunch.runtime as paddle
+from support.models import digest, ngram_cost, ngrams
+
+paddle.init(trainer_count=1, log_period=1)
+rank = int(os.environ["PADDLE_INIT_TRAINER_ID"])
+random.seed(rank)
+np.random.seed(rank)
+cost = ngram_cost(sparse=True, drop_rate=0.2)
+parameters = paddle.parameters.create(cost)
+poly = {"learning_rate_schedule": "poly", "learning_rate_decay_a": 0.01, "learning_rate_decay_b": 0.5}
+optimizer = paddle.optimizer.Adam(learning_rate=1e-2, **poly)
+trainer = paddle.trainer.SGD(cost, parameters, optimizer, is_local=False)
+samples = paddle.reader.shuffle(ngrams(16 * (7 + 2 * rank), seed=rank), 100)
+
+def draw():
+    for sample in samples():
+        if random.random() < 0.9:
+            yield sample
+
+def handler(event):
+    if isinstance(event, paddle.event.EndIteration):
+        print("drawn", np.random.rand())
+        time.sleep(0.03)  # so that cuts are on the disk some steps later
+        print(f"batch {event.pass_id} {event.batch_id} {event.cost:.9g}", flush=True)
+    if isinstance(event, paddle.event.EndPass):
+        print(f"pass {event.pass_id} {event.cost:.9g}", flush=True)
+
+trainer.train(paddle.batch(draw, 16), 3, handler)
+print("digest", digest(parameters))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def lines(output: str, begin: str) -> dict[str, str]:
+    """What a trainer has said of batches or passes, by their numbers."""
+    return dict(re.findall(rf"^{begin} ([\d ]+) (\S+)$", output, re.M))
+
+
+def digests(outputs: Sequence[str]) -> set[str]:
+    return {found for text in outputs for found in re.findall(r"^digest (\w+)$", text, re.M)}
+
+
+def with_snapshots(cluster: Cluster, steps: int, **more: str) -> Cluster:
+    found = {"PADDLE_INIT_SNAPSHOT_STEPS": str(steps), **more}
+    return replace(cluster, variables={**cluster.variables, **found})
+
+
+def sets(folder: Path) -> list[Path]:
+    """The whole ones, in order."""
+    return sorted(path.parent for path in folder.glob(".pslaunch/snapshots/*/manifest.json"))
+
+
+def kill_after(cluster: Cluster, program: Path, folder: Path, line: str, victim: int) -> Sequence[Started]:
+    """Run until trainer 0 says this line, then kill one process, and at last all; the trainers."""
+    with cluster.serving(folder) as pservers, cluster.training(program, folder) as trainers:
+        trainers[0].expect(line)
+        processes = [*pservers, *trainers]
+        processes[victim].proc.send_signal(signal.SIGKILL)
+        return trainers
+
+
+@pytest.mark.parametrize("place", ["local", "local_cluster"], indirect=True)
+@pytest.mark.parametrize("victims", [("pserver/1", "trainer/1"), ("trainer/0", "pserver/0")])
+def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_same_bits(
+    place: Place, workspace: Path, victims: tuple[str, str]
+) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    options = ("--server_num=2", "--worker_num=2", "--max_restarts=2", "--env=PYTHONPATH", *QUICK)
+    variables = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    succeeded(place, workspace, *options, env=variables)
+    plain = hash_model(place.workspaces(workspace)[0])
+    cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
+    with running(place, workspace, *cut, env=variables) as job:
+        for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
+            job.until(lambda events, line=line: any(e.get("text", "").startswith(line) for e in events), line)
+            os.kill(job.pid(victim), signal.SIGKILL)
+        assert job.launcher.wait() == 0, job.launcher.output()
+    events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
+    assert [e["epoch"] for e in events] == [1, 2]
+    assert all(e["step"] >= 2 for e in events)
+    assert "the training goes on from step" in job.log_of("trainer/0").read_text()
+    assert hash_model(place.workspaces(workspace)[0]) == plain
+
+
+SHAPES = [Cluster(trainers=2), Cluster(trainers=2, pservers=2, ports_num=2, ports_num_for_sparse=1)]
+
+
+@pytest.mark.parametrize("cluster", SHAPES, ids=["one", "many"])
+def test_a_training_that_is_killed_and_started_again_has_the_same_bits(
+    cluster: Cluster, program: Path, tmp_path: Path
+) -> None:
+    plain = run_job(cluster, program, tmp_path)
+    cut = with_snapshots(cluster, 3)
+    whole = run_job(cut, program, tmp_path)
+    assert digests(whole) == digests(plain)
+    assert [len(list(folder.glob("shard-*.bin"))) for folder in sets(tmp_path)] == [
+        cluster.pservers * (cluster.ports_num + cluster.ports_num_for_sparse)
+    ] * 2
+
+    rng = random.Random(0)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    heard: list[dict[str, str]] = [{}, {}]
+    for at in ("batch 0 4", "batch 1 0", "batch 2 3"):
+        found = with_snapshots(cut, 3, **({"PADDLE_INIT_RESUME": "1"} if sets(folder) else {}))
+        trainers = kill_after(found, program, folder, at, rng.randrange(cluster.pservers + 2))
+        for said, trainer in zip(heard, trainers, strict=True):
+            said |= lines(trainer.output(), "batch")
+    assert sets(folder)
+    outputs = run_job(with_snapshots(cut, 3, PADDLE_INIT_RESUME="1"), program, folder)
+    assert digests(outputs) == digests(plain)
+    for before, output, said in zip(plain, outputs, heard, strict=True):
+        assert lines(output, "pass").items() <= lines(before, "pass").items()
+        assert (said | lines(output, "batch")).items() == lines(before, "batch").items()
+        assert len(lines(output, "batch")) < len(lines(before, "batch")), "it began at the start"
+
+
+# A program with a loop of its own: it makes all its calls again.
+LOOP = """
+import sys, time
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+fleet.init()
+word = paddle.static.data("word", [None, 1], "int64")
+row = paddle.static.nn.sparse_embedding(word, [2**32, 4])
+score = paddle.static.nn.fc(paddle.reshape(row, [-1, 4]), 3, activation="tanh")
+loss = paddle.mean(paddle.square(paddle.static.nn.fc(score, 1) - 1.0))
+rate = paddle.optimizer.lr.ExponentialDecay(0.1, 0.9)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = sys.argv[1] != "sync"
+if sys.argv[1] == "geo":
+    strategy.a_sync_configs = {"k_steps": 2}
+method = paddle.optimizer.SGD if strategy.a_sync else paddle.optimizer.Adam
+fleet.distributed_optimizer(method(rate), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    rng = np.random.default_rng(fleet.worker_index())
+    for turn in range(3):
+        for step in range(5 + fleet.worker_index()):
+            feed = {"word": rng.integers(0, 2**32, (8, 1)) % 50}
+            (found,) = exe.run(feed=feed, fetch_list=[loss])
+            print(f"batch {turn} {step} {float(found):.9g}", flush=True)
+            rate.step()
+            time.sleep(0.03)
+        fleet.barrier_worker()
+    tested = paddle.static.default_main_program().clone(for_test=True)
+    (found,) = exe.run(tested, feed={"word": np.arange(50)[:, None]}, fetch_list=[row])
+    print("digest", found.tobytes().hex())
+    fleet.stop_worker()
+"""
+
+
+def run_loop(
+    folder: Path, servers: int, kill_at: str = "", mode: str = "sync", **variables: str
+) -> list[str]:
+    """Run the program on servers and two workers, up to this line of worker 0 if given; what workers say."""
+    (folder / "train.py").write_text(LOOP)
+    blocks = [{**block, **variables} for block in make_local_blocks(servers, 2)]
+    if not kill_at:
+        found = run_by_hand(folder, *blocks, program=("train.py", mode))
+        assert [process.wait() for process in found] == [0] * len(found), found[-1].output()
+        return [process.output() for process in found[servers:]]
+    with contextlib.ExitStack() as stack:
+        argv = [sys.executable, "train.py", mode]
+        found = [stack.enter_context(started(argv, cwd=folder, env=os.environ | block)) for block in blocks]
+        found[servers].expect(kill_at)
+        return [process.output() for process in found[servers:]]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2)])
+def test_a_loop_of_the_programs_own_goes_on_where_the_snapshot_is(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    plain = run_loop(tmp_path, 1)
+    steps = {"PADDLE_INIT_SNAPSHOT_STEPS": "2"}
+    run_loop(tmp_path, before, "batch 1 3", **steps)
+    assert sets(tmp_path)
+    outputs = run_loop(tmp_path, after, PADDLE_INIT_RESUME="1", **steps)
+    assert len(digests(plain)) == 1
+    assert digests(outputs) == digests(plain)
+    for one, whole in zip(outputs, plain, strict=True):
+        found = re.search(r"the first (\d+) training runs are in the snapshot", one)
+        assert found, one
+        said, expected = (list(lines(text, "batch").values()) for text in (one, whole))
+        assert len(said) == len(expected)
+        n = int(found[1])
+        assert said[n:] == expected[n:]
+        assert set(said[:n]) == {expected[n - 1]}
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_asynchronous_trainings_go_on_from_what_each_worker_has_noted(tmp_path: Path, mode: str) -> None:
+    variables = {"PADDLE_INIT_SNAPSHOT_STEPS": "4"}
+    run_loop(tmp_path, 2, "batch 2 2", mode, **variables)
+    (manifest,) = (read_manifest(folder) for folder in sets(tmp_path)[-1:])
+    assert set(manifest.extra["trainers"]) == {"0", "1"}
+    for one in run_loop(tmp_path, 2, "", mode, PADDLE_INIT_RESUME="1", **variables):
+        found = re.search(r"the first (\d+) training runs are in the snapshot", one)
+        assert found, one
+        assert int(found[1]) >= 4
+
+
+def test_what_a_training_can_not_begin_with_is_named(program: Path, tmp_path: Path) -> None:
+    cluster = Cluster(trainers=2)
+    resumed = with_snapshots(cluster, 3, PADDLE_INIT_RESUME="1")
+
+    def refused(found: Cluster, pattern: str) -> None:
+        with found.serving(tmp_path), found.training(program, tmp_path) as trainers:
+            assert trainers[0].wait() == 78, trainers[0].output()
+            assert re.search(pattern, trainers[0].output()), trainers[0].output()
+
+    refused(resumed, r"resume: \S+/.pslaunch/snapshots has no snapshot that all pservers can read")
+    run_job(with_snapshots(cluster, 3), program, tmp_path)
+    *_, older, newest = sets(tmp_path)
+    refused(replace(resumed, trainers=3), "is of 2 trainers, this job has 3: synchronous")
+
+    part = newest / "shard-00000-000.bin"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    refused(resumed, rf"{part} is damaged: .*; remove {newest}, and the training goes on from the snapshot")
+    part.write_bytes(whole)
+    text = program.read_text()
+    program.write_text(text.replace("Adam(learning_rate=1e-2, **poly)", "AdaGrad(learning_rate=1e-2)"))
+    refused(resumed, "do not agree on")
+    program.write_text(text)
+    (newest / "manifest.json").unlink()  # a cut that is not whole
+    outputs = run_job(
+        replace(resumed, variables={**resumed.variables, "PADDLE_INIT_RESUME": str(older.parent)}),
+        program,
+        tmp_path,
+    )
+    step = int(older.name.rpartition("-")[2])
+    assert f"the training goes on from step {step}: {older}" in outputs[0]
+    assert len(sets(tmp_path)) == 2, "the newest ones are kept"
