@@ -23,6 +23,7 @@ import numpy as np
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.snapshots import Snapshots
 from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.process.settings import SnapshotSettings
 from pslaunch.runtime.pserver import ports
 from turns import Table, make_fresh_folder
 
@@ -57,7 +58,7 @@ class Trainer:
         job = SimpleNamespace(job_id="", epoch=0)
         settings: Any = SimpleNamespace(
             trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,
-            snapshot_steps=every, snapshot_minutes=0.0, resume="", job=job,
+            snapshots=SnapshotSettings(every, 0.0, ""), job=job,
         )  # fmt: skip
         self.snapshots = Snapshots(settings, self.client, sync=True, log=print, on_sealed=lambda: None)
         self.client.connect()

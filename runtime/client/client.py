@@ -66,6 +66,8 @@ class Client:
     ClientError if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
     """
 
+    _cut = 0  # step after which this trainer has asked for a cut
+
     def __init__(
         self,
         endpoints: Sequence[tuple[str, int]],
@@ -108,7 +110,6 @@ class Client:
             shard=0,
         )
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
-        self.incarnation = hello.incarnation
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims: dict[str, int] = {}
@@ -116,7 +117,6 @@ class Client:
         self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
-        self._cut = 0  # step after which this trainer has asked for a cut
         self._connected = self.is_closed = False  # the latter by finish() or close()
 
     # -- connecting
@@ -300,6 +300,11 @@ class Client:
     def cut_step(self) -> int:
         """The last step after which pservers were cut, as far as this trainer knows; 0: none."""
         return max(self._cut, self._core.get_cut_step())
+
+    @property
+    def incarnation(self) -> int:
+        """The random number that tells this process from others of the same trainer."""
+        return self._dialer.hello.incarnation
 
     @property
     def passes(self) -> int:

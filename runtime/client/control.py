@@ -12,10 +12,10 @@ import struct
 from typing import Any
 
 Message = dict[str, Any]
-LENGTH = struct.Struct("<I")
-MAX_BYTES = 64 << 20
-PIECE_BYTES = 1 << 18
-SEND_S = 10.0
+_LENGTH = struct.Struct("<I")
+_MOST_BYTES = 64 << 20
+_READ_BYTES = 1 << 18
+_SEND_S = 10.0
 
 
 class Control:
@@ -24,19 +24,19 @@ class Control:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._buffer = bytearray()
-        sock.settimeout(SEND_S)
+        sock.settimeout(_SEND_S)
 
     def send(self, message: Message) -> None:
         """Send a message; the other end reads it soon."""
         text = json.dumps(message).encode()
-        self.sock.sendall(LENGTH.pack(len(text)) + text)
+        self.sock.sendall(_LENGTH.pack(len(text)) + text)
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         """Return the next message, None if there is none in time."""
         self.sock.settimeout(timeout_s)
         try:
             while (message := self._take()) is None:
-                data = self.sock.recv(PIECE_BYTES)
+                data = self.sock.recv(_READ_BYTES)
                 if not data:
                     raise ConnectionError("the other end has closed the connection")
                 self._buffer += data
@@ -44,18 +44,18 @@ class Control:
         except (BlockingIOError, TimeoutError):
             return None
         finally:
-            self.sock.settimeout(SEND_S)
+            self.sock.settimeout(_SEND_S)
 
     def _take(self) -> Message | None:
-        if len(self._buffer) < LENGTH.size:
+        if len(self._buffer) < _LENGTH.size:
             return None
-        (n,) = LENGTH.unpack_from(self._buffer)
-        if n > MAX_BYTES:
-            raise ConnectionError(f"a message of {n} bytes, limit {MAX_BYTES}")
-        if len(self._buffer) < LENGTH.size + n:
+        (n,) = _LENGTH.unpack_from(self._buffer)
+        if n > _MOST_BYTES:
+            raise ConnectionError(f"a message of {n} bytes, limit {_MOST_BYTES}")
+        if len(self._buffer) < _LENGTH.size + n:
             return None
-        text = bytes(self._buffer[LENGTH.size : LENGTH.size + n])
-        del self._buffer[: LENGTH.size + n]
+        text = bytes(self._buffer[_LENGTH.size : _LENGTH.size + n])
+        del self._buffer[: _LENGTH.size + n]
         try:
             message = json.loads(text)
         except (ValueError, RecursionError):

@@ -86,13 +86,14 @@ class Snapshots:
     def _choose(self) -> None:
         """Let all pservers begin with the newest set that all of them have, if it is wanted."""
         settings, job = self._settings, self._settings.job
-        folder = str(Path(settings.resume).absolute()) if settings.resume not in ("", "1") else ""
+        resume = settings.snapshots.resume
+        folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
         sets = [{one["name"]: one for one in answer["sets"]} for answer in found]
         common = [one for name, one in sets[0].items() if all(name in other for other in sets)]
         own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
-        chosen = (own or (common if settings.resume else []))[:1]
-        if settings.resume and not chosen:
+        chosen = (own or (common if resume else []))[:1]
+        if resume and not chosen:
             raise ClientError(
                 f"resume: {found[0]['root']} has no snapshot that all pservers can read; let snapshot_dir be "
                 "a folder that all nodes share, or start without resume"
@@ -122,7 +123,7 @@ class Snapshots:
         """Return True if the next step is to be cut."""
         self._since += 1
         settings, now_s = self._settings, time.monotonic()
-        steps, minutes = settings.snapshot_steps, settings.snapshot_minutes
+        steps, minutes = settings.snapshots.steps, settings.snapshots.minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
         if self._asked or not due:
             return False
@@ -150,7 +151,7 @@ class Snapshots:
 
     def end_pass(self, describe: Callable[[], State]) -> None:
         """Note what `describe` says of this trainer for cuts in the rest of the pass, which it has ended."""
-        if self._settings.snapshot_steps or self._settings.snapshot_minutes:
+        if self._settings.snapshots.steps or self._settings.snapshots.minutes:
             try:
                 self._note(describe(), 0, ended=True)
             except OSError as e:

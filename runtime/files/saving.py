@@ -1,6 +1,6 @@
 """Files of saved shards: names, header, and the move into place. Needs no numpy.
 
-A shard hands over the content after the header (csrc/shard/ps_save.h). docs/checkpoint.md has the format.
+A shard hands over the content after the header (csrc/shard/ps_cut.h). docs/checkpoint.md has the format.
 """
 
 from __future__ import annotations

@@ -10,6 +10,17 @@ from typing import Any
 
 from ..shared import env
 
+SNAPSHOT_ARGS = ("snapshot_steps", "snapshot_minutes", "resume", "snapshot_dir", "snapshot_keep")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """Arguments of `init()` for snapshots, as far as trainers use them."""
+
+    steps: int
+    minutes: float
+    resume: str
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -37,19 +48,15 @@ class Settings:
     test_period: int
     local: bool | None
     no_save: bool
-    snapshot_steps: int
-    snapshot_minutes: float
-    snapshot_dir: str
-    snapshot_keep: int
-    resume: str
+    snapshots: SnapshotSettings
     job: env.Job
     flags: frozenset[str] = frozenset()  # trainer flags given in the environment
 
     @property
     def uses_snapshots(self) -> bool:
         """True if this training takes snapshots, or may begin with one."""
-        asked = bool(self.snapshot_steps or self.snapshot_minutes or self.resume)
-        return asked or self.job.epoch > 0
+        found = self.snapshots
+        return bool(found.steps or found.minutes or found.resume) or self.job.epoch > 0
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
@@ -74,6 +81,8 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     for name, value in given.items():
         if name not in arguments or name in flags:
             values[name] = value
+    steps, minutes, resume, *_ = (values.pop(name) for name in SNAPSHOT_ARGS)
+    values["snapshots"] = SnapshotSettings(steps, minutes, resume)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
     _check(settings)
     return settings

@@ -23,7 +23,7 @@ from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Entry, File, H
 from .pserver_options import Options
 from .threads import Shard
 
-PIECE_BYTES = 1 << 20
+_PIECE = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -261,7 +261,7 @@ class Cuts:
         """Yield the body for a shard."""
         with (folder / replace(self._make_header(), port=port).name).open("rb") as f:
             length = find_body(f)[1]
-            while piece := f.read(min(PIECE_BYTES, length)):
+            while piece := f.read(min(_PIECE, length)):
                 length -= len(piece)
                 yield piece
 

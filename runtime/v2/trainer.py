@@ -215,18 +215,14 @@ class _Training:
         total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
-        last: tuple[int, Totals] | None = None
 
         def describe() -> State:
-            """Return what a snapshot has of this trainer."""
-            done = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "steps": self._trainer.steps}
-            sums = [total.samples, total.cost_sum, total.errors]
-            return {**done, "sums": sums, "begin": begin, "now": randomness.get_state()}
+            place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
+            return place | self._describe(total)
 
         self._handler(event.BeginPass(pass_id))
         batches = enumerate(self._trainer.read_batches(self._feeder, reader))
-        if state:
-            last = self._skip(batches, state, total)
+        last = self._skip(batches, state, total) if state else None
         for batch_id, (batch, following) in batches:
             self._handler(event.BeginIteration(pass_id, batch_id))
             step = self._trainer.step(batch, following)
@@ -248,10 +244,7 @@ class _Training:
             if self._run.snapshots:
                 self._run.snapshots.after_step(describe)
         if last is None:
-            again = "each call of reader() must start from the beginning"
-            why = again if pass_id > 0 else "are there files for this trainer?"
-            none = f"trainer {settings.trainer_id} has no samples in pass {pass_id}"
-            self._warn_once("samples", f"{none}: its reader gave no batch; {why}")
+            self._warn_empty(pass_id)
         else:
             self._batches = last[0] + 1
             self._report(pass_id, *last, total.samples, began_s)
@@ -263,6 +256,17 @@ class _Training:
             self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
+
+    def _describe(self, total: Totals) -> State:
+        """Return what a snapshot has of this trainer beside its place in the pass."""
+        sums = [total.samples, total.cost_sum, total.errors]
+        return {"steps": self._trainer.steps, "sums": sums, "now": randomness.get_state()}
+
+    def _warn_empty(self, pass_id: int) -> None:
+        again = "each call of reader() must start from the beginning"
+        why = again if pass_id > 0 else "are there files for this trainer?"
+        none = f"trainer {self._run.settings.trainer_id} has no samples in pass {pass_id}"
+        self._warn_once("samples", f"{none}: its reader gave no batch; {why}")
 
     def _skip(
         self, batches: Iterator[tuple[int, Item]], state: State, total: Totals

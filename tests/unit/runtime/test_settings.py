@@ -15,7 +15,8 @@ from pslaunch.runtime.shared import env
 
 
 def test_every_argument_is_a_field() -> None:
-    assert {f.name for f in fields(settings.Settings)} - {"job", "flags"} == set(env.INIT_ARGS)
+    own = {f.name for f in fields(settings.Settings)} - {"job", "flags", "snapshots"}
+    assert own | set(settings.SNAPSHOT_ARGS) == set(env.INIT_ARGS)
 
 
 def test_settings_have_the_documented_defaults() -> None:
