@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import re
@@ -17,7 +18,7 @@ import pytest
 from pslaunch.runtime.files.manifest import read_manifest
 from support.cluster import TESTS, Cluster, run_job
 from support.fleet import make_local_blocks, run_by_hand
-from support.jobs import QUICK, Place, hash_model, running, succeeded
+from support.jobs import QUICK, Event, Place, hash_model, running, succeeded
 from support.process import Started, started
 
 # It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
@@ -78,6 +79,10 @@ def with_snapshots(cluster: Cluster, steps: int, **more: str) -> Cluster:
     return replace(cluster, variables={**cluster.variables, **found})
 
 
+def has_line(begin: str, events: Sequence[Event]) -> bool:
+    return any(e.get("text", "").startswith(begin) for e in events)
+
+
 def sets(folder: Path) -> list[Path]:
     """The whole ones, in order."""
     return sorted(path.parent for path in folder.glob(".pslaunch/snapshots/*/manifest.json"))
@@ -105,7 +110,7 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
     with running(place, workspace, *cut, env=variables) as job:
         for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
-            job.until(lambda events, line=line: any(e.get("text", "").startswith(line) for e in events), line)
+            job.until(functools.partial(has_line, line), line)
             os.kill(job.pid(victim), signal.SIGKILL)
         assert job.launcher.wait() == 0, job.launcher.output()
     events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]

@@ -63,6 +63,8 @@ typedef struct ps_row {
 /* Keep all rows and waiting keys as they are now for ps_sparse_kept(), until ps_sparse_forget(): the table
  * may change meanwhile. PS_OK or PS_ENOMEM. */
 int ps_sparse_keep(ps_sparse *t, ps_err *err);
+
+/* Release what was kept. Can't fail. */
 void ps_sparse_forget(ps_sparse *t);
 
 /* Find the next kept row, or waiting key, above `number`. Returns false after the last. */
@@ -78,6 +80,8 @@ bool ps_sparse_lost(const ps_sparse *t);
  * order, and ps_sparse_at() has the places of their content, which is undefined. PS_OK, PS_EPROTO (a key is
  * there already), PS_ENOMEM or PS_ELIMIT. */
 int ps_sparse_fill(ps_sparse *t, bool waiting, const uint64_t *keys, size_t n, ps_err *err);
+
+/* Return the places of the content of a row, or of a key that waits. Can't fail. */
 ps_row ps_sparse_at(const ps_sparse *t, bool waiting, uint32_t number);
 
 /* Return the values in a row. */

@@ -16,7 +16,7 @@
 #include "shard/ps_shard.h"
 
 enum { TRAINERS = 3, OBJECTS = 4, BODY = 1 << 16, MOST_FLOATS = 4096, EPOCH = 7 };
-enum { CUT = PS_SHRINK + 1, RAW, WAIT, LACK, SAVE, ACTIONS };
+enum { HANG_UP = PS_CUT + 1, RAW, WAIT, LACK, SAVE, ACTIONS };
 
 typedef struct trainer {
     int fd; /* -1: not connected */
@@ -29,7 +29,7 @@ typedef struct trainer {
 static struct {
     const uint8_t *data;
     size_t size;
-    int mail_fd, events_fd;
+    int mail_fd, events_fd, cuts_fd;
     int64_t now_ms;
     bool ended;
     trainer trainers[TRAINERS];
@@ -229,7 +229,7 @@ static bool act(void) {
     trainer *p = &play.trainers[t];
     switch (op) {
     case 0:
-    case CUT:
+    case HANG_UP:
         hang_up(p);
         return true;
     case RAW:
@@ -260,11 +260,12 @@ static bool act(void) {
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms) {
-    static char event[sizeof(ps_event)];
+    static char event[sizeof(ps_event)], cut[1 << 16];
     for (;;) {
         int n = __real_epoll_wait(fd, events, most, 0);
         for (uint32_t t = 0; t < TRAINERS; t++) listen_to(&play.trainers[t]);
         while (read(play.events_fd, event, sizeof event) > 0) continue;
+        while (read(play.cuts_fd, cut, sizeof cut) > 0) continue;
         if (n != 0 || timeout_ms == 0 || play.ended) return n;
         if (!act()) mail(-1, 0, 0), play.ended = true;
     }
@@ -278,17 +279,9 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-static int put(void *owner, const void *data, size_t n, ps_err *err) {
-    uint64_t *sum = owner;
-    (void)err;
-    for (size_t i = 0; i < n; i++) *sum += ((const uint8_t *)data)[i]; /* all of it is initialized */
-    return PS_OK;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    int mailbox[2], events[2];
-    uint64_t sum = 0;
+    int mailbox[2], events[2], cuts[2];
     ps_err err;
     memset(&play, 0, sizeof play);
     harness_fail_alloc(0);
@@ -297,15 +290,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t how = take();
     for (uint32_t t = 0; t < TRAINERS; t++)
         play.trainers[t] = (trainer){.fd = -1, .sequence = 1, .incarnation = 1};
-    if (pipe2(mailbox, O_CLOEXEC) < 0 || pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0) abort();
+    if (pipe2(mailbox, O_CLOEXEC) < 0 || pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0 ||
+        pipe2(cuts, O_CLOEXEC | O_NONBLOCK) < 0 || fcntl(cuts[1], F_SETPIPE_SZ, 1 << 20) < 0)
+        abort();
     play.mail_fd = mailbox[1];
     play.events_fd = events[0];
+    play.cuts_fd = cuts[0];
     ps_shard_config config = {.trainers = 1 + how % TRAINERS,
                               .epoch = EPOCH,
                               .mailbox_fd = mailbox[0],
                               .event_fd = events[1],
                               .stall_after_ms = how & 64 ? 1000 : 0,
-                              .save = {put, &sum}};
+                              .cut_fd = cuts[1]};
     static const float values[40];
     ps_first first[2];
     if (ps_first_copy(&first[0], "a", values, 40, 0, 0, 1, &err) < 0 ||
@@ -315,6 +311,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)ps_shard_run(&config, &err);
     for (int i = 0; i < 2; i++) ps_first_release(&first[i]);
     for (uint32_t t = 0; t < TRAINERS; t++) hang_up(&play.trainers[t]);
-    for (int i = 0; i < 2; i++) close(mailbox[i]), close(events[i]);
+    for (int i = 0; i < 2; i++) close(mailbox[i]), close(events[i]), close(cuts[i]);
     return 0;
 }
