@@ -181,7 +181,6 @@ class Agent:
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         for loan in self._lent.values():
             write_text(os.path.join(self._run_dir, SPAWNER_FILE), loan.spawner, 0o600)
-        Usage(self._loop, self._programs, follow_gpus())
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
@@ -283,6 +282,8 @@ class Agent:
         gloo = os.path.join(self._run_dir, "gloo")
         shutil.rmtree(gloo, ignore_errors=True)  # of the epoch before
         os.mkdir(gloo)
+        if not self._numbers:  # the first epoch; preparation is not measured
+            Usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
         ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
