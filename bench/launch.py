@@ -27,6 +27,12 @@ from turns import (
 LINES = 1_000_000
 PRINT = f"for i in range({LINES}): print(f'line {{i:07}} of a script, with 40 bytes')\n"
 NOTE = "import os, time; open(f'started-{os.getpid()}', 'w').write(repr(time.time()))\n"
+AGAIN = """
+import os, signal, time
+open("at-" + os.environ["PSLAUNCH_EPOCH"], "w").write(repr(time.time()))
+if os.environ["PSLAUNCH_EPOCH"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 Environ = Mapping[str, str]
 
 
@@ -72,6 +78,22 @@ class Launch:
             notes = [float(Path(path).read_text()) for path in folder.glob("started-*")]
         assert len(notes) == self.workers, f"{len(notes)} scripts ran, not {self.workers}"
         return max(notes) - begin_s
+
+
+def time_restart(environ: Environ) -> Callable[[], float]:
+    """Seconds from the death of a trainer beside a pserver until the next one runs."""
+    options = ["--server_num=1", "--worker_num=1", "--max_restarts=1", "--restart_after=0"]
+
+    def take_turn() -> float:
+        with make_fresh_folder() as folder:
+            script = folder / "again.py"
+            script.write_text(AGAIN)
+            argv = [find_beside_python("pslaunch"), "local", *options, str(script)]
+            subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, check=True)
+            begin_s, end_s = (float((folder / f"at-{epoch}").read_text()) for epoch in (0, 1))
+        return end_s - begin_s
+
+    return take_turn
 
 
 class Output:
@@ -129,6 +151,7 @@ def main() -> None:
                 "typer": time_python("import typer", environ),
                 "bare": time_python("pass", environ),
                 "help": time_command([find_beside_python("pslaunch"), "--help"], environ),
+                "again": time_restart(environ),
                 **launches,
             },
             turns + 1,
@@ -149,6 +172,9 @@ def main() -> None:
         target = "<= 1.3" if name == "1 + 1" else ""
         table.add_row(f"pservers + trainers {name}: started", format_ms(times[name]), beside, found, target)
         table.add_row(f"pservers + trainers {name}: over", format_ms(launch.over[1:]))
+    row = ("1 + 1: a killed trainer runs again", format_ms(times["again"]))
+    beside = f"a bare start {format_ms(times['bare'])}"
+    table.add_row(*row, beside, compute_ratio(times["again"], times["bare"]))
     measure_output(min(turns, 5))
 
 

@@ -381,10 +381,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
         master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
-        snapshot_dir=os.path.join(
-            node.workspace,
-            plan.added_env.get(env.get_snapshot_var("snapshot_dir"), f"{node.state_dir}/snapshots"),
-        ),
+        snapshot_dir=_find_snapshots(plan, node),
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script
@@ -401,6 +398,12 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         "added_env": dict(plan.added_env), "contract": written, "log": process.log, "keep_ports": bundled,
         "cores": list(share.cores),
     }  # fmt: skip
+
+
+def _find_snapshots(plan: Plan, node: Node) -> str:
+    """Return the folder of snapshots; one that the user gave may be in the workspace."""
+    given = plan.added_env.get(env.get_snapshot_var("snapshot_dir"))
+    return os.path.join(node.workspace, given) if given else f"{node.state_dir}/snapshots"
 
 
 def _make_bundled_options(plan: Plan, peers: _Peers, rank: int) -> tuple[str, ...]:

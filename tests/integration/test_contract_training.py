@@ -74,7 +74,8 @@ def test_a_restart_ends_with_the_bits_of_an_undisturbed_run(place: Place, worksp
     numbers = ("--server_num=2", "--worker_num=2")
     here = trained(LocalPlace(1), workspace, *numbers)
     write(workspace, hook="os.environ['PSLAUNCH_EPOCH'] == '0' and event.pass_id == 1 and signal.pause()")
-    with running(place, workspace, *numbers, "--max_restarts=1", *QUICK) as job:
+    options = (*numbers, "--snapshot_steps=2", "--max_restarts=1", *QUICK)
+    with running(place, workspace, *options) as job:
         job.until(lambda _: job.lines("trainer/0").count("training") == 2, "the second pass")
         os.kill(job.pid("pserver/1"), signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
