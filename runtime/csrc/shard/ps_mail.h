@@ -37,15 +37,23 @@ typedef struct ps_event {
     char text[PS_EVENT_TEXT]; /* ends with a zero byte */
 } ps_event;
 
+/* Carries out SAVE and LOAD of trainer 0. `answer`: writes the answer to the request, `text`, with a zero
+ * byte to reply[0..PS_MAX_TEXT], in UTF-8. A SAVE goes on if that is empty: its content goes to ps_save, then
+ * `answer` is called with the text NULL. Returns PS_OK, or the code that ends the connection, with `err`. */
+typedef struct ps_clerk {
+    int (*answer)(void *owner, uint16_t op, const char *text, char *reply, ps_err *err);
+    void *owner;
+} ps_clerk;
+
 typedef struct ps_shard_config {
     uint32_t trainers;      /* 1..PS_MAX_TRAINERS */
     uint32_t epoch;         /* of the job */
     int mailbox_fd;         /* read end; borrowed */
     int event_fd;           /* write end; borrowed */
     int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
-    ps_first *first;        /* [first_n], borrowed; values are released when an object has them */
-    size_t first_n;
-    ps_save save; /* takes what is saved, in the shard's thread; may be empty if no mail says PS_MAIL_SAVE */
+    ps_save save;           /* takes what is saved, in the shard's thread, as all of the owner */
+    ps_finder finder;       /* knows files with values; may be empty */
+    ps_clerk clerk;         /* carries out what trainer 0 asks for; may be empty if it does not */
 } ps_shard_config;
 
 #endif

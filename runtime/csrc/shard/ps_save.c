@@ -9,6 +9,7 @@ typedef struct sink {
     const ps_save *to;
     uint8_t *buffer;
     size_t size, used;
+    uint64_t pass;
 } sink;
 
 static int flush(sink *s, ps_err *err) {
@@ -47,7 +48,7 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
     for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
 }
 
-static int save_head(sink *s, const ps_object *o, uint64_t count, ps_err *err) {
+static int save_head(sink *s, const ps_object *o, uint64_t count, uint64_t waiting, ps_err *err) {
     uint8_t raw[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE];
     size_t create = ps_create_encode(&o->spec, raw + PS_SAVE_HEAD_BYTES);
     put_number(raw, 4, ps_object_torn(o) ? PS_SAVE_TORN : 0);
@@ -55,37 +56,50 @@ static int save_head(sink *s, const ps_object *o, uint64_t count, ps_err *err) {
     put_number(raw + 8, 8, o->step.version);
     put_number(raw + 16, 8, count);
     put_number(raw + 24, 8, o->samples);
+    put_number(raw + 32, 8, o->passes + s->pass);
+    put_number(raw + 40, 8, waiting);
     int code = put(s, raw, PS_SAVE_HEAD_BYTES + create, err);
     return code == PS_OK ? align(s, err) : code;
 }
 
 static int save_dense(sink *s, const ps_object *o, ps_err *err) {
     const ps_dense *d = &o->dense;
-    int code = save_head(s, o, d->n, err);
+    int code = save_head(s, o, d->n, 0, err);
     if (code == PS_OK) code = put_floats(s, d->values, d->n, err);
     if (code == PS_OK) code = put_floats(s, d->slots, d->n * ps_optim_slots(d->optim.method), err);
     return code == PS_OK ? align(s, err) : code;
 }
 
-static int save_table(sink *s, const ps_object *o, ps_err *err) {
-    uint64_t key;
-    const float *row;
-    size_t floats = o->spec.dim * (1 + (size_t)ps_optim_slots(o->spec.optim.method)), at = 0;
-    int code = save_head(s, o, ps_sparse_rows(o->sparse), err);
-    while (code == PS_OK && ps_sparse_next(o->sparse, &at, &key, &row)) {
-        uint8_t raw[sizeof key];
-        put_number(raw, sizeof raw, key);
-        code = put(s, raw, sizeof raw, err);
+enum { KEYS, ROWS, COUNTS };
+
+/* Put one field of all rows, or of all keys without one. */
+static int put_field(sink *s, const ps_sparse *t, bool waiting, int field, ps_err *err) {
+    ps_sparse_item item;
+    int code = PS_OK;
+    for (size_t at = 0; code == PS_OK && ps_sparse_next(t, waiting, &at, &item);) {
+        uint8_t key[sizeof item.key];
+        put_number(key, sizeof key, item.key);
+        if (field == KEYS) code = put(s, key, sizeof key, err);
+        else if (field == ROWS) code = put_floats(s, item.row, ps_sparse_stride(t), err);
+        else if (item.counts != NULL) code = put(s, item.counts, sizeof *item.counts, err);
     }
-    at = 0;
-    while (code == PS_OK && ps_sparse_next(o->sparse, &at, &key, &row))
-        code = put_floats(s, row, floats, err);
+    return code;
+}
+
+static int save_table(sink *s, const ps_object *o, ps_err *err) {
+    const ps_sparse *t = o->sparse;
+    int code = save_head(s, o, ps_sparse_rows(t), ps_sparse_waiting(t), err);
+    if (code == PS_OK) code = put_field(s, t, false, KEYS, err);
+    if (code == PS_OK) code = put_field(s, t, true, KEYS, err);
+    if (code == PS_OK) code = put_field(s, t, false, ROWS, err);
+    if (code == PS_OK) code = put_field(s, t, false, COUNTS, err);
+    if (code == PS_OK) code = put_field(s, t, true, COUNTS, err);
     return code == PS_OK ? align(s, err) : code;
 }
 
-int ps_save_objects(const ps_save *to, ps_object *const *objects, uint32_t n, void *buffer, size_t size,
-                    ps_err *err) {
-    sink s = {.to = to, .buffer = buffer, .size = size};
+int ps_save_objects(const ps_save *to, ps_object *const *objects, uint32_t n, uint64_t pass, void *buffer,
+                    size_t size, ps_err *err) {
+    sink s = {.to = to, .buffer = buffer, .size = size, .pass = pass};
     int code = PS_OK;
     for (uint32_t i = 0; i < n; i++)
         if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)

@@ -5,7 +5,7 @@
 
 #include "shard/ps_object.h"
 
-#define PS_SAVE_HEAD_BYTES 32 /* before an object's CREATE */
+#define PS_SAVE_HEAD_BYTES 48 /* before an object's CREATE */
 
 enum {
     PS_SAVE_TORN = 1, /* of an object: some values already have the step after `steps` */
@@ -17,10 +17,10 @@ typedef struct ps_save {
     void *owner;
 } ps_save;
 
-/* Hand objects[0..n) to the owner, in pieces of `size` bytes, a multiple of 8, but for the last one. Uses
- * only `buffer` of that size as memory. The file's header is a multiple of 8 bytes. PS_OK; PS_EINVAL if a
- * dense object has no values yet, then nothing was put; the owner's code. */
-int ps_save_objects(const ps_save *to, ps_object *const *objects, uint32_t n, void *buffer, size_t size,
-                    ps_err *err);
+/* Hand objects[0..n), after `pass` complete passes, to the owner, in pieces of `size` bytes, a multiple of 8,
+ * but for the last one. Uses only `buffer` of that size as memory. The file's header is a multiple of 8
+ * bytes. PS_OK; PS_EINVAL if a dense object has no values yet, then nothing was put; the owner's code. */
+int ps_save_objects(const ps_save *to, ps_object *const *objects, uint32_t n, uint64_t pass, void *buffer,
+                    size_t size, ps_err *err);
 
 #endif

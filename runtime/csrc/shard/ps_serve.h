@@ -30,7 +30,8 @@ typedef struct ps_shard {
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
     uint64_t bytes_in, bytes_out, pauses;
 
-    ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
+    char reply[PS_MAX_TEXT + 1]; /* to trainer 0's last SAVE or LOAD */
+    ps_event *backlog;           /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
     uint64_t scratch[PS_SCRATCH_BYTES / 8];
 } ps_shard;
@@ -69,6 +70,9 @@ int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys
 
 /* Answer with the steps of every object. */
 void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
+
+/* Answer with s->reply. */
+void ps_answer_reply(ps_shard *s, ps_peer *p);
 
 /* Answer with an error, the last frame of the connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);

@@ -283,7 +283,8 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     if (code == PS_OK) report_stats(s, true);
     ps_event_flush(s);
     if (code == PS_OK && s->saves)
-        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->scratch, sizeof s->scratch, err);
+        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->pass, s->scratch,
+                               sizeof s->scratch, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

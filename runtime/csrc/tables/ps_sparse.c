@@ -402,13 +402,22 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     t->sum_n = 0;
 }
 
-int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
+int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
+                   const ps_counts *counts, size_t n, ps_err *err) {
     int rc = reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        memcpy(row_at(t, touch(t, keys[i], t->hashes[i])), values + i * t->dim, t->dim * sizeof *values);
+        entry *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
+        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i]) : e->row;
+        if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
+        if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
+        if (counts != NULL) *counts_of(head_at(t, row)) = counts[i];
     }
     return rc;
+}
+
+int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
+    return ps_sparse_load(t, keys, values, t->dim, NULL, n, err);
 }
 
 /* Remove a key from the index; those behind it move up, so that all are still found. */
@@ -446,13 +455,18 @@ size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass) {
     return shrink_pool(t, &t->rows, how, (uint32_t)pass);
 }
 
-bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row) {
-    uint32_t number = ps_pool_next(&t->rows, *at);
+bool ps_sparse_next(const ps_sparse *t, bool waiting, size_t *at, ps_sparse_item *item) {
+    uint32_t number = ps_pool_next(waiting ? &t->waiting : &t->rows, *at);
     if (number == 0) return false;
+    head *h = head_at(t, number | (waiting ? WAITING : 0));
     *at = number;
-    *key = key_of(head_at(t, number));
-    *row = row_at(t, number);
+    *item = (ps_sparse_item){.key = key_of(h), .row = waiting ? NULL : row_at(t, number)};
+    if (t->entry.rule != PS_ENTRY_ANY) item->counts = counts_of(h);
     return true;
+}
+
+uint32_t ps_sparse_stride(const ps_sparse *t) {
+    return t->stride;
 }
 
 uint32_t ps_sparse_dim(const ps_sparse *t) {

@@ -49,15 +49,29 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step);
  * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
+/* Set rows likewise, as ps_sparse_next() gives them: rows: [n, width], values and, if width is that of the
+ * state too, that. rows NULL: the keys are only counted. counts: [n], or NULL. Errors as ps_sparse_add(). */
+int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
+                   const ps_counts *counts, size_t n, ps_err *err);
+
 /* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
  * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
 
-/* Iterate over all rows, in an order that is the same while the table is not changed: *at is 0 at first. If
- * it is changed meanwhile, rows that stay are still met once, and new ones may be. Returns false after the
- * last; else *key and *row, dim values and then the optimizer's state, are the next one's. They are borrowed
- * until the table is changed. */
-bool ps_sparse_next(const ps_sparse *t, size_t *at, uint64_t *key, const float **row);
+/* What an iteration finds; borrowed until the table is changed. */
+typedef struct ps_sparse_item {
+    uint64_t key;
+    const float *row;        /* dim values, then the optimizer's state */
+    const ps_counts *counts; /* NULL without an entry rule */
+} ps_sparse_item;
+
+/* Iterate over all rows, or over the keys that are counted and have none (`waiting`: row is NULL), in an
+ * order that is the same while the table is not changed: *at is 0 at first. If it is changed meanwhile, rows
+ * that stay are still met once, and new ones may be. Returns false after the last. */
+bool ps_sparse_next(const ps_sparse *t, bool waiting, size_t *at, ps_sparse_item *item);
+
+/* Return the floats of a row with its state. */
+uint32_t ps_sparse_stride(const ps_sparse *t);
 
 /* Return the values in a row. */
 uint32_t ps_sparse_dim(const ps_sparse *t);

@@ -99,6 +99,9 @@ uint64_t ps_frame_limit(uint16_t op) {
         return PS_SHRINK_BYTES;
     case PS_VERSIONS:
         return 16 * (uint64_t)PS_MAX_OBJECTS;
+    case PS_SAVE:
+    case PS_LOAD:
+    case PS_TEXT:
     case PS_ERROR:
         return PS_MAX_TEXT;
     default:
@@ -123,11 +126,12 @@ uint32_t ps_frame_flags(uint16_t op) {
 }
 
 const char *ps_op_name(uint16_t op) {
-    static const char *const requests[] = {"?",    "CREATE",    "INIT",     "SET_ROWS", "PUSH",   "PUSH_ROWS",
-                                           "PULL", "PULL_ROWS", "END_PASS", "BARRIER",  "FINISH", "SHRINK"};
-    static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS"};
-    if (op <= PS_SHRINK) return requests[op];
-    if (op >= PS_DONE && op <= PS_VERSIONS) return answers[op - PS_DONE];
+    static const char *const requests[] = {"?",         "CREATE", "INIT",      "SET_ROWS", "PUSH",
+                                           "PUSH_ROWS", "PULL",   "PULL_ROWS", "END_PASS", "BARRIER",
+                                           "FINISH",    "SHRINK", "SAVE",      "LOAD"};
+    static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS", "TEXT"};
+    if (op <= PS_LOAD) return requests[op];
+    if (op >= PS_DONE && op <= PS_TEXT) return answers[op - PS_DONE];
     return op == PS_ERROR ? "ERROR" : "?";
 }
 

@@ -1,0 +1,220 @@
+"""Objects of a part: their form, their descriptions, and their places in an open part.
+
+csrc/shard/ps_save.h writes the same form; docs/checkpoint.md documents it. Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from .. import _core
+from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Entry, File, Header, decode_start
+
+# flags, length of CREATE, steps, count, samples, passes, waiting; then CREATE (docs/protocol.md) up to its name.
+FILE_HEAD = struct.Struct("<IIQQQQQ")
+CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
+SEGMENT = struct.Struct("<Qd")
+COUNTS_BYTES = 12  # of a key: shows, clicks, and the pass of its last push
+TORN = 1
+METHODS = _core.list_methods()
+
+
+class SetError(ValueError):
+    """A set is damaged, not whole, or of another kind; the text names the file and what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What is equal in all parts of an object, and what a program must agree with to take its values."""
+
+    name: str
+    table: bool
+    dim: int  # values in a row; 0: dense
+    total: int  # values on all shards; known rows of a table
+    method: str
+    slots: int  # of the optimizer's state
+    fixed: bool = False  # it does not learn: it is on no shard, but in a trainer's part
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The shape without the place."""
+        return self.name, self.table, self.dim, self.total, self.method
+
+    @property
+    def row_floats(self) -> int:
+        """Floats of a row with its state; of a dense object those of a value."""
+        return (self.dim or 1) * (1 + self.slots)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item(Shape):
+    """An object of a part, and the places of its bytes.
+
+    Dense: `count` values at `at`, then as many of each slot. A table: at `keys_at` the keys of `count` rows and
+    then of `waiting` that have none; at `at` the rows, each `dim` values and then the state slot by slot; then,
+    of a table with an entry rule, the counts of all keys.
+    """
+
+    steps: int = 0
+    torn: bool = False  # some values have one update more
+    samples: int = 0
+    passes: int = 0
+    count: int = 0
+    waiting: int = 0
+    counted: bool = False
+    create: bytes = b""
+    keys_at: int = 0
+    at: int = 0
+
+    @property
+    def end(self) -> int:
+        """The place behind the object."""
+        counts = COUNTS_BYTES * (self.count + self.waiting) if self.counted else 0
+        end = self.at + 4 * self.count * self.row_floats + counts
+        return end + -end % 8
+
+
+def encode_create(
+    name: str,
+    shape: tuple[int, int, int],  # dim, or 0 for a dense object; values here; values, or rows, in all
+    optim: Sequence[Any],  # Optim.pack() and Schedule.pack() of engine/kernel_numbers.py
+    schedule: Sequence[Any],
+    *,
+    mode: tuple[int, int] = (0, 0),  # and discard
+    entry: Sequence[Any] = (0, 0.0, 0.0),
+    init: tuple[int, int, float, float] = (0, 0, 0.0, 0.0),  # seed, kind, mean, std
+) -> bytes:
+    """Return the description of an object: the body of CREATE."""
+    (dim, size, total), raw, (kind, a, b, segments) = shape, name.encode(), schedule
+    hashed = _core.hash_name(name) if dim else 0
+    numbers = (*optim[1:], kind, a, b, len(segments), mode[1], *entry, init[0], hashed, *init[1:])
+    head = CREATE.pack(bool(dim), dim, size, total, optim[0], mode[0], *numbers, len(raw))
+    return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
+
+
+def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
+    """Return a description as words and numbers, and the slots of its state. Raises ValueError, struct.error."""
+    table, dim, size, total, method, mode, *rest = CREATE.unpack_from(create)
+    segments, length = rest[10], rest[-1]
+    if method >= len(METHODS) or len(create) != CREATE.size + SEGMENT.size * segments + length:
+        raise ValueError(f"unknown optimizer {method}, or a description of {len(create)} bytes")
+    at = CREATE.size
+    return {
+        "name": create[len(create) - length :].decode(),
+        "table": bool(table),
+        "dim": dim,
+        "total": total,
+        "mode": mode,
+        "method": METHODS[method][0],
+        "rule": rest[:7],
+        "schedule": [
+            *rest[7:10],
+            [SEGMENT.unpack_from(create, at + SEGMENT.size * i) for i in range(segments)],
+        ],
+        "entry": rest[12:15],
+        "init": [rest[15], *rest[17:20]],
+    }, METHODS[method][1]
+
+
+def describe(create: bytes) -> dict[str, Any]:
+    """Return a description for a manifest."""
+    return parse_create(create)[0]
+
+
+def read_shape(data: Mapping[str, Any]) -> Shape:
+    """Return the shape of a manifest's object. Raises LookupError, TypeError."""
+    slots = {name: count for name, count, _ in METHODS}[data["method"]]
+    numbers = {name: data[name] for name in ("name", "table", "dim", "total", "method")}
+    return Shape(**numbers, slots=slots, fixed=data.get("fixed", False))
+
+
+class Part:
+    """An open part. It stays open while it is used: what was verified is what is read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Take an open file. Raises SetError."""
+        self.file, self.path = file, Path(file.name)
+        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+        try:
+            self.header, at = decode_start(self.read(0, START.size + MAX_HEADER_BYTES))
+            self.items = {item.name: item for item in self._find_items(at, end)}
+        except (ValueError, struct.error) as e:
+            raise SetError(f"{self.path}: {e}") from None
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return bytes of the file, fewer at its end. Raises OSError."""
+        return os.pread(self.file.fileno(), size, at)
+
+    def read_header(self) -> Header:
+        """Return the header of a shard's part. Raises SetError."""
+        try:
+            return Header.parse(self.header)
+        except ValueError as e:
+            raise SetError(f"{self.path}: {e}") from None
+
+    def read_entry(self) -> Entry:
+        """Return the entry of the part, by the digest at its end; the content is not read."""
+        size = os.fstat(self.file.fileno()).st_size
+        return Entry(self.path.name, size, self.read(size - DIGEST_BYTES, DIGEST_BYTES).hex())
+
+    def read_pieces(self, at: int, size: int, unit: int, most: int = 4 << 20) -> Iterator[bytes]:
+        """Yield bytes of the file in pieces that are multiples of `unit`."""
+        most = max(most // unit, 1) * unit
+        for place in range(at, at + size, most):
+            yield self.read(place, min(most, at + size - place))
+
+    def _find_items(self, at: int, end: int) -> Iterator[Item]:
+        while at < end:
+            flags, length, steps, count, samples, passes, waiting = FILE_HEAD.unpack(
+                self.read(at, FILE_HEAD.size)
+            )
+            create = self.read(at + FILE_HEAD.size, min(length, end))
+            found, slots = parse_create(create)
+            at += FILE_HEAD.size + length
+            at += -at % 8
+            item = Item(
+                **{name: found[name] for name in ("name", "table", "dim", "total", "method")},
+                slots=slots,
+                steps=steps,
+                torn=bool(flags & TORN),
+                samples=samples,
+                passes=passes,
+                count=count,
+                waiting=waiting,
+                counted=found["entry"][0] != 0,
+                create=create,
+                keys_at=at,
+                at=at + (8 * (count + waiting) if found["table"] else 0),
+            )
+            yield item
+            at = item.end
+            if at > end or item.dim > end:
+                raise ValueError("an object extends beyond the end of the file")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whole:
+    """An object to be written into a part: `pieces` are the bytes after its description."""
+
+    create: bytes
+    count: int
+    pieces: Iterable[bytes | memoryview]
+    steps: int = 0
+    samples: int = 0
+    passes: int = 0
+
+    def write(self, file: File) -> None:
+        """Write the object into a part."""
+        numbers = (0, len(self.create), self.steps, self.count, self.samples, self.passes, 0)
+        start = FILE_HEAD.pack(*numbers) + self.create
+        file.append(start + bytes(-len(start) % 8))
+        size = 0
+        for piece in self.pieces:
+            file.append(piece)
+            size += memoryview(piece).nbytes
+        file.append(bytes(-size % 8))

@@ -1,0 +1,348 @@
+"""Sets of parts: opened with their digests verified, written by one process, and dealt over shards.
+
+Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from . import blocks
+from .blocks import BLOCK_FLOATS
+from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
+from .objects import METHODS, Item, Part, SetError, Shape, Whole, describe, read_shape
+from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
+
+STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
+_SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
+_OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5})-\w+\.bin")  # a part of a save on request
+# What find of _core.run_shard returns: steps, samples, passes, slots and floats of a row, counts, shard, of shards.
+Range = tuple[int, int, int]  # shard, first value there, length
+Piece = tuple[Part, Item, int, int]
+Found = tuple[int, int, int, int, int, bool, int, int, bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Ports of a training."""
+
+    pservers: int = 1
+    ports_num: int = 1
+    ports_num_for_sparse: int = 0  # 0: tables are on the dense ones
+
+    @property
+    def dense(self) -> int:
+        """Number of dense shards."""
+        return self.pservers * self.ports_num
+
+    @property
+    def sparse(self) -> int:
+        """Number of shards with tables."""
+        return self.pservers * (self.ports_num_for_sparse or self.ports_num)
+
+    def find_dense(self, pserver: int, port: int) -> int | None:
+        """Return the number of a port among dense shards; None if it is none."""
+        return pserver * self.ports_num + port if port < self.ports_num else None
+
+    def find_sparse(self, pserver: int, port: int) -> int | None:
+        """Return the number of a port among shards with tables."""
+        if not self.ports_num_for_sparse:
+            return self.find_dense(pserver, port)
+        at = port - self.ports_num
+        return pserver * self.ports_num_for_sparse + at if at >= 0 else None
+
+
+def read_layout(header: Header) -> Layout:
+    """Return the ports of a part's training."""
+    return Layout(
+        pservers=header.pservers,
+        ports_num=header.ports_num,
+        ports_num_for_sparse=header.ports_num_for_sparse,
+    )
+
+
+class Set:
+    """A set, whose parts are opened and verified when they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the manifest, or make that of what pservers have saved at their end. Raises SetError, OSError."""
+        self.folder = folder
+        if (folder / MANIFEST).exists() or not folder.is_dir():
+            self.manifest, self.digest = parse_manifest(folder)
+        else:
+            self.manifest = derive_manifest(folder)
+            self.digest = encode_manifest(self.manifest)[1]
+        try:
+            self.layout = Layout(**self.manifest.layout)
+            self.shapes = {shape.name: shape for shape in map(read_shape, self.manifest.objects)}
+        except (AttributeError, LookupError, TypeError) as e:
+            raise SetError(f"{folder / MANIFEST} is no manifest of a set: {e}") from None
+        self._entries = {entry.name: entry for entry in self.manifest.files}
+        self._parts: dict[str, Part] = {}
+        self._dense, self._sparse = dict[int, str](), dict[int, str]()
+        for name in self._entries:
+            if found := _SHARD.fullmatch(name):
+                place = int(found[1]), int(found[2])
+                for names, number in (
+                    (self._dense, self.layout.find_dense(*place)),
+                    (self._sparse, self.layout.find_sparse(*place)),
+                ):
+                    if number is not None:
+                        names[number] = name
+        self._first, at = dict[str, int](), 0
+        for shape in self.shapes.values():
+            self._first[shape.name] = at
+            at += 0 if shape.table or shape.fixed else blocks.count_blocks(shape.total)
+
+    def close(self) -> None:
+        """Close all parts."""
+        for part in self._parts.values():
+            part.file.close()
+        self._parts.clear()
+
+    def open(self, name: str) -> Part:
+        """Return a part, verified. Raises SetError."""
+        if name not in self._parts:
+            self._parts[name] = part = Part(self._open_file(name))
+            for item in part.items.values():
+                shape = self.shapes.get(item.name)
+                if shape is None or shape.kind != item.kind:
+                    raise SetError(f"{part.path}: {item.name} differs from {MANIFEST}: saves are mixed")
+        return self._parts[name]
+
+    def read_file(self, name: str) -> bytes:
+        """Return the content of a file that is no part, verified. Raises SetError."""
+        with self._open_file(name) as f:
+            return f.read()
+
+    def _open_file(self, name: str) -> IO[bytes]:
+        path, entry = self.folder / name, self._entries.get(name)
+        try:
+            f = path.open("rb", buffering=0)
+        except OSError as e:
+            why = "copy it there, or save to a folder that all nodes share"
+            raise SetError(f"{path}: {e.strerror}, but it is a file of the set: {why}") from None
+        if hash_file(f) != entry:
+            raise SetError(f"{path} is not the file of {MANIFEST}: it is damaged, or of another save")
+        return f
+
+    def open_all(self) -> list[Part]:
+        """Return all parts. Raises SetError."""
+        return [self.open(name) for name in self._entries if name.endswith(PART_SUFFIX)]
+
+    def open_share(self, dense: tuple[int | None, int], sparse: tuple[int | None, int]) -> None:
+        """Open what a port needs whose program creates the same objects: its number of so many, twice."""
+        if dense[0] is not None:
+            step = math.gcd(dense[1], self.layout.dense)
+            for number in range(dense[0] % step, self.layout.dense, step):
+                self.open(self._find(self._dense, number))
+        if sparse[0] is not None:
+            self._open_overlapping(sparse[0], sparse[1])
+
+    def _find(self, names: Mapping[int, str], number: int) -> str:
+        if number not in names:
+            raise SetError(f"{self.folder / MANIFEST} lacks the part of shard {number}: take another copy")
+        return names[number]
+
+    def _open_overlapping(self, number: int, n: int) -> list[Part]:
+        """Return the parts with keys of shard `number` of n: hashes are dealt in ranges."""
+        own, m = range(number * self.layout.sparse, (number + 1) * self.layout.sparse), self.layout.sparse
+        numbers = range(own.start // n, min(-(-own.stop // n), m))
+        return [self.open(self._find(self._sparse, i)) for i in numbers]
+
+    def find_rows(self, name: str, number: int = 0, n: int = 1) -> list[tuple[Part, Item]]:
+        """Return the parts of a table that have keys of shard `number` of n."""
+        if self.shapes[name].fixed:
+            return [(part, part.items[name]) for part in self.open_all() if name in part.items]
+        return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
+
+    def find_values(self, name: str, number: int = 0, n: int = 1, first: int = 0) -> list[Piece]:
+        """Return the places of a dense object's values for shard `number` of n, in order.
+
+        `first`: its first block there. Of each: part, begin among the part's values, and length.
+        """
+        shape = self.shapes[name]
+        if shape.fixed:
+            return [
+                (part, part.items[name], 0, shape.total) for part in self.open_all() if name in part.items
+            ]
+        ranges = place_again(shape.total, (self._first[name], self.layout.dense), number, (first, n))
+        found = [(self.open(self._find(self._dense, shard)), at, size) for shard, at, size in ranges]
+        for part, at, size in found:
+            if part.items[name].count < at + size:
+                raise SetError(f"{part.path} has too few values of {name}")
+        return [(part, part.items[name], at, size) for part, at, size in found]
+
+
+def derive_manifest(folder: Path) -> Manifest:
+    """Return the manifest of the parts that pservers have saved at their end. Raises SetError, OSError."""
+    parts = {
+        path.name: Part(path.open("rb", buffering=0)) for path in sorted(folder.glob("shard-?????-???.bin"))
+    }
+    if not parts:
+        raise SetError(f"{folder}: no set of saved parameters: it has no {MANIFEST}")
+    try:
+        headers = {name: part.read_header() for name, part in parts.items()}
+        first = min(headers)
+        for name, header in headers.items():
+            if header.name != name:
+                raise SetError(f"{folder / name}: the content is that of {header.name}")
+            if replace(header, pserver=0, port=0) != replace(headers[first], pserver=0, port=0):
+                raise SetError(
+                    f"{folder}: {name} and {first} are of different trainings, or ended differently"
+                )
+        return _derive(folder, headers[first], parts)
+    finally:
+        for part in parts.values():
+            part.file.close()
+
+
+def _derive(folder: Path, header: Header, parts: Mapping[str, Part]) -> Manifest:
+    ports = header.ports_num + header.ports_num_for_sparse
+    names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
+    if missing := next((name for name in names if name not in parts), None):
+        raise SetError(f"{folder}: {missing}: missing")
+    items = next(iter(parts.values())).items.values()
+    return Manifest(
+        job_id=header.job_id,
+        epoch=header.epoch,
+        run=header.run,
+        step=max((item.steps for item in items), default=0),
+        passes=max((item.passes for item in items), default=0),
+        layout=asdict(read_layout(header)),
+        objects=[describe(item.create) for item in items],
+        files=[part.read_entry() for part in parts.values()],
+    )
+
+
+def place_again(size: int, source: tuple[int, int], number: int, target: tuple[int, int]) -> list[Range]:
+    """Return where the values for one shard are among others, in their order. Pure.
+
+    `source` and `target`: the first block of the parameter, and the number of shards.
+    """
+    found: list[Range] = []
+    (before, n), (first, shards) = source, target
+    for k in range((number - first) % shards, blocks.count_blocks(size), shards):
+        own, at, length = (before + k) % n, k // n * BLOCK_FLOATS, min(BLOCK_FLOATS, size - k * BLOCK_FLOATS)
+        if found and found[-1][0] == own and sum(found[-1][1:]) == at:
+            found[-1] = own, found[-1][1], found[-1][2] + length
+        else:
+            found.append((own, at, length))
+    return found
+
+
+class Share:
+    """Values of a set for one port of a pserver, of whatever layout."""
+
+    def __init__(self, folder: Path, layout: Layout, pserver: int, port: int) -> None:
+        """Open and verify the parts. Raises SetError, OSError."""
+        self.set = Set(folder)
+        self._dense = layout.find_dense(pserver, port), layout.dense
+        self._sparse = layout.find_sparse(pserver, port), layout.sparse
+        self._blocks = 0  # of the objects so far
+        self.set.open_share(self._dense, self._sparse)
+
+    def find(self, name: str, table: bool, dim: int, total: int, method: int) -> Found | None:
+        """Return the places of an object, as _core.run_shard wants them; None if the set lacks it.
+
+        It is asked for each object in the order of creation. Raises SetError if the set's has another shape.
+        State of another optimizer is left out.
+        """
+        first, self._blocks = self._blocks, self._blocks + (0 if table else blocks.count_blocks(total))
+        shape = self.set.shapes.get(name)
+        if shape is None or shape.fixed:
+            return None
+        check_shape(self.set.folder, shape, table=table, dim=dim, total=total)
+        items: list[Item] = []
+        stored = b""
+        (number, n) = self._sparse if table else self._dense
+        if number is not None and table:
+            for part, item in self.set.find_rows(name, number, n):
+                items.append(item)
+                numbers = item.keys_at, item.at, 0, item.count, item.waiting
+                stored += STORED.pack(part.file.fileno(), *numbers)
+        elif number is not None:
+            for part, item, at, size in self.set.find_values(name, number, n, first):
+                items.append(item)
+                stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
+        same = shape.method == METHODS[method][0]
+        numbers = [
+            max((getattr(item, what) for item in items), default=0) for what in ("steps", "samples", "passes")
+        ]
+        counted = any(item.counted for item in items)
+        slots = shape.slots if same else 0
+        return (*(numbers if same else (0, 0, 0)), slots, shape.row_floats, counted, number or 0, n, stored)
+
+
+def check_shape(folder: Path, shape: Shape, *, table: bool, dim: int, total: int) -> None:
+    """Raise SetError unless a program's object is that of a set."""
+    if (shape.table, shape.dim, shape.total) != (table, dim, total):
+        has, needs = (
+            f"{rows} rows of {width}" if width else f"{rows} values"
+            for rows, width in ((shape.total, shape.dim), (total, dim))
+        )
+        raise SetError(f"{folder}: {shape.name} has {has}, the program {needs}: it is of another model")
+
+
+def write_set(
+    folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes] = {}
+) -> str:
+    """Write a set whose values are all in this process; return its digest.
+
+    A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
+    Raises OSError, as SaveError.
+    """
+    objects, layout = list(objects), Layout()
+    prepare_folder(folder, "saving to ")
+    header = Header(
+        job_id=about.job_id,
+        epoch=about.epoch,
+        run=about.run,
+        pserver=0,
+        port=0,
+        **asdict(layout),
+        num_gradient_servers=1,
+        finished=False,
+        save=secrets.token_hex(4),
+    )
+    entries = [write_part(folder, header, objects)]
+    for name, content in files.items():
+        write_whole(folder / name, lambda f, content=content: f.write(content))
+        with (folder / name).open("rb") as f:
+            entries.append(hash_file(f))
+    described = [describe(one.create) for one in objects]
+    return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+
+
+def write_part(folder: Path, header: Start, objects: Iterable[Whole]) -> Entry:
+    """Write one part durably. Raises SaveError."""
+    file = File(folder, header)
+    with closing(file):
+        for one in objects:
+            one.write(file)
+        try:
+            entry = file.seal()
+        except OSError as e:
+            raise file.make_error(e) from None
+        file.place()
+        sync_folder(folder)
+    return entry
+
+
+def finish_set(folder: Path, manifest: Manifest) -> str:
+    """Write the manifest of parts that are there, then remove those of the set before; return its digest."""
+    digest = write_manifest(folder, manifest)
+    names = {entry.name for entry in manifest.files}
+    for path in folder.iterdir():
+        if _OLD.fullmatch(path.name) and path.name not in names:
+            with suppress(OSError):  # it takes only room
+                path.unlink()
+    return digest
