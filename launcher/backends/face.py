@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
-from ..errors import SpecError, require_extra
+from ..errors import require_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,9 +65,11 @@ class Face:
     # Options by which later shells find its jobs: metavar and help; the words for who has given none.
     place: ClassVar[Mapping[str, tuple[str, str]]] = {}
     place_hint: str = ""
+    places: str = ""  # function, which returns the node or cluster that these options name
     far_hint: str = "ask where the job was started"  # on node 0, from where the other nodes can't be reached
     meant: ClassVar[Mapping[str, str]] = {}  # command lines, by other tools' words for its commands
-    file: str = ""  # option for a file that `read_file` reads
+    file: str = ""  # option for a file, and
+    reader: str = ""  # function, which reads it
 
     # --- Options. ---
 
@@ -84,7 +86,7 @@ class Face:
 
         name: of the file in messages. Raises SpecError.
         """
-        raise SpecError(f"{name}: the {self.name} backend reads no file of options")
+        return cast("SourceValues", self._import(self.reader)(path, name, tell))
 
     # --- Jobs. ---
 
@@ -108,9 +110,9 @@ class Face:
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""
         if reach is None and self.reach:
-            from .here import OnNode0
+            from .here import Here
 
-            return OnNode0(self.name, self.far_hint)
+            return Here(self.name, self.far_hint)
         require_extra(self.extra)
         return cast("Backend", self._import(self.backend)(reach))
 
@@ -129,7 +131,7 @@ class Face:
 
     def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
         """Return the node or cluster that the options of `place` name. Raises SpecError."""
-        raise SpecError(f"jobs of the {self.name} backend are found by no option: leave it out")
+        return cast("Elsewhere", self._import(self.places)(values, cwd))
 
     def from_data(self, data: Any) -> Any:
         """Return the reach in a record, which has it as JSON data. Raises SpecError for another version's."""

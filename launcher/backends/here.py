@@ -21,8 +21,9 @@ NODE = (sys.executable, "-P", "-m", "pslaunch.node")
 class Here(Backend):
     """Backend of later shells on a node: it starts nothing."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, far_hint: str = "") -> None:
+        """far_hint: the remedy where only node 0 is here, and the way to the others is not known."""
+        self.name, self._far_hint = name, far_hint
 
     def keep_way(self, path: str) -> Any:
         """Return nothing: the job has its own record on this machine."""
@@ -35,20 +36,9 @@ class Here(Backend):
         return answer("this machine", ["records"])
 
     def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
+        if node.id and self._far_hint:
+            raise SpecError(f"node {node.id} can't be reached: its host is not known here; {self._far_hint}")
         return answer(node.name, words)
-
-
-class OnNode0(Here):
-    """Backend for a shell on the first host of a job, without a record of the way to the others."""
-
-    def __init__(self, name: str, remedy: str) -> None:
-        super().__init__(name)
-        self._remedy = remedy
-
-    def ask(self, node: Node, words: Sequence[str]) -> Iterator[bytes]:
-        if node.id:
-            raise SpecError(f"node {node.id} can't be reached: its host is not known here; {self._remedy}")
-        return super().ask(node, words)
 
 
 def answer(name: str, words: Sequence[str]) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import select
 from _blake2 import blake2b  # hashlib would load OpenSSL
@@ -31,9 +30,17 @@ def read_answer(
     start_s: more time, for the start of the program. Raises FileError if the node answers, but lacks the
     file, otherwise HostError.
     """
-    with io.BufferedReader(_Reader(fd, SILENT_S + start_s)) as f:
+    waiting, silent_s = select.poll(), SILENT_S + start_s
+    waiting.register(fd, select.POLLIN)
+
+    def read(size: int) -> bytes:
+        if not waiting.poll(silent_s * 1000):
+            raise TimeoutError(f"no answer for {silent_s:.0f} s; check that its machine and disks respond")
+        return os.read(fd, size)
+
+    with open(fd, "rb", buffering=0):  # closes it
         try:
-            yield from relay.read_pieces(f)
+            yield from relay.read_pieces(read)
         except TimeoutError as e:
             raise HostError(name, mode, str(e)) from None
         except EOFError as e:
@@ -42,30 +49,6 @@ def read_answer(
                 said = ending.said.removeprefix(f"pslaunch {relay.MODES[mode][0]}: ")
                 raise FileError(f"{name}: {said}") from None
             raise HostError(name, mode, ending.said or str(e)) from None
-
-
-class _Reader(io.RawIOBase):
-    """Bytes of a descriptor; a long silence raises TimeoutError."""
-
-    def __init__(self, fd: int, silent_s: float) -> None:
-        self._fd, self._silent_s = fd, silent_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        waiting = select.poll()
-        waiting.register(self._fd, select.POLLIN)
-        if not waiting.poll(self._silent_s * 1000):
-            raise TimeoutError(
-                f"no answer for {self._silent_s:.0f} s; check that its machine and disks respond"
-            )
-        return os.readv(self._fd, [buffer])
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._fd)
-        super().close()
 
 
 class Answered:

@@ -10,6 +10,8 @@ import ctypes
 import errno
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -220,6 +222,12 @@ def describe_exit(status: int) -> tuple[int, str]:
             name = f"signal {number}"
         return 128 + number, name
     return os.WEXITSTATUS(status), ""
+
+
+def get_peer(sock: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end of a Unix socket."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 def count_oom_kills() -> int:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.node.line import seal, wire
+from pslaunch.node.line import wire
+from pslaunch.node.line.gate import Seal
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.client import Client
 from pslaunch.runtime.engine.kernel_numbers import Optim
@@ -187,7 +188,7 @@ def test_an_agents_frame_said_again_on_its_line_is_no_order_and_costs_the_node(w
         at = 0
         for _ in range(2):
             at += prove.HEAD.size + prove.HEAD.unpack_from(said, at)[3]
-        length = wire.HEADER.size + wire.HEADER.unpack_from(said, at)[0] + seal.MAC_BYTES
+        length = wire.HEADER.size + wire.HEADER.unpack_from(said, at)[0] + Seal.mac_bytes
         tap.insert(0, said[at : at + length])
         held.tell()
         assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()

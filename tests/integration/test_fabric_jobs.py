@@ -109,7 +109,7 @@ def test_nodes_are_found_by_their_names_wherever_they_stand_among_the_hosts(
     assert logs == {"0-node2": "0", "1-node3": "1"}
 
     done = another("node2").run("logs", job)
-    assert (done.returncode, done.stdout) == (codes.USAGE, "trainer/0 | 0\n")
+    assert (done.returncode, done.stdout) == (codes.USAGE, "trainer/0 | 0\n"), done.stderr
     assert "node 1 of the job (node3) is not among the hosts of this command; --conf" in done.stderr
 
 

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ..face import Face
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ...options.kinds import SourceValues
-    from ...options.spec import Elsewhere
 
 
 class FabricFace(Face):
@@ -34,17 +27,8 @@ class FabricFace(Face):
         "conf": ("FILE", "Ask the first host of this conf.py. [default: the jobs known on this machine]")
     }
     place_hint, far_hint = "--conf conf.py asks hosts", "add --conf conf.py"
-    file = "conf"
-
-    def read_file(self, path: Path, name: str, tell: Callable[[str], None]) -> SourceValues:
-        from .conf_py import read_conf
-
-        return read_conf(path, name, tell)
-
-    def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
-        from .spec import find_first_host
-
-        return find_first_host(values["conf"], cwd)
+    places = "spec:find_first_host"
+    file, reader = "conf", "conf_py:read_conf"
 
 
 FACE = FabricFace()

@@ -5,6 +5,7 @@ Rejected values raise SpecError with option, place and value. No host is contact
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -45,9 +46,10 @@ def make_fabric_spec(line: CommandLine) -> JobSpec:
     return make_hosts_spec(line, "fabric", lambda: _find_sent(line), make_site)
 
 
-def find_first_host(conf: str, cwd: Path) -> Elsewhere:
+def find_first_host(values: Mapping[str, str], cwd: Path) -> Elsewhere:
     """Return the first host of a conf.py, which knows its jobs. Raises SpecError."""
-    reach = _read_reach(gather_given("fabric", Split({"conf": [Value(conf, "--conf")]}), cwd), cwd)
+    named = Split({"conf": [Value(values["conf"], "--conf")]})
+    reach = _read_reach(gather_given("fabric", named, cwd), cwd)
     return Elsewhere("fabric", reach, f"{reach.hosts[0].text}, the first of the hosts")
 
 

@@ -10,10 +10,8 @@ from ...errors import require_extra
 from ..face import CHECK, CommandLine, Face
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...node.job import Plan
-    from ...options.spec import Elsewhere, JobSpec
+    from ...options.spec import JobSpec
     from .spec import K8sReach
     from .way import PodsWay
 
@@ -56,7 +54,7 @@ class K8sFace(Face):
             "FILE", "Ask the cluster of this kubeconfig. [default: KUBECONFIG, else ~/.kube/config]"
         ),
     }  # fmt: skip
-    place_hint = "--namespace=NAME asks a cluster"
+    place_hint, places = "--namespace=NAME asks a cluster", "spec:find_cluster"
 
     def make_spec(self, line: CommandLine) -> JobSpec:
         from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
@@ -96,11 +94,6 @@ class K8sFace(Face):
 
         package = manifests.pack_package(plan, os.environ)
         return {"package": [manifests.describe_package(plan, reach, package)]}
-
-    def find_place(self, values: Mapping[str, str], cwd: Path) -> Elsewhere:
-        from .spec import find_cluster
-
-        return find_cluster(values)
 
 
 FACE = K8sFace()

@@ -7,6 +7,7 @@ for its trainer's exit code; it starts nothing and guards nothing.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import json
@@ -106,7 +107,7 @@ def _connect(address: str) -> socket.socket:
             if time.monotonic() >= end_s:
                 raise
             time.sleep(0.01)
-    if _get_peer(agent)[1] != os.getuid():
+    if procs.get_peer(agent)[1] != os.getuid():
         raise PermissionError(errno.EPERM, "another user's process listens here", address[1:])
     return agent
 
@@ -224,7 +225,7 @@ def _take_loans(
             if now and first and now.start == first.start and not now.is_gone and time.monotonic() < end_s:
                 continue
             raise
-        pid, uid = _get_peer(sock)
+        pid, uid = procs.get_peer(sock)
         lender = procs.read_proc(pid)
         if uid != os.getuid() or lender is None:
             sock.close()
@@ -261,19 +262,6 @@ def _read_loan(
 
 def _may_read_others() -> bool:
     """Return True if a process may read another one's memory here, which most containers forbid."""
-    prober = os.fork()  # which alone loads ctypes
-    if not prober:
-        code = 1
-        with suppress(BaseException):
-            code = 0 if _read_child() else 1
-        os._exit(code)
-    return os.waitpid(prober, 0)[1] == 0
-
-
-def _read_child() -> bool:
-    """Return True if this process could read the memory of a child."""
-    import ctypes
-
     word, found = ctypes.create_string_buffer(b"x", 1), ctypes.create_string_buffer(1)
     theirs, ours = ((ctypes.c_size_t * 2)(ctypes.addressof(one), 1) for one in (word, found))
     read_fd, write_fd = os.pipe()
@@ -283,7 +271,11 @@ def _read_child() -> bool:
         os.read(read_fd, 1)  # until the end of its parent
         os._exit(0)
     one = ctypes.c_ulong(1)
-    ctypes.CDLL(None).process_vm_readv(child, ours, one, theirs, one, ctypes.c_ulong(0))
+    with suppress(AttributeError):  # of a libc without it
+        ctypes.CDLL(None).process_vm_readv(child, ours, one, theirs, one, ctypes.c_ulong(0))
+    for fd in (read_fd, write_fd):
+        os.close(fd)
+    os.waitpid(child, 0)
     return found.raw == word.raw
 
 
@@ -315,9 +307,3 @@ def _receive(sock: socket.socket, size: int) -> bytes:
             raise OSError("a rank process ended before it had lent anything")
         data += piece
     return bytes(data)
-
-
-def _get_peer(sock: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end of a Unix socket."""
-    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid

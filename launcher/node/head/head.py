@@ -26,7 +26,7 @@ from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
-    from ..line.seal import Seal
+    from ..line.gate import Seals
     from ..line.trace import Trace
 
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
@@ -169,7 +169,7 @@ class Head:
         read_fd: int,
         write_fd: int,
         diagnosis: Callable[[], str],
-        seals: tuple[Seal, Seal] | None = None,
+        seals: Seals | None = None,
     ) -> None:
         """Take over the line to this node's agent. `diagnosis` returns the agent's last words."""
         line: MessageLine[messages.ToAgent] = MessageLine(

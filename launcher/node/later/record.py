@@ -7,11 +7,10 @@ import errno
 import json
 import os
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any, Callable, cast
 
-from .. import job
+from .. import job, procs
 from ..codes import find_remedy
 from ..listing import KEPT_JOBS, OWNER, read_lines, replace_file, write_text
 from ..run_dir import end_leftovers
@@ -190,5 +189,4 @@ def name_socket(path: str) -> str:
 
 def is_of_user(sock: socket.socket) -> bool:
     """Return True if the other end of a Unix socket is this user's or root's: anybody may use any name."""
-    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return user in (0, os.geteuid())
+    return procs.get_peer(sock)[1] in (0, os.geteuid())

@@ -19,7 +19,7 @@ import struct
 import tarfile
 from _blake2 import blake2b  # hashlib would load OpenSSL: megabytes
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, BinaryIO, Callable
+from typing import Any, Callable
 
 from .. import codes
 from ..listing import EARLIER, EARLIER_LOGS, KEPT_JOBS, OWNER, UNFETCHED, list_folder, read_lines, show_few
@@ -111,13 +111,16 @@ def _compute_hash(number: int, piece: bytes) -> bytes:
     return blake2b(piece, digest_size=HASH_BYTES, salt=struct.pack("<Q", number)).digest()
 
 
-def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if any are missing."""
+def read_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield the bytes written into an AnswerWriter, in their order. Raises EOFError if any are missing.
+
+    `read` returns at most the requested number of bytes, none at the end.
+    """
     for number in itertools.count():
-        (size,) = LENGTH.unpack(_read_exactly(answer, LENGTH.size))
+        (size,) = LENGTH.unpack(_read_exactly(read, LENGTH.size))
         if size > ANSWER_PIECE_BYTES:
             raise DamagedError(f"the answer was damaged on its way: a piece of {size} bytes")
-        expected, piece = _read_exactly(answer, HASH_BYTES), _read_exactly(answer, size)
+        expected, piece = _read_exactly(read, HASH_BYTES), _read_exactly(read, size)
         if _compute_hash(number, piece) != expected:
             raise DamagedError("the answer was damaged on its way")
         if not piece:
@@ -125,11 +128,14 @@ def read_pieces(answer: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _read_exactly(stream: BinaryIO, size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError("the answer was cut off")
-    return data
+def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = read(size - len(data))
+        if not piece:
+            raise EOFError("the answer was cut off")
+        data += piece
+    return bytes(data)
 
 
 def write_records(answer: AnswerWriter) -> None:

@@ -22,7 +22,7 @@ from ..silence import Silence
 
 if TYPE_CHECKING:
     from ..messages import HelloMsg
-    from .seal import Seal
+    from .gate import Seal, Seals
     from .trace import Note
 
 WIRE_VERSION = 21
@@ -194,7 +194,7 @@ class MessageLine(Generic[Sent]):
         on_lost: Callable[[str], None],
         on_output: Callable[[Output], None] = lambda _piece: None,
         on_data: Callable[[Data], None] = lambda _piece: None,
-        seals: tuple[Seal, Seal] | None = None,
+        seals: Seals | None = None,
         trace: Note | None = None,
     ) -> None:
         """`seals`: for sending and receiving, over TCP."""

@@ -38,16 +38,6 @@ int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const 
     return get_buffer(obj, view, item, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0), name);
 }
 
-int py_matrix(PyObject *obj, Py_buffer *view, const char *name) {
-    if (get_buffer(obj, view, PY_F32, PyBUF_STRIDES, name) < 0) return -1;
-    if (py_need_ndim(view, 2, name) == 0) {
-        if (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0) return 0;
-        PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
-    }
-    PyBuffer_Release(view);
-    return -1;
-}
-
 size_t py_items(const Py_buffer *view) {
     return (size_t)(view->len / view->itemsize);
 }
@@ -82,21 +72,59 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
     return from[0] < to[1] && from[1] < to[0];
 }
 
-static int refuse_overlap(const char *one, const char *other) {
-    PyErr_Format(PyExc_ValueError, "%s and %s share memory", one, other);
+int py_room(py_arrays *all, size_t n) {
+    all->of = PyMem_Calloc(n, sizeof *all->of);
+    all->names = PyMem_Calloc(n, sizeof *all->names);
+    if (all->of != NULL && all->names != NULL) return 0;
+    PyErr_NoMemory();
     return -1;
 }
 
-int py_need_apart(const Py_buffer *views, const char *const *names, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++)
-            if (overlap(&views[i], &views[j])) return refuse_overlap(names[j], names[i]);
+Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want) {
+    static const int flags[] = {PyBUF_C_CONTIGUOUS, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE,
+                                PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES};
+    if (all->of == NULL) all->of = all->few, all->names = all->few_names;
+    Py_buffer *view = &all->of[all->n];
+    if (want->access != PY_WRITE_OR_NONE || obj != Py_None)
+        if (get_buffer(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
+    all->names[all->n++] = want->name;
+    if (want->ndim > 0 && py_need_ndim(view, want->ndim, want->name) < 0) return NULL;
+    if (want->access != PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;
+    PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", want->name);
+    return NULL;
+}
+
+int py_take(PyObject *obj, void *arrays) {
+    py_arrays *all = arrays;
+    return py_take_as(all, obj, &all->wants[all->n]) != NULL;
+}
+
+PyObject *py_release(py_arrays *all) {
+    while (all->n > 0) PyBuffer_Release(&all->of[--all->n]);
+    if (all->of != all->few) {
+        PyMem_Free(all->of);
+        PyMem_Free(all->names);
+    }
+    return NULL;
+}
+
+PyObject *py_finish(py_arrays *all, int rc, const ps_err *err) {
+    py_release(all);
+    return rc == PS_OK ? Py_NewRef(Py_None) : py_raise(err);
+}
+
+int py_need_alone(const py_arrays *all, int which) {
+    for (int i = 0; i < all->n; i++) {
+        if (i == which || !overlap(&all->of[i], &all->of[which])) continue;
+        PyErr_Format(PyExc_ValueError, "%s and %s share memory", all->names[i], all->names[which]);
+        return -1;
+    }
     return 0;
 }
 
-int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which) {
-    for (int i = 0; i < n; i++)
-        if (i != which && overlap(&views[i], &views[which])) return refuse_overlap(names[i], names[which]);
+int py_need_apart(const py_arrays *all) {
+    for (int i = all->n - 1; i > 0; i--)
+        if (py_need_alone(all, i) < 0) return -1;
     return 0;
 }
 

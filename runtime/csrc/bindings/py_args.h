@@ -17,9 +17,6 @@ typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
  * not a buffer), ValueError (misaligned), or the object's own exception (read-only, strided). */
 int py_array(PyObject *obj, Py_buffer *view, py_item item, bool writable, const char *name);
 
-/* Borrow a matrix of float32 with any strides, in the same way. */
-int py_matrix(PyObject *obj, Py_buffer *view, const char *name);
-
 /* Return true if these are the items, in this machine's byte order. Can't fail. */
 bool py_has_items(const Py_buffer *view, py_item item);
 
@@ -32,11 +29,48 @@ int py_need_ndim(const Py_buffer *view, int ndim, const char *name);
 /* Return -1 with ValueError unless the array has `n` items; `like` names the origin of that number. */
 int py_need_items(const Py_buffer *view, size_t n, const char *name, const char *like);
 
-/* Return -1 with ValueError if two of views[0..n) share memory; names: one for each. */
-int py_need_apart(const Py_buffer *views, const char *const *names, int n);
+/* Access to an array: dense to read or to write, or with any strides, of a matrix of float32. */
+typedef enum py_access { PY_READ, PY_WRITE, PY_WRITE_OR_NONE, PY_STRIDED } py_access;
 
-/* Return -1 with ValueError if views[which] shares memory with another one of views[0..n). */
-int py_need_alone(const Py_buffer *views, const char *const *names, int n, int which);
+/* An array that a call takes. */
+typedef struct py_want {
+    const char *name; /* for messages */
+    py_item item;
+    int ndim; /* 0: any */
+    py_access access;
+} py_want;
+
+/* Arrays that a call has borrowed, of[0..n). It begins with `wants`, if py_take() is to read them. */
+typedef struct py_arrays {
+    const py_want *wants;
+    Py_buffer *of; /* `few`, or as py_room() made them */
+    const char **names;
+    int n;
+    Py_buffer few[4];
+    const char *few_names[4];
+} py_arrays;
+
+/* Make room for n arrays, before the first is taken. -1 with MemoryError. */
+int py_room(py_arrays *all, size_t n);
+
+/* Borrow the next array. NULL with an exception. */
+Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want);
+
+/* Converter for "O&": borrow the next array of a py_arrays as its wants say; None is one without items. 1, or
+ * 0 with an exception. */
+int py_take(PyObject *obj, void *arrays);
+
+/* Release the arrays. NULL, to return with the exception that is set. */
+PyObject *py_release(py_arrays *all);
+
+/* Release the arrays; return None, or NULL with the exception of `rc`. */
+PyObject *py_finish(py_arrays *all, int rc, const ps_err *err);
+
+/* Return -1 with ValueError if two of the arrays share memory. */
+int py_need_apart(const py_arrays *all);
+
+/* Return -1 with ValueError if of[which] shares memory with another one. */
+int py_need_alone(const py_arrays *all, int which);
 
 /* Converter for "O&": a number of threads, at least 1, to an unsigned. 1, or 0 with an exception. */
 int py_threads(PyObject *obj, void *threads);

@@ -6,121 +6,93 @@
 #include "tables/ps_schedule.h"
 #include "bindings/py_args.h"
 
-/* The arrays of one optimizer call; zeroed ones may be released. */
-enum { VALUE, SLOTS, GRAD, ROWS, ARRAYS };
-static const char *const array_names[ARRAYS] = {"value", "slots", "grad", "rows"};
+/* Check the rule and its slots, of[SLOTS]; those of None have no array. */
+enum { VALUE, SLOTS };
 
-static void release(Py_buffer *views, int n) {
-    for (int i = n - 1; i >= 0; i--) PyBuffer_Release(&views[i]);
-}
-
-static int check_optim(const ps_optim *o) {
+static int check_optim(const ps_optim *o, const py_arrays *all) {
     ps_err err;
-    if (ps_optim_check(o, &err) == PS_OK) return 0;
-    py_raise(&err);
-    return -1;
-}
-
-/* Get value, slots and gradient with types and sizes that match, except for the gradient's size. */
-static int get_arrays(const ps_optim *o, PyObject *const *objs, Py_buffer *views) {
-    if (py_array(objs[VALUE], &views[VALUE], PY_F32, true, "value") < 0) return -1;
-    if (py_array(objs[GRAD], &views[GRAD], PY_F32, false, "grad") < 0) return -1;
-    uint32_t slots = ps_optim_slots(o->method);
-    if (objs[SLOTS] == Py_None) {
-        if (slots == 0) return 0;
-        PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
-                     ps_optim_method(o->method)->name);
+    const Py_buffer *value = &all->of[VALUE], *slots = &all->of[SLOTS];
+    if (ps_optim_check(o, &err) < 0) {
+        py_raise(&err);
         return -1;
     }
-    if (py_array(objs[SLOTS], &views[SLOTS], PY_F32, true, "slots") < 0) return -1;
-    return py_need_items(&views[SLOTS], py_items(&views[VALUE]) * slots, "slots", "value with this method");
+    uint32_t n = ps_optim_slots(o->method);
+    if (slots->obj != NULL)
+        return py_need_items(slots, py_items(value) * n, "slots", "value with this method");
+    if (n == 0) return 0;
+    PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
+                 ps_optim_method(o->method)->name);
+    return -1;
 }
 
 static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"rule", "step", "value", "slots", "grad", NULL};
+    static const py_want wants[] = {
+        {"value", PY_F32, 0, PY_WRITE}, {"slots", PY_F32, 0, PY_WRITE_OR_NONE}, {"grad", PY_F32, 0, PY_READ}};
     ps_optim o = {0};
     unsigned long long step;
-    PyObject *objs[ARRAYS], *result = NULL;
-    Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOO", names, py_optim, &o, &step, &objs[VALUE],
-                                     &objs[SLOTS], &objs[GRAD]))
-        return NULL;
-    if (check_optim(&o) < 0) return NULL;
-    if (get_arrays(&o, objs, views) < 0) goto done;
-    if (py_need_items(&views[GRAD], py_items(&views[VALUE]), "grad", "value") < 0) goto done;
-    if (py_need_apart(views, array_names, ARRAYS) < 0) goto done;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&", names, py_optim, &o, &step, py_take, &all,
+                                     py_take, &all, py_take, &all))
+        return py_release(&all);
+    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *grad = &all.of[2];
+    size_t n = py_items(value);
+    if (check_optim(&o, &all) < 0 || py_need_items(grad, n, "grad", "value") < 0 || py_need_apart(&all) < 0)
+        return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_optim_apply(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, py_items(&views[VALUE]),
-                   views[GRAD].buf, py_items(&views[VALUE]));
+    ps_optim_apply(&o, ps_optim_rate(&o, step), value->buf, slots->buf, n, grad->buf, n);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, ARRAYS);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
-/* Check the shapes of apply_sparse: value [rows, dim], rows [k], grad [k, dim]. */
-static int check_rows_shapes(const Py_buffer *views) {
-    if (py_need_ndim(&views[VALUE], 2, "value") < 0 || py_need_ndim(&views[GRAD], 2, "grad") < 0) return -1;
-    if (py_need_ndim(&views[ROWS], 1, "rows") < 0) return -1;
-    if (views[GRAD].shape[0] != views[ROWS].shape[0] || views[GRAD].shape[1] != views[VALUE].shape[1]) {
-        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
-                     views[GRAD].shape[0], views[GRAD].shape[1], views[ROWS].shape[0], views[VALUE].shape[1]);
-        return -1;
-    }
-    return 0;
-}
-
+/* value [rows, dim], rows [k], grad [k, dim]. */
 static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"rule", "step", "value", "slots", "rows", "grad", NULL};
+    static const py_want wants[] = {{"value", PY_F32, 2, PY_WRITE},
+                                    {"slots", PY_F32, 0, PY_WRITE_OR_NONE},
+                                    {"rows", PY_U64, 1, PY_READ},
+                                    {"grad", PY_F32, 2, PY_READ}};
     ps_optim o = {0};
     ps_err err;
     unsigned long long step;
-    int rc = PS_OK;
-    PyObject *objs[ARRAYS], *result = NULL;
-    Py_buffer views[ARRAYS] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KOOOO", names, py_optim, &o, &step, &objs[VALUE],
-                                     &objs[SLOTS], &objs[ROWS], &objs[GRAD]))
-        return NULL;
-    if (check_optim(&o) < 0 || get_arrays(&o, objs, views) < 0) goto done;
-    if (py_array(objs[ROWS], &views[ROWS], PY_U64, false, "rows") < 0) goto done;
-    if (check_rows_shapes(views) < 0 || py_need_apart(views, array_names, ARRAYS) < 0) goto done;
-    size_t rows_n = (size_t)views[VALUE].shape[0], dim = (size_t)views[VALUE].shape[1];
+    int rc;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&O&", names, py_optim, &o, &step, py_take, &all,
+                                     py_take, &all, py_take, &all, py_take, &all))
+        return py_release(&all);
+    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *rows = &all.of[2], *grad = &all.of[3];
+    if (check_optim(&o, &all) < 0 || py_need_apart(&all) < 0) return py_release(&all);
+    if (grad->shape[0] != rows->shape[0] || grad->shape[1] != value->shape[1]) {
+        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
+                     grad->shape[0], grad->shape[1], rows->shape[0], value->shape[1]);
+        return py_release(&all);
+    }
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), views[VALUE].buf, views[SLOTS].buf, rows_n, dim,
-                             views[ROWS].buf, views[GRAD].buf, py_items(&views[ROWS]), &err);
+    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), value->buf, slots->buf, (size_t)value->shape[0],
+                             (size_t)value->shape[1], rows->buf, grad->buf, py_items(rows), &err);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
-done:
-    release(views, ARRAYS);
-    return result;
+    return py_finish(&all, rc, &err);
 }
 
 static PyObject *add(PyObject *self, PyObject *args) {
     (void)self;
-    static const char *const buffers[] = {"acc", "g"};
-    PyObject *acc, *g, *result = NULL;
-    Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTuple(args, "OO", &acc, &g)) return NULL;
-    if (py_array(acc, &views[0], PY_F32, true, "acc") < 0) goto done;
-    if (py_array(g, &views[1], PY_F32, false, "g") < 0) goto done;
-    if (py_need_items(&views[1], py_items(&views[0]), "g", "acc") < 0) goto done;
-    if (py_need_apart(views, buffers, 2) < 0) goto done;
+    static const py_want wants[] = {{"acc", PY_F32, 0, PY_WRITE}, {"g", PY_F32, 0, PY_READ}};
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
+    const Py_buffer *acc = all.of, *g = acc + 1;
+    if (py_need_items(g, py_items(acc), "g", "acc") < 0 || py_need_apart(&all) < 0) return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_add(views[0].buf, views[1].buf, py_items(&views[0]));
+    ps_add(acc->buf, g->buf, py_items(acc));
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, 2);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
 /* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
@@ -136,36 +108,29 @@ static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     return -1;
 }
 
-static void init_all(const ps_init *init, const uint64_t *keys, size_t n, float *out, size_t dim) {
-    for (size_t i = 0; i < n; i++) ps_init_row(init, keys[i], out + i * dim, dim);
-}
-
 static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"out", "keys", "seed", "table", "kind", "mean", "std", NULL};
-    static const char *const buffers[] = {"out", "keys"};
+    static const py_want wants[] = {{"out", PY_F32, 2, PY_WRITE}, {"keys", PY_U64, 1, PY_READ}};
     ps_init init;
     int kind;
-    PyObject *out, *keys, *seed, *table, *result = NULL;
-    Py_buffer views[2] = {{0}};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOiff", names, &out, &keys, &seed, &table, &kind,
-                                     &init.mean, &init.std))
-        return NULL;
-    if (get_init(&init, seed, table, kind) < 0) return NULL;
-    if (py_array(out, &views[0], PY_F32, true, "out") < 0) goto done;
-    if (py_array(keys, &views[1], PY_U64, false, "keys") < 0) goto done;
-    if (py_need_ndim(&views[0], 2, "out") < 0 || py_need_ndim(&views[1], 1, "keys") < 0) goto done;
-    if (py_need_items(&views[1], (size_t)views[0].shape[0], "keys", "out, one for each row,") < 0) goto done;
-    if (py_need_apart(views, buffers, 2) < 0) goto done;
+    PyObject *seed, *table;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&OOiff", names, py_take, &all, py_take, &all, &seed,
+                                     &table, &kind, &init.mean, &init.std) ||
+        get_init(&init, seed, table, kind) < 0)
+        return py_release(&all);
+    const Py_buffer *out = all.of, *keys = out + 1;
+    size_t n = (size_t)out->shape[0], dim = (size_t)out->shape[1];
+    if (py_need_items(keys, n, "keys", "out, one for each row,") < 0 || py_need_apart(&all) < 0)
+        return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    init_all(&init, views[1].buf, py_items(&views[1]), views[0].buf, (size_t)views[0].shape[1]);
+    for (size_t i = 0; i < n; i++)
+        ps_init_row(&init, ((const uint64_t *)keys->buf)[i], (float *)out->buf + i * dim, dim);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
-done:
-    release(views, 2);
-    return result;
+    return py_finish(&all, PS_OK, NULL);
 }
 
 static PyObject *hash_name(PyObject *self, PyObject *arg) {

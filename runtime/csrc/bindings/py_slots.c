@@ -90,26 +90,23 @@ static int check_sizes(const int64_t *sizes, size_t slots) {
 
 static PyObject *count_slots(PyObject *self, PyObject *args) {
     (void)self;
-    static const char *const names[] = {"sizes", "counts"};
-    PyObject *lines, *given, *out, *result = NULL;
-    Py_buffer views[2] = {{0}, {0}};
-    if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &lines, &given, &out)) return NULL;
-    if (py_array(given, &views[0], PY_I64, false, names[0]) < 0) goto done;
-    if (py_array(out, &views[1], PY_I64, true, names[1]) < 0) goto done;
-    const int64_t *sizes = views[0].buf;
-    int64_t *counts = views[1].buf;
-    size_t slots = py_items(&views[0]), n = (size_t)PyList_Size(lines), line = 0;
-    if (py_need_items(&views[1], slots * n, names[1], "slots and lines") < 0) goto done;
-    if (py_need_apart(views, names, 2) < 0 || check_sizes(sizes, slots) < 0) goto done;
+    static const py_want wants[] = {{"sizes", PY_I64, 0, PY_READ}, {"counts", PY_I64, 0, PY_WRITE}};
+    PyObject *lines;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "O!O&O&", &PyList_Type, &lines, py_take, &all, py_take, &all))
+        return py_release(&all);
+    const int64_t *sizes = all.of[0].buf;
+    int64_t *counts = all.of[1].buf;
+    size_t slots = py_items(&all.of[0]), n = (size_t)PyList_Size(lines), line = 0;
+    if (py_need_items(&all.of[1], slots * n, "counts", "slots and lines") < 0 || py_need_apart(&all) < 0 ||
+        check_sizes(sizes, slots) < 0)
+        return py_release(&all);
     for (cursor c; line < n; line++) {
-        if (begin_line(lines, (Py_ssize_t)line, &c) < 0) goto done;
+        if (begin_line(lines, (Py_ssize_t)line, &c) < 0) return py_release(&all);
         if (!count_line(c, sizes, slots, counts + line, n)) break;
     }
-    result = PyLong_FromSize_t(line);
-done:
-    PyBuffer_Release(&views[1]);
-    PyBuffer_Release(&views[0]);
-    return result;
+    py_release(&all);
+    return PyLong_FromSize_t(line);
 }
 
 static bool take_value(cursor *c, column *to) {
@@ -128,12 +125,13 @@ static bool read_line(cursor c, column *columns, size_t slots) {
     return true;
 }
 
-static int borrow_column(PyObject *array, Py_buffer *view, column *to) {
-    bool ids = py_array(array, view, PY_I64, true, "column") == 0;
-    if (!ids) {
+static int borrow_column(py_arrays *all, PyObject *array, column *to) {
+    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, 0, PY_WRITE}), *view = ids;
+    if (ids == NULL) {
         PyErr_Clear();
-        if (py_array(array, view, PY_F32, true, "column") < 0) return -1;
+        view = py_take_as(all, array, &(py_want){"column", PY_F32, 0, PY_WRITE});
     }
+    if (view == NULL) return -1;
     *to = (column){ids ? view->buf : NULL, ids ? NULL : view->buf, 0, py_items(view)};
     return 0;
 }
@@ -141,18 +139,14 @@ static int borrow_column(PyObject *array, Py_buffer *view, column *to) {
 static PyObject *read_slots(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *lines, *arrays, *result = NULL;
+    py_arrays all = {0};
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &lines, &PyList_Type, &arrays)) return NULL;
-    size_t slots = (size_t)PyList_Size(arrays), borrowed = 0;
-    Py_buffer *views = PyMem_Calloc(slots, sizeof *views);
+    size_t slots = (size_t)PyList_Size(arrays);
     column *columns = PyMem_Calloc(slots, sizeof *columns);
-    if (views == NULL || columns == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (; borrowed < slots; borrowed++) {
-        PyObject *array = PyList_GetItem(arrays, (Py_ssize_t)borrowed);
-        if (borrow_column(array, &views[borrowed], &columns[borrowed]) < 0) goto done;
-    }
+    if (columns == NULL) return PyErr_NoMemory();
+    if (py_room(&all, slots) < 0) goto done;
+    for (size_t i = 0; i < slots; i++)
+        if (borrow_column(&all, PyList_GetItem(arrays, (Py_ssize_t)i), &columns[i]) < 0) goto done;
     Py_ssize_t line = 0;
     for (cursor c; line < PyList_Size(lines); line++) {
         if (begin_line(lines, line, &c) < 0) goto done;
@@ -160,9 +154,8 @@ static PyObject *read_slots(PyObject *self, PyObject *args) {
     }
     result = PyLong_FromSsize_t(line);
 done:
-    while (borrowed > 0) PyBuffer_Release(&views[--borrowed]);
+    py_release(&all);
     PyMem_Free(columns);
-    PyMem_Free(views);
     return result;
 }
 

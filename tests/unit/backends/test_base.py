@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pslaunch.backends.here import OnNode0
+from pslaunch.backends.here import Here
 from pslaunch.backends.k8s import FACE
 from pslaunch.backends.k8s.spec import K8sReach
 from pslaunch.errors import SpecError
@@ -20,4 +20,4 @@ def test_agents_for_jobs_that_begin_by_themselves_are_refused() -> None:
 
 def test_head_on_a_node_is_refused_by_default() -> None:
     with pytest.raises(SpecError, match="the other backend has no head on a node: the launcher leads"):
-        OnNode0("other", "").start_head([], LIMITS, "00")
+        Here("other").start_head([], LIMITS, "00")

@@ -217,7 +217,7 @@ def test_all_names_of_a_file_come_with_its_content(tmp_path: Path) -> None:
         (tmp_path / "output" / second).hardlink_to(tmp_path / "output/pass-0/w")
     command = [sys.executable, "-P", "-m", "pslaunch.node", "pack", str(tmp_path / "output")]
     packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-    found = fetched(read_pieces(io.BytesIO(packed)), tmp_path / "here")
+    found = fetched(read_pieces(io.BytesIO(packed).read), tmp_path / "here")
     assert found.left_out == []
     files = [path for path in map(Path, found.brought) if path.is_file()]
     assert len(files) == 3 and all(path.read_bytes() == b"values" for path in files)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.fabric import FabricFace
-from pslaunch.backends.here import NODE, OnNode0
+from pslaunch.backends.here import NODE, Here
 from pslaunch.errors import HostError, SpecError
 from pslaunch.node.later import record, relay
 from pslaunch.run import jobs, known_jobs
@@ -64,7 +64,7 @@ def test_unreachable_job_is_unknown_and_gives_the_reason(note: Note, monkeypatch
     def unreached(*_: object) -> object:
         raise HostError("node1", "connecting", "timed out\nafter 10 s")
 
-    monkeypatch.setattr(OnNode0, "read_records", unreached)
+    monkeypatch.setattr(Here, "read_records", unreached)
     monkeypatch.setattr(FabricFace, "from_data", lambda _face, _data: None)
     note("train-1", "running")
     note("train-2", record.LED_ELSEWHERE, reach={})
@@ -153,7 +153,7 @@ def test_node_lists_jobs_that_it_leads(note: Note) -> None:
     note("started", record.LED_ELSEWHERE, end=record.POINTER, reach=ANOTHERS)
     note("old", record.LED_ELSEWHERE)
     answer = subprocess.run([*NODE, "records"], stdout=subprocess.PIPE, check=True).stdout
-    told = b"".join(relay.read_pieces(io.BytesIO(answer))).splitlines()
+    told = b"".join(relay.read_pieces(io.BytesIO(answer).read)).splitlines()
     assert [json.loads(line)["job"] for line in told] == ["led"]
 
 
@@ -185,7 +185,7 @@ def test_job_unknown_to_its_first_host_is_asked_for_again(
     note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, Any]] = []
-    monkeypatch.setattr(OnNode0, "read_records", lambda _: iter(()))
+    monkeypatch.setattr(Here, "read_records", lambda _: iter(()))
     monkeypatch.setattr(known_jobs, "_parse_records", lambda *_: known)
     monkeypatch.setattr(FabricFace, "from_data", lambda _face, _data: None)
     note("train-1", record.LED_ELSEWHERE, end=record.POINTER, reach={})

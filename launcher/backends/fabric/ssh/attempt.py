@@ -59,12 +59,12 @@ class Deadline:
             self._end_s += time.monotonic() - begin_s
 
 
-def make_start_error(name: str, error: str, noise: str, tail: Tail, code: int | None) -> HostError:
-    """Return the error for a boot that ended before its marker."""
-    said = " / ".join(text for text in (tail.get_text()[-500:], noise) if text)
+def make_start_error(name: str, failed: Exception, tail: Tail, code: int | None) -> HostError:
+    """Return the error for a boot that ended before its marker. failed: with `noise`, if any was read."""
+    said = " / ".join(text for text in (tail.get_text()[-500:], getattr(failed, "noise", "")) if text)
     ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
     if ours:
         what = "install one, or set --agent_python"
         return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
     ended = f"the login shell ended with {code}" if code is not None else "the connection was closed"
-    return HostError(name, "start", "; ".join(text for text in (error or ended, said) if text))
+    return HostError(name, "start", "; ".join(text for text in (str(failed) or ended, said) if text))

@@ -85,20 +85,17 @@ def _try_once(
     said = keep_tail(process.stderr, tail)
     writer = threading.Thread(target=_send, args=(process.stdin.fileno(), booted.payload), daemon=True)
     writer.start()
-    noise, error = "", ""
     try:
         out = process.stdout.fileno()
         wait_for_marker(lambda n: _read(out, n, deadline), booted.marker)
         writer.join()
         return BinaryChannel(process, tail, said)
-    except NoMarkerError as e:
-        noise, error = e.noise, str(e)
-    except TimeoutError:
-        error = f"no answer within {deadline.limit_s:g} s"
+    except (NoMarkerError, TimeoutError) as e:
+        failed = e
     code = _end(process, writer, said)
     if code == _SSH_FAILED:
         raise _make_refusal(settings, tail)
-    raise make_start_error(settings.name, error, noise, tail, code)
+    raise make_start_error(settings.name, failed, tail, code)
 
 
 def _send(fd: int, data: bytes) -> None:
@@ -111,7 +108,7 @@ def _read(fd: int, n: int, deadline: Deadline) -> bytes:
     poll.register(fd, select.POLLIN)
     while not poll.poll(SLICE_S * 1000):
         if deadline.is_over:
-            raise TimeoutError
+            raise TimeoutError(f"no answer within {deadline.limit_s:g} s")
     return os.read(fd, n)
 
 

@@ -255,7 +255,6 @@ def boot_by_paramiko(
     connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
 ) -> ParamikoChannel:
     """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
-    noise, error = "", ""
     session = None
     try:
         session = connection.transport.open_session(timeout=deadline.get_left_s())
@@ -267,13 +266,9 @@ def boot_by_paramiko(
             session.sendall(booted.payload)
         wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
         return ParamikoChannel(session)
-    except NoMarkerError as e:
-        noise, error = e.noise, str(e)
-    except TimeoutError:
-        error = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
-    except (paramiko.SSHException, OSError, EOFError) as e:
-        error = str(e) or "the connection was closed"
-    raise make_start_error(settings.name, error, noise, *_collect_end(session))
+    except (NoMarkerError, paramiko.SSHException, OSError, EOFError) as e:
+        failed = e
+    raise make_start_error(settings.name, failed, *_collect_end(session))
 
 
 def _read(session: Any, n: int, deadline: Deadline) -> bytes:
@@ -284,7 +279,8 @@ def _read(session: Any, n: int, deadline: Deadline) -> bytes:
             return data
         except TimeoutError:
             if deadline.is_over:
-                raise
+                text = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
+                raise TimeoutError(text) from None
 
 
 def _collect_end(session: Any) -> tuple[Tail, int | None]:

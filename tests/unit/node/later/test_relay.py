@@ -32,7 +32,7 @@ def open_tar(data: bytes | bytearray) -> tarfile.TarFile:
 
 def archive(*words: str) -> tarfile.TarFile:
     """Return the archive that a node answers with."""
-    return open_tar(b"".join(read_pieces(io.BytesIO(answer(*words)))))
+    return open_tar(b"".join(read_pieces(io.BytesIO(answer(*words)).read)))
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_comes_whole_and_an_answer_that_was_cut_off_is_an_error(file: Path) -> None:
     whole = answer("read", str(file))
-    assert b"".join(read_pieces(io.BytesIO(whole))) == file.read_bytes()
+    assert b"".join(read_pieces(io.BytesIO(whole).read)) == file.read_bytes()
     for cut in (0, 3, 4, 1000, ANSWER_PIECE_BYTES + 4, len(whole) - 5, len(whole) - 1):
         with pytest.raises(EOFError, match="cut off"):
-            list(read_pieces(io.BytesIO(whole[:cut])))
+            list(read_pieces(io.BytesIO(whole[:cut]).read))
     with pytest.raises(EOFError, match="a piece of"):
-        list(read_pieces(io.BytesIO(b"\xff\xff\xff\xff")))
+        list(read_pieces(io.BytesIO(b"\xff\xff\xff\xff").read))
 
 
 def test_an_answer_that_lost_bytes_is_an_error(file: Path) -> None:
@@ -60,7 +60,7 @@ def test_an_answer_that_lost_bytes_is_an_error(file: Path) -> None:
     whole_pieces = ((0, piece), (piece, 2 * piece))  # all alike
     for start, stop in bytes_lost + whole_pieces:
         with pytest.raises(EOFError, match="damaged" if (start, stop) in whole_pieces else "the answer was"):
-            list(read_pieces(io.BytesIO(whole[:start] + whole[stop:])))
+            list(read_pieces(io.BytesIO(whole[:start] + whole[stop:]).read))
 
 
 @pytest.mark.parametrize(

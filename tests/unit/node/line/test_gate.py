@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.line import gate, wire
-from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Handout, Seals
-from pslaunch.node.line.seal import Seal
+from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Handout, Seal, Seals
 from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
