@@ -5,11 +5,14 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +21,9 @@ from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
+from ..files.objects import SetError
+from ..files.saving import Entry, SaveError
+from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
 from .dialer import Dialer, list_shards
@@ -90,6 +96,9 @@ class Client:
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
+        self.layout = Layout(
+            pservers=len(endpoints), ports_num=ports_num, ports_num_for_sparse=ports_num_for_sparse
+        )
         self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._mode, self._seed, self._log = (MODES[mode], discard), seed, log
@@ -344,6 +353,37 @@ class Client:
         if name not in self._sparse:
             raise ValueError(f"unknown sparse parameter {name!r}")
         return self._sparse[name]
+
+    def save(self, folder: Path, save: str) -> list[Entry]:
+        """Let every shard write its part of a save to `folder`, on its own node; return the parts.
+
+        For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
+        """
+        found = self._ask("SAVE", {"folder": str(folder), "save": save})
+        if error := next((one["error"] for one in found if "error" in one), ""):
+            raise SaveError(error)
+        return [Entry(**one) for one in found]
+
+    def load(self, folder: Path) -> None:
+        """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
+
+        Raises SetError.
+        """
+        found = self._ask("LOAD", {"folder": str(folder)})
+        if error := next((one["error"] for one in found if "error" in one), ""):
+            raise SetError(error)
+
+    def _ask(self, op: str, what: Mapping[str, str]) -> list[dict[str, Any]]:
+        self.connect()
+        self._calls.call(lambda: self._core.tell(op, 0, json.dumps(what)))
+        return [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the object that has most, as far as answers have them."""
+        ids = [*self._dense.values(), *self._sparse.values()]
+        shards = range(len(self._shards))
+        return max((self._core.get_version(i, shard) for i in ids for shard in shards), default=0)
 
     def end_pass(self) -> None:
         """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""

@@ -27,20 +27,22 @@ _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of valu
 _CONFIG_SUFFIX = ".protobuf"
 
 
-def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
-    """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
-    out = np.empty((len(keys), config.cols), dtype=np.float32)
-    table = _core.hash_name(config.name)
-    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
-    return out
-
-
 @dataclass(frozen=True, slots=True)
 class LiveTables:
     """Tables that only pservers have. read(keys by name) returns their current rows by name."""
 
     names: frozenset[str]
     read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
+
+
+class Keeper(Protocol):
+    """Has the optimizer's state: an updater."""
+
+    @property
+    def stateful(self) -> str: ...  # the optimizer with state; "" without
+
+    def save(self, folder: Path) -> None: ...
+    def note_loaded(self) -> None: ...
 
 
 class Parameters:
@@ -52,6 +54,8 @@ class Parameters:
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
         self.written = False  # True once they were written to a file
         self._live: LiveTables | None = None  # from the first step with pservers on
+        self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
+        self.keeper: Keeper | None = None  # from the first training on
 
     def extend(self, configs: Mapping[str, ParamConfig]) -> None:
         """Add the parameters that are not here yet."""
@@ -162,7 +166,10 @@ class Parameters:
         """Return the values themselves, [rows, cols]; training changes them in place."""
         found = self._values.get(name)
         if found is None:
-            found = self._values[name] = self._make_first(self.get_config(name))
+            config = self.get_config(name)
+            stored = self.loaded is not None and name in self.loaded.shapes
+            found = read_array(self.loaded, config) if self.loaded and stored else self._make_first(config)
+            self._values[name] = found
         return found
 
     def _make_first(self, config: ParamConfig) -> F32:
@@ -234,9 +241,48 @@ class Parameters:
             if name in self and name not in skip:
                 self._replace(name, other.get_array(name))
 
-    def save(self, path: Path, names: Iterable[str] | None = None) -> None:
+    def save_tar(self, path: Path) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
-        write_whole(path, lambda f: self.to_tar(f, names))
+        write_whole(path, self.to_tar)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a set: the values of all parameters, and the optimizer's state (docs/checkpoint.md).
+
+        With pservers in trainer 0, between its steps: each pserver writes its own part to `folder`. A set that is
+        there stays whole until the new one is. Raises OSError that names the file and a remedy.
+        """
+        own = Path(folder).absolute()
+        if self.keeper is not None:
+            self.keeper.save(own)
+        else:
+            self.save_arrays(own, {}, {})
+        self.written = True
+
+    def save_arrays(
+        self, folder: Path, rules: Mapping[str, Optim], states: Mapping[str, State], about: Manifest = ABOUT,
+        names: Iterable[str] | None = None, files: Mapping[str, bytes] | None = None,
+    ) -> None:  # fmt: skip
+        """Write a set of the values here, each with its rule and state, if it has some; and other files."""
+        seed = get_settings().seed
+        wholes = (
+            make_whole(self.get_config(name), self.get_array(name), rules.get(name, NO_RULE), states.get(name, State()), seed)
+            for name in (self._configs if names is None else names)
+        )
+        write_set(folder, wholes, about, files or {})
+
+    def load(self, folder: str | Path) -> None:
+        """Take values and the optimizer's state of a set, for the parameters that are here and in it.
+
+        With pservers in all trainers, before the first training. Raises SetError, a ValueError, that names the file
+        and what is wrong, before anything is changed.
+        """
+        if self._live is not None:
+            raise RuntimeError("Parameters.load: pservers hold the values; load before the first training")
+        found = Set(Path(folder).absolute())
+        for name, config in self._configs.items():
+            if name in found.shapes:
+                check_parameter(found, config)
+        if get_settings().local is not False: ...
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:

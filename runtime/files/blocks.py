@@ -7,6 +7,7 @@ value, the bits do not depend on the number of shards.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 BLOCK_FLOATS = 16384  # 64 KiB
@@ -41,3 +42,26 @@ def place(size: int, first_block: int, shards: int) -> list[Piece]:
         start = k * BLOCK_FLOATS
         pieces.append(Piece((first_block + k) % shards, start, min(BLOCK_FLOATS, size - start)))
     return sorted(pieces, key=lambda p: (p.shard, p.start))
+
+
+def count_share(size: int, first_block: int, shard: int, shards: int) -> int:
+    """Return the number of values that place() gives to one shard, without counting through all blocks."""
+    before = (shard - first_block) % shards  # blocks before the shard's first
+    own = max(-(-(count_blocks(size) - before) // shards), 0)
+    last = before + (own - 1) * shards == count_blocks(size) - 1  # it has the last block, which may be short
+    return own * BLOCK_FLOATS - (-size % BLOCK_FLOATS if own and last else 0)
+
+
+def place_again(size: int, source: tuple[int, int], shard: int, target: tuple[int, int]) -> Iterator[Piece]:
+    """Yield where the values of one shard are among other shards: `start` is the place among that shard's.
+
+    `source` and `target`: the first block of the parameter, and the number of shards.
+    """
+    (before, n), (first_block, shards) = source, target
+    begin = (shard - first_block) % shards
+    if n == shards:  # all of one shard
+        if share := count_share(size, first_block, shard, shards):
+            yield Piece((before + begin) % n, 0, share)
+        return
+    for k in range(begin, count_blocks(size), shards):
+        yield Piece((before + k) % n, k // n * BLOCK_FLOATS, min(BLOCK_FLOATS, size - k * BLOCK_FLOATS))

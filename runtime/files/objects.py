@@ -162,11 +162,14 @@ class Part:
         size = os.fstat(self.file.fileno()).st_size
         return Entry(self.path.name, size, self.read(size - DIGEST_BYTES, DIGEST_BYTES).hex())
 
-    def read_pieces(self, at: int, size: int, unit: int, most: int = 4 << 20) -> Iterator[bytes]:
-        """Yield bytes of the file in pieces that are multiples of `unit`."""
-        most = max(most // unit, 1) * unit
-        for place in range(at, at + size, most):
-            yield self.read(place, min(most, at + size - place))
+    def read_into(self, at: int, out: Any) -> None:
+        """Fill the whole array with bytes of the file. Raises SetError, OSError."""
+        left = memoryview(out).cast("B")
+        while len(left):
+            n = os.preadv(self.file.fileno(), [left], at)
+            if not n:
+                raise SetError(f"{self.path} was cut short while it was read")
+            at, left = at + n, left[n:]
 
     def _find_items(self, at: int, end: int) -> Iterator[Item]:
         while at < end:

@@ -209,7 +209,7 @@ class File:
     def __init__(self, folder: Path, header: Start) -> None:
         """Create the file. Raises SaveError."""
         self._failure: OSError | None = None
-        self._path = folder / header.name
+        self.path = folder / header.name
         self._beside = folder / f".{header.name}.part"
         try:
             self._file = self._beside.open("wb")
@@ -242,12 +242,12 @@ class File:
             raise self._failure
         self._file.flush()
         os.fsync(self._file.fileno())
-        return Entry(self._path.name, self._file.tell(), digest.hex())
+        return Entry(self.path.name, self._file.tell(), digest.hex())
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
         words = os.strerror(e.errno) if e.errno else str(e)
-        return SaveError(f"{self._path} could not be saved: {words}{find_remedy(e)}")
+        return SaveError(f"{self.path} could not be saved: {words}{find_remedy(e)}")
 
     @property
     def empty(self) -> bool:
@@ -257,7 +257,7 @@ class File:
     def place(self) -> None:
         """Rename the file to its final name. Raises SaveError."""
         try:
-            self._beside.replace(self._path)
+            self._beside.replace(self.path)
         except OSError as e:
             raise self.make_error(e) from None
 

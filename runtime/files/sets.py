@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO
 
 from . import blocks
-from .blocks import BLOCK_FLOATS
 from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
 from .objects import METHODS, Item, Part, SetError, Shape, Whole, describe, read_shape
 from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
@@ -25,7 +24,6 @@ STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
 _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
 _OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5})-\w+\.bin")  # a part of a save on request
 # What find of _core.run_shard returns: steps, samples, passes, slots and floats of a row, counts, shard, of shards.
-Range = tuple[int, int, int]  # shard, first value there, length
 Piece = tuple[Part, Item, int, int]
 Found = tuple[int, int, int, int, int, bool, int, int, bytes]
 
@@ -82,6 +80,7 @@ class Set:
             self.digest = encode_manifest(self.manifest)[1]
         try:
             self.layout = Layout(**self.manifest.layout)
+            self.described = {one["name"]: one for one in self.manifest.objects}
             self.shapes = {shape.name: shape for shape in map(read_shape, self.manifest.objects)}
         except (AttributeError, LookupError, TypeError) as e:
             raise SetError(f"{folder / MANIFEST} is no manifest of a set: {e}") from None
@@ -158,10 +157,14 @@ class Set:
         numbers = range(own.start // n, min(-(-own.stop // n), m))
         return [self.open(self._find(self._sparse, i)) for i in numbers]
 
+    def find_all(self, name: str) -> list[tuple[Part, Item]]:
+        """Return the object in all parts that have it."""
+        return [(part, part.items[name]) for part in self.open_all() if name in part.items]
+
     def find_rows(self, name: str, number: int = 0, n: int = 1) -> list[tuple[Part, Item]]:
         """Return the parts of a table that have keys of shard `number` of n."""
         if self.shapes[name].fixed:
-            return [(part, part.items[name]) for part in self.open_all() if name in part.items]
+            return self.find_all(name)
         return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
 
     def find_values(self, name: str, number: int = 0, n: int = 1, first: int = 0) -> list[Piece]:
@@ -171,15 +174,19 @@ class Set:
         """
         shape = self.shapes[name]
         if shape.fixed:
-            return [
-                (part, part.items[name], 0, shape.total) for part in self.open_all() if name in part.items
-            ]
-        ranges = place_again(shape.total, (self._first[name], self.layout.dense), number, (first, n))
-        found = [(self.open(self._find(self._dense, shard)), at, size) for shard, at, size in ranges]
-        for part, at, size in found:
-            if part.items[name].count < at + size:
-                raise SetError(f"{part.path} has too few values of {name}")
-        return [(part, part.items[name], at, size) for part, at, size in found]
+            return [(part, item, 0, shape.total) for part, item in self.find_all(name)]
+        source = self._first[name], self.layout.dense
+        found = []
+        for piece in blocks.place_again(shape.total, source, number, (first, n)):
+            part = self.open(self._find(self._dense, piece.shard))
+            item, share = (
+                part.items.get(name),
+                blocks.count_share(shape.total, source[0], piece.shard, source[1]),
+            )
+            if item is None or item.count != share:
+                raise SetError(f"{part.path} lacks values of {name}: its share of {shape.total} is {share}")
+            found.append((part, item, piece.start, piece.length))
+        return found
 
 
 def derive_manifest(folder: Path) -> Manifest:
@@ -221,22 +228,6 @@ def _derive(folder: Path, header: Header, parts: Mapping[str, Part]) -> Manifest
         objects=[describe(item.create) for item in items],
         files=[part.read_entry() for part in parts.values()],
     )
-
-
-def place_again(size: int, source: tuple[int, int], number: int, target: tuple[int, int]) -> list[Range]:
-    """Return where the values for one shard are among others, in their order. Pure.
-
-    `source` and `target`: the first block of the parameter, and the number of shards.
-    """
-    found: list[Range] = []
-    (before, n), (first, shards) = source, target
-    for k in range((number - first) % shards, blocks.count_blocks(size), shards):
-        own, at, length = (before + k) % n, k // n * BLOCK_FLOATS, min(BLOCK_FLOATS, size - k * BLOCK_FLOATS)
-        if found and found[-1][0] == own and sum(found[-1][1:]) == at:
-            found[-1] = own, found[-1][1], found[-1][2] + length
-        else:
-            found.append((own, at, length))
-    return found
 
 
 class Share:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..client import handshake
@@ -74,8 +74,10 @@ class Pserver:
         self._options, self._listeners, self._log = options, listeners, log
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
-        self._shards = [Shard(i, options, min(waits, default=0.0), dealt[i]) for i in range(options.ports)]
+        self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
+        shares = loaded.shares if loaded else [None] * options.ports
+        least_s = min(waits, default=0.0)
+        self._shards = [Shard(i, options, least_s, share, self._make_header) for i, share in enumerate(shares)]
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -84,9 +86,8 @@ class Pserver:
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
-        self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
         self._listing = "by which it has loaded values" if loaded else "of another trainer"
-        self._loaded = loaded.sha256 if loaded else ""
+        self._loaded = loaded.digest if loaded else ""
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
@@ -203,22 +204,27 @@ class Pserver:
     def _open_files(self) -> saving.Files:
         """Open the files to save to; none if nothing needs saving. Raises SaveError."""
         o = self._options
-        first = self._roster.trainers.get(0)
-        if o.save_dir is None or first is None or self._place is None or self._code not in (0, EX_TERM):
+        if o.save_dir is None or 0 not in self._roster.trainers or self._code not in (0, EX_TERM):
             return saving.Files(Path(), [])
-        header = saving.Header(
+        return saving.Files(o.save_dir, [self._make_header(i, "") for i in range(o.ports)])
+
+    def _make_header(self, port: int, save: str) -> saving.Header:
+        """Return the header of a port's part; trainer 0 is known. Called by shards too."""
+        o, place = self._options, self._place
+        assert place is not None  # from the first trainer's connection on
+        return saving.Header(
             job_id=o.job_id,
             epoch=o.epoch,
-            run=first.incarnation,
-            pserver=self._place[0],
-            pservers=self._place[1],
-            port=0,
+            run=self._roster.trainers[0].incarnation,
+            pserver=place[0],
+            pservers=place[1],
+            port=port,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
             num_gradient_servers=o.num_gradient_servers,
             finished=self._code == 0,
+            save=save,
         )
-        return saving.Files(o.save_dir, [replace(header, port=i) for i in range(o.ports)])
 
     def _end_shards(self, files: Sequence[saving.File]) -> None:
         """End the running shards; each saves to its file, if there are any."""

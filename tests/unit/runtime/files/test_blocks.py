@@ -61,3 +61,22 @@ def test_placement_is_as_it_was() -> None:
 def test_numbers_that_make_no_sense(size: int, first: int, shards: int) -> None:
     with pytest.raises(ValueError):
         place(size, first, shards)
+
+
+@given(SIZES, st.integers(0, 20), SHARDS, st.integers(0, 20), SHARDS)
+def test_values_are_found_again_among_other_shards(
+    size: int, before: int, n: int, first: int, shards: int
+) -> None:
+    sources: dict[int, list[int]] = {shard: [] for shard in range(n)}
+    for piece in place(size, before, n):  # the numbers of all blocks' first values, as each shard has them
+        sources[piece.shard] += range(piece.start, piece.start + piece.length, BLOCK_FLOATS)
+    for shard in range(shards):
+        own = [piece for piece in place(size, first, shards) if piece.shard == shard]
+        wanted = [at for p in own for at in range(p.start, p.start + p.length, BLOCK_FLOATS)]
+        found = [
+            sources[p.shard][at // BLOCK_FLOATS]
+            for p in blocks.place_again(size, (before, n), shard, (first, shards))
+            for at in range(p.start, p.start + p.length, BLOCK_FLOATS)
+        ]
+        assert found == wanted
+        assert blocks.count_share(size, first, shard, shards) == sum(p.length for p in own)
