@@ -84,13 +84,13 @@ _PREFIX = f"{__name__}."
 
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
     """Return the error for a name of PaddlePaddle that this runtime lacks; it has the nearest, or all."""
-    from difflib import get_close_matches  # rarely needed
+    from .shared.env import suggest  # rarely needed
 
     place, known = module.replace("pslaunch.runtime", "paddle"), sorted(names)
-    near = get_close_matches(name, known, 1, cutoff=0.75)  # below, it is another word: save, scale
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+    # Below this cutoff it is another word: save, scale.
+    hint = suggest(name, known, f"; it has {', '.join(known)}", cutoff=0.75)
     # Without an object Python does not add a hint of its own.
-    return AttributeError(f"{place}.{name} is not in this runtime; {hint}", name=name, obj=None)
+    return AttributeError(f"{place}.{name} is not in this runtime{hint}", name=name, obj=None)
 
 
 def _show_names(module: ModuleType, public: str) -> None:

@@ -42,11 +42,8 @@ def make_hosts_spec(
     draft = read_draft(backend, given, line.environ)._replace(nic=_read_nic(given))
     options = read_common_options(given, split, line.environ)
     package, workspace, program = locate.read_package(given, split, find_sent)
-    name, log_dir, root_dir = (
-        locate.choose_job_name(given, workspace),
-        given.get("log_dir"),
-        given.get("root_dir"),
-    )
+    name = locate.choose_job_name(given, workspace)
+    log_dir, root_dir = given.get("log_dir"), given.get("root_dir")
     root = locate.read_remote_path(root_dir) if root_dir else given.read("root_dir")
     logs = locate.read_remote_path(log_dir) if log_dir else None
     folder = f"{root.rstrip('/')}/{name}" if package else str(workspace)

@@ -169,7 +169,7 @@ NotStartedMsg = TypedDict("NotStartedMsg", {"type": Literal["not_started"], "key
 Report = TypedDict("Report", {
     "pass": int, "passes": int, "batch": int, "batches": int, "cost": float, "samples_per_s": float,
     "dropped": int, "state": str, "why": str, "blames": str, "cpu_percent": float, "memory_bytes": int,
-    "waited_s": float, "in_bytes": int, "out_bytes": int,
+    "gpu_percent": float, "gpu_bytes": int, "waited_s": float, "in_bytes": int, "out_bytes": int,
 }, total=False)
 
 

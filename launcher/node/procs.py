@@ -158,11 +158,12 @@ def send(proc: Proc, number: int) -> bool:
 def kill_descendants() -> tuple[int, dict[int, int], list[int]]:
     """Kill everything below this subreaper, repeatedly until it has no child.
 
-    Returns the number of kills, the wait status of each ended child, and the pids that survived the limit.
+    Returns the number of kills, without helpers of our own session, the wait status of each ended child, and
+    the pids that survived the limit.
     A process that forks and ends at once may escape a reading of /proc, but its child becomes ours then,
     and the kernel lists our children without a gap.
     """
-    me, count = os.getpid(), 0
+    me, session, count = os.getpid(), os.getsid(0), 0
     told: set[int] = set()
     ended: dict[int, int] = {}
     end_s = look_s = time.monotonic()
@@ -182,14 +183,14 @@ def kill_descendants() -> tuple[int, dict[int, int], list[int]]:
         for pid in fresh:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-                count += 1
+                count += os.getsid(pid) != session
         told |= fresh
         if now_s >= look_s:  # all others, also below a process that can't be ended
             look_s = now_s + _LOOK_EVERY_S
             for proc in list_descendants(me):
                 if proc.pid not in told and send(proc, signal.SIGKILL):
                     told.add(proc.pid)
-                    count += 1
+                    count += proc.session != session
         elif not fresh:
             time.sleep(0.001)  # the kernel ends them without notice
 

@@ -13,6 +13,7 @@ import signal
 import time
 
 from . import procs
+from .listing import read_lines
 from .marked import Marked
 
 SPAWNER_FILE = "spawner"  # has the name of the daemon of MPI, if trainers are its ranks
@@ -50,21 +51,13 @@ def end_leftovers() -> str:
             if name.startswith(_PREFIX) and os.lstat(path).st_uid == os.geteuid():
                 with open(os.path.join(path, _LOCK), "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    marked = Marked(_read_spawner(path), (f"/{name}/".encode(),))
+                    marked = Marked(read_lines(path, SPAWNER_FILE), (f"/{name}/".encode(),))
                     left = _end_all(marked)
                     told += [f"processes of {x}, whose keepers were killed, were ended" for x in marked.jobs]
                     told += [f"process {pid} can't be ended: {procs.WHY_LEFT}" for pid in left]
                     if not left:
                         shutil.rmtree(path, ignore_errors=True)
     return "; ".join(told)
-
-
-def _read_spawner(path: str) -> list[str]:
-    try:
-        with open(os.path.join(path, SPAWNER_FILE), encoding="utf-8") as f:
-            return [f.read()]
-    except FileNotFoundError:
-        return []
 
 
 def _end_all(marked: Marked) -> list[int]:

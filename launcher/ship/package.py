@@ -53,29 +53,29 @@ class PackageFolder:
         environ: Mapping[str, str] = os.environ,
         warn: Callable[[str], object] = ignore,
     ) -> None:
-        self._answer: Callable[[Then, Fail], object] | None = None  # once it is listed
+        self._listed: Source | Exception | None = None  # once it is over
         self._waiting: list[tuple[Then, Fail]] = []
         self._warn = warn
         self._warnings: list[str] = []
         loop.do_aside(
-            lambda: list_package(package, environ, self._warnings.append),
-            lambda source: self._finish_listing(lambda then, _fail: then(source)),
-            lambda failure: self._finish_listing(lambda _then, fail: fail(failure)),
+            lambda: list_package(package, environ, self._warnings.append), self._finish, self._finish
         )
 
     def get(self, then: Then, fail: Fail, mine: Parts | None = None, tell: Tell | None = None) -> None:
         """Call `then` with the whole package, or `fail` with the error; there is no progress to report."""
-        if self._answer:
-            self._answer(then, fail)
-        else:
+        if self._listed is None:
             self._waiting.append((then, fail))
+        elif isinstance(self._listed, Exception):
+            fail(self._listed)
+        else:
+            then(self._listed)
 
-    def _finish_listing(self, answer: Callable[[Then, Fail], object]) -> None:
-        self._answer = answer
+    def _finish(self, listed: Source | Exception) -> None:
+        self._listed = listed
         for text in self._warnings:
             self._warn(text)
         for waiting in self._waiting:
-            answer(*waiting)
+            self.get(*waiting)
 
 
 def list_package(

@@ -13,7 +13,7 @@ from .view import View
 FLUSHED_EVERY_S: Final = 10.0
 MAX_STEP: Final = 2**63 - 1
 BY_BATCH: Final = ("cost", "samples_per_s", "dropped", "metric")
-BY_TIME: Final = ("cpu_percent", "memory_bytes")
+BY_TIME: Final = ("cpu_percent", "memory_bytes", "gpu_percent", "gpu_bytes")
 
 
 class Board(View):

@@ -28,11 +28,11 @@ from .table import fit_table
 
 MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = (
-    "process", "node", "state", "pass", "batch", "cost", view.RATE, "cpu", "memory", "elapsed",
+    "process", "node", "state", "pass", "batch", "cost", view.RATE, "cpu", "memory", "gpu", "elapsed",
 )  # fmt: skip
 LEFT: Final = ("process", "node", "state")  # words; the others are numbers
 # In this order, on a narrow terminal.
-DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", view.RATE, "pass", "batch")
+DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", "gpu", view.RATE, "pass", "batch")
 LINES_AROUND: Final = 6  # title, empty lines, header, rule and "more"
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TextIO
 
+from ..node.procs import write_all
 from .view import View
 
 FULL_CHARS: Final = 1 << 20
@@ -93,9 +94,7 @@ class Outlet(io.TextIOBase):
     def _run(self) -> None:
         try:
             while text := self._take_waiting():
-                data = memoryview(text.encode(self.encoding, self._out.errors or "strict"))
-                while data:
-                    data = data[os.write(self._fd, data) :]
+                write_all(self._fd, text.encode(self.encoding, self._out.errors or "strict"))
         except OSError as e:
             self._failed = e
 

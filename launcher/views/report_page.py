@@ -17,6 +17,8 @@ UNITS: Final = {
     "samples_per_s": ("Samples a second", "samples/s of the trainer"),
     "cpu_percent": ("Processor", "% of one processor"),
     "memory_bytes": ("Memory", "bytes"),
+    "gpu_percent": ("GPU", "% of one GPU"),
+    "gpu_bytes": ("Memory of GPUs", "bytes"),
 }
 TOTALS: Final = {  # their last values are drawn as bars
     "waited_s": ("Time in calls to pservers, with waits for other trainers", "s"),

@@ -195,6 +195,9 @@ def show_figures(report: Event) -> dict[str, str]:
         shown["memory"] = show_bytes(report["memory_bytes"])
     if "cpu_percent" in report:
         shown["cpu"] = f"{report['cpu_percent']:.0f} %"
+    gpu = [f"{report['gpu_percent']:.0f} %"] if "gpu_percent" in report else []
+    gpu += [show_bytes(report["gpu_bytes"])] if report.get("gpu_bytes") else []
+    shown["gpu"] = " ".join(gpu)
     return shown
 
 

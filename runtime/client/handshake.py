@@ -93,7 +93,7 @@ def compare(theirs: Hello, ours: Hello, pserver: str, listing: str = "of another
     return ""
 
 
-class ServerSide:
+class ServerSide(prove.Server):
     """The pserver's side of one connection. Feed it bytes, send the returned bytes, then read its state."""
 
     def __init__(self, secret: bytes, accept: Callable[[Hello], str], loaded: str = "") -> None:
@@ -101,31 +101,23 @@ class ServerSide:
 
         `loaded`: the digest of the file with this pserver's values, or "".
         """
-        self._accept = accept
-        self._server = prove.Server(PLANE, secret, self._compare, loaded.encode())
+        super().__init__(PLANE, secret, self._compare, loaded.encode())
+        self._admit = accept
         self.hello: Hello | None = None  # set once accepted
-        self.foreign = ""  # name of the detected foreign protocol
-
-    @property
-    def failure(self) -> str:
-        """Reason of the refusal, or ""."""
-        return self._server.failure
 
     @property
     def knows_secret(self) -> bool:
         """True if the first bytes came from a process that knows the job's secret."""
-        return bool(self._server.nonces)
+        return bool(self.nonces)
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the bytes to send in answer."""
-        answer = self._server.feed(data)
-        if self.failure:
-            self.foreign = detect_protocol(self._server.buffer)
-        return answer
+    @property
+    def foreign(self) -> str:
+        """Name of the detected foreign protocol, or ""."""
+        return detect_protocol(self.buffer) if self.failure else ""
 
     def _compare(self, text: bytes) -> str:
         hello = Hello.decode(text)
-        why = self._accept(hello)
+        why = self._admit(hello)
         if not why:
             self.hello = hello
         return why

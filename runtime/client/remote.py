@@ -12,12 +12,12 @@ from ..engine.arrays import F32, U64, split_keys
 from ..engine.kernel_numbers import Optim
 from ..engine.parameters import LiveTables, Parameters
 from ..engine.strategy import Strategy
-from ..engine.updater import Keys, ParamRules, Sparse
+from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
 
 
-class RemoteUpdater:
+class RemoteUpdater(Updater):
     """Trains with pservers through the client. Tables with sparse_update are stored only there."""
 
     reads_ahead = True
@@ -88,9 +88,6 @@ class RemoteUpdater:
         rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})
         self.client.mark()
         return {**found, **rest}
-
-    def progress(self) -> None:
-        pass
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Push one step; take the new dense values and the rows of the next step, in one round trip.

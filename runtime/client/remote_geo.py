@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _core
 from ..engine.arrays import F32, U64, Index
@@ -20,7 +19,6 @@ from ..engine.kernel_numbers import Optim
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 
-Item = TypeVar("Item", bound=np.generic)
 ADDS = Optim(method="sgd", learning_rate=1.0)
 
 
@@ -85,11 +83,10 @@ class _Rows:
         """Add missing rows."""
         begin, self.count = self.count, self.count + len(keys)
         if self.count > len(self._keys):
-            room = 2 * self.count
-            self._keys = _extend(self._keys, begin, room)
-            self._used = _extend(self._used, begin, room)
-            self._own = _extend(self._own, begin, room)
-            self._base = _extend(self._base, begin, room)
+            room = 2 * self.count  # where np.resize() repeats what there is
+            self._keys, self._used = np.resize(self._keys, room), np.resize(self._used, room)
+            shape = room, self._own.shape[1]
+            self._own, self._base = np.resize(self._own, shape), np.resize(self._base, shape)
         self._keys[begin : self.count] = keys
         self._used[begin : self.count] = False
         self._own[begin : self.count] = self._base[begin : self.count] = values
@@ -115,13 +112,6 @@ class _Rows:
         self._own, self._base = self.copy.own[used], self.copy.base[used]
         self._used = used[used]
         self.count, self._found = len(self._keys), None
-
-
-def _extend(old: npt.NDArray[Item], used: int, room: int) -> npt.NDArray[Item]:
-    """Return an array of `room` rows that begins with the `used` rows of another."""
-    new = np.empty((room, *old.shape[1:]), old.dtype)
-    new[:used] = old[:used]
-    return new
 
 
 @dataclass(kw_only=True, slots=True)

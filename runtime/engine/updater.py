@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +17,7 @@ Sparse = Mapping[str, tuple[U64, F32]]
 Keys = Mapping[str, U64]
 
 
-class Updater(Protocol):
+class Updater:
     """Applies gradients to parameters.
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
@@ -28,16 +27,22 @@ class Updater(Protocol):
     are current. 6. `finish` ends a successful training, `close` any.
     """
 
-    reads_ahead: bool
+    reads_ahead = False
 
     def start(self) -> None: ...
-    def fetch(self, keys: Keys) -> Mapping[str, F32]: ...
     def progress(self) -> None: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None: ...
-    def count_dropped(self) -> Mapping[str, int]: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
+
+    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+        """Return rows [k, dim] of each table."""
+        raise NotImplementedError
+
+    def count_dropped(self) -> Mapping[str, int]:
+        """Return the gradients that came too late, by parameter."""
+        return {}
 
 
 class ParamRules:
@@ -86,10 +91,8 @@ class _FullGrad:
         return self._grad
 
 
-class LocalUpdater:
+class LocalUpdater(Updater):
     """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
-
-    reads_ahead = False
 
     def __init__(self, params: ParamRules, parameters: Parameters) -> None:
         self._params, self._parameters = params, parameters
@@ -104,15 +107,7 @@ class LocalUpdater:
                 self._slots[name] = np.zeros(shape, dtype=np.float32) if rule.state_floats else None
 
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
-        """Return rows [k, dim] of each table."""
         return self._parameters.get_rows(keys)
-
-    def progress(self) -> None:
-        pass
-
-    def count_dropped(self) -> Mapping[str, int]:
-        """Return the gradients that came too late, by parameter: none here."""
-        return {}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
         """Apply one step."""
@@ -131,9 +126,3 @@ class LocalUpdater:
 
     def end_pass(self) -> None:
         self._passes += 1
-
-    def finish(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

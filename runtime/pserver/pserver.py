@@ -296,12 +296,11 @@ class Pserver:
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options
         place = self._place or (hello.pserver, hello.pservers)
-        ours = handshake.Hello(
-            trainer_id=0,
+        ours = replace(
+            hello,
             num_gradient_servers=o.num_gradient_servers,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
-            incarnation=0,
             epoch=o.epoch,
             pserver=place[0],
             pservers=place[1],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,9 +112,9 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     parser = _make_parser({"log_dir": job.log_dir, **given})
     a, others = parser.parse_known_args(_use_underscores(argv))
     if others:
-        near = difflib.get_close_matches(others[0].partition("=")[0], [f"--{known}" for known in vars(a)], 1)
-        advice = f"did you mean {near[0]}?" if near else "see --help"
-        parser.error(f"unknown option {others[0]!r}; {advice}")
+        known = [f"--{name}" for name in vars(a)]
+        hint = env.suggest(others[0].partition("=")[0], known, "; see --help")
+        parser.error(f"unknown option {others[0]!r}{hint}")
     ports_num = env.parse_count(a.ports_num, "--ports_num")
     sparse = env.parse_int(a.ports_num_for_sparse, "--ports_num_for_sparse")
     port = env.parse_port(a.port, "--port")

@@ -32,9 +32,8 @@ from pslaunch.node.head.leader import Leader
 from pslaunch.node.head.observed import MAX_OBSERVERS
 from pslaunch.node.job import Count, Limits, Node, Package, Plan, Role
 from pslaunch.node.line import wire
-from pslaunch.node.line.listener import Listener
 from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
-from pslaunch.node.loop import Loop
+from pslaunch.node.loop import Listener, Loop
 from pslaunch.ship.package import PackageFolder
 from pslaunch.views.live import LiveView
 from pslaunch.views.view import JsonView, PlainView, View

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node import codes
 from support.jobs import LocalPlace, finished, succeeded
+from support.process import make_script
 
 SHOW = """
 import json, os, signal
@@ -44,3 +46,44 @@ def test_too_few_gpus_end_the_job_before_its_start(workspace: Path) -> None:
     assert failure["text"] == (
         "has 1 GPU (CUDA_VISIBLE_DEVICES=3), and --gpus_per_trainer=1 for 2 trainers asks for 2"
     )
+
+
+# In a format that NVIDIA documents: nvidia-smi --help-query-gpu, --help-query-compute-apps.
+NVIDIA_SMI = """
+case "$1" in
+--query-gpu=*) echo 'GPU-9f3b, 93' ;;
+*) echo "$(cat child), GPU-9f3b, 11450"; echo '[N/A], GPU-9f3b, 7'; touch asked ;;
+esac
+"""
+USES_GPU = """
+import pathlib, subprocess, time
+child = subprocess.Popen(["sleep", "60"])  # works on the GPU
+pathlib.Path("child").write_text(str(child.pid))
+while not pathlib.Path("asked").exists():
+    time.sleep(0.02)
+time.sleep(0.5)
+child.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "used"),
+    [
+        (NVIDIA_SMI, {"gpu_percent": 93.0, "gpu_bytes": 11450 << 20}),
+        ("touch asked; echo NVIDIA-SMI has failed; exit 9", {}),
+        ("touch asked; sleep 600 & exec sleep 600", {}),
+    ],
+    ids=["answers", "fails", "hangs"],
+)
+def test_use_of_gpus_is_reported_and_its_reader_hurts_no_job(
+    workspace: Path, tmp_path: Path, script: str, used: dict[str, float]
+) -> None:
+    (workspace / "train.py").write_text(USES_GPU)
+    (tmp_path / "bin").mkdir()
+    make_script(tmp_path / "bin/nvidia-smi", f"cd {shlex.quote(str(workspace))}\n{script}")
+    environ = {"CUDA_VISIBLE_DEVICES": "0", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    job = succeeded(LocalPlace(1), workspace, "--server_num=0", env=environ)
+    reports = [e for e in job.events() if e["event"] == "progress"]
+    found = {name: x for e in reports for name, x in e.items() if name.startswith("gpu")}
+    assert found == used
+    assert not [e["text"] for e in job.events() if e["event"] == "note" and "left-over" in e["text"]]

@@ -19,6 +19,13 @@ from support.clock import Patience
 T = TypeVar("T")
 
 
+def make_script(path: Path, text: str) -> str:
+    """Write a program of the shell; return its path."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def poll_until(
     probe: Callable[[], T],
     *,

@@ -51,10 +51,8 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
         raise ClusterError(
             "", f"the cluster's answers can't be right: {e!r}", "give another --context"
         ) from e
-    table, data = (
-        cluster_findings.make_table(seen, findings, len(list_rights(needs))),
-        cluster_findings.make_data(seen, findings),
-    )
+    table = cluster_findings.make_table(seen, findings, len(list_rights(needs)))
+    data = cluster_findings.make_data(seen, findings)
     show(table, make_finding_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
     return choose_check_code(findings)
 

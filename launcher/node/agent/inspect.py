@@ -22,15 +22,13 @@ from ..codes import Refusal
 from ..line import reach
 from ..run_dir import end_leftovers
 from .loan import Loan
-from .resources import find_resources
+from .resources import MIB, ask_nvidia, find_resources
 
 if TYPE_CHECKING:
     from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
 
 INSPECT_LIMIT_S = 40.0  # for the Python of the programs, which may ask an index
-CARDS_LIMIT_S = 20.0  # a driver at work may need seconds
 KIB = 1024
-_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=driver_version,name,memory.total", "--format=csv,noheader,nounits")
 # Without the current folder: any folder in it would pass as a module of its name.
 _ASK = """
 import json, sys
@@ -103,12 +101,8 @@ def inspect_node(order: InspectMsg, run_dir: str, starter: str) -> NodeFacts:
 def list_cards() -> list[tuple[str, str, int]]:
     """Return driver, name and bytes of each GPU of NVIDIA; none without their driver's command."""
     with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        said = subprocess.run(
-            _NVIDIA_SMI, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CARDS_LIMIT_S,
-            check=False,
-        )  # fmt: skip
-        rows = (line.split(", ") for line in said.stdout.splitlines())
-        return [(driver, name, int(mib) * KIB * KIB) for driver, name, mib in rows]
+        rows = ask_nvidia("gpu=driver_version,name,memory.total")
+        return [(driver, name, int(mib) * MIB) for driver, name, mib in rows]
     return []
 
 

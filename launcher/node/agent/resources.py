@@ -1,21 +1,26 @@
-"""GPUs and cores of a node, found without their libraries."""
+"""GPUs and cores of a node, found without their libraries, and what processes use of the GPUs."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
 from contextlib import suppress
 from glob import glob
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env
 
+from .. import procs
+
 if TYPE_CHECKING:
-    from ..messages import Resources
+    from ..messages import Report, Resources
 
 # A container has only its own in /dev; on a host they may be made later.
 GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "sys/class/kfd/kfd/topology/nodes/*/gpu_id")
 NUMA_FILES = "sys/devices/system/node/node[0-9]*/cpulist"
+NVIDIA_LIMIT_S = 20.0  # a driver at work may need seconds
+MIB = 1024 * 1024
 THREADS_FILE = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -33,6 +38,33 @@ def find_resources(*, with_cores: bool, root: str = "/") -> Resources:
         if found := [path for path in paths if "gpu_id" not in path or _read(path) not in ("", "0")]:
             return {"gpus": [*map(str, range(len(found)))], "gpus_by": f"/{pattern}", "cores": cores}
     return {"gpus": [], "gpus_by": "", "cores": cores}
+
+
+def ask_nvidia(query: str) -> list[list[str]]:
+    """Return the rows of values that nvidia-smi gives for `--query-QUERY`; of an error anything."""
+    argv = ("nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits")
+    said = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NVIDIA_LIMIT_S, check=False
+    )
+    return [line.split(", ") for line in said.stdout.splitlines()]
+
+
+def measure_gpus() -> dict[int, Report]:
+    """Return what processes use of GPUs of NVIDIA, by session. Raises what is no answer of nvidia-smi.
+
+    Where it has no number, as under MIG, that is left out; in some containers it knows no process.
+    """
+    busy, apps = dict(ask_nvidia("gpu=uuid,utilization.gpu")), dict[int, list[tuple[str, str]]]()
+    for pid, gpu, mib in ask_nvidia("compute-apps=pid,gpu_uuid,used_memory"):
+        if pid.isdecimal() and (proc := procs.read_proc(int(pid))):
+            apps.setdefault(proc.session, []).append((gpu, mib))
+    found: dict[int, Report] = {session: {} for session in apps}
+    for session, used in apps.items():
+        if percents := [float(p) for p in (busy.get(gpu, "") for gpu in {*dict(used)}) if p.isdecimal()]:
+            found[session]["gpu_percent"] = sum(percents)
+        if sizes := [int(mib) * MIB for _, mib in used if mib.isdecimal()]:
+            found[session]["gpu_bytes"] = sum(sizes)
+    return found
 
 
 def find_cores(usable: set[int], root: str = "/") -> list[list[int]]:

@@ -35,7 +35,7 @@ PROGRESS = {
     "pass": is_count, "passes": is_count, "batch": is_count, "batches": is_count, "cost": is_number,
     "samples_per_s": is_number, "dropped": int, "state": is_name, "why": str, "blames": is_name,
     "cpu_percent": is_number, "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
-    "in_bytes": is_count, "out_bytes": is_count,
+    "in_bytes": is_count, "out_bytes": is_count, "gpu_percent": is_number, "gpu_bytes": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
@@ -76,10 +76,9 @@ def check_event(event: Event) -> None:
 
 def make_end(record: JobRecord) -> Event | None:
     """Return the event `end` from the record of a job; None if the record has no end."""
-    end: Event = {"n": 0, "time": 0.0, "event": "end", **{key: record.get(key) for key in OF_END}}
-    with contextlib.suppress(ValueError, RecursionError):
-        check_event(end)
-        end["time"] = round(record["started"] + end["elapsed_s"], 3)
+    with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):
+        time_s = round(record["started"] + record["elapsed_s"], 3)
+        end: Event = {"n": 0, "time": time_s, "event": "end", **{key: record.get(key) for key in OF_END}}
         check_event(end)
         return end
     return None

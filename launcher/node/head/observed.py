@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import codes, logs
 from ..later import record
-from ..line.listener import Listener
 from ..line.wire import Data, Message, MessageLine
-from ..loop import Loop
+from ..loop import Listener, Loop
 from ..shapes import check_shape, is_code, is_failure_code
 
 if TYPE_CHECKING:

@@ -51,9 +51,9 @@ def main(mode: str, words: Sequence[str]) -> int:
         with contextlib.suppress(OSError, IndexError):
             os.unlink(os.path.join(os.path.expanduser(words[1]), UNFETCHED + mode))
         return 0
-    except OthersFiles as e:
+    except codes.Refusal as e:
         complain(f"{command}: {e}")
-        return codes.IO
+        return e.code
     except BrokenPipeError:
         return 0
     except OSError as e:
@@ -230,10 +230,6 @@ class Padded(io.BufferedReader):
         return super().read(size).ljust(size, b"\0")
 
 
-class OthersFiles(Exception):
-    """Files that belong to another job."""
-
-
 def is_here(state_dir: str, job_id: str) -> bool:
     """Return True if the state folder of a job is here."""
     return read_lines(state_dir, OWNER)[:1] == [f"{job_id}\n"]
@@ -248,7 +244,8 @@ def _find_logs(mode: str, path: str, state_dir: str, job_id: str) -> str:
 
 
 def _check_owner(path: str = "", *whose: str) -> None:
-    """Raise OthersFiles where the files belong to another job; files without an owner pass."""
+    """Raise Refusal where the files belong to another job; files without an owner pass."""
     for line in read_lines(whose[0], OWNER)[:1] if whose else ():
         if (job_id := line.strip()) != whose[1] and f"/{EARLIER_LOGS}/{whose[1]}" not in path:
-            raise OthersFiles(f"{path} now has the files of job {job_id}, no longer those of {whose[1]}")
+            text = f"{path} now has the files of job {job_id}, no longer those of {whose[1]}"
+            raise codes.Refusal(codes.IO, text)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 
 from pslaunch.runtime.shared import places, prove
 
-from ..loop import Loop
+from ..loop import Listener, Loop
 from . import reach
-from .listener import Listener
 
 PLANE = prove.Plane(b"pslaunch control plane", "head", "agent", advice="is it an agent of another job?")
 OBSERVER = b"observer"  # text of a caller that is no agent

@@ -20,8 +20,7 @@ from pslaunch.runtime.shared import nics
 from pslaunch.runtime.shared.env import EnvError
 
 from ..codes import PREFLIGHT, Refusal
-from ..loop import Loop
-from .listener import Listener
+from ..loop import Listener, Loop
 
 ALL_PAIRS = 32  # nodes; among more, each tries only some others
 REACH_S = 3.0

@@ -139,14 +139,6 @@ static PyObject *client_attach(PyObject *obj, PyObject *args) {
     return done(ps_client_attach(self->core, shard, fd, &err), &err);
 }
 
-static PyObject *client_detach(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
-    ps_client_detach(self->core, shard);
-    return Py_NewRef(Py_None);
-}
-
 static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     if (length > PS_MAX_NAME) {
         PyObject *start = PyUnicode_FromStringAndSize(name, ps_fit(name, 64));
@@ -451,7 +443,6 @@ static PyObject *client_let_go(PyObject *obj, PyObject *args) {
 
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
-    {"detach", client_detach, METH_VARARGS, "Close the connection to a shard."},
     {"add_dense", client_add_dense, METH_VARARGS, "Create a dense object."},
     {"add_sparse", client_add_sparse, METH_VARARGS, "Create a table."},
     {"init_dense", client_init_dense, METH_VARARGS, "Set or wait for initial values."},

@@ -11,24 +11,27 @@ enum { PIECES = 256 }; /* iovecs in one system call */
 
 /* --- Sending. --- */
 
+/* Collect what follows the first *skip bytes of n pieces, which are taken from it. Returns the number of
+ * iovecs, at most `room`. */
+static size_t collect(const struct iovec *piece, size_t n, uint64_t *skip, struct iovec *iov, size_t room) {
+    size_t used = 0;
+    for (; n > 0 && used < room; piece++, n--) {
+        size_t past = *skip < piece->iov_len ? (size_t)*skip : piece->iov_len;
+        *skip -= past;
+        if (past < piece->iov_len)
+            iov[used++] = (struct iovec){(uint8_t *)piece->iov_base + past, piece->iov_len - past};
+    }
+    return used;
+}
+
 /* Collect the unsent rest of the requests from `sending` on as iovecs. Returns their number. */
 static size_t gather(const ps_link *l, struct iovec *iov) {
     size_t n = 0;
     uint64_t skip = l->sent;
     for (ps_request *r = l->sending; r != NULL && n < PIECES; r = r->next) {
         if (r->answered) continue;
-        if (skip < PS_HEADER_BYTES)
-            iov[n++] = (struct iovec){(void *)(r->raw + skip), PS_HEADER_BYTES - skip};
-        skip = skip < PS_HEADER_BYTES ? 0 : skip - PS_HEADER_BYTES;
-        for (size_t k = 0; k < r->out_n && n < PIECES; k++) {
-            struct iovec piece = r->out[k];
-            if (skip >= piece.iov_len) {
-                skip -= piece.iov_len;
-                continue;
-            }
-            iov[n++] = (struct iovec){(uint8_t *)piece.iov_base + skip, piece.iov_len - (size_t)skip};
-            skip = 0;
-        }
+        n += collect(&(struct iovec){r->raw, PS_HEADER_BYTES}, 1, &skip, iov + n, PIECES - n);
+        n += collect(r->out, r->out_n, &skip, iov + n, PIECES - n);
     }
     return n;
 }
@@ -127,17 +130,6 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
     return PS_OK;
 }
 
-/* Collect iovecs for the rest of an answer's body. Returns their number, at least one. */
-static size_t places(const ps_link *l, const ps_request *r, struct iovec *iov) {
-    size_t n = 0, skip = l->got_at;
-    for (size_t k = l->got_iov; k < r->in_n && n < PIECES; k++) {
-        struct iovec piece = r->in[k];
-        iov[n++] = (struct iovec){(uint8_t *)piece.iov_base + skip, piece.iov_len - skip};
-        skip = 0;
-    }
-    return n;
-}
-
 static void got_bytes(ps_link *l, const ps_request *r, size_t got) {
     l->got += got;
     l->got_at += got;
@@ -149,7 +141,9 @@ static int read_body(ps_client *c, ps_link *l, ps_err *err) {
     ps_request *r = l->reading;
     struct iovec iov[PIECES];
     while (l->got < r->in_bytes) {
-        int64_t n = ps_conn_scatter(&l->conn, iov, places(l, r, iov), err);
+        uint64_t skip = l->got_at;
+        size_t room = collect(r->in + l->got_iov, r->in_n - l->got_iov, &skip, iov, PIECES);
+        int64_t n = ps_conn_scatter(&l->conn, iov, room, err);
         if (n < 0) return (int)n;
         got_bytes(l, r, (size_t)n);
     }

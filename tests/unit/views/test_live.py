@@ -126,6 +126,26 @@ def test_title_says_where_the_job_is(
     assert "3 of 8" in "".join(lines) and "198 %" in "".join(lines) and "1.2 GB" in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("used", "text"),
+    [
+        ({}, ""),
+        ({"gpu_percent": 93.0, "gpu_bytes": 11_200_000_000}, "93 % 11.2 GB"),
+        ({"gpu_bytes": 11_200_000_000}, "11.2 GB"),
+        ({"gpu_percent": 0.0, "gpu_bytes": 0}, "0 %"),
+    ],
+)
+def test_gpus_have_a_column_where_a_process_uses_one(
+    used: dict[str, float], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = shown(110, 40, monkeypatch, JOB, RUNNING, {**PROGRESS, **USAGE, **used})
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    (header,) = (found for found in cells if "process" in found)
+    (row,) = (found for found in cells if "trainer/1" in found)
+    assert ("gpu" in header) == bool(used)
+    assert not used or row[header.index("gpu")] == text
+
+
 def test_a_view_that_leaves_the_job_alone_announces_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     set_size(110, 40, monkeypatch)
     with contextlib.closing(LiveView(io.StringIO(), Clock(), is_own=False)) as view:

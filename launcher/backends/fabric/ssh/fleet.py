@@ -151,7 +151,7 @@ class Fleet:
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
         deadline = Deadline(self._reach.connect_timeout_s, self._cancel)
-        return connect.boot_by_paramiko(connection, route.target, booted, deadline)
+        return connect.boot_by_paramiko(connection, route.hops[-1], booted, deadline)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None
@@ -161,7 +161,7 @@ class Fleet:
         limit_s = self._reach.connect_timeout_s
         with self._get_door((), route.hops[0]):  # each opens its own connections
             return binary.boot_by_binary(
-                self._config.ssh, route.target, booted, limit_s, self._cancel, self._askpass
+                self._config.ssh, route.hops[-1], booted, limit_s, self._cancel, self._askpass
             )
 
     def _find_route(self, host: Host) -> Route:

@@ -90,10 +90,6 @@ class Route(NamedTuple):
     hops: tuple[HopSettings, ...]
     only_ssh: str  # the directive that paramiko can't honour, with its hop, or ""
 
-    @property
-    def target(self) -> HopSettings:
-        return self.hops[-1]
-
 
 def parse_ssh_output(text: str) -> dict[str, list[str]]:
     """Parse the output of `ssh -G`: lines of a key and a value; keys may repeat."""
@@ -297,7 +293,9 @@ class Config:
         values |= {"user": [user]} if user else {}
         values |= {"port": [str(port)]} if port else {}
         if problem := _find_only_ssh(values):
-            place = _find_directive(problem.split()[0])
+            named = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
+            directive = problem.split()[0]
+            place = f"{FILE}:{named.index(directive) + 1}" if directive in named else FILE
             raise HostError(name, "resolve", f"{place}: {problem}: {WITHOUT}")
         return values
 
@@ -314,12 +312,6 @@ def _look_up_in_file(name: str) -> dict[str, Sequence[str]]:
     except paramiko.SSHException as e:
         raise HostError(name, "resolve", f"{FILE}: {e}") from None
     return {key: [value] if isinstance(value, str) else value for key, value in found.items()}
-
-
-def _find_directive(directive: str) -> str:
-    """Return file and line of the first directive of this name."""
-    found = [re.split(r"[\s=]", line.strip(), maxsplit=1)[0].lower() for line in _read_lines()]
-    return f"{FILE}:{found.index(directive) + 1}" if directive in found else FILE
 
 
 def _read_lines() -> list[str]:

@@ -9,25 +9,20 @@ from typing import Any
 import pytest
 
 from pslaunch.node.agent.inspect import inspect_python, list_cards
+from support.process import make_script
 
 ORDER: Any = {"modules": ["json", "no_such_thing"], "packages": [], "pins": [], "env": {}}
 
 
-def script(path: Path, text: str) -> str:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def test_a_wrapper_may_say_something_first(tmp_path: Path) -> None:
-    python = script(tmp_path / "python", f'echo activating\nexec "{sys.executable}" "$@"')
+    python = make_script(tmp_path / "python", f'echo activating\nexec "{sys.executable}" "$@"')
     facts = inspect_python(python, ORDER, str(tmp_path))
     assert facts["error"] == "" and facts["missing"] == ["no_such_thing"]
 
 
 @pytest.mark.parametrize("text", ["echo '[1]'", "echo '{'", "exit 0", "echo 1 2"])
 def test_other_programs_than_python_are_reported(tmp_path: Path, text: str) -> None:
-    facts = inspect_python(script(tmp_path / "python", text), ORDER, str(tmp_path))
+    facts = inspect_python(make_script(tmp_path / "python", text), ORDER, str(tmp_path))
     assert facts["error"].endswith("it is not Python 3")
 
 
@@ -44,5 +39,5 @@ def test_cards_are_those_of_nvidia_smi(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert list_cards() == [], "there is no such command"
-    script(tmp_path / "nvidia-smi", text)
+    make_script(tmp_path / "nvidia-smi", text)
     assert list_cards() == cards

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pslaunch.node.agent.resources import find_cores, find_resources
+from pslaunch.node.agent.resources import find_cores, find_resources, measure_gpus
 from pslaunch.runtime.shared import env
+from support.process import make_script
 
 
 def make_files(root: Path, files: dict[str, str]) -> str:
@@ -58,3 +63,41 @@ def test_cores_are_those_of_each_numa_node_with_threads_of_a_core_side_by_side(t
     assert find_cores({1, 0}, f"{tmp_path}/none/") == [[0, 1]]
     usable = os.sched_getaffinity(0)
     assert sorted(core for cores in find_cores(usable) for core in cores) == sorted(usable)
+
+
+# In the format of NVIDIA's pages, with what it writes in place of numbers: {0} runs, and {1} in its session.
+TWO_GPUS = "GPU-a, 93\nGPU-b, 7"
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure, that"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "apps", "used"),
+    [
+        (TWO_GPUS, "{0}, GPU-a, 100", {"gpu_percent": 93.0, "gpu_bytes": 100 << 20}),
+        (TWO_GPUS, "{0}, GPU-a, 100\n{1}, GPU-a, 20", {"gpu_percent": 93.0, "gpu_bytes": 120 << 20}),
+        (TWO_GPUS, "{0}, GPU-a, 100\n{0}, GPU-b, 20", {"gpu_percent": 100.0, "gpu_bytes": 120 << 20}),
+        ("GPU-a, [N/A]", "{0}, GPU-a, 100", {"gpu_bytes": 100 << 20}),
+        ("GPU-a, 5", "{0}, GPU-a, [Not Supported]", {"gpu_percent": 5.0}),
+        ("GPU-a, 5", "{0}, MIG-c, [N/A]", {}),
+        ("GPU-a, 5", "[N/A], GPU-a, 100\n999999999, GPU-a, 100", None),
+        (TWO_GPUS, "", None),
+        ("No devices were found", "No devices were found", None),
+        (FAILED, FAILED, None),
+        (TWO_GPUS, "{0}", None),
+    ],
+)
+def test_use_of_gpus_is_that_of_sessions_as_far_as_nvidia_smi_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, apps: str, used: dict[str, float] | None
+) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], text=True, stdout=subprocess.PIPE,
+                          start_new_session=True) as leader:  # fmt: skip
+        assert leader.stdout
+        apps = apps.format(leader.pid, leader.stdout.readline().strip())
+        script = f'case "$1" in --query-gpu=*) echo "{gpus}" ;; *) echo "{apps}" ;; esac'
+        make_script(tmp_path / "nvidia-smi", script)
+        monkeypatch.setenv("PATH", f"{tmp_path}")
+        found: Any = {}
+        with suppress(ValueError):
+            found = measure_gpus()
+        assert found == ({} if used is None else {leader.pid: used})
+        os.killpg(leader.pid, signal.SIGKILL)
