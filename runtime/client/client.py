@@ -101,7 +101,7 @@ class Client:
         )
         self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
-        self._mode, self._seed, self._log = (MODES[mode], discard), seed, log
+        self._mode, self.seed, self._log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
             trainer_id=trainer_id,
@@ -114,6 +114,7 @@ class Client:
             pservers=len(endpoints),
             shard=0,
         )
+        self.incarnation = hello.incarnation
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
@@ -174,7 +175,7 @@ class Client:
         if self._sparse_ports:
             first, n = n, len(self._shards) - n
         (rows, dim), (own_mode, discard) = shape, mode
-        begin = (self._seed, KINDS[init.kind], init.mean, init.std)
+        begin = (self.seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
             rule, schedule = optim.pack(), optim.schedule.pack()
@@ -377,6 +378,11 @@ class Client:
         self.connect()
         self._calls.call(lambda: self._core.tell(op, 0, json.dumps(what)))
         return [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+
+    @property
+    def passes(self) -> int:
+        """Passes that this trainer has ended."""
+        return self._told["END_PASS"]
 
     @property
     def steps(self) -> int:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..engine.arrays import F32, U64, split_keys
+from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
 from ..engine.parameters import LiveTables, Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
+from ..files.objects import describe
+from ..files.saving import TrainerHeader
+from ..files.sets import finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
 
@@ -34,6 +42,7 @@ class RemoteUpdater(Updater):
     ) -> None:
         """`guard` wraps reads of tables, which the program may make after a training too."""
         self._params, self._parameters, self.client = params, parameters, client
+        self.stateful = params.stateful
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
         self._on_connected, self._guard = on_connected, guard
         self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
@@ -42,11 +51,50 @@ class RemoteUpdater(Updater):
         if not self._started:
             self.client.connect()
             self._on_connected()
+            self._load()
             self._create()
             self._started = True
         self.client.pull(self._get_dense())
         self._ahead = {}
         self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+        self._parameters.keeper = self
+
+    def _load(self) -> None:
+        """Let pservers take what the parameters have loaded, before they have objects."""
+        loaded, changed = self._parameters.loaded, self._parameters.changed
+        if loaded is None:
+            return
+        if changed:
+            names = ", ".join(sorted(changed))
+            raise ValueError(f"parameters {names} were set after load(), but pservers take the loaded values")
+        if self._first:
+            if line := describe_left_out(loaded, self._params.rules):
+                print(line, file=sys.stderr)
+            self.client.load(loaded.folder)
+        self.client.barrier()
+
+    def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Let pservers write their parts, and make them a set; on trainer 0, between its steps."""
+        if not self._first:
+            raise ValueError(f"{folder}: only trainer 0 saves")
+        save, parameters, params = secrets.token_hex(4), self._parameters, self._params
+        with self._guard():
+            entries = self.client.save(folder, save)
+        entries += write_files(folder, files, save)
+        fixed = [name for name in parameters if name not in params.rules]
+        if fixed:
+            wholes = (parameters.make_whole(name) for name in fixed)
+            entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
+        about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
+        objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
+        objects += [parameters.make_whole(name).describe() | {"fixed": True} for name in fixed]
+        layout = asdict(self.client.layout)
+        finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        config, rule = self._params.configs[name], self._get_server_rule(name)
+        create = make_create(config, rule, self.client.seed, table=name in self._params.sparse)
+        return describe(create, config.shape)
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
         with self._guard():

@@ -1,17 +1,20 @@
-"""Parameters and their optimizer's state in sets (docs/checkpoint.md): written from arrays, and read into them."""
+"""Parameters and their optimizer's state in sets: written from arrays, and read into them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
 from ..files.joined import read_rows, read_values
-from ..files.objects import Shape, Whole, encode_create
+from ..files.manifest import Manifest
+from ..files.objects import SetError, Whole, encode_create
 from ..files.sets import Set, check_shape
+from ..process.settings import get_settings
 from .arrays import F32, U64, split_keys
 from .kernel_numbers import KINDS, Optim
 from .param_config import ParamConfig
@@ -23,7 +26,7 @@ NO_RULE = Optim(method="sgd", learning_rate=0.0)  # of a parameter that does not
 class State:
     """The optimizer's state of a parameter: [slots, rows, cols], None without slots, and what came before."""
 
-    slots: F32 | None
+    slots: F32 | None = None
     steps: int = 0
     samples: int = 0
     passes: int = 0
@@ -42,14 +45,25 @@ def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed
     table, slots = config.sparse, [] if state.slots is None else list(state.slots)
     create = make_create(config, rule, seed, table=table)
     if not table:
-        pieces = (memoryview(np.ascontiguousarray(one)).cast("B") for one in [values, *slots])
+        pieces: Iterator[memoryview] = (get_bytes(one) for one in [values, *slots])
         count = values.size
     else:
         used = _find_used(config, values, slots, seed)
         pieces, count = _cut_table(values, slots, used), int(np.count_nonzero(used))
     return Whole(
-        create=create, count=count, pieces=pieces, steps=state.steps, samples=state.samples, passes=state.passes
+        shape=config.shape,
+        create=create,
+        count=count,
+        pieces=pieces,
+        steps=state.steps,
+        samples=state.samples,
+        passes=state.passes,
     )
+
+
+def get_bytes(array: npt.NDArray[Any]) -> memoryview:
+    """Return the values of an array in their order, without a copy if they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
@@ -74,17 +88,16 @@ def _find_used(config: ParamConfig, values: F32, slots: list[F32], seed: int) ->
 def _cut_table(values: F32, slots: list[F32], used: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
     """Yield the keys of the used rows, then these rows, each with its state."""
     for keys in split_keys(*values.shape):
-        yield memoryview(keys[used[int(keys[0]) : int(keys[-1]) + 1]]).cast("B")
+        yield get_bytes(keys[used[int(keys[0]) : int(keys[-1]) + 1]])
     for keys in split_keys(values.shape[0], values.shape[1] * (1 + len(slots))):
         at = slice(int(keys[0]), int(keys[-1]) + 1)
         rows = [one[at][used[at]] for one in (values, *slots)]
-        yield memoryview(np.ascontiguousarray(np.stack(rows, axis=1))).cast("B")
+        yield get_bytes(np.stack(rows, axis=1))
 
 
 def read_array(found: Set, config: ParamConfig) -> F32:
-    """Return the values of a parameter, [rows, cols]. Raises SetError if it has another shape."""
+    """Return the values of a parameter that is in the set, [rows, cols]. Raises SetError."""
     shape = found.shapes[config.name]
-    _check_size(found, shape, config)
     if not shape.table:
         values = np.empty(config.shape, np.float32)
         read_values(found, config.name, 0, values.reshape(-1))
@@ -102,7 +115,6 @@ def read_array(found: Set, config: ParamConfig) -> F32:
 def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     """Return the state of a parameter; None if it is that of another optimizer. Raises SetError."""
     shape = found.shapes[config.name]
-    _check_size(found, shape, config)
     if shape.method != rule.method or shape.fixed:
         return None
     slots = np.zeros((shape.slots, *config.shape), np.float32) if shape.slots else None
@@ -118,9 +130,20 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     return State(slots=slots, steps=steps, samples=samples, passes=passes)
 
 
-def _check_size(found: Set, shape: Shape, config: ParamConfig) -> None:
-    dim, total = (config.cols, config.rows) if shape.table else (0, config.rows * config.cols)
-    check_shape(found.folder, shape, table=shape.table, dim=dim, total=total)
+def check_parameters(found: Set, configs: Mapping[str, ParamConfig]) -> None:
+    """Raise SetError unless a set has all parameters, with their shapes."""
+    for name, config in configs.items():
+        if (shape := found.shapes.get(name)) is None:
+            has = ", ".join(found.shapes) or "nothing"
+            raise SetError(f"{found.folder} lacks {name}; it has {has}: it is of another model")
+        dim, total = (config.cols, config.rows) if shape.table else (0, config.rows * config.cols)
+        check_shape(found.folder, shape, table=shape.table, dim=dim, total=total)
+
+
+def make_about(run: int = 0, step: int = 0, passes: int = 0) -> Manifest:
+    """Return what a manifest says of this job."""
+    job = get_settings().job
+    return Manifest(job_id=job.job_id, epoch=job.epoch, run=run, step=step, passes=passes, files=())
 
 
 def describe_left_out(found: Set, rules: Mapping[str, Optim]) -> str:
@@ -132,5 +155,5 @@ def describe_left_out(found: Set, rules: Mapping[str, Optim]) -> str:
     }
     if not others:
         return ""
-    was, now = next(iter(others.values()))
-    return f"{found.folder}: the state of {was} is left out, as the program trains with {now}: {', '.join(others)}"
+    (was, now), names = next(iter(others.values())), ", ".join(others)
+    return f"{found.folder}: the state of {was} is left out, as the program trains with {now}: {names}"

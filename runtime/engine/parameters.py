@@ -11,16 +11,19 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from .. import _core
+from ..files.manifest import Manifest
+from ..files.objects import Whole
 from ..files.saving import write_whole
+from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
-from .kernel_numbers import KINDS
+from .keeping import NO_RULE, State, check_parameters, make_about, make_first_rows, make_whole, read_array
+from .kernel_numbers import KINDS, Optim
 from .param_config import ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
@@ -41,7 +44,7 @@ class Keeper(Protocol):
     @property
     def stateful(self) -> str: ...  # the optimizer with state; "" without
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path, files: Mapping[str, bytes]) -> None: ...
     def note_loaded(self) -> None: ...
 
 
@@ -167,8 +170,7 @@ class Parameters:
         found = self._values.get(name)
         if found is None:
             config = self.get_config(name)
-            stored = self.loaded is not None and name in self.loaded.shapes
-            found = read_array(self.loaded, config) if self.loaded and stored else self._make_first(config)
+            found = read_array(self.loaded, config) if self.loaded else self._make_first(config)
             self._values[name] = found
         return found
 
@@ -248,41 +250,75 @@ class Parameters:
     def save(self, folder: str | Path) -> None:
         """Write a set: the values of all parameters, and the optimizer's state (docs/checkpoint.md).
 
-        With pservers in trainer 0, between its steps: each pserver writes its own part to `folder`. A set that is
+        With pservers in trainer 0, between its steps: each pserver writes its own part there. A set that is
         there stays whole until the new one is. Raises OSError that names the file and a remedy.
         """
         own = Path(folder).absolute()
         if self.keeper is not None:
-            self.keeper.save(own)
+            self.keeper.save(own, {})
         else:
-            self.save_arrays(own, {}, {})
+            self.save_arrays(own, {})
         self.written = True
 
+    def save_values(self, folder: Path, files: Mapping[str, bytes], names: Iterable[str]) -> None:
+        """Write a set of some parameters' values and other files; with pservers of all, with their state."""
+        if self._live is not None and self.keeper is not None:
+            self.keeper.save(folder.absolute(), files)
+        else:
+            self.save_arrays(folder.absolute(), files, names=names)
+
     def save_arrays(
-        self, folder: Path, rules: Mapping[str, Optim], states: Mapping[str, State], about: Manifest = ABOUT,
-        names: Iterable[str] | None = None, files: Mapping[str, bytes] | None = None,
-    ) -> None:  # fmt: skip
-        """Write a set of the values here, each with its rule and state, if it has some; and other files."""
-        seed = get_settings().seed
-        wholes = (
-            make_whole(self.get_config(name), self.get_array(name), rules.get(name, NO_RULE), states.get(name, State()), seed)
-            for name in (self._configs if names is None else names)
-        )
-        write_set(folder, wholes, about, files or {})
+        self,
+        folder: Path,
+        files: Mapping[str, bytes],
+        *,
+        names: Iterable[str] | None = None,
+        rules: Mapping[str, tuple[Optim, State]] | None = None,
+        about: Manifest | None = None,
+    ) -> None:
+        """Write a set of the values here, each with its rule and state, if it has them, and other files."""
+        known, chosen = rules or {}, self._configs if names is None else names
+        wholes = (self.make_whole(name, *known.get(name, ())) for name in chosen)
+        write_set(folder, wholes, about or make_about(), files)
+
+    def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
+        """Return a parameter for a set."""
+        return make_whole(self.get_config(name), self.get_current(name), rule, state, get_settings().seed)
 
     def load(self, folder: str | Path) -> None:
-        """Take values and the optimizer's state of a set, for the parameters that are here and in it.
+        """Take the values of all parameters, and the optimizer's state, from a set.
 
-        With pservers in all trainers, before the first training. Raises SetError, a ValueError, that names the file
-        and what is wrong, before anything is changed.
+        With pservers in all trainers, before the first training: they read it themselves. Raises SetError,
+        which is a ValueError: it names the file and what is wrong, and nothing is changed.
         """
         if self._live is not None:
             raise RuntimeError("Parameters.load: pservers hold the values; load before the first training")
         found = Set(Path(folder).absolute())
-        for name, config in self._configs.items():
-            if name in found.shapes:
-                check_parameter(found, config)
-        if get_settings().local is not False: ...
+        check_parameters(found, self._configs)
+        if not get_settings().pservers:  # else they verify the parts that they take
+            found.open_all()
+        self.loaded = found
+        self._values.clear()
+        self.changed.clear()
+        if self.keeper is not None:
+            self.keeper.note_loaded()
+
+
+def read_parameters(found: Set) -> Parameters:
+    """Return the parameters that a set has, whose values are read when they are used. Raises SetError."""
+    configs = {}
+    for name, one in found.described.items():
+        _, kind, mean, std = one["init"]
+        rows, cols = one["shape"]
+        kinds = {number: word for word, number in KINDS.items()}
+        configs[name] = ParamConfig(
+            name=name, rows=rows, cols=cols, kind=kinds[kind], mean=mean, std=std, sparse=one["table"]
+        )
+    found.open_all()
+    parameters = Parameters(configs)
+    check_parameters(found, configs)
+    parameters.loaded = found
+    return parameters
 
 
 def _read_tar(tar: tarfile.TarFile) -> Parameters:

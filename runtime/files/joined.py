@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from .objects import SetError
 from .sets import Set
 
 F32 = npt.NDArray[np.float32]
@@ -54,6 +55,20 @@ def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[U64,
             part.read_into(item.keys_at + 8 * begin, keys)
             part.read_into(item.at + 4 * begin * item.row_floats, rows)
             yield keys, rows
+
+
+def check_finite(found: Set, names: Iterable[str]) -> None:
+    """Raise SetError unless all values in the open parts are finite."""
+    for part in found.open_parts:
+        for item in (part.items[name] for name in names if name in part.items):
+            size, step = item.count * item.row_floats, 1 << 20
+            for at in range(0, size, step):
+                values = np.empty(min(step, size - at), np.float32)
+                part.read_into(item.at + 4 * at, values)
+                if not np.isfinite(values).all():
+                    raise SetError(
+                        f"{part.path} has values of {item.name} that are not finite; take an older set"
+                    )
 
 
 def load(folder: Path) -> dict[str, Saved]:

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from .objects import SetError
+from .objects import Content, SetError
 from .saving import DIGEST_BYTES, FILE_VERSION, PART_SUFFIX, Entry, write_whole
 
 MANIFEST = "manifest.json"
@@ -95,9 +95,9 @@ def parse_manifest(folder: Path) -> tuple[Manifest, str]:
     return found, digest
 
 
-def hash_file(f: IO[bytes]) -> Entry:
+def hash_file(f: Content) -> Entry:
     """Return the entry of an open file. A part ends with its digest. Raises SetError, OSError."""
-    path, size = Path(f.name), os.fstat(f.fileno()).st_size
+    path, size = f.path, f.size
     end = size - DIGEST_BYTES if path.suffix == PART_SUFFIX else size
     digest = hashlib.sha256()
     for at in range(0, end, PIECE_BYTES):

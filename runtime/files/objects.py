@@ -10,12 +10,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .. import _core
-from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Entry, File, Header, decode_start
+from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, File, Header, decode_start
 
-# flags, length of CREATE, steps, count, samples, passes, waiting; then CREATE (docs/protocol.md) up to its name.
+# flags, length of CREATE, steps, count, samples, passes, waiting; then CREATE up to its name.
 FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 SEGMENT = struct.Struct("<Qd")
@@ -55,9 +55,9 @@ class Shape:
 class Item(Shape):
     """An object of a part, and the places of its bytes.
 
-    Dense: `count` values at `at`, then as many of each slot. A table: at `keys_at` the keys of `count` rows and
-    then of `waiting` that have none; at `at` the rows, each `dim` values and then the state slot by slot; then,
-    of a table with an entry rule, the counts of all keys.
+    Dense: `count` values at `at`, then as many of each slot. A table: at `keys_at` the keys of `count` rows,
+    then of `waiting` that have none; at `at` the rows, each `dim` values and then the state slot by slot;
+    then the counts of all keys, if the table has an entry rule.
     """
 
     steps: int = 0
@@ -98,8 +98,8 @@ def encode_create(
 
 
 def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
-    """Return a description as words and numbers, and the slots of its state. Raises ValueError, struct.error."""
-    table, dim, size, total, method, mode, *rest = CREATE.unpack_from(create)
+    """Return a description in words, and the slots of its state. Raises ValueError, struct.error."""
+    table, dim, _, total, method, mode, *rest = CREATE.unpack_from(create)
     segments, length = rest[10], rest[-1]
     if method >= len(METHODS) or len(create) != CREATE.size + SEGMENT.size * segments + length:
         raise ValueError(f"unknown optimizer {method}, or a description of {len(create)} bytes")
@@ -121,9 +121,11 @@ def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
     }, METHODS[method][1]
 
 
-def describe(create: bytes) -> dict[str, Any]:
-    """Return a description for a manifest."""
-    return parse_create(create)[0]
+def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Return a description for a manifest, with the shape of its matrix if that is known."""
+    found, _ = parse_create(create)
+    flat = (found["total"], found["dim"]) if found["table"] else (1, found["total"])
+    return found | {"shape": list(shape or flat)}
 
 
 def read_shape(data: Mapping[str, Any]) -> Shape:
@@ -133,13 +135,40 @@ def read_shape(data: Mapping[str, Any]) -> Shape:
     return Shape(**numbers, slots=slots, fixed=data.get("fixed", False))
 
 
+class Content:
+    """An open file for reads at any place; closed with its last reference."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            self.close()
+
+
 class Part:
     """An open part. It stays open while it is used: what was verified is what is read."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        """Take an open file. Raises SetError."""
-        self.file, self.path = file, Path(file.name)
-        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+    def __init__(self, file: Content) -> None:
+        """Take a verified file. Raises SetError."""
+        self.file, self.path = file, file.path
+        end = file.size - DIGEST_BYTES
         try:
             self.header, at = decode_start(self.read(0, START.size + MAX_HEADER_BYTES))
             self.items = {item.name: item for item in self._find_items(at, end)}
@@ -157,11 +186,6 @@ class Part:
         except ValueError as e:
             raise SetError(f"{self.path}: {e}") from None
 
-    def read_entry(self) -> Entry:
-        """Return the entry of the part, by the digest at its end; the content is not read."""
-        size = os.fstat(self.file.fileno()).st_size
-        return Entry(self.path.name, size, self.read(size - DIGEST_BYTES, DIGEST_BYTES).hex())
-
     def read_into(self, at: int, out: Any) -> None:
         """Fill the whole array with bytes of the file. Raises SetError, OSError."""
         left = memoryview(out).cast("B")
@@ -176,7 +200,7 @@ class Part:
             flags, length, steps, count, samples, passes, waiting = FILE_HEAD.unpack(
                 self.read(at, FILE_HEAD.size)
             )
-            create = self.read(at + FILE_HEAD.size, min(length, end))
+            create = self.read(at + FILE_HEAD.size, min(length, MAX_HEADER_BYTES))
             found, slots = parse_create(create)
             at += FILE_HEAD.size + length
             at += -at % 8
@@ -204,12 +228,17 @@ class Part:
 class Whole:
     """An object to be written into a part: `pieces` are the bytes after its description."""
 
+    shape: tuple[int, int]  # of the matrix
     create: bytes
     count: int
     pieces: Iterable[bytes | memoryview]
     steps: int = 0
     samples: int = 0
     passes: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Return its description for a manifest."""
+        return describe(self.create, self.shape)
 
     def write(self, file: File) -> None:
         """Write the object into a part."""

@@ -13,7 +13,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -90,6 +90,24 @@ class Header:
         if not known or not 0 < header.ports_num <= ports:
             raise ValueError(f"the header is of the impossible file {header.name}, of {ports} ports")
         return header
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerHeader:
+    """Identity of a trainer's part, and what else the trainer keeps."""
+
+    trainer: int
+    save: str = ""  # as that of Header
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"trainer-{self.trainer:05d}{self.save and '-'}{self.save}.bin"
+
+    def encode(self) -> bytes:
+        """Return the start of the file."""
+        return encode_start(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,24 +6,26 @@ Needs no numpy.
 from __future__ import annotations
 
 import math
+import os
 import re
 import secrets
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from . import blocks
 from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
-from .objects import METHODS, Item, Part, SetError, Shape, Whole, describe, read_shape
+from .objects import METHODS, Content, Item, Part, SetError, Shape, Whole, describe, read_shape
 from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
 
 STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
 _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
-_OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5})-\w+\.bin")  # a part of a save on request
-# What find of _core.run_shard returns: steps, samples, passes, slots and floats of a row, counts, shard, of shards.
+_OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5}|program)-\w+\.(?:bin|json)")  # of a save on request
+# What find of _core.run_shard returns: _core.pyi has it.
 Piece = tuple[Part, Item, int, int]
 Found = tuple[int, int, int, int, int, bool, int, int, bytes]
 
@@ -71,12 +73,13 @@ class Set:
     """A set, whose parts are opened and verified when they are needed."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the manifest, or make that of what pservers have saved at their end. Raises SetError, OSError."""
+        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
         self.folder = folder
+        self._parts: dict[str, Part] = {}
         if (folder / MANIFEST).exists() or not folder.is_dir():
             self.manifest, self.digest = parse_manifest(folder)
         else:
-            self.manifest = derive_manifest(folder)
+            self.manifest, self._parts = derive_manifest(folder)
             self.digest = encode_manifest(self.manifest)[1]
         try:
             self.layout = Layout(**self.manifest.layout)
@@ -85,7 +88,6 @@ class Set:
         except (AttributeError, LookupError, TypeError) as e:
             raise SetError(f"{folder / MANIFEST} is no manifest of a set: {e}") from None
         self._entries = {entry.name: entry for entry in self.manifest.files}
-        self._parts: dict[str, Part] = {}
         self._dense, self._sparse = dict[int, str](), dict[int, str]()
         for name in self._entries:
             if found := _SHARD.fullmatch(name):
@@ -107,6 +109,8 @@ class Set:
             part.file.close()
         self._parts.clear()
 
+    __del__ = close
+
     def open(self, name: str) -> Part:
         """Return a part, verified. Raises SetError."""
         if name not in self._parts:
@@ -119,19 +123,24 @@ class Set:
 
     def read_file(self, name: str) -> bytes:
         """Return the content of a file that is no part, verified. Raises SetError."""
-        with self._open_file(name) as f:
-            return f.read()
+        f = self._open_file(name)
+        return os.pread(f.fileno(), f.size, 0)
 
-    def _open_file(self, name: str) -> IO[bytes]:
+    def _open_file(self, name: str) -> Content:
         path, entry = self.folder / name, self._entries.get(name)
         try:
-            f = path.open("rb", buffering=0)
+            f = Content(path)
         except OSError as e:
             why = "copy it there, or save to a folder that all nodes share"
             raise SetError(f"{path}: {e.strerror}, but it is a file of the set: {why}") from None
         if hash_file(f) != entry:
             raise SetError(f"{path} is not the file of {MANIFEST}: it is damaged, or of another save")
         return f
+
+    @property
+    def open_parts(self) -> Collection[Part]:
+        """The parts that are open."""
+        return self._parts.values()
 
     def open_all(self) -> list[Part]:
         """Return all parts. Raises SetError."""
@@ -189,30 +198,28 @@ class Set:
         return found
 
 
-def derive_manifest(folder: Path) -> Manifest:
-    """Return the manifest of the parts that pservers have saved at their end. Raises SetError, OSError."""
-    parts = {
-        path.name: Part(path.open("rb", buffering=0)) for path in sorted(folder.glob("shard-?????-???.bin"))
-    }
+def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, Part]]:
+    """Return the manifest and the parts of a pservers' save at their end. Raises SetError, OSError."""
+    parts, entries = dict[str, Part](), list[Entry]()
+    for path in sorted(folder.glob("shard-?????-???.bin")):
+        entries.append(hash_file(f := Content(path)))
+        parts[path.name] = Part(f)
     if not parts:
         raise SetError(f"{folder}: no set of saved parameters: it has no {MANIFEST}")
-    try:
-        headers = {name: part.read_header() for name, part in parts.items()}
-        first = min(headers)
-        for name, header in headers.items():
-            if header.name != name:
-                raise SetError(f"{folder / name}: the content is that of {header.name}")
-            if replace(header, pserver=0, port=0) != replace(headers[first], pserver=0, port=0):
-                raise SetError(
-                    f"{folder}: {name} and {first} are of different trainings, or ended differently"
-                )
-        return _derive(folder, headers[first], parts)
-    finally:
-        for part in parts.values():
-            part.file.close()
+    headers = {name: part.read_header() for name, part in parts.items()}
+    first = min(headers)
+    for name, header in headers.items():
+        if header.name != name:
+            raise SetError(f"{folder / name}: the content is that of {header.name}")
+        if replace(header, pserver=0, port=0) != replace(headers[first], pserver=0, port=0):
+            raise SetError(f"{folder}: {name} and {first} are of different trainings, or ended differently")
+    kinds = [[item.kind for item in part.items.values()] for part in parts.values()]
+    if any(kind != kinds[0] for kind in kinds):
+        raise SetError(f"{folder}: the parts have different parameters")
+    return _derive(folder, headers[first], parts, entries), parts
 
 
-def _derive(folder: Path, header: Header, parts: Mapping[str, Part]) -> Manifest:
+def _derive(folder: Path, header: Header, parts: Mapping[str, Part], entries: Sequence[Entry]) -> Manifest:
     ports = header.ports_num + header.ports_num_for_sparse
     names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
     if missing := next((name for name in names if name not in parts), None):
@@ -226,7 +233,7 @@ def _derive(folder: Path, header: Header, parts: Mapping[str, Part]) -> Manifest
         passes=max((item.passes for item in items), default=0),
         layout=asdict(read_layout(header)),
         objects=[describe(item.create) for item in items],
-        files=[part.read_entry() for part in parts.values()],
+        files=entries,
     )
 
 
@@ -265,12 +272,12 @@ class Share:
                 items.append(item)
                 stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
         same = shape.method == METHODS[method][0]
-        numbers = [
+        before = [
             max((getattr(item, what) for item in items), default=0) for what in ("steps", "samples", "passes")
         ]
         counted = any(item.counted for item in items)
         slots = shape.slots if same else 0
-        return (*(numbers if same else (0, 0, 0)), slots, shape.row_floats, counted, number or 0, n, stored)
+        return (*(before if same else (0, 0, 0)), slots, shape.row_floats, counted, number or 0, n, stored)
 
 
 def check_shape(folder: Path, shape: Shape, *, table: bool, dim: int, total: int) -> None:
@@ -283,15 +290,19 @@ def check_shape(folder: Path, shape: Shape, *, table: bool, dim: int, total: int
         raise SetError(f"{folder}: {shape.name} has {has}, the program {needs}: it is of another model")
 
 
-def write_set(
-    folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes] = {}
-) -> str:
-    """Write a set whose values are all in this process; return its digest.
+def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes]) -> str:
+    """Write a set whose values are all in this process, and other files of it; return its digest.
 
     A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
-    Raises OSError, as SaveError.
+    Raises OSError.
     """
-    objects, layout = list(objects), Layout()
+    layout, described = Layout(), list[Mapping[str, Any]]()
+
+    def note() -> Iterator[Whole]:
+        for one in objects:
+            described.append(one.describe())
+            yield one
+
     prepare_folder(folder, "saving to ")
     header = Header(
         job_id=about.job_id,
@@ -304,13 +315,21 @@ def write_set(
         finished=False,
         save=secrets.token_hex(4),
     )
-    entries = [write_part(folder, header, objects)]
-    for name, content in files.items():
-        write_whole(folder / name, lambda f, content=content: f.write(content))
-        with (folder / name).open("rb") as f:
-            entries.append(hash_file(f))
-    described = [describe(one.create) for one in objects]
+    entries = [write_part(folder, header, note())]
+    entries += write_files(folder, files, header.save)
     return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator[Entry]:
+    """Write other files of a save. Raises OSError."""
+    for name, content in files.items():
+        path = folder / Path(name).with_stem(f"{Path(name).stem}-{save}").name
+        write_whole(path, partial(_write, content))
+        yield hash_file(Content(path))
+
+
+def _write(content: bytes, f: IO[bytes]) -> None:
+    f.write(content)
 
 
 def write_part(folder: Path, header: Start, objects: Iterable[Whole]) -> Entry:

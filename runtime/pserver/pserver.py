@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..client import handshake
@@ -77,7 +77,9 @@ class Pserver:
         self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
         shares = loaded.shares if loaded else [None] * options.ports
         least_s = min(waits, default=0.0)
-        self._shards = [Shard(i, options, least_s, share, self._make_header) for i, share in enumerate(shares)]
+        self._shards = [
+            Shard(i, options, least_s, share, self._make_header) for i, share in enumerate(shares)
+        ]
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before

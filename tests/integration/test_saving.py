@@ -16,7 +16,9 @@ import pytest
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from pslaunch.runtime.pserver import checkpoint
+from pslaunch.runtime.files import joined
+from pslaunch.runtime.files.objects import SetError
+from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.disks import fill, small_disk
 from support.process import started
@@ -69,7 +71,7 @@ def train(c: Client, steps: int, *, finish: bool = True) -> dict[str, F32]:
     return values
 
 
-def same(saved: dict[str, checkpoint.Saved], values: dict[str, F32]) -> None:
+def same(saved: dict[str, joined.Saved], values: dict[str, F32]) -> None:
     """Check that the saved values are the trainer's."""
     assert list(saved) == ["w", "b", "e", "m"]
     for name, array in values.items():
@@ -88,7 +90,7 @@ def test_values_state_and_steps_for_any_number_of_shards(
         assert found.codes() == [0] * pservers
         assert f"in {folder}" in found.processes[0].output()
     assert len(list(folder.iterdir())) == pservers * (ports + sparse)
-    saved = checkpoint.load(folder)
+    saved = joined.load(folder)
     same(saved, values)
     same(saved, other)
     assert {(s.steps, s.torn) for s in saved.values()} == {(3, False)}
@@ -101,7 +103,7 @@ def test_values_state_and_steps_for_any_number_of_shards(
     assert saved["b"].state is None
     assert saved["e"].state is not None
     assert (saved["e"].state > 0).all()
-    header = checkpoint.read(folder / "shard-00000-000.bin").header
+    header = Set(folder).open("shard-00000-000.bin").read_header()
     assert (header.finished, header.pservers, header.ports_num) == (True, pservers, ports)
 
 
@@ -109,16 +111,16 @@ def test_the_program_lists_and_finds_damage(tmp_path: Path) -> None:
     with cluster(options=[f"--save_dir={tmp_path}"]) as found:
         train(found.client(0), 1)
         assert found.codes() == [0]
-    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver.checkpoint", str(tmp_path)]
+    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.engine.convert", "show", str(tmp_path)]
     with started(argv) as process:
         assert process.wait() == 0
-        assert "e: 34x8 rows, 1 steps of adagrad" in process.output()
+        assert "e: 34 of 100 rows of 8, 1 steps of adagrad, state 1 x" in process.output()
     path = tmp_path / "shard-00000-000.bin"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match="damaged"):
+        joined.load(tmp_path)
     path.write_bytes(raw[:-40])
     with started(argv) as process:
         assert process.wait() == 1
@@ -132,8 +134,8 @@ def test_term_saves_the_present_values(tmp_path: Path) -> None:
             process.proc.send_signal(signal.SIGTERM)
         assert found.codes() == [143, 143]
         assert "TERM" in found.processes[0].output()
-    same(checkpoint.load(tmp_path), values)
-    assert not checkpoint.read(tmp_path / "shard-00001-000.bin").header.finished
+    same(joined.load(tmp_path), values)
+    assert not Set(tmp_path).open("shard-00001-000.bin").read_header().finished
 
 
 def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> Non
             assert process.wait() == 143
             with pytest.raises(PeerVanished):
                 step(c)
-    saved = checkpoint.load(tmp_path)
+    saved = joined.load(tmp_path)
     assert (saved["w"].steps, saved["w"].torn) == (1, True)
     assert (saved["b"].steps, saved["b"].torn) == (1, False)  # on one shard alone
 

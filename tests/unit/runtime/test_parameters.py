@@ -111,7 +111,7 @@ from support.process import measure_peak
 
 parameters = Parameters({"table": ParamConfig(name="table", rows=400_000, cols=64, std=0.5)})
 parameters.get_array("table")
-print(measure_peak(lambda: parameters.save(Path(sys.argv[1]))) >> 20)
+print(measure_peak(lambda: parameters.save_tar(Path(sys.argv[1]))) >> 20)
 with open(sys.argv[1], "rb") as f:
     read = []
     print(measure_peak(lambda: read.append(Parameters.from_tar(f))) >> 20)
@@ -130,7 +130,7 @@ def test_files_take_little_memory_beside_the_values(tmp_path: Path) -> None:
 
 def test_save_is_whole_or_absent(parameters: Parameters, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "parameters.tar"
-    parameters.save(path)
+    parameters.save_tar(path)
     assert path.read_bytes() == tar_bytes(parameters)
     assert [one.name for one in path.parent.iterdir()] == ["parameters.tar"]
 
