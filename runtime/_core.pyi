@@ -142,8 +142,9 @@ def read_slots(  # returns the number of lines before the first with a value tha
 # -- shards and frames: py_shard.c, documented in csrc/shard/ps_shard.h and ps_frame.h
 
 # Where an object's values in files are: steps, samples and passes before them, slots of state to take, floats
-# of a row there, whether counts are there, shard of so many, and the parts, packed as sets.STORED.
-_Found = tuple[int, int, int, int, int, bool, int, int, bytes]
+# of a row there, whether counts are there, seed, kind, mean and std of all other rows, shard of so many, and
+# the parts, packed as sets.STORED.
+_Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 def run_shard(
     trainers: int,

@@ -20,7 +20,7 @@ from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import describe
 from ..files.saving import TrainerHeader
-from ..files.sets import finish_set, write_files, write_part
+from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
 
@@ -78,18 +78,19 @@ class RemoteUpdater(Updater):
         if not self._first:
             raise ValueError(f"{folder}: only trainer 0 saves")
         save, parameters, params = secrets.token_hex(4), self._parameters, self._params
-        with self._guard():
-            entries = self.client.save(folder, save)
-        entries += write_files(folder, files, save)
-        fixed = [name for name in parameters if name not in params.rules]
-        if fixed:
-            wholes = (parameters.make_whole(name) for name in fixed)
-            entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
         about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
         objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
+        fixed = [name for name in parameters if name not in params.rules]
         objects += [parameters.make_whole(name).describe() | {"fixed": True} for name in fixed]
-        layout = asdict(self.client.layout)
-        finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
+        with discarding(folder, save):
+            with self._guard():
+                entries = self.client.save(folder, save)
+            entries += write_files(folder, files, save)
+            if fixed:
+                wholes = (parameters.make_whole(name) for name in fixed)
+                entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
+            layout = asdict(self.client.layout)
+            finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
 
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)
@@ -110,7 +111,7 @@ class RemoteUpdater(Updater):
                 name, config.rows, config.cols, self._get_server_rule(name), init, config.entry
             )
         self.client.init_dense(self._get_dense())
-        if self._first:
+        if self._first and self._parameters.loaded is None:
             for name in self._params.sparse:
                 if name in self._parameters.changed or self._params.configs[name].initializer is not None:
                     self._set_table(name)

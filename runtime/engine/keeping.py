@@ -102,14 +102,20 @@ def read_array(found: Set, config: ParamConfig) -> F32:
         values = np.empty(config.shape, np.float32)
         read_values(found, config.name, 0, values.reshape(-1))
         return values
-    seed, kind, mean, std = found.described[config.name]["init"]
-    saved = replace(config, kind={number: name for name, number in KINDS.items()}[kind], mean=mean, std=std)
+    saved, seed = find_init(found, config)
     values = np.empty(config.shape, np.float32)
     for keys in split_keys(*config.shape):
         values[int(keys[0]) : int(keys[-1]) + 1] = make_first_rows(saved, keys, seed)
     for keys, rows in read_rows(found, config.name):
         values[keys] = rows[:, 0]
     return values
+
+
+def find_init(found: Set, config: ParamConfig) -> tuple[ParamConfig, int]:
+    """Return the parameter with the initial values that the set's rows come on top of, and their seed."""
+    seed, kind, mean, std = found.find_all(config.name)[0][1].init
+    kinds = {number: name for name, number in KINDS.items()}
+    return replace(config, kind=kinds[kind], mean=mean, std=std, initializer=None), seed
 
 
 def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:

@@ -22,8 +22,17 @@ from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
-from .keeping import NO_RULE, State, check_parameters, make_about, make_first_rows, make_whole, read_array
-from .kernel_numbers import KINDS, Optim
+from .keeping import (
+    NO_RULE,
+    State,
+    check_parameters,
+    find_init,
+    make_about,
+    make_first_rows,
+    make_whole,
+    read_array,
+)
+from .kernel_numbers import Optim
 from .param_config import ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
@@ -170,8 +179,8 @@ class Parameters:
         found = self._values.get(name)
         if found is None:
             config = self.get_config(name)
-            found = read_array(self.loaded, config) if self.loaded else self._make_first(config)
-            self._values[name] = found
+            stored = self.loaded if self.loaded and name in self.loaded.shapes else None
+            found = self._values[name] = read_array(stored, config) if stored else self._make_first(config)
         return found
 
     def _make_first(self, config: ParamConfig) -> F32:
@@ -283,7 +292,15 @@ class Parameters:
 
     def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
         """Return a parameter for a set."""
-        return make_whole(self.get_config(name), self.get_current(name), rule, state, get_settings().seed)
+        config, seed = self.find_init(name)
+        return make_whole(config, self.get_current(name), rule, state, seed)
+
+    def find_init(self, name: str) -> tuple[ParamConfig, int]:
+        """Return the configuration with the initial values of rows, and their seed: of the set, if loaded."""
+        config = self.get_config(name)
+        if self.loaded is not None and config.sparse and name in self.loaded.shapes:
+            return find_init(self.loaded, config)
+        return config, get_settings().seed
 
     def load(self, folder: str | Path) -> None:
         """Take the values of all parameters, and the optimizer's state, from a set.
@@ -308,13 +325,8 @@ def read_parameters(found: Set) -> Parameters:
     """Return the parameters that a set has, whose values are read when they are used. Raises SetError."""
     configs = {}
     for name, one in found.described.items():
-        _, kind, mean, std = one["init"]
         rows, cols = one["shape"]
-        kinds = {number: word for word, number in KINDS.items()}
-        configs[name] = ParamConfig(
-            name=name, rows=rows, cols=cols, kind=kinds[kind], mean=mean, std=std, sparse=one["table"]
-        )
-    found.open_all()
+        configs[name], _ = find_init(found, ParamConfig(name=name, rows=rows, cols=cols, sparse=one["table"]))
     parameters = Parameters(configs)
     check_parameters(found, configs)
     parameters.loaded = found

@@ -67,6 +67,7 @@ class Item(Shape):
     count: int = 0
     waiting: int = 0
     counted: bool = False
+    init: tuple[int, int, float, float] = (0, 0, 0.0, 0.0)  # seed, kind, mean and std of a table's other rows
     create: bytes = b""
     keys_at: int = 0
     at: int = 0
@@ -117,13 +118,14 @@ def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
             [SEGMENT.unpack_from(create, at + SEGMENT.size * i) for i in range(segments)],
         ],
         "entry": rest[12:15],
-        "init": [rest[15], *rest[17:20]],
+        "init": (rest[15], *rest[17:20]),
     }, METHODS[method][1]
 
 
 def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return a description for a manifest, with the shape of its matrix if that is known."""
     found, _ = parse_create(create)
+    del found["init"], found["mode"]
     flat = (found["total"], found["dim"]) if found["table"] else (1, found["total"])
     return found | {"shape": list(shape or flat)}
 
@@ -214,6 +216,7 @@ class Part:
                 count=count,
                 waiting=waiting,
                 counted=found["entry"][0] != 0,
+                init=found["init"],
                 create=create,
                 keys_at=at,
                 at=at + (8 * (count + waiting) if found["table"] else 0),

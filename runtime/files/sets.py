@@ -11,7 +11,7 @@ import re
 import secrets
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
 _OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5}|program)-\w+\.(?:bin|json)")  # of a save on request
 # What find of _core.run_shard returns: _core.pyi has it.
 Piece = tuple[Part, Item, int, int]
-Found = tuple[int, int, int, int, int, bool, int, int, bytes]
+Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +122,10 @@ class Set:
         return self._parts[name]
 
     def read_file(self, name: str) -> bytes:
-        """Return the content of a file that is no part, verified. Raises SetError."""
-        f = self._open_file(name)
+        """Return a file that is no part, verified; its name there has the save in it. Raises SetError."""
+        stem, suffix = re.escape(Path(name).stem), re.escape(Path(name).suffix)
+        own = next((one for one in self._entries if re.fullmatch(rf"{stem}(-\w+)?{suffix}", one)), name)
+        f = self._open_file(own)
         return os.pread(f.fileno(), f.size, 0)
 
     def _open_file(self, name: str) -> Content:
@@ -277,7 +279,10 @@ class Share:
         ]
         counted = any(item.counted for item in items)
         slots = shape.slots if same else 0
-        return (*(before if same else (0, 0, 0)), slots, shape.row_floats, counted, number or 0, n, stored)
+        steps, samples, passes = before if same else (0, 0, 0)
+        init = items[0].init if items else (0, 0, 0.0, 0.0)
+        own = shape.row_floats, counted, init, number or 0, n
+        return (steps, samples, passes, slots, *own, stored)
 
 
 def check_shape(folder: Path, shape: Shape, *, table: bool, dim: int, total: int) -> None:
@@ -315,9 +320,20 @@ def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Ma
         finished=False,
         save=secrets.token_hex(4),
     )
-    entries = [write_part(folder, header, note())]
-    entries += write_files(folder, files, header.save)
-    return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+    with discarding(folder, header.save):
+        entries = [write_part(folder, header, note()), *write_files(folder, files, header.save)]
+        return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+
+
+@contextmanager
+def discarding(folder: Path, save: str) -> Iterator[None]:
+    """Remove the files of a save that failed, if they are here."""
+    try:
+        yield
+    except BaseException:
+        for path in folder.glob(f"*-{save}.*"):
+            path.unlink(missing_ok=True)
+        raise
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator[Entry]:

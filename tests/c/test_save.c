@@ -49,26 +49,27 @@ TEST(a_saved_shard_has_its_values) {
     const ps_save to = {put, &c};
     ps_err err;
     make_objects(objects);
-    CHECK(ps_save_objects(&to, objects, 2, buffer, sizeof buffer, &err) == PS_EINVAL);
+    CHECK(ps_save_objects(&to, objects, 2, 4, buffer, sizeof buffer, &err) == PS_EINVAL);
     CHECK(strstr(err.text, "'w' has no values") != NULL);
     CHECK(c.n == 0);
     objects[0]->dense.ready = true;
-    CHECK(ps_save_objects(&to, objects, 2, buffer, sizeof buffer, &err) == PS_OK);
+    CHECK(ps_save_objects(&to, objects, 2, 4, buffer, sizeof buffer, &err) == PS_OK);
 
-    const size_t w = 32 + 132 + 4, table = w + 24;
-    CHECK(c.n == table + 32 + 132 + 12 + 8 + 24);
+    const size_t w = 48 + 132 + 4, table = w + 24;
+    CHECK(c.n == table + 48 + 132 + 12 + 8 + 24);
     float last, state;
     memcpy(&last, c.data + w + 16, 4);
-    memcpy(&state, c.data + table + 32 + 132 + 12 + 8 + 12, 4);
+    memcpy(&state, c.data + table + 48 + 132 + 12 + 8 + 12, 4);
     CHECK(last == -5);
     CHECK(state == 1);
-    CHECK(c.data[table + 8] == 1); /* steps */
-    CHECK(c.data[table + 32 + 132 + 12] == 77);
+    CHECK(c.data[table + 8] == 1);  /* steps */
+    CHECK(c.data[table + 32] == 4); /* passes */
+    CHECK(c.data[table + 48 + 132 + 12] == 77);
 
     CHECK(c.data[0] == 0);
     ps_dense_apply(&objects[0]->dense, 1, 0, &last, 1);
     c.n = 0;
-    CHECK(ps_save_objects(&to, objects, 2, buffer, sizeof buffer, &err) == PS_OK);
+    CHECK(ps_save_objects(&to, objects, 2, 4, buffer, sizeof buffer, &err) == PS_OK);
     CHECK(c.data[0] == PS_SAVE_TORN);
     free_objects(objects);
 }
@@ -82,7 +83,7 @@ TEST(a_file_that_takes_no_more_is_an_error) {
     for (size_t limit = 0; limit < 300; limit += 64) {
         content c = {.limit = limit};
         const ps_save to = {put, &c};
-        CHECK(ps_save_objects(&to, objects, 2, buffer, sizeof buffer, &err) == PS_ESYS);
+        CHECK(ps_save_objects(&to, objects, 2, 4, buffer, sizeof buffer, &err) == PS_ESYS);
         CHECK(err.sys == ENOSPC);
         CHECK(c.n == limit);
     }

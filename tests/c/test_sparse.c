@@ -208,10 +208,10 @@ TEST(sparse_tables_grow_part_by_part) {
     }
     CHECK(most < SLAB + (64 << 10)); /* a slab of rows and a few parts; all at once would be 4 MiB */
     CHECK(ps_sparse_bytes(t) < ROWS * (4 + 24) / 4 * 5 + SLAB);
-    uint64_t key, found = 0;
-    const float *row;
-    for (size_t at = 0; ps_sparse_next(t, &at, &key, &row);)
-        found += key == at - 1; /* in the order of creation */
+    uint64_t found = 0;
+    ps_sparse_item item;
+    for (size_t at = 0; ps_sparse_next(t, false, &at, &item);)
+        found += item.key == at - 1; /* in the order of creation */
     CHECK(found == ROWS);
     ps_sparse_free(t);
 }

@@ -39,7 +39,7 @@ static int take_exception(ps_err *err) {
 }
 
 static int read_first(callbacks *c, PyObject *found, ps_first *f) {
-    unsigned long long steps, samples, passes;
+    unsigned long long steps, samples, passes, seed;
     int counted;
     char *parts;
     Py_ssize_t size;
@@ -48,11 +48,13 @@ static int read_first(callbacks *c, PyObject *found, ps_first *f) {
         PyErr_SetString(PyExc_TypeError, "find: expected a tuple or None");
         return -1;
     }
-    if (!PyArg_ParseTuple(found, "KKKIIpIIS", &steps, &samples, &passes, &f->slots, &f->floats, &counted,
-                          &f->shard, &f->shards, &c->parts) ||
+    if (!PyArg_ParseTuple(found, "KKKIIp(KIff)IIS", &steps, &samples, &passes, &f->slots, &f->floats,
+                          &counted, &seed, &f->init.kind, &f->init.mean, &f->init.std, &f->shard, &f->shards,
+                          &c->parts) ||
         PyBytes_AsStringAndSize(c->parts, &parts, &size) < 0)
         return -1;
-    f->steps = steps, f->samples = samples, f->passes = passes, f->counted = counted != 0;
+    f->init.seed = seed, f->steps = steps, f->samples = samples, f->passes = passes,
+    f->counted = counted != 0;
     f->parts = (const ps_stored *)(const void *)parts;
     f->n = (size_t)size / sizeof *f->parts;
     return 0;
@@ -60,6 +62,7 @@ static int read_first(callbacks *c, PyObject *found, ps_first *f) {
 
 static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *err) {
     callbacks *c = owner;
+    f->init.table = spec->init.table;
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *before = c->parts;
     c->parts = NULL;

@@ -107,5 +107,7 @@ int ps_first_apply(const ps_finder *from, ps_object *o, uint64_t pass, ps_err *e
     o->given = true;
     f.counted = f.counted && o->spec.entry.rule != PS_ENTRY_ANY;
     ps_object_begin(o, pass);
+    if (o->sparse != NULL && (code = ps_init_check(&f.init, err)) < 0) return code;
+    if (o->sparse != NULL) ps_sparse_start(o->sparse, &f.init);
     return o->sparse == NULL ? read_dense(&f, o, err) : read_table(&f, o, err);
 }

@@ -21,6 +21,7 @@ typedef struct ps_first {
     uint32_t slots;         /* of state that is taken */
     uint32_t floats;        /* of a table: of a row in the files */
     bool counted;           /* of a table: the files have counts */
+    ps_init init;           /* of a table: initial values of all other rows */
     uint32_t shard, shards; /* of a table: this one, of so many */
     const ps_stored *parts; /* [n], borrowed; of a dense object in the order of its values */
     size_t n;

@@ -50,7 +50,9 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
 
 static int save_head(sink *s, const ps_object *o, uint64_t count, uint64_t waiting, ps_err *err) {
     uint8_t raw[PS_SAVE_HEAD_BYTES + PS_MAX_CREATE];
-    size_t create = ps_create_encode(&o->spec, raw + PS_SAVE_HEAD_BYTES);
+    ps_create spec = o->spec;
+    if (o->sparse != NULL) spec.init = ps_sparse_init(o->sparse);
+    size_t create = ps_create_encode(&spec, raw + PS_SAVE_HEAD_BYTES);
     put_number(raw, 4, ps_object_torn(o) ? PS_SAVE_TORN : 0);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, o->step.version);

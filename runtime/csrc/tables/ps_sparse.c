@@ -161,6 +161,14 @@ void ps_sparse_free(ps_sparse *t) {
     free(t);
 }
 
+void ps_sparse_start(ps_sparse *t, const ps_init *init) {
+    t->init = *init;
+}
+
+ps_init ps_sparse_init(const ps_sparse *t) {
+    return t->init;
+}
+
 /* Double a part. */
 static int grow_part(part *p, ps_err *err) {
     uint32_t cap = 2 * p->cap;

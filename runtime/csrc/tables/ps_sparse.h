@@ -23,6 +23,12 @@ typedef struct ps_sparse ps_sparse;
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
                   const ps_entry *admit, ps_err *err);
 
+/* Replace the initial values of rows that are not there yet. Can't fail. */
+void ps_sparse_start(ps_sparse *t, const ps_init *init);
+
+/* Return the initial values of rows. */
+ps_init ps_sparse_init(const ps_sparse *t);
+
 /* Release `t` and all its rows. NULL is allowed. Can't fail. */
 void ps_sparse_free(ps_sparse *t);
 

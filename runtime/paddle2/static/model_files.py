@@ -21,7 +21,7 @@ from ..program.program import Program, Variable, default_main_program, get_varia
 
 SUFFIX, PADDLE_SUFFIX = ".set", ".pdparams"
 FORMAT = "pslaunch inference model 2"
-MODEL, PROGRAM = ".model", "program.json"
+MODEL, PROGRAM = ".inference", "program.json"
 
 
 def get_parameters(program: Program | None, where: str) -> Parameters:
@@ -69,7 +69,7 @@ def save_inference_model(
     *,
     program: Program | None = None,
 ) -> None:
-    """Write all between `feed_vars` and `fetch_vars` to the folder `path_prefix`.model: a set with a program.
+    """Write all between `feed_vars` and `fetch_vars` to the folder `path_prefix`.inference, a set.
 
     `executor` has no effect. Raises ValueError if another input is needed.
     """
@@ -112,13 +112,12 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
     `executor` has no effect. Raises ValueError if the files are of another kind or damaged.
     """
     found = Set(Path(f"{path_prefix}{MODEL}").absolute())
-    path = found.folder / PROGRAM
     try:
         data = json.loads(found.read_file(PROGRAM))
     except (ValueError, RecursionError) as e:
         raise ValueError(f"{found.folder} is no inference model: {e}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"{path} is not an inference model of this runtime")
+        raise ValueError(f"{found.folder} is not an inference model of this version of the runtime")
     parameters = read_parameters(found)
     program, startup = Program(), Program()
     try:
@@ -128,7 +127,7 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
         names = [program.graph.get(name).name for name in data["feeds"]]
         fetches = [program.graph.get(name) for name in data["fetches"]]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        raise ValueError(f"{path} is damaged: {e}") from None
+        raise ValueError(f"{found.folder} is damaged: {e}") from None
     startup.configs, startup.parameters, program.startup = program.graph.params, parameters, startup
     return [program, names, fetches]
 
