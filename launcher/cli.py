@@ -230,6 +230,8 @@ def help(
     ] = None,
 ) -> None:
     """Show a page of the documentation, or the help of a command."""
+    from pslaunch.runtime.shared.env import suggest
+
     from .views.pages import list_pages, read_title, show_page
 
     words, pages = topic or [], list_pages()
@@ -239,6 +241,9 @@ def help(
             typer.echo(f"  {name:16} {read_title(page)}")
     elif len(words) == 1 and words[0] in pages:
         show_page(pages[words[0]], sys.stdout)
+    elif words[0] not in MEANT and words[0] not in (commands := app.list_commands(None)):
+        meant = suggest(words[0], [*pages, *commands])
+        raise SpecError(f"no page or command {words[0]!r}{meant}; pages: {', '.join(pages)}")
     else:
         _invoke([*words, "--help"])
 
@@ -250,14 +255,8 @@ def version(json: Json = False) -> None:
     from . import __version__
 
     core = _core.get_features()
-    features = {
-        "with_avx": core["avx2"],
-        "with_gpu": core["gpu"],
-        "with_double": core["double"],
-        "with_python": True,
-        "with_rdma": core["rdma"],
-        "with_timer": False,
-    }
+    features = {"with_avx": core["avx2"], "with_gpu": core["gpu"], "with_double": core["double"],
+                "with_python": True, "with_rdma": core["rdma"], "with_timer": False}  # fmt: skip
     if json:
         import json as text
 
@@ -402,9 +401,7 @@ def _invoke(words: list[str]) -> int:
 
 def _give_up_output() -> None:
     """Redirect standard output, so that buffered text does not fail again at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fill_standard_descriptors() -> None:

@@ -5,19 +5,13 @@ same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _F32 = npt.NDArray[np.float32]
 _U64 = npt.NDArray[np.uint64]
-
-class _Features(TypedDict):
-    avx2: bool
-    gpu: bool
-    double: bool
-    rdma: bool
 
 # -- kernels: py_kernels.c; tests/support/reference.py is their specification
 
@@ -58,7 +52,7 @@ def init_rows(
     std: float,  # 0: all are mean
 ) -> None: ...
 def hash_name(name: str, /) -> int: ...
-def get_features() -> _Features: ...
+def get_features() -> dict[str, bool]: ...  # avx2, gpu, double, rdma
 
 # -- kernels of layers: py_compute.c; the same bits for any number of threads and in every build
 
@@ -165,16 +159,10 @@ def get_protocol() -> dict[str, int]: ...
 class Client:
     def __init__(self, shards: int, epoch: int, trainer: int) -> None: ...
     def attach(self, shard: int, fd: int, /) -> None: ...
+    # mode: 0 sync, 1 half_async, 2 async, 3 geo. discard: drop a push this many updates after its values were
+    # read; 0: never. pieces: [n, 3], shard, start, length, by shard.
     def add_dense(
-        self,
-        name: str,
-        size: int,
-        rule: _Rule,
-        schedule: _Schedule,
-        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
-        discard: int,  # drop a push this many updates after its values were read; 0: never
-        pieces: _U64,  # [n, 3]: shard, start, length; by shard
-        /,
+        self, name: str, size: int, rule: _Rule, schedule: _Schedule, mode: int, discard: int, pieces: _U64, /
     ) -> int: ...
     def add_sparse(
         self,
@@ -184,8 +172,8 @@ class Client:
         rule: _Rule,
         schedule: _Schedule,
         entry: tuple[int, float, float],  # Entry.pack()
-        mode: int,  # 0 sync, 1 half_async, 2 async, 3 geo
-        discard: int,  # drop a push this many updates after its values were read; 0: never
+        mode: int,
+        discard: int,
         seed: int,
         kind: int,
         mean: float,

@@ -32,7 +32,7 @@ from ..ship.package import list_sizes
 from ..ship.wheel import list_pins
 from ..views.table import align
 from .findings import Finding, Seen, Wanted, choose_check_code, judge_hosts
-from .inspection import TOP_PORT, Inspection
+from .inspection import Inspection
 from .report import make_hosts_table, tell
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def list_ports(placed: Placed, node: int) -> list[int]:
     mine = {p.key for p in placed.list_processes(PSERVER) if p.node == node}
     first = placed.plan.port or job.FIRST_PORT
     proposed = job.propose_ports(placed, first, job.FIRST_PORT)
-    return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= TOP_PORT)
+    return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= 65535)
 
 
 def count_sent_bytes(placed: Placed, entries: Sequence[Entry]) -> list[int]:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pslaunch.runtime.shared.env import parse_port
+
 from ..backends.lines import Line
 from ..errors import STOP_SIGNALS, EndedEarlyError
 from ..node.dealing import check_resources
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from ..node import messages
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
-TOP_PORT: Final = 65535
 ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off", "mpi")  # in Seen as in ReachedHost
 
 
@@ -70,12 +71,13 @@ class ReachedHost:
             facts = message["facts"]
             check_resources(facts["resources"])
             self.addrs = reach.check_addrs(facts["addrs"]) if facts["addrs"] else []
-            self.free_port = next((_parse_port(port) for port, why in facts["ports"].items() if not why), 0)
+            free = (port for port, why in facts["ports"].items() if not why)
+            self.free_port = next((parse_port(port, "port") for port in free), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it reports no address and no error")
             self.facts = facts
         elif message["type"] == "opened":
-            self.door = _parse_port(message["port"])
+            self.door = parse_port(message["port"], "port")
         elif message["type"] == "reached":
             self.reached = [(int(node), str(addr)) for node, addr in message["reached"]]
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
@@ -176,10 +178,3 @@ class Inspection:
 
 def _stop(number: int) -> None:
     raise EndedEarlyError(number, STOP_SIGNALS[number])
-
-
-def _parse_port(said: object) -> int:
-    port = int(str(said))
-    if not 0 < port <= TOP_PORT:
-        raise ValueError(f"{port} is not a port")
-    return port

@@ -113,9 +113,7 @@ class Watch:
         """End the job, as with a closed terminal: nobody can see it any more."""
         if self._broken is None:
             self._broken = e
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.close(null)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             self._end_if_broken()
 
     def _end_if_broken(self) -> None:

@@ -101,8 +101,8 @@ class _Splitter:
         if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
             raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
         if not written.startswith("--") or not name or name.startswith("-"):
-            self._refuse_foreign(word.partition("=")[0])
-            self._refuse_near_alias(word)
+            self._refuse_foreign(written)
+            self._refuse_near_alias(written)
             raise SpecError(
                 f"{word}: options begin with two dashes and a name; "
                 "put options of the program after the program's name"
@@ -193,9 +193,8 @@ class _Splitter:
         if said := explain_foreign(shown, shown.lstrip("-"), self.options, self.find_others):
             raise SpecError(f"{said}. To pass {shown} to the program, put it after the program's name")
 
-    def _refuse_near_alias(self, word: str) -> None:
-        """Raise SpecError for a word with one dash that is nearly one of ours."""
-        written = word.partition("=")[0]
+    def _refuse_near_alias(self, written: str) -> None:
+        """Raise SpecError for an option with one dash that is nearly one of ours."""
         short, rest = written[:2], written[2:]
         if short in self.aliases and rest.isdigit():
             raise SpecError(f"{written}: write {short} {rest}")

@@ -10,11 +10,14 @@ import re
 import shlex
 import shutil
 import string
+import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from pslaunch.runtime.shared.env import find_near
+from pslaunch.runtime.shared.env import find_near, suggest
 
 from ..errors import SpecError
 from ..node.dispatch.manifest import KEPT
@@ -84,6 +87,17 @@ def find_program(workspace: Path, split: Split, cwd: Path) -> str:
         if inside.is_relative_to(workspace):
             return str(inside.relative_to(workspace))
     return str(path)
+
+
+def check_module(name: str, workspace: Path) -> None:
+    """Raise SpecError for a module whose first name neither the workspace nor our Python has."""
+    top = name.partition(".")[0]
+    with contextlib.suppress(OSError, ValueError):  # the latter for no name, and for __main__
+        if find_spec(top) is None and PathFinder.find_spec(top, [str(workspace)]) is None:
+            remedy = "; install it, or choose another Python with --python"
+            remedy = suggest(top, [path.stem for path in workspace.iterdir()], remedy, NEAR)
+            where = f"neither the workspace {workspace} nor {sys.executable} has {top or name}"
+            raise SpecError(f"no module {name!r}: {where}{remedy}")
 
 
 def _is_command(folder: Path, split: Split) -> bool:

@@ -16,6 +16,7 @@ from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, Wants, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_gpu_use, find_imports
 from .kinds import Flag, Text, Truth, Value
+from .locate import check_module
 from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
 
@@ -214,6 +215,9 @@ def check_spec(spec: JobSpec, given: Given) -> None:
     if not spec.module and (call := given.get("call")) and not re.fullmatch(r"[^/.][^.]*\.py", spec.program):
         remedy = f"give a .py file of {spec.workspace}, or -m MODULE"
         raise SpecError(f"{call.shown}: {spec.program} is no module of the workspace; {remedy}")
+    is_ours = spec.python == sys.executable and not spec.site.remote
+    if spec.module and is_ours and not spec.draft.has_setup and "PYTHONPATH" not in spec.draft.added_env:
+        check_module(spec.module, spec.workspace)
     if spec.log_to and spec.site.remote and not spec.fetch_logs:
         raise SpecError(
             f"--log_to={spec.log_to} needs --fetch_logs DIR, a folder here: it writes to DIR/{spec.log_to}"

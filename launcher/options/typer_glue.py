@@ -103,7 +103,7 @@ class Commands(TyperGroup):
         from pslaunch.runtime.shared.env import find_near
 
         word, rest = args[0].strip("-").lower(), args[1:]
-        if word.endswith(".py"):
+        if word.endswith(".py") or args[0] == "-m":
             word, rest = "", args
         elif args[0].startswith("-") and (command := next(filter(names.__contains__, rest), "")):
             return f"{args[0]} before the command: options follow it, as in {path} {command} {args[0]}"
@@ -217,7 +217,7 @@ class PlainCommand(TyperCommand):
 
     def _explain(self, ctx: Any, error: Any) -> str:
         """Return an error of click with its remedy."""
-        from pslaunch.runtime.shared.env import find_near
+        from pslaunch.runtime.shared.env import suggest
 
         known = {name: p for p in self.params if p.param_type_name == "option" for name in p.opts}
         name, argument = getattr(error, "option_name", None), getattr(error, "param", None)
@@ -225,9 +225,7 @@ class PlainCommand(TyperCommand):
             metavar = known[name].metavar
             return f"{name} needs a value: {name}={metavar}" if metavar else f"{name} takes no value"
         if name:
-            near = find_near(name, known, 0.7)
-            meant = f"did you mean {near}?" if near else f"options: {', '.join(known)}"
-            return f"unknown option {name}; {meant}"
+            return f"unknown option {name}{suggest(name, known, '; options: ' + ', '.join(known), 0.7)}"
         usage = f"usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}"
         if argument:
             jobs = "; pslaunch jobs lists the jobs" if argument.metavar == "JOB" else ""

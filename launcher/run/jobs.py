@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,8 +57,11 @@ def _find_ended(r: Record, elsewhere: Elsewhere | None, why: NodeLostError) -> R
 
 
 @contextlib.contextmanager
-def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
-    """Open a line to the head of a running job. Raises NodeLostError if the line is lost."""
+def connect_to_head(r: Record, out: TextIO | None = None) -> Iterator[tuple[RemoteHead, Loop]]:
+    """Open a line to the head of a running job. Raises NodeLostError if the line is lost.
+
+    The loop raises BrokenPipeError once nobody reads the pipe `out`, also while nothing is written.
+    """
     led: Record = {**r, "backend": "local", "reach": None} if r.get("attached") else r
     with contextlib.closing(Loop()) as loop, known_jobs.open_backend(led) as backend:
         try:
@@ -64,6 +69,11 @@ def connect_to_head(r: Record) -> Iterator[tuple[RemoteHead, Loop]]:
         except OSError as e:
             raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
         head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=HEAD_LOST_AFTER_S)
+        with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+            if out and stat.S_ISFIFO(
+                os.fstat(fd := out.fileno()).st_mode
+            ):  # ready once it breaks: that raises
+                loop.watch(fd, read=functools.partial(os.write, fd, b"\n"))
         with contextlib.closing(head):
             yield head, loop
         if head.lost:
@@ -151,7 +161,7 @@ def show_logs(
     if r["state"] == "running":
         try:
             if follow:
-                return _follow_told(r, view)
+                return _follow_told(r, view, out)
             if _print_told(r, process, view):
                 return codes.OK
         except _NoAnswerError as e:
@@ -176,7 +186,7 @@ def show_top(word: str, out: TextIO, *, as_json: bool = False, elsewhere: Elsewh
     r = find_begun(word, elsewhere)
     if r["state"] != "running":
         raise PslaunchError(f"{r['job']} is not running; pslaunch report {r['job']} shows how it was")
-    with connect_to_head(r) as (head, loop):
+    with connect_to_head(r, out) as (head, loop):
         left: list[int] = []
         loop.handle_signals({signal.SIGINT: lambda: left.append(signal.SIGINT)})
         status = head.get_status()
@@ -228,9 +238,9 @@ def _make_transcript(r: Record, out: TextIO) -> Transcript:
     return transcript
 
 
-def _follow_told(r: Record, view: LogView) -> int:
+def _follow_told(r: Record, view: LogView, out: TextIO) -> int:
     """Show the events from a head until the job ends; returns the job's exit code."""
-    with connect_to_head(r) as (head, loop):
+    with connect_to_head(r, out) as (head, loop):
         head.follow()
         cursor = 0
         while True:

@@ -114,10 +114,20 @@ class CallRunner:
                 self.mend(what, i, text)
 
     def mend(self, what: str, i: int, why: str) -> None:
-        """Connect again to a shard, unless it has refused a request."""
+        """Connect again to a shard, unless it has refused a request.
+
+        That is not necessary when all trainers have reported finished: then a pserver ends.
+        """
         if what != "broken":
             raise ClientError(f"pserver {self._shards[i].addr}: {why}")
-        self._reconnect(i, why)
+        sent = self._core.is_sent(i)
+        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
+        try:
+            self._dialer.attach([i], begun=self.begun)
+        except PeerVanished:
+            if not (self.finishing and sent):
+                raise
+            self._core.let_go(i)
 
     def _ask(self, shard: ShardPort, began_s: float) -> None:
         """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
@@ -127,14 +137,3 @@ class CallRunner:
                 f"pserver {shard.pserver} at {shard.addr} has not answered for {silent_s:.0f} s, not even a "
                 "new connection: it or its machine is stopped (option --stall_timeout)"
             )
-
-    def _reconnect(self, i: int, why: str) -> None:
-        """Connect again unless unnecessary: a pserver ends when all trainers have reported finished."""
-        sent = self._core.is_sent(i)
-        self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
-        try:
-            self._dialer.attach([i], begun=self.begun)
-        except PeerVanished:
-            if not (self.finishing and sent):
-                raise
-            self._core.let_go(i)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -195,14 +195,14 @@ class Client:
 
         def add() -> None:
             for name in values:
-                self._core.init_dense(self._get_dense_id(name), values[name] if first else None)
+                self._core.init_dense(self._get_id("dense", name), values[name] if first else None)
 
         self._calls.call(add)
         self._calls.begun = True
 
     def set_rows(self, name: str, keys: U64, values: F32) -> None:
         """Set rows to these values [n, dim]; for trainer 0, before training."""
-        self._calls.call(lambda: self._core.set_rows(self._get_sparse_id(name), keys, values))
+        self._calls.call(lambda: self._core.set_rows(self._get_id("sparse", name), keys, values))
 
     def shrink(self, name: str, *, score: float = 0.0, unseen: int = 0, decay: float = 1.0) -> int:
         """Give back rows of a table with an entry rule; all trainers call it, between two steps.
@@ -212,7 +212,7 @@ class Client:
         rows have initial values again, and the memory serves other keys. Returns the rows given back, in
         trainer 0; 0 in others. Waits for all trainers.
         """
-        table = self._get_sparse_id(name)
+        table = self._get_id("sparse", name)
         numbers: dict[str, object] = {"score": score, "unseen": unseen, "decay": decay}
         for what, most, kind in (
             ("score", 2**24, float | int),
@@ -253,9 +253,9 @@ class Client:
         """
         sparse, rows = sparse or {}, rows or {}
         for name in [*grads, *out]:
-            self._get_dense_id(name)
+            self._get_id("dense", name)
         for name in [*sparse, *rows]:
-            self._get_sparse_id(name)
+            self._get_id("sparse", name)
         if len(grads) != len(self._dense):
             raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
 
@@ -308,7 +308,7 @@ class Client:
 
         def add() -> None:
             for name, array in out.items():
-                self._core.pull(self._get_dense_id(name), array)
+                self._core.pull(self._get_id("dense", name), array)
 
         self._calls.call(add)
 
@@ -322,7 +322,7 @@ class Client:
         parts: list[tuple[int, U64, F32]] = []
         room = PULL_BYTES
         for name, own in keys.items():
-            i, shape = self._get_sparse_id(name), (len(own), self._dims[name])
+            i, shape = self._get_id("sparse", name), (len(own), self._dims[name])
             rows[name] = np.empty(shape, np.float32) if out is None else out[name]
             if rows[name].shape != shape:
                 raise ValueError(f"out has the shape {rows[name].shape}, expected {shape}")
@@ -345,15 +345,11 @@ class Client:
 
         self._calls.call(add)
 
-    def _get_dense_id(self, name: str) -> int:
-        if name not in self._dense:
-            raise ValueError(f"unknown dense parameter {name!r}")
-        return self._dense[name]
-
-    def _get_sparse_id(self, name: str) -> int:
-        if name not in self._sparse:
-            raise ValueError(f"unknown sparse parameter {name!r}")
-        return self._sparse[name]
+    def _get_id(self, kind: Literal["dense", "sparse"], name: str) -> int:
+        ids = self._dense if kind == "dense" else self._sparse
+        if name not in ids:
+            raise ValueError(f"unknown {kind} parameter {name!r}")
+        return ids[name]
 
     def save(self, folder: Path, save: str) -> list[Entry]:
         """Let every shard write its part of a save to `folder`, on its own node; return the parts.

@@ -18,15 +18,21 @@ REFUSED_S = 1.0  # if nobody listens for this long after training began, the pse
 
 
 class ClientError(RuntimeError):
-    """A pserver refused a request; the text names both and the cause. v2's trainer exits with 78."""
+    """A pserver refused a request; the text names both and the cause. v2's trainer exits with exit_code."""
+
+    exit_code = 78  # os.EX_CONFIG: trainer and pserver disagree
 
 
 class NotReached(ClientError):
-    """A pserver was not reached within connect_timeout; v2's trainer exits with 69."""
+    """A pserver was not reached within connect_timeout."""
+
+    exit_code = 69  # os.EX_UNAVAILABLE
 
 
 class PeerVanished(RuntimeError):
-    """A pserver is gone for good; the trainer then exits with 75."""
+    """A pserver is gone for good; the trainer then exits with exit_code."""
+
+    exit_code = 75  # os.EX_TEMPFAIL: the launcher looks for the first cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +97,14 @@ class Dialer:
                 raise PeerVanished(f"pserver {', '.join(names)} is gone: {last}")
             left_s = self._connect_timeout_s - elapsed_s
             if left_s <= 0:
-                self._give_up(names, last, begun=begun)
+                after = f"after {self._connect_timeout_s:g} s (option connect_timeout)"
+                text = f"no connection to pserver {', '.join(names)} {after}: {last}"
+                raise PeerVanished(text) if begun else NotReached(text)
             wait_s = min(wait_s, max(left_s, 0.001))  # one last attempt when the time is over
             self._log(f"server not ready, wait {wait_s:.2g} sec to retry...")
             self._log(f"not ready endpoints:{names}")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
-
-    def _give_up(self, names: list[str], last: str, *, begun: bool) -> None:
-        after = f"after {self._connect_timeout_s:g} s (option connect_timeout)"
-        text = f"no connection to pserver {', '.join(names)} {after}: {last}"
-        raise PeerVanished(text) if begun else NotReached(text)
 
     def _try(
         self, missing: Sequence[int], last: str, told: set[str], end_s: float

@@ -23,16 +23,13 @@ from ..process.progress import Progress
 from ..process.settings import Settings
 from ..shared import env
 from .client import Client
-from .dialer import ClientError, NotReached, PeerVanished
+from .dialer import ClientError, PeerVanished
 from .remote import RemoteUpdater, make_client
 from .remote_async import AsyncUpdater
 from .remote_geo import GeoUpdater
 
 MODEL_NAME = "parameters.tar"
-VANISHED_CODE = 75  # os.EX_TEMPFAIL: a peer vanished; the launcher looks for the first cause
 NOT_SAVED_CODE = 74  # os.EX_IOERR
-NOT_REACHED_CODE = 69  # os.EX_UNAVAILABLE
-REFUSED_CODE = 78  # os.EX_CONFIG: trainer and pserver disagree
 SLOW = (
     "this processor lacks AVX2 or FMA, or pslaunch was built without them: layers are computed by plain C, "
     "10 to 100 times slower; the results are the same"
@@ -41,13 +38,6 @@ NOT_SAVED = (
     "training finished without saving the parameters: set PADDLE_INIT_SAVE_DIR=DIR "
     "(pslaunch: --save_dir=DIR), or call parameters.to_tar(file)"
 )
-
-
-def get_exit_code(error: PeerVanished | ClientError) -> int:
-    """Return the exit code of a trainer that ends with this error."""
-    if isinstance(error, PeerVanished):
-        return VANISHED_CODE
-    return NOT_REACHED_CODE if isinstance(error, NotReached) else REFUSED_CODE
 
 
 def decide_alone(settings: Settings, *, is_local: bool) -> tuple[bool, str]:
@@ -158,7 +148,7 @@ class Run:
             self.log.warn(f"trainer {self.settings.trainer_id} could not report that it is finished: {e}")
             self.progress.report_reason(f"could not report that it is finished: {e}")
             sys.stdout.flush()
-            os._exit(get_exit_code(e))  # atexit can't change the code
+            os._exit(e.exit_code)  # atexit can't change the code
         self.progress.report_state("finished")
 
     @contextlib.contextmanager
@@ -200,8 +190,8 @@ class Run:
         except (PeerVanished, ClientError) as e:
             self._aborted = True
             self.progress.report_reason(str(e))
-            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {get_exit_code(e)}")
-            raise SystemExit(get_exit_code(e)) from e
+            self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {e.exit_code}")
+            raise SystemExit(e.exit_code) from e
 
     def choose_passes(self, literal: int) -> int:
         """Return the number of passes: the one given from outside, or the program's own."""

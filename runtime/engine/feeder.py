@@ -162,10 +162,7 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int 
             return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
         column = list(_list_items(layer, samples, place))
         if found < len(samples):
-            raise ValueError(
-                f"data layer {layer.name}: sample {found} of the batch has the item "
-                f"{reprlib.repr(column[found])}, expected a list or an array of items"
-            )
+            raise _make_item_error(layer, found, column[found], "a list or an array of items")
         numbered = [(i, one) for i, own in enumerate(column) for one in own]
         is_id = layer.kind == "id"
         items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
@@ -179,11 +176,13 @@ def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) ->
         try:
             found.append(([(where, number)[half] for where, number in item],))
         except (TypeError, ValueError):
-            raise ValueError(
-                f"data layer {layer.name}: sample {i} of the batch has the item {reprlib.repr(item)}, "
-                "expected a list of pairs of a place and its number"
-            ) from None
+            raise _make_item_error(layer, i, item, "a list of pairs of a place and its number") from None
     return found
+
+
+def _make_item_error(layer: Value, sample: int, item: object, expected: str) -> ValueError:
+    found = f"sample {sample} of the batch has the item {reprlib.repr(item)}"
+    return ValueError(f"data layer {layer.name}: {found}, expected {expected}")
 
 
 def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:
@@ -203,10 +202,7 @@ def _read_id(layer: Value, sample: int, item: Any) -> int:
     """Return one id; raises ValueError naming layer, sample, item, and the range."""
     whole, limit = _find_whole_number(item), _get_limit(layer)
     if whole is None:
-        raise ValueError(
-            f"data layer {layer.name}: sample {sample} of the batch has the item {reprlib.repr(item)}, "
-            f"expected a whole number from 0 to {limit - 1}"
-        )
+        raise _make_item_error(layer, sample, item, f"a whole number from 0 to {limit - 1}")
     if not 0 <= whole < limit:
         raise ValueError(_describe_id(layer, sample, whole))
     return whole

@@ -71,7 +71,8 @@ class Pserver:
         log: ServerLog,
         loaded: Loaded | None = None,
     ) -> None:
-        self._options, self._listeners, self._log = options, listeners, log
+        self._options, self._log = options, log
+        self._listeners = [(i, sock) for i, sockets in enumerate(listeners) for sock in sockets]
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
@@ -126,12 +127,11 @@ class Pserver:
 
     def _announce(self) -> None:
         open_beyond = set()
-        for sockets in self._listeners:
-            for sock in sockets:
-                host, port = sock.getsockname()[:2]
-                self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
-                if not ports.is_loopback(host):
-                    open_beyond.add(host)
+        for _, sock in self._listeners:
+            host, port = sock.getsockname()[:2]
+            self._say(f"Server listening on {env.join_addr(host, port)} selected port: {port}")
+            if not ports.is_loopback(host):
+                open_beyond.add(host)
         if open_beyond and not self._options.secret:
             self._say(
                 "no secret (option --secret_file, variable PADDLE_INIT_SECRET_FILE): anybody who can reach "
@@ -145,10 +145,9 @@ class Pserver:
 
         With a folder to save to, also until TERM.
         """
-        for i, sockets in enumerate(self._listeners):
-            for sock in sockets:
-                sock.setblocking(False)
-                self._selector.register(sock, selectors.EVENT_READ, i)
+        for i, sock in self._listeners:
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, i)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
@@ -191,9 +190,8 @@ class Pserver:
             self._forget(u)
         for line in self._refusals.collect_sums(float("inf")):
             self._log.write(line)
-        for sockets in self._listeners:
-            for sock in sockets:
-                sock.close()
+        for _, sock in self._listeners:
+            sock.close()
         try:
             with contextlib.closing(self._open_files()) as files:
                 self._end_shards(files.files)
@@ -419,9 +417,8 @@ class Pserver:
 
     def _report_traffic(self, shard: int, counters: str) -> None:
         """Report the bytes of all ports, of one of which these are the counters."""
-        self._traffic[shard] = {
-            name: int(n) for name, n in re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
-        }
+        found = re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
+        self._traffic[shard] = {name: int(n) for name, n in found}
         self._progress.report(**sum(map(Counter, self._traffic.values()), Counter()))
 
     def _say_present(self) -> None:

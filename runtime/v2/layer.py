@@ -305,15 +305,11 @@ def _make_sampled_cost(
     layer_attr: ExtraLayerAttribute | None,
 ) -> Layer:
     """Return a cost of `input` with a weight, and a bias unless `bias_attr` is False."""
-    vectors = _check_vectors(input, f"layer.{op}")
+    vectors, where = _check_vectors(input, f"layer.{op}"), f"layer.{op} {name}"
     if len(vectors) != 1:
-        raise ValueError(
-            f"layer.{op} {name}: {len(vectors)} inputs, expected one; layer.concat joins several"
-        )
+        raise ValueError(f"{where}: {len(vectors)} inputs, expected one; layer.concat joins several")
     if layer_attr is not None and layer_attr.drop_rate:
-        raise ValueError(
-            f"layer.{op} {name}: drop_rate has no effect on a cost; give it to {vectors[0].name}"
-        )
+        raise ValueError(f"{where}: drop_rate has no effect on a cost; give it to {vectors[0].name}")
     inputs = (*vectors, *others)
     values = [one.value for one in inputs]
     (rows, cols), _ = find_params(op, values, attrs, name)
@@ -326,15 +322,12 @@ def _make_sampled_cost(
 
 
 def _make_label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> Layer:
-    (scores,) = _check_vectors(input, "layer.classification_cost")
+    where = "layer.classification_cost"
+    (scores,) = _check_vectors(input, where)
     if label.type is None or label.type.kind != "integer" or label.size != scores.size:
-        raise ValueError(
-            f"layer.classification_cost: label {label.name} must be integer_value({scores.size})"
-        )
+        raise ValueError(f"{where}: label {label.name} must be integer_value({scores.size})")
     if scores.act != "softmax":
-        raise ValueError(
-            f"layer.classification_cost: input {scores.name} has activation {scores.act}, expected Softmax"
-        )
+        raise ValueError(f"{where}: input {scores.name} has activation {scores.act}, expected Softmax")
     value = make_value("cross_entropy", (scores.value, label.value), name=name)
     inputs = (scores, label)
     return Layer(name=name, size=1, value=value, inputs=inputs, is_cost=True, error_rate=error_rate)

@@ -61,7 +61,7 @@ child = subprocess.Popen(["sleep", "60"])  # works on the GPU
 pathlib.Path("child").write_text(str(child.pid))
 while not pathlib.Path("asked").exists():
     time.sleep(0.02)
-time.sleep(0.5)
+time.sleep(2.5)  # for the next look at processors
 child.kill()
 """
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from pslaunch.cli import BROKEN_PIPE
 from pslaunch.node import codes
 from support.jobs import (
     PSLAUNCH,
@@ -83,6 +84,14 @@ def test_job_of_a_terminal_is_watched_and_stopped_from_another_shell(workspace: 
             top.send_signal(signal.SIGINT)
             assert top.wait() == codes.OK
         assert "trainer/0 runs on node 0" in said[3] and SECRET not in "".join(said)
+        for count, words in ((4, ("top",)), (1, ("logs", "--follow"))):  # | head, and then the job is quiet
+            with subprocess.Popen([*PSLAUNCH, *words, job_id], stdout=subprocess.PIPE, text=True) as show:
+                assert show.stdout is not None and all(show.stdout.readline() for _ in range(count))
+                show.stdout.close()
+                try:
+                    assert show.wait(20) == BROKEN_PIPE
+                finally:
+                    show.kill()
         assert job.launcher.proc.poll() is None  # it goes on
         with subprocess.Popen([*PSLAUNCH, "top", job_id], stdout=subprocess.PIPE, text=True) as top:
             assert top.stdout is not None and top.stdout.readline()

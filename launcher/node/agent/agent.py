@@ -35,7 +35,7 @@ from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
 from .program import Program, Usage
-from .resources import find_resources
+from .resources import find_resources, follow_gpus
 
 if TYPE_CHECKING:
     from .. import messages
@@ -281,8 +281,7 @@ class Agent:
         self._folders.write_nodes(m["nodes"])
         os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
         self._numbers = dict(m["numbers"])
-        with_gpus = bool(shutil.which("nvidia-smi") and find_resources(with_cores=False)["gpus"])
-        Usage(self._loop, self._programs, with_gpus=with_gpus)
+        Usage(self._loop, self._programs, follow_gpus())
         ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
     def order_start(self, m: messages.StartMsg) -> None:

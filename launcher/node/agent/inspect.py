@@ -22,7 +22,7 @@ from ..codes import Refusal
 from ..line import reach
 from ..run_dir import end_leftovers
 from .loan import Loan
-from .resources import MIB, ask_nvidia, find_resources
+from .resources import ask_nvidia, find_resources
 
 if TYPE_CHECKING:
     from ..messages import FolderFacts, InspectMsg, NodeFacts, ProgramFacts
@@ -102,7 +102,7 @@ def list_cards() -> list[tuple[str, str, int]]:
     """Return driver, name and bytes of each GPU of NVIDIA; none without their driver's command."""
     with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
         rows = ask_nvidia("gpu=driver_version,name,memory.total")
-        return [(driver, name, int(mib) * MIB) for driver, name, mib in rows]
+        return [(driver, name, int(mib) << 20) for driver, name, mib in rows]
     return []
 
 

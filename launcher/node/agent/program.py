@@ -18,8 +18,6 @@ from pslaunch.runtime.shared import env, reports
 
 from .. import codes, logs, procs
 from ..line.wire import MAX_OUTPUT_BYTES, Output
-from ..loop import Aside
-from .resources import measure_gpus
 
 if TYPE_CHECKING:
     from ..line.wire import MessageLine
@@ -32,9 +30,8 @@ TURN_REPORTS = 64  # per turn: a program that reports faster than we read must n
 MAX_REPORTS = 1024  # more than a socket holds
 ALONE_EVERY_S = 5.0  # reports of processors and memory alone
 PROGRESS_EVERY_S = 0.2  # reports of one process to the head; only the newest is sent
-USAGE_EVERY_S, GPUS_EVERY_S = 1.0, 5.0
+USAGE_EVERY_S = 1.0
 REST = 100  # times as long as a measurement, which reads all of /proc: at most 1 % of a processor
-GPUS_REST = 20  # times as long as nvidia-smi, which takes seconds where a driver is loaded for it
 
 
 class Program:
@@ -222,41 +219,21 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
 class Usage:
     """Measures programs that run, as long as the loop does; their processes are those of their sessions."""
 
-    def __init__(self, loop: Loop, programs: Mapping[str, Program], *, with_gpus: bool) -> None:
-        self._loop, self._programs = loop, programs
+    def __init__(self, loop: Loop, programs: Mapping[str, Program], gpus: Mapping[int, Report]) -> None:
+        """gpus: what sessions use of them, kept up to date."""
+        self._loop, self._programs, self._gpus = loop, programs, gpus
         self._before: dict[int, tuple[float, float]] = {}  # time, and time on processors, by process
-        self._on_gpus: set[int] = set()
         loop.call_after(USAGE_EVERY_S, self._look)
-        if with_gpus:
-            aside = Aside(loop)  # now: later there may be no thread left
-            loop.call_after(USAGE_EVERY_S, lambda: self._look_at_gpus(aside))
-
-    def _list_running(self) -> dict[int, Program]:
-        return {p.process.pid: p for p in self._programs.values() if not p.ended}
 
     def _look(self) -> None:
-        now_s, before, running = self._loop.now(), self._before, self._list_running()
+        now_s, before = self._loop.now(), self._before
+        running = {p.process.pid: p for p in self._programs.values() if not p.ended}
         found = procs.measure_sessions(running) if running else {}
         for pid in found.keys() & before.keys():
             (then_s, then_cpu_s), (cpu_s, size) = before[pid], found[pid]
             if size:  # else it has just ended
-                percent = max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s))
-                running[pid].note_usage({"cpu_percent": round(percent, 1), "memory_bytes": size})
+                percent = round(max(0.0, 100 * (cpu_s - then_cpu_s) / (now_s - then_s)), 1)
+                used: Report = {"cpu_percent": percent, "memory_bytes": size, **self._gpus.get(pid, {})}
+                running[pid].note_usage(used)
         self._before = {pid: (now_s, cpu_s) for pid, (cpu_s, _) in found.items()}
         self._loop.call_after(max(USAGE_EVERY_S, REST * (self._loop.now() - now_s)), self._look)
-
-    def _look_at_gpus(self, aside: Aside) -> None:
-        began_s = self._loop.now()
-
-        def rest(_error: object = None) -> None:
-            delay_s = max(GPUS_EVERY_S, GPUS_REST * (self._loop.now() - began_s))
-            self._loop.call_after(delay_s, lambda: self._look_at_gpus(aside))
-
-        def note(found: dict[int, Report]) -> None:
-            running = self._list_running()
-            for pid in running.keys() & (found.keys() | self._on_gpus):  # those that use none any more too
-                running[pid].note_usage(found.get(pid, {"gpu_percent": 0.0, "gpu_bytes": 0}))
-            self._on_gpus = {*found}
-            rest()
-
-        aside.do(measure_gpus if self._list_running() else dict, note, rest)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import threading
+import time
 from contextlib import suppress
 from glob import glob
 from typing import TYPE_CHECKING
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
 GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "sys/class/kfd/kfd/topology/nodes/*/gpu_id")
 NUMA_FILES = "sys/devices/system/node/node[0-9]*/cpulist"
 NVIDIA_LIMIT_S = 20.0  # a driver at work may need seconds
-MIB = 1024 * 1024
+GPUS_AFTER_S, GPUS_EVERY_S = 1.0, 5.0
+GPUS_REST = 20  # times as long as nvidia-smi, which takes seconds where a driver is loaded for it
+NO_GPU: Report = {"gpu_percent": 0.0, "gpu_bytes": 0}  # any more
 THREADS_FILE = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -62,8 +67,26 @@ def measure_gpus() -> dict[int, Report]:
     for session, used in apps.items():
         if percents := [float(p) for p in (busy.get(gpu, "") for gpu in {*dict(used)}) if p.isdecimal()]:
             found[session]["gpu_percent"] = sum(percents)
-        if sizes := [int(mib) * MIB for _, mib in used if mib.isdecimal()]:
+        if sizes := [int(mib) << 20 for _, mib in used if mib.isdecimal()]:
             found[session]["gpu_bytes"] = sum(sizes)
+    return found
+
+
+def follow_gpus() -> dict[int, Report]:
+    """Return what sessions use of GPUs of NVIDIA, kept up to date by a thread of its own if there are any."""
+    found: dict[int, Report] = {}
+
+    def follow() -> None:
+        pause_s = GPUS_AFTER_S
+        while True:
+            time.sleep(pause_s)
+            began_s = time.monotonic()
+            with suppress(OSError, ValueError, subprocess.TimeoutExpired):
+                found.update({**dict.fromkeys(found, NO_GPU), **measure_gpus()})
+            pause_s = max(GPUS_EVERY_S, GPUS_REST * (time.monotonic() - began_s))
+
+    if shutil.which("nvidia-smi") and find_resources(with_cores=False)["gpus"]:
+        threading.Thread(target=follow, daemon=True).start()
     return found
 
 

@@ -46,31 +46,26 @@ typedef enum ps_isa {
 #define PS_HAVE_AVX2 0
 #endif
 
-/* Return true if this machine can run PS_ISA_AVX2. Costs one load. */
-static inline bool ps_cpu_avx2(void) {
+/* True if this machine has a feature of x86-64. Costs one load. */
 #if PS_HAVE_AVX2
-    return __builtin_cpu_supports("avx2") != 0;
+#define PS_CPU_HAS(feature) (__builtin_cpu_supports(feature) != 0)
 #else
-    return false;
+#define PS_CPU_HAS(feature) false
 #endif
+
+/* Return true if this machine can run PS_ISA_AVX2. */
+static inline bool ps_cpu_avx2(void) {
+    return PS_CPU_HAS("avx2");
 }
 
 /* Return true if this machine has vectors of 8 floats with fused multiply-adds. */
 static inline bool ps_cpu_fma(void) {
-#if PS_HAVE_AVX2
-    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-#else
-    return false;
-#endif
+    return PS_CPU_HAS("avx2") && PS_CPU_HAS("fma");
 }
 
 /* Return true if this machine has vectors of 16 floats with fused multiply-adds. */
 static inline bool ps_cpu_avx512(void) {
-#if PS_HAVE_AVX2
-    return __builtin_cpu_supports("avx512f") != 0;
-#else
-    return false;
-#endif
+    return PS_CPU_HAS("avx512f");
 }
 
 /* Let a thread that polls give way for some cycles. */

@@ -42,6 +42,12 @@ size_t py_items(const Py_buffer *view) {
     return (size_t)(view->len / view->itemsize);
 }
 
+int py_need_tuple(PyObject *obj, const char *expected) {
+    if (PyTuple_Check(obj)) return 0;
+    PyErr_SetString(PyExc_TypeError, expected);
+    return -1;
+}
+
 int py_need_ndim(const Py_buffer *view, int ndim, const char *name) {
     if (view->ndim == ndim) return 0;
     PyErr_Format(PyExc_ValueError, "%s: expected %d dimensions, got %d", name, ndim, view->ndim);
@@ -139,10 +145,7 @@ int py_threads(PyObject *obj, void *threads) {
 
 int py_optim(PyObject *obj, void *optim) {
     ps_optim *o = optim;
-    if (!PyTuple_Check(obj)) {
-        PyErr_SetString(PyExc_TypeError, "rule: expected a tuple of a method and its numbers");
-        return 0;
-    }
+    if (py_need_tuple(obj, "rule: expected a tuple of a method and its numbers") < 0) return 0;
     return PyArg_ParseTuple(obj, "Ifffffff;rule: expected a method and 7 numbers", &o->method,
                             &o->learning_rate, &o->l1, &o->l2, &o->clip, &o->numbers[0], &o->numbers[1],
                             &o->numbers[2]);
@@ -151,10 +154,7 @@ int py_optim(PyObject *obj, void *optim) {
 int py_schedule(PyObject *obj, void *schedule) {
     ps_schedule *s = schedule;
     PyObject *segments;
-    if (!PyTuple_Check(obj)) {
-        PyErr_SetString(PyExc_TypeError, "schedule: expected a tuple of a kind and its numbers");
-        return 0;
-    }
+    if (py_need_tuple(obj, "schedule: expected a tuple of a kind and its numbers") < 0) return 0;
     if (!PyArg_ParseTuple(obj, "IddO!;schedule: expected a kind, two numbers and segments", &s->kind, &s->a,
                           &s->b, &PyTuple_Type, &segments))
         return 0;
@@ -167,10 +167,7 @@ int py_schedule(PyObject *obj, void *schedule) {
     for (Py_ssize_t i = 0; i < n; i++) {
         unsigned long long last;
         PyObject *one = PyTuple_GetItem(segments, i);
-        if (!PyTuple_Check(one)) {
-            PyErr_SetString(PyExc_TypeError, "schedule: expected segments of an end and a factor");
-            return 0;
-        }
+        if (py_need_tuple(one, "schedule: expected segments of an end and a factor") < 0) return 0;
         if (!PyArg_ParseTuple(one, "Kd;schedule: expected an end and a factor", &last,
                               &s->segments[i].factor))
             return 0;

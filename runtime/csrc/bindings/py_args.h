@@ -9,6 +9,9 @@
 #include "kernels/ps_optim.h"
 #include "tables/ps_schedule.h"
 
+/* Cast from Python's documentation: a function that takes keywords, as its flags say. */
+#define PY_KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
+
 /* Required item type of an array. */
 typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
 
@@ -22,6 +25,9 @@ bool py_has_items(const Py_buffer *view, py_item item);
 
 /* Return the number of items. Can't fail. */
 size_t py_items(const Py_buffer *view);
+
+/* Return -1 with TypeError, `expected`, unless `obj` is a tuple. */
+int py_need_tuple(PyObject *obj, const char *expected);
 
 /* Return -1 with ValueError unless the array has `ndim` dimensions. */
 int py_need_ndim(const Py_buffer *view, int ndim, const char *name);

@@ -117,13 +117,9 @@ static void client_dealloc(PyObject *obj) {
     Py_DECREF(type);
 }
 
-static PyObject *client_close(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
-    if (self->running) {
-        PyErr_SetString(PyExc_RuntimeError, "only one thread at a time may use a client");
-        return NULL;
-    }
+    if (self->core != NULL && ready(self) < 0) return NULL;
     ps_client_free(self->core);
     self->core = NULL;
     release_views(self);
@@ -236,10 +232,7 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
         return NULL;
     if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
-    if (grad == NULL) {
-        PyErr_SetString(PyExc_TypeError, "grad: expected an array of float32");
-        return NULL;
-    }
+    if (grad == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
     ps_batch batch = {samples, factor};
     return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
 }
@@ -325,9 +318,8 @@ static PyObject *client_tell(PyObject *obj, PyObject *args) {
     uint16_t op = text == NULL ? PS_END_PASS : PS_SAVE, last = text == NULL ? PS_FINISH : PS_LOAD;
     while (op <= last && strcmp(what, ps_op_name(op)) != 0) op++;
     if (op <= last) return done(ps_client_tell(self->core, op, number, text, &err), &err);
-    PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH, nor SAVE or LOAD with a text",
-                 what);
-    return NULL;
+    return PyErr_Format(PyExc_ValueError,
+                        "'%s' is not END_PASS, BARRIER or FINISH, nor SAVE or LOAD with a text", what);
 }
 
 static PyObject *client_get_text(PyObject *obj, PyObject *args) {
@@ -365,14 +357,12 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
     return report(code, shard, &err);
 }
 
-static PyObject *client_begin(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_begin(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
 }
 
-static PyObject *client_progress(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     uint32_t shard = UINT32_MAX;
     ps_err err = {0};
@@ -389,8 +379,7 @@ static PyObject *client_is_done(PyObject *obj, PyObject *args) {
     return PyBool_FromLong(ps_client_done(self->core, call));
 }
 
-static PyObject *client_cancel(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_cancel(self->core);
@@ -398,8 +387,7 @@ static PyObject *client_cancel(PyObject *obj, PyObject *none) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_mark(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_mark(self->core);
@@ -417,8 +405,7 @@ static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
     return count(obj, args, ps_client_dropped);
 }
 
-static PyObject *client_clear(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_clear(self->core);

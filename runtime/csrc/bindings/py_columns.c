@@ -158,8 +158,7 @@ static PyObject *read_column(const column *c, PyObject *samples, Py_ssize_t plac
     return PyLong_FromSize_t(sample);
 }
 
-static PyObject *read_items(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *samples, *out, *starts, *below, *result = NULL;
     Py_ssize_t place, half = -1;
     Py_buffer view = {0}, offsets = {0};
@@ -186,8 +185,7 @@ done:
     return result;
 }
 
-static PyObject *count_items(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *count_items(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *samples, *out;
     Py_ssize_t place, sample = 0, n = 0;
     Py_buffer view = {0};
@@ -207,8 +205,7 @@ static PyObject *count_items(PyObject *self, PyObject *args) {
 }
 
 /* Return the first array with an id that is out of its range, and its place there. */
-static PyObject *find_outside(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *find_outside(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *columns, *array;
     unsigned long long below;
     if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &columns)) return NULL;

@@ -43,8 +43,7 @@ static int get_product(py_arrays *all, PyObject *start, ps_product *p) {
     return get_start(all, start, p) < 0 ? -1 : py_need_alone(all, OUT);
 }
 
-static PyObject *matmul(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *matmul(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"a", "b", "out", "start", "threads", NULL};
     static const py_want wants[] = {{"a", PY_F32, 2, PY_STRIDED},
                                     {"b", PY_F32, 2, PY_STRIDED},
@@ -78,8 +77,7 @@ static int get_act(PyObject *name, void *act) {
     return 0;
 }
 
-static PyObject *activate(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *activate(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"x", PY_F32, 2, PY_WRITE}};
     int rc;
     unsigned threads;
@@ -95,8 +93,7 @@ static PyObject *activate(PyObject *self, PyObject *args) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *undo_activation(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *undo_activation(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {
         {"y", PY_F32, 2, PY_READ}, {"grad", PY_F32, 2, PY_READ}, {"out", PY_F32, 2, PY_WRITE}};
     int rc;
@@ -129,8 +126,7 @@ static int check_labels(const Py_buffer *labels, Py_ssize_t classes) {
     return 0;
 }
 
-static PyObject *cross_entropy(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *cross_entropy(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {
         {"scores", PY_F32, 2, PY_WRITE}, {"labels", PY_I64, 1, PY_READ}, {"cost", PY_F32, 1, PY_WRITE}};
     int rc;
@@ -154,8 +150,7 @@ static PyObject *cross_entropy(PyObject *self, PyObject *args) {
     return rc == PS_OK ? PyLong_FromSize_t(errors) : py_raise(&err);
 }
 
-static PyObject *sum_columns(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *sum_columns(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"x", PY_F32, 2, PY_READ}, {"out", PY_F32, 2, PY_WRITE}};
     int rc;
     unsigned threads;
@@ -171,8 +166,7 @@ static PyObject *sum_columns(PyObject *self, PyObject *args) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *dot_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *dot_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {
         {"x", PY_F32, 2, PY_READ}, {"y", PY_F32, 2, PY_READ}, {"out", PY_F32, 1, PY_WRITE}};
     int rc;
@@ -193,8 +187,7 @@ static PyObject *dot_rows(PyObject *self, PyObject *args) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *take_logs(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *take_logs(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"x", PY_F32, 1, PY_WRITE}};
     int rc;
     unsigned threads;
@@ -207,8 +200,7 @@ static PyObject *take_logs(PyObject *self, PyObject *args) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *choose_build(PyObject *self, PyObject *arg) {
-    (void)self;
+static PyObject *choose_build(PyObject *Py_UNUSED(self), PyObject *arg) {
     long isa = PyLong_AsLong(arg);
     if (isa == -1 && PyErr_Occurred()) return NULL;
     if (isa < PS_ISA_BEST || isa > PS_ISA_AVX512)
@@ -217,15 +209,12 @@ static PyObject *choose_build(PyObject *self, PyObject *arg) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *get_build(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *get_build(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     return PyUnicode_FromString(ps_build_name());
 }
 
-/* Cast from Python's documentation: a function that takes keywords, as its flags say. */
 PyMethodDef ps_compute_methods[] = {
-    {"matmul", (PyCFunction)(void (*)(void))matmul, METH_VARARGS | METH_KEYWORDS,
-     "Write start + a b to out."},
+    {"matmul", PY_KEYWORDS(matmul), "Write start + a b to out."},
     {"activate", activate, METH_VARARGS, "Apply an activation to x in place."},
     {"undo_activation", undo_activation, METH_VARARGS, "Write the gradient of an activation's input to out."},
     {"cross_entropy", cross_entropy, METH_VARARGS,

@@ -2,12 +2,10 @@
 #include "bindings/py_parts.h"
 
 static int core_exec(PyObject *module) {
-    if (PyModule_AddFunctions(module, ps_kernels_methods) < 0) return -1;
-    if (PyModule_AddFunctions(module, ps_compute_methods) < 0) return -1;
-    if (PyModule_AddFunctions(module, ps_lookup_methods) < 0) return -1;
-    if (PyModule_AddFunctions(module, ps_columns_methods) < 0) return -1;
-    if (PyModule_AddFunctions(module, ps_slots_methods) < 0) return -1;
-    if (PyModule_AddFunctions(module, ps_shard_methods) < 0) return -1;
+    PyMethodDef *const parts[] = {ps_kernels_methods, ps_compute_methods, ps_lookup_methods,
+                                  ps_columns_methods, ps_slots_methods,   ps_shard_methods};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (PyModule_AddFunctions(module, parts[i]) < 0) return -1;
     return py_client_add(module);
 }
 

@@ -25,8 +25,7 @@ static int check_optim(const ps_optim *o, const py_arrays *all) {
     return -1;
 }
 
-static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rule", "step", "value", "slots", "grad", NULL};
     static const py_want wants[] = {
         {"value", PY_F32, 0, PY_WRITE}, {"slots", PY_F32, 0, PY_WRITE_OR_NONE}, {"grad", PY_F32, 0, PY_READ}};
@@ -49,8 +48,7 @@ static PyObject *apply_optim(PyObject *self, PyObject *args, PyObject *kwargs) {
 }
 
 /* value [rows, dim], rows [k], grad [k, dim]. */
-static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rule", "step", "value", "slots", "rows", "grad", NULL};
     static const py_want wants[] = {{"value", PY_F32, 2, PY_WRITE},
                                     {"slots", PY_F32, 0, PY_WRITE_OR_NONE},
@@ -80,8 +78,7 @@ static PyObject *apply_sparse(PyObject *self, PyObject *args, PyObject *kwargs) 
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *add(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *add(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"acc", PY_F32, 0, PY_WRITE}, {"g", PY_F32, 0, PY_READ}};
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
@@ -108,8 +105,7 @@ static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     return -1;
 }
 
-static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"out", "keys", "seed", "table", "kind", "mean", "std", NULL};
     static const py_want wants[] = {{"out", PY_F32, 2, PY_WRITE}, {"keys", PY_U64, 1, PY_READ}};
     ps_init init;
@@ -133,23 +129,20 @@ static PyObject *init_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     return py_finish(&all, PS_OK, NULL);
 }
 
-static PyObject *hash_name(PyObject *self, PyObject *arg) {
-    (void)self;
+static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
     if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: expected a string");
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
 }
 
-static PyObject *set_floats(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *set_floats(PyObject *Py_UNUSED(self), PyObject *args) {
     unsigned mode = PS_FLOATS_IEEE;
     return PyArg_ParseTuple(args, "|I", &mode) ? PyLong_FromUnsignedLong(ps_floats_set(mode)) : NULL;
 }
 
 /* Return name, slots and names of the numbers of each optimizer. */
-static PyObject *list_methods(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *list_methods(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_METHODS; i++) {
         const ps_method *m = ps_optim_method(i);
@@ -162,8 +155,7 @@ static PyObject *list_methods(PyObject *self, PyObject *unused) {
 }
 
 /* Return the names of all schedules. */
-static PyObject *list_schedules(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *list_schedules(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_SCHEDULES; i++) {
         PyObject *name = PyUnicode_FromString(ps_schedule_name(i));
@@ -173,8 +165,7 @@ static PyObject *list_schedules(PyObject *self, PyObject *unused) {
     return list;
 }
 
-static PyObject *find_rate(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *find_rate(PyObject *Py_UNUSED(self), PyObject *args) {
     ps_schedule schedule = {0};
     float rate, factor = 1;
     unsigned long long samples, pass;
@@ -186,24 +177,20 @@ static PyObject *find_rate(PyObject *self, PyObject *args) {
 }
 
 /* Features of this build on this machine; the names are those of `pslaunch version`. */
-static PyObject *get_features(PyObject *self, PyObject *unused) {
-    (void)self, (void)unused;
+static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
                          Py_False, "rdma", Py_False);
 }
 
-/* Cast from Python's documentation: these functions take keywords, as their flags say. */
-#define KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
-
 PyMethodDef ps_kernels_methods[] = {
-    {"apply_optim", KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
-    {"apply_sparse", KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
+    {"apply_optim", PY_KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
+    {"apply_sparse", PY_KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},
     {"find_rate", find_rate, METH_VARARGS, "Return the learning rate of an update."},
-    {"init_rows", KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
+    {"init_rows", PY_KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},
     {NULL, NULL, 0, NULL},

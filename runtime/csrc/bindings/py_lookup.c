@@ -20,10 +20,7 @@ static Py_buffer *take_part(py_arrays *all, PyObject *obj, Py_ssize_t dim, bool 
 static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
     const char *name;
     PyObject *rows, *ids;
-    if (!PyTuple_Check(table)) {
-        PyErr_SetString(PyExc_TypeError, "tables: expected tuples of name, rows and ids");
-        return -1;
-    }
+    if (py_need_tuple(table, "tables: expected tuples of name, rows and ids") < 0) return -1;
     if (!PyArg_ParseTuple(table, "sO!O", &name, &PyLong_Type, &rows, &ids)) return -1;
     l->rows = PyLong_AsUnsignedLongLong(rows);
     if (PyErr_Occurred()) return -1;
@@ -59,8 +56,7 @@ static PyObject *list_counts(const ps_lookup *lookups, const char *const *names,
     return list;
 }
 
-static PyObject *find_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"keys", PY_U64, 1, PY_WRITE}, {"index", PY_I64, 1, PY_WRITE}};
     PyObject *tables, *keys, *index, *result = NULL;
     int rc;
@@ -133,13 +129,11 @@ static PyObject *move_rows(PyObject *args, bool sums) {
     return py_finish(&all, rc, &err);
 }
 
-static PyObject *gather_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *gather_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     return move_rows(args, false);
 }
 
-static PyObject *sum_rows(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *sum_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     return move_rows(args, true);
 }
 

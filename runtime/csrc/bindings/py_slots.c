@@ -88,8 +88,7 @@ static int check_sizes(const int64_t *sizes, size_t slots) {
     return 0;
 }
 
-static PyObject *count_slots(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *count_slots(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"sizes", PY_I64, 0, PY_READ}, {"counts", PY_I64, 0, PY_WRITE}};
     PyObject *lines;
     py_arrays all = {.wants = wants};
@@ -136,8 +135,7 @@ static int borrow_column(py_arrays *all, PyObject *array, column *to) {
     return 0;
 }
 
-static PyObject *read_slots(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *lines, *arrays, *result = NULL;
     py_arrays all = {0};
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &lines, &PyList_Type, &arrays)) return NULL;

@@ -24,15 +24,7 @@ int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err) {
     return PS_OK;
 }
 
-static int ensure_building(ps_client *c) {
-    if (c->building != NULL) return PS_OK;
-    c->building = calloc(1, sizeof *c->building);
-    if (c->building == NULL) return PS_ENOMEM;
-    c->building->number = c->begun + 1;
-    return PS_OK;
-}
-
-static void *stage(ps_call *call, size_t n, size_t size) {
+void *ps_call_more(ps_call *call, size_t n, size_t size) {
     if (n > (SIZE_MAX - sizeof(ps_stage) - 8) / size) return NULL;
     ps_stage *s = malloc(sizeof *s + n * size + 8);
     if (s == NULL) return NULL;
@@ -42,11 +34,12 @@ static void *stage(ps_call *call, size_t n, size_t size) {
 }
 
 void *ps_call_stage(ps_client *c, size_t n, size_t size) {
-    return ensure_building(c) < 0 ? NULL : stage(c->building, n, size);
-}
-
-void *ps_call_more(ps_call *call, size_t bytes) {
-    return stage(call, bytes, 1);
+    if (c->building == NULL) {
+        c->building = calloc(1, sizeof *c->building);
+        if (c->building == NULL) return NULL;
+        c->building->number = c->begun + 1;
+    }
+    return ps_call_more(c->building, n, size);
 }
 
 static void free_call(ps_call *call) {
@@ -69,6 +62,7 @@ void ps_call_free(ps_client *c, ps_call *call) {
 void ps_call_discard(ps_client *c) {
     free_call(c->building);
     c->building = NULL;
+    c->iovs_n = 0; /* a request that failed may have left some */
 }
 
 /* --- Requests. --- */
@@ -77,10 +71,6 @@ int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err) {
     int code = ps_call_room(&c->iovs, c->iovs_n, &c->iovs_cap, sizeof *c->iovs, err);
     if (code == PS_OK) c->iovs[c->iovs_n++] = (struct iovec){base, length};
     return code;
-}
-
-void ps_call_restart(ps_client *c) {
-    c->iovs_n = 0;
 }
 
 int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err) {

@@ -116,9 +116,6 @@ int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err);
  * PS_OK or PS_ENOMEM. */
 int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err);
 
-/* Forget the pieces added so far. */
-void ps_call_restart(ps_client *c);
-
 /* Note a push of the object to this shard, and set the version that it carries. PS_OK; PS_EINVAL if the
  * object is synchronous and the push before has no answer yet. */
 int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err);
@@ -126,8 +123,8 @@ int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err);
 /* Set what a push's header says of its batch. PS_OK; PS_EINVAL if a number is out of range. */
 int ps_call_batch(const ps_batch *batch, ps_header *head, ps_err *err);
 
-/* Allocate bytes until the end of a call that has begun. NULL on failure. */
-void *ps_call_more(ps_call *call, size_t bytes);
+/* Allocate likewise until the end of a call that has begun. */
+void *ps_call_more(ps_call *call, size_t n, size_t size);
 
 /* End a call whose requests are all answered: rows go to their places, and the call is freed. */
 void ps_call_complete(ps_client *c, ps_call *call);
@@ -135,7 +132,7 @@ void ps_call_complete(ps_client *c, ps_call *call);
 /* Remove a call from the client and free it; its requests are in no link any more. */
 void ps_call_free(ps_client *c, ps_call *call);
 
-/* Free the call being built, if there is one. */
+/* Free the call being built, if there is one, and forget the pieces of its next request. */
 void ps_call_discard(ps_client *c);
 
 /* Note that so many bytes more were sent: of the requests from `sending` on, without those answered. */

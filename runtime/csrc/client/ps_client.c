@@ -192,7 +192,6 @@ static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect
     ps_known *o = NULL;
     int code = ps_call_find(c, id, 0, &o, err);
     head.object = id;
-    ps_call_restart(c);
     for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
         uint32_t shard = o->pieces[at].shard;
         end = same_shard(o, at);
@@ -255,7 +254,6 @@ static int add_create(ps_client *c, const ps_known *o, uint32_t id, uint32_t sha
     spec.size = size;
     uint8_t *body = ps_call_stage(c, PS_MAX_CREATE, 1);
     if (body == NULL) return ps_call_no_memory(err);
-    ps_call_restart(c);
     int code = ps_call_iov(c, body, ps_create_encode(&spec, body), err);
     if (code < 0) return code;
     return ps_call_request(c, shard, (ps_header){.op = PS_CREATE, .object = id}, PS_DONE, 1, err);
@@ -318,7 +316,6 @@ int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, const char *text,
     char *body = ps_call_stage(c, n + 1, 1);
     int code = body == NULL ? ps_call_no_memory(err) : PS_OK;
     if (code == PS_OK && n > 0) memcpy(body, text, n);
-    ps_call_restart(c);
     for (uint32_t s = 0; code == PS_OK && s < shards; s++) {
         if (n > 0) code = ps_call_iov(c, body, n, err);
         if (code == PS_OK)

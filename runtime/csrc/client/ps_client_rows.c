@@ -43,9 +43,13 @@ static int group_rows(ps_client *c, const float *rows, size_t dim, size_t n, gro
     return PS_OK;
 }
 
-static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const float *rows, uint32_t floats,
-                 size_t n, grouped *g, ps_err *err) {
-    *g = (grouped){.floats = floats, .keys = keys, .rows = rows};
+/* Find the table and group n rows for it, of `push` with shows and clicks if it has them. */
+static int group(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n, bool push,
+                 ps_known **table, grouped *g, ps_err *err) {
+    int code = ps_call_find(c, id, 1, table, err);
+    if (code < 0) return code;
+    const ps_known *o = *table;
+    *g = (grouped){.floats = push ? ps_push_floats(&o->spec) : o->spec.dim, .keys = keys, .rows = rows};
     g->start = ps_call_stage(c, o->n + 1, sizeof *g->start);
     if (g->start == NULL) return ps_call_no_memory(err);
     if (o->n == 1) {
@@ -54,8 +58,8 @@ static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const fl
         return PS_OK;
     }
     count_keys(o, keys, n, g->start);
-    int code = group_keys(c, o, keys, n, g, err);
-    if (code == PS_OK && rows != NULL) code = group_rows(c, rows, floats, n, g, err);
+    code = group_keys(c, o, keys, n, g, err);
+    if (code == PS_OK && rows != NULL) code = group_rows(c, rows, g->floats, n, g, err);
     return code;
 }
 
@@ -63,7 +67,6 @@ static int group(ps_client *c, const ps_known *o, const uint64_t *keys, const fl
 static int rows_frame(ps_client *c, uint32_t shard, ps_header head, const grouped *g, size_t from, size_t to,
                       float *answer, ps_err *err) {
     size_t n = to - from, dim = g->floats;
-    ps_call_restart(c);
     int code = PS_OK;
     head.count = (uint32_t)n;
     if (n > 0) code = ps_call_iov(c, (void *)(g->keys + from), n * sizeof *g->keys, err);
@@ -110,8 +113,7 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
                        ps_err *err) {
     ps_known *o = NULL;
     grouped g;
-    int code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, rows, o->spec.dim, n, &g, err);
+    int code = group(c, id, keys, rows, n, false, &o, &g, err);
     if (code < 0) return code;
     return rows_call(c, o, (ps_header){.op = PS_SET_ROWS, .object = id}, &g, NULL, err);
 }
@@ -122,8 +124,7 @@ int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const 
     grouped g;
     ps_header head = {.op = PS_PUSH_ROWS, .object = id};
     int code = ps_call_batch(batch, &head, err);
-    if (code == PS_OK) code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, rows, ps_push_floats(&o->spec), n, &g, err);
+    if (code == PS_OK) code = group(c, id, keys, rows, n, true, &o, &g, err);
     if (code < 0) return code;
     return rows_call(c, o, head, &g, NULL, err);
 }
@@ -131,8 +132,7 @@ int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const 
 int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err) {
     ps_known *o = NULL;
     grouped g;
-    int code = ps_call_find(c, id, 1, &o, err);
-    if (code == PS_OK) code = group(c, o, keys, NULL, o->spec.dim, n, &g, err);
+    int code = group(c, id, keys, NULL, n, false, &o, &g, err);
     if (code < 0) return code;
     float *answer = out;
     if (g.order != NULL) {
@@ -154,7 +154,6 @@ int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *er
         uint8_t *body = ps_call_stage(c, PS_SHRINK_BYTES, 1);
         if (body == NULL) return ps_call_no_memory(err);
         ps_shrink_encode(how, body);
-        ps_call_restart(c);
         code = ps_call_iov(c, body, PS_SHRINK_BYTES, err);
         if (code < 0) return code;
         code = ps_call_request(c, o->first + s, (ps_header){.op = PS_SHRINK, .object = id}, PS_DONE, 1, err);

@@ -96,7 +96,7 @@ static void answered(ps_client *c, ps_link *l, ps_request *r) {
 /* The length of this answer is the shard's to say: it is a text, or has an entry for each object. */
 static int expect_any(ps_request *r, const ps_header *h, ps_err *err) {
     if (h->length > ps_frame_limit(h->op)) return ps_call_no_memory(err);
-    void *body = ps_call_more(r->call, (size_t)h->length + sizeof *r->in);
+    void *body = ps_call_more(r->call, 1, (size_t)h->length + sizeof *r->in);
     if (body == NULL) return ps_call_no_memory(err);
     r->in = body;
     r->in[0] = (struct iovec){r->in + 1, (size_t)h->length};

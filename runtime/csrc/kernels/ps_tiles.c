@@ -48,6 +48,11 @@
     CASE(7, NAME)      \
     CASE(8, NAME) CASE(9, NAME) CASE(10, NAME) CASE(11, NAME) CASE(12, NAME) CASE(13, NAME) CASE(14, NAME)
 
+#define DEFINE_TILE(NAME, TARGET, CASES)         \
+    TARGET static void NAME(TILE_ARGS) {         \
+        switch (rows) { CASES default : break; } \
+    }
+
 #if PS_HAVE_AVX2
 DEFINE_ROWS(rows_avx512, PS_TARGET_AVX512, __m512, 16, 2, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
             _mm512_fmadd_ps)
@@ -60,25 +65,11 @@ DEFINE_ROWS(narrow_avx512, PS_TARGET_AVX512, __m512, 16, 1, _mm512_loadu_ps, _mm
 DEFINE_ROWS(few_avx2, PS_TARGET_FMA, __m256, 8, 4, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps,
             _mm256_fmadd_ps)
 
-PS_TARGET_AVX512 static void tile_avx512(TILE_ARGS) {
-    switch (rows) { CASES_14(rows_avx512) default : break; }
-}
-
-PS_TARGET_FMA static void tile_avx2(TILE_ARGS) {
-    switch (rows) { CASES_6(rows_avx2) default : break; }
-}
-
-PS_TARGET_AVX512 static void tile_few_avx512(TILE_ARGS) {
-    switch (rows) { CASES_4(few_avx512) default : break; }
-}
-
-PS_TARGET_AVX512 static void tile_narrow_avx512(TILE_ARGS) {
-    switch (rows) { CASES_14(narrow_avx512) default : break; }
-}
-
-PS_TARGET_FMA static void tile_few_avx2(TILE_ARGS) {
-    switch (rows) { CASES_2(few_avx2) default : break; }
-}
+DEFINE_TILE(tile_avx512, PS_TARGET_AVX512, CASES_14(rows_avx512))
+DEFINE_TILE(tile_avx2, PS_TARGET_FMA, CASES_6(rows_avx2))
+DEFINE_TILE(tile_few_avx512, PS_TARGET_AVX512, CASES_4(few_avx512))
+DEFINE_TILE(tile_narrow_avx512, PS_TARGET_AVX512, CASES_14(narrow_avx512))
+DEFINE_TILE(tile_few_avx2, PS_TARGET_FMA, CASES_2(few_avx2))
 #endif
 
 #if defined(__aarch64__)
@@ -91,9 +82,7 @@ DEFINE_ROWS(rows_base, , float32x4_t, 4, 4, vld1q_f32, vst1q_f32, vdupq_n_f32, F
 DEFINE_ROWS(rows_base, , float, 1, 16, LOAD_ONE, STORE_ONE, SPLAT_ONE, fmaf)
 #endif
 
-static void tile_base(TILE_ARGS) {
-    switch (rows) { CASES_6(rows_base) default : break; }
-}
+DEFINE_TILE(tile_base, , CASES_6(rows_base))
 
 ps_tiles ps_tiles_choose(ps_isa isa, size_t rows, size_t cols) {
 #if PS_HAVE_AVX2

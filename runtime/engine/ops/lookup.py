@@ -82,17 +82,14 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
 
 def _get_numbers(program: Graph, name: str, table: str) -> Value:
     """Return the data of this name, with one number for each sample."""
+    needs = f"parameter {table}: its entry rule needs"
     try:
         value = program.get(name)
     except KeyError as e:
         remedy = "a v2 program gives it to trainer.SGD(extra_layers=...)"
-        raise ValueError(
-            f"parameter {table}: its entry rule needs the data {name!r}: {e.args[0]}; {remedy}"
-        ) from None
+        raise ValueError(f"{needs} the data {name!r}: {e.args[0]}; {remedy}") from None
     if value.op != "data" or not value.has_batch or value.is_sequence or value.size != 1:
-        raise ValueError(
-            f"parameter {table}: its entry rule needs data with a number for each sample, not {name}"
-        )
+        raise ValueError(f"{needs} data with a number for each sample, not {name}")
     return value
 
 

@@ -12,6 +12,7 @@ __all__ = ["PaddleCloudRoleMaker", "Role", "UserDefinedRoleMaker"]
 
 ROLE = "TRAINING_ROLE"
 SERVERS = "PADDLE_PSERVERS_IP_PORT_LIST"
+WORKERS = "PADDLE_TRAINER_ENDPOINTS"
 WORKERS_NUM = "PADDLE_TRAINERS_NUM"
 WORKER_ID = "PADDLE_TRAINER_ID"
 NEEDED = {
@@ -72,9 +73,7 @@ def read_part(environ: Mapping[str, str]) -> Part:
         index=index,
         workers=workers,
         servers=servers,
-        worker_endpoints=_read_endpoints(
-            environ.get("PADDLE_TRAINER_ENDPOINTS", ""), "PADDLE_TRAINER_ENDPOINTS"
-        ),
+        worker_endpoints=_read_endpoints(environ.get(WORKERS, ""), WORKERS),
     )
 
 

@@ -7,11 +7,22 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pslaunch.node.agent.resources import find_cores, find_resources, measure_gpus
+from pslaunch.node.agent import resources
+from pslaunch.node.agent.resources import (
+    GPUS_AFTER_S,
+    GPUS_EVERY_S,
+    GPUS_REST,
+    NO_GPU,
+    find_cores,
+    find_resources,
+    follow_gpus,
+    measure_gpus,
+)
 from pslaunch.runtime.shared import env
 from support.process import make_script
 
@@ -101,3 +112,37 @@ def test_use_of_gpus_is_that_of_sessions_as_far_as_nvidia_smi_knows_it(
             found = measure_gpus()
         assert found == ({} if used is None else {leader.pid: used})
         os.killpg(leader.pid, signal.SIGKILL)
+
+
+def test_use_of_gpus_is_followed_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_script(tmp_path / "nvidia-smi", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    used, now_s = {"gpu_percent": 50.0, "gpu_bytes": 4}, [0.0, 0.0, 2.0, 4.0, 4.0, 4.0]
+    looks: Any = iter([{7: used}, ValueError("no answer"), {}])
+    told, threads = list[tuple[float, Any]](), list[Any]()
+
+    def sleep(pause_s: float) -> None:
+        told.append((pause_s, dict(found)))
+        if len(told) == 4:
+            raise KeyboardInterrupt
+
+    def measure() -> Any:
+        if isinstance(look := next(looks), Exception):
+            raise look
+        return look
+
+    monkeypatch.setattr(resources, "measure_gpus", measure)
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s.pop(0))
+    monkeypatch.setattr(resources, "time", clock)
+    start = SimpleNamespace(
+        Thread=lambda target, daemon: SimpleNamespace(start=lambda: threads.append(target))
+    )
+    monkeypatch.setattr(resources, "threading", start)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert follow_gpus() == {} and not threads, "a node without GPUs is not asked"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = follow_gpus()
+    with pytest.raises(KeyboardInterrupt):
+        threads[0]()
+    slow = (2.0 * GPUS_REST, {7: used})
+    assert told == [(GPUS_AFTER_S, {}), (GPUS_EVERY_S, {7: used}), slow, (GPUS_EVERY_S, {7: NO_GPU})]
