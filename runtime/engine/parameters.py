@@ -6,15 +6,18 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import io
 import struct
+import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 
+from ..files.foreign import HashedFile, hash_content
 from ..files.manifest import Manifest
 from ..files.objects import Whole
 from ..files.saving import write_whole
@@ -37,6 +40,7 @@ from .param_config import ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
 _CONFIG_SUFFIX = ".protobuf"
+_DIGEST = "pslaunch.sha256"  # the last member: the digest of all before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Parameters:
         self._configs = dict(configs or {})
         self._values: dict[str, F32] = {}
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
+        self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
         self._live: LiveTables | None = None  # from the first step with pservers on
         self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
@@ -220,26 +225,42 @@ class Parameters:
         self._replace(name, values.astype(np.float32, copy=False))
 
     def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
-        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes."""
-        with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes.
+
+        The optimizer's state is left out, and a line says so once: save() keeps it.
+        """
+        if self.keeper is not None and self.keeper.stateful and not self._said:
+            print(f"a .tar has values alone: the state of {self.keeper.stateful} is left out, which "
+                  "parameters.save(DIR) keeps", file=sys.stderr)  # fmt: skip
+            self._said = True
+        own = HashedFile(f)
+        hashed = cast(IO[bytes], own)
+        with tarfile.open(fileobj=hashed, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name in self._configs if names is None else names:
                 config = self.get_config(name)
                 size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, f, name, size)
-                self.serialize(name, f)
-                _pad(tar, f, size)
+                _add_header(tar, hashed, name, size)
+                self.serialize(name, hashed)
+                _pad(tar, hashed, size)
                 encoded = param_config.encode(config)
-                _add_header(tar, f, name + _CONFIG_SUFFIX, len(encoded))
-                f.write(encoded)
-                _pad(tar, f, len(encoded))
+                _add_header(tar, hashed, name + _CONFIG_SUFFIX, len(encoded))
+                hashed.write(encoded)
+                _pad(tar, hashed, len(encoded))
+            digest = own.hexdigest()
+            _add_header(tar, hashed, _DIGEST, len(digest))
+            hashed.write(digest)
+            _pad(tar, hashed, len(digest))
         self.written = True
 
     @staticmethod
     def from_tar(f: IO[bytes]) -> Parameters:
         """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
         try:
+            start = f.tell()
             with tarfile.open(fileobj=f, mode="r:") as tar:
-                return _read_tar(tar)
+                members = list(tar)
+                _check_end(f, start, members)
+                return _read_tar(tar, members)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as e:
             where = f"{f.name}: " if isinstance(getattr(f, "name", None), str) else ""
             raise ValueError(f"{where}not a tar file of parameters: {e}") from None
@@ -333,9 +354,31 @@ def read_parameters(found: Set) -> Parameters:
     return parameters
 
 
-def _read_tar(tar: tarfile.TarFile) -> Parameters:
+def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> None:
+    """Raise ValueError unless the file ends as a tar file, and has its digest, if it has one."""
+    last = next((one for one in members if one.name == _DIGEST), None)
+    if last is not None:
+        f.seek(start)
+        digest = hash_content(f, last.offset - start)
+        whole = io.BytesIO()
+        with tarfile.open(fileobj=whole, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            _add_header(tar, whole, _DIGEST, len(digest))
+            whole.write(digest)
+            _pad(tar, whole, len(digest))
+        f.seek(last.offset)
+        end = whole.getvalue()[: 2 * tarfile.BLOCKSIZE]
+        if f.read(len(end)) != end:
+            raise ValueError("it is damaged: its digest does not match its content")
+    elif members:
+        f.seek(members[-1].offset_data + -(-members[-1].size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+    rest = f.read(tarfile.RECORDSIZE + 1)
+    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE:
+        raise ValueError("it is cut short, or has other bytes behind its end")
+
+
+def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Parameters:
     # A sparse member, of zeros that the file lacks, would take any memory.
-    files = {info.name: info for info in tar if info.isfile() and not info.issparse()}
+    files = {info.name: info for info in members if info.isfile() and not info.issparse()}
     parameters = Parameters(_read_configs(tar, files))
     for name in parameters:
         if name not in files:

@@ -6,6 +6,7 @@ Their readers ignore it. Files without one are taken as they are.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
 import zipfile
@@ -27,10 +28,29 @@ _CLASSES |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "
 _CLASSES |= {(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")}
 
 
+class HashedFile(io.RawIOBase):
+    """A file that is written, with the digest of all so far."""
+
+    def __init__(self, f: IO[bytes]) -> None:
+        self._f, self._digest = f, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        self._digest.update(data)
+        return self._f.write(data)
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._f.tell()
+
+    def hexdigest(self) -> bytes:
+        """Return the digest of all that was written."""
+        return self._digest.hexdigest().encode()
+
+
 def hash_content(f: IO[bytes], end: int) -> bytes:
-    """Return the hex digest of the first `end` bytes."""
+    """Return the hex digest of the next `end` bytes."""
     digest = hashlib.sha256()
-    f.seek(0)
     while end > 0 and (piece := f.read(min(end, 4 << 20))):
         digest.update(piece)
         end -= len(piece)
@@ -42,6 +62,7 @@ def check_content(path: Path, f: IO[bytes]) -> bool:
     end = max(f.seek(0, os.SEEK_END) - TRAILER_BYTES, 0)
     f.seek(end)
     trailer = f.read()
+    f.seek(0)
     has = trailer.startswith(MARK)
     if has and hash_content(f, end) != trailer[len(MARK) :]:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")

@@ -100,8 +100,11 @@ def hash_file(f: Content) -> Entry:
     path, size = f.path, f.size
     end = size - DIGEST_BYTES if path.suffix == PART_SUFFIX else size
     digest = hashlib.sha256()
-    for at in range(0, end, PIECE_BYTES):
-        digest.update(os.pread(f.fileno(), min(PIECE_BYTES, end - at), at))
+    try:
+        for at in range(0, end, PIECE_BYTES):
+            digest.update(os.pread(f.fileno(), min(PIECE_BYTES, end - at), at))
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from None
     if end < size and os.pread(f.fileno(), DIGEST_BYTES, max(end, 0)) != digest.digest():
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     return Entry(path.name, size, digest.hexdigest())
