@@ -372,7 +372,8 @@ def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> 
     elif members:
         f.seek(members[-1].offset_data + -(-members[-1].size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
     rest = f.read(tarfile.RECORDSIZE + 1)
-    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE:
+    padded = last is None or (f.tell() - start) % tarfile.RECORDSIZE == 0  # as ours always is
+    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE or not padded:
         raise ValueError("it is cut short, or has other bytes behind its end")
 
 

@@ -1,4 +1,4 @@
-"""A training that loads what another has saved goes on as if nothing had been: values, rows, optimizer's state."""
+"""A training that loads what another has saved goes on as if nothing had been: values, rows, state."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_servers_refuse_a_damaged_set_by_name_and_train_nothing(tmp_path: Path) 
     part.write_bytes(raw)
     blocks = make_local_blocks(1, 1)
     words = ["train.py", "fleet", "5000", "0", "3", "other", "model"]
-    server, worker = run_by_hand(tmp_path, *blocks, program=words)
+    _, worker = run_by_hand(tmp_path, *blocks, program=words)
     assert worker.wait() != 0
     assert f"{part} is damaged" in worker.output()
     assert "loss" not in worker.output() and not (tmp_path / "other").exists()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import resource
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,12 @@ from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.files import joined
-from pslaunch.runtime.files.objects import SetError
+from pslaunch.runtime.files.manifest import Manifest, write_manifest
+from pslaunch.runtime.files.objects import Content, Part, SetError, describe
 from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.disks import fill, small_disk
-from support.process import started
+from support.process import Started, started
 from support.pservers import cluster, run_trainers
 
 pytestmark = pytest.mark.asan
@@ -234,3 +237,42 @@ def test_a_grace_that_is_too_short_to_save_is_reported_while_there_is_time(tmp_p
         c.finish()
         assert found.codes() == [0]
         assert found.processes[0].output().count("--grace") == 1
+
+
+MANY = 1_500_000  # rows of Adam: 149 MiB with their keys
+ADAM = Optim(method="adam", learning_rate=0.1)
+
+
+def read_memory(process: Started, name: str) -> int:
+    """MiB of the process's memory."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{process.proc.pid}/status").read_text(), re.M)
+    assert found
+    return int(found[1]) >> 10
+
+
+def make_table(c: Client) -> None:
+    c.create_sparse("big", MANY, DIM, ADAM, NORMAL)
+    c.init_dense({})
+
+
+def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) -> None:
+    with cluster() as found, found.client(0) as c:
+        make_table(c)
+        for at in range(0, MANY, 1 << 16):
+            keys = np.arange(at, min(at + (1 << 16), MANY), dtype=np.uint64)
+            c.push_pull({}, {}, {"big": (keys, np.ones((len(keys), DIM), np.float32))})
+        (process,) = found.processes
+        Path(f"/proc/{process.proc.pid}/clear_refs").write_text("5")
+        table = read_memory(process, "VmRSS")
+        entries = c.save(tmp_path, "now")
+        assert read_memory(process, "VmHWM") - table < 64
+        row = c.pull_rows("big", np.array([7], np.uint64))
+        layout = asdict(c.layout)
+    described = Part(Content(tmp_path / entries[0].name)).items["big"].create
+    write_manifest(tmp_path, Manifest(layout=layout, objects=[describe(described)], files=entries))
+    with cluster(2) as found, found.client(0) as c:
+        c.load(tmp_path)
+        make_table(c)
+        np.testing.assert_array_equal(c.pull_rows("big", np.array([7], np.uint64)), row)
+        for process in found.processes:
+            assert read_memory(process, "VmHWM") < table / 2 + 64
