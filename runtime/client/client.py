@@ -96,9 +96,7 @@ class Client:
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
-        self.layout = Layout(
-            pservers=len(endpoints), ports_num=ports_num, ports_num_for_sparse=ports_num_for_sparse
-        )
+        self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
         self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._mode, self.seed, self._log = (MODES[mode], discard), seed, log

@@ -30,7 +30,7 @@ Piece = tuple[Part, Item, int, int]
 Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Ports of a training."""
 
@@ -62,11 +62,7 @@ class Layout:
 
 def read_layout(header: Header) -> Layout:
     """Return the ports of a part's training."""
-    return Layout(
-        pservers=header.pservers,
-        ports_num=header.ports_num,
-        ports_num_for_sparse=header.ports_num_for_sparse,
-    )
+    return Layout(header.pservers, header.ports_num, header.ports_num_for_sparse)
 
 
 class Set:

@@ -145,11 +145,7 @@ class Fleet:
                 f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
             )
         where = f"fleet.init_server({dirname!r})"
-        layout = Layout(
-            pservers=len(part.servers),
-            ports_num=settings.ports_num,
-            ports_num_for_sparse=settings.ports_num_for_sparse,
-        )
+        layout = Layout(len(part.servers), settings.ports_num, settings.ports_num_for_sparse)
         try:
             ports = range(settings.ports_num + settings.ports_num_for_sparse)
             shares = [Share(Path(dirname).absolute(), layout, part.index, port) for port in ports]
