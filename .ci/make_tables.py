@@ -15,14 +15,13 @@ from pslaunch.backends import registry
 from pslaunch.backends.fabric.conf_py import KEYS
 from pslaunch.options.foreign import FOREIGN
 from pslaunch.options.typer_glue import make_options
+from pslaunch.runtime.engine.kernel_numbers import KERNELS
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
 
 ROOT: Final = Path(__file__).parents[1]
-PAGES: Final = tuple(
-    ROOT / "docs" / name
-    for name in ("api.md", "architecture.md", "from_others.md", "modules.md", "options.md")
-)
+NAMES: Final = "api architecture from_others modules optimizers options"
+PAGES: Final = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES.split())
 COMMANDS: Final[Mapping[str, Any]] = {
     name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)
 }
@@ -233,6 +232,17 @@ def _make_modules(top: str) -> str:
     return "\n" + "\n\n".join(parts) + "\n"
 
 
+def _make_methods() -> str:
+    """Return the table of optimizers in the C core."""
+    rows = []
+    for name, kernel in KERNELS.items():
+        numbers = ", ".join(f"`{own}` ({usual:g})" for own, usual in kernel.numbers.items())
+        state = "1 for each row; tables alone" if kernel.by_row else str(kernel.slots)
+        state += "; dense parameters alone, each on one port" if kernel.whole else ""
+        rows.append((str(kernel.number), f"`{name}`", state, numbers or NONE))
+    return _make_table(("number", "method", "state", "numbers, with the usual values"), rows)
+
+
 def _make_reference() -> str:
     """Return the signatures and docstrings of the Python API."""
     public = [(f"Job.{name}", f) for name, f in vars(api.Job).items() if not name.startswith("_")]
@@ -257,11 +267,15 @@ def render(page: str) -> str:
         elif kind == "modules":
             text = _make_modules(name)
         else:
-            text = _make_rooms() if kind == "rooms" else _make_reference()
+            make_own = {"rooms": _make_rooms, "api": _make_reference, "methods": _make_methods}
+            text = make_own[kind]()
         return f"{found[1]}\n{text}\n{found[3]}"
 
     return re.sub(
-        r"(<!-- ((?:table|modules): .+?|rooms|api) -->)\n.*?(<!-- end -->)", make, page, flags=re.DOTALL
+        r"(<!-- ((?:table|modules): .+?|rooms|api|methods) -->)\n.*?(<!-- end -->)",
+        make,
+        page,
+        flags=re.DOTALL,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from .errors import JobError, PslaunchError, SpecError
 from .node import codes
 from .node.head.events import Event, RecentEvents, note_state
+from .node.later.record import RESTART
 
 __all__ = ["Job", "JobError", "PslaunchError", "launch"]
 OF_SHELLS: Final = ("detach", "dry_run", "json")  # options that a job of a program can't have
@@ -47,6 +48,7 @@ class Job:
         self._asked: list[tuple[int, Future[Any]]] = []  # with the events that each waits for
         self._kept, self._next = RecentEvents(), 0
         self._last: dict[str, Event] = {}  # of each kind
+        self._restarts: dict[int, dict[str, Any]] = {}  # by epoch
         self._states: dict[str, dict[str, Any]] = {}  # of the processes
         self._last_words = ""
         self._code: int | None = None  # once all is over
@@ -74,7 +76,8 @@ class Job:
             now = "ending" if "ending" in self._last else "running" if job else "waiting"
             state = "ended" if end else now if self._code is None else "lost"
             processes = [{**p, **self._states[p["process"]]} for p in job.get("processes", ())]
-        found = {**job, "state": state, "processes": processes}
+            restarts = [*self._restarts.values()]
+        found = {**job, "state": state, "processes": processes, "restarts": restarts}
         if job:
             found |= {"nodes": len(job["nodes"]), "host": job["nodes"][0]["name"], "started": job["time"]}
             found["elapsed_s"] = round(time.time() - job["time"], 3)
@@ -189,6 +192,8 @@ class Job:
             self._last[event["event"]] = event
             if event["event"] == "job":
                 self._states = {p["process"]: {"state": "waiting"} for p in event["processes"]}
+            elif event["event"] == "restart":
+                self._restarts[event["epoch"]] = {name: event[name] for name in RESTART}
             note_state(self._states, event)
             self._answer()
 

@@ -24,18 +24,21 @@ def apply_optim(
     rule: _Rule,
     step: int,  # from 1
     value: _F32,  # in place
-    slots: _F32 | None,  # in place; [slots, *value.shape], None without state; zero at first
+    slots: _F32
+    | None,  # in place; [slots, *value.shape], of a method of rows [1]; None without state; zero at first
     grad: _F32,  # value's size
 ) -> None: ...
 def apply_sparse(
     rule: _Rule,
     step: int,
     value: _F32,  # [rows, dim], in place
-    slots: _F32 | None,  # [slots, rows, dim]
+    slots: _F32 | None,  # [slots, rows, dim], of a method of rows [1, rows, 1]
     rows: _U64,  # [k], unique
     grad: _F32,  # [k, dim]
 ) -> None: ...
-def list_methods() -> list[tuple[str, int, tuple[str | None, str | None, str | None]]]: ...
+
+# Name, slots, by row, whole, and the own numbers with their usual values: csrc/kernels/ps_optim.h.
+def list_methods() -> list[tuple[str, int, bool, bool, tuple[tuple[str | None, float], ...]]]: ...
 def list_schedules() -> list[str]: ...
 def find_rate(
     schedule: _Schedule, learning_rate: float, samples: int, passes: int, factor: float = 1.0, /

@@ -32,6 +32,7 @@ class Backend:
 
     name: str
     ended: Ended | None = None  # valid after `start`; None: each line reports its own end
+    starts_again = False  # `start` may be called again, for nodes whose agents are lost
     tell: Tell | None = None  # takes news of a start in progress, in its thread; set by who shows them
     owns_nodes: bool = False  # the nodes are made for one job: `remove` takes them away with its files
     _grace_s: float = 0.0  # of the job that `start` has started

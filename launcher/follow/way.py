@@ -39,7 +39,8 @@ Started = list[tuple[Node, Line]]
 class SlowWork(Generic[T]):
     """Slow work with nodes in a thread of its own, started at once."""
 
-    def __init__(self, loop: Loop, work: Callable[[], T]) -> None:
+    def __init__(self, loop: Loop, work: Callable[[], T], tell: Callable[[], None] = lambda: None) -> None:
+        """`tell` is called from the loop once it is over."""
         self._loop = loop
         self._found: list[T] = []
         self._over: list[Exception | None] = []
@@ -51,7 +52,11 @@ class SlowWork(Generic[T]):
             finally:
                 done.set()
 
-        loop.do_aside(run, self._over.append, self._over.append)
+        def note(e: Exception | None) -> None:
+            self._over.append(e)
+            tell()
+
+        loop.do_aside(run, note, note)
 
     def give_time(self) -> None:
         """Let fast work finish: imports here would slow the thread down, by 10 ms and more."""

@@ -86,7 +86,7 @@ class Node(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Time limits of a job, in seconds."""
+    """Limits of a job: times in seconds, and a number."""
 
     grace_s: float = 5.0
     lost_after_s: float = 30.0
@@ -94,6 +94,8 @@ class Limits(NamedTuple):
     stall_timeout_s: Optional[float] = None
     trainer_timeout_s: float = env.TRAINER_TIMEOUT_S
     timeout_s: Optional[float] = None  # of the whole job
+    max_restarts: int = 0
+    restart_after_s: float = 60.0  # of running, which is progress where no program reports steps
 
 
 class Wants(NamedTuple):
@@ -366,8 +368,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         workspace=node.workspace,
         log_dir=node.log_dir,
         output_dir=node.output_dir,
-        progress=f"{run_dir}/{process.role}-{process.rank}.sock",
-        secret_file=f"{run_dir}/secret",
+        run_dir=run_dir,
         trainers=peers.trainers_num,
         trainer_count=plan.trainer_count,
         use_gpu=plan.use_gpu,
@@ -380,6 +381,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
         master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
+        snapshot_dir=f"{node.state_dir}/snapshots",
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script

@@ -33,10 +33,13 @@ class JobFailure(NamedTuple):
 class Link:
     """The head's side of one node: its line and its answers."""
 
-    def __init__(self, node: job.Node, line: MessageLine[ToAgent], diagnosis: Callable[[], str]) -> None:
+    def __init__(
+        self, node: job.Node, line: MessageLine[ToAgent], diagnosis: Callable[[], str], epoch: int = 0
+    ) -> None:
         self.node, self.line, self.diagnosis = node, line, diagnosis
         self.host = node.name
         self.run_dir = ""
+        self.epoch = epoch  # of the programs that it may speak of
         self.addrs: list[str] = []  # possible addresses, the likeliest first
         self.door = 0  # port at which others try them
         self.reached: list[tuple[int, str]] = []  # nodes that it could reach, each with an address

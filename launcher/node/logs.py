@@ -163,12 +163,12 @@ class Stream:
         return [*ended]
 
 
-def read_tail(path: str) -> tuple[str, ...]:
-    """Return the last lines of a file, () where it can't be read."""
+def read_tail(path: str, begin: int = 0) -> tuple[str, ...]:
+    """Return the last lines of a file from an offset on, () where it can't be read."""
     try:
         with open(path, "rb") as f:
-            size = f.seek(0, 2)
-            f.seek(max(0, size - _TAIL_BYTES))
+            size = f.seek(0, 2) - begin
+            f.seek(begin + max(0, size - _TAIL_BYTES))
             data = f.read(_TAIL_BYTES)
     except OSError:
         return ()

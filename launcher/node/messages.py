@@ -192,6 +192,9 @@ ExitedMsg = TypedDict("ExitedMsg", {
     "type": Literal["exited"], "key": str, "code": int, "signal": str, "asked": bool, "oom": bool,
     "written": int, "tail": tuple[str, ...], "ahead": bool,
 })
+# -> Kill everything left, programs of the next epoch follow; <- it is as for them, processes that survived.
+ClearMsg = TypedDict("ClearMsg", {"type": Literal["clear"], "epoch": int})
+ClearedMsg = TypedDict("ClearedMsg", {"type": Literal["cleared"], "epoch": int, "left": list[str]})
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
 # linger_s: stay so long afterwards, unless a signal comes when all files are fetched.
 FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"], "linger_s": float})
@@ -205,9 +208,14 @@ EventsMsg = TypedDict("EventsMsg", {"type": Literal["events"], "events": list[di
 OverMsg = TypedDict("OverMsg", {"type": Literal["over"], "code": int})
 # -> Ask for the state of the job; <- it.
 StatusRequestMsg = TypedDict("StatusRequestMsg", {"type": Literal["status"]})
+# A restart: the epoch that it begins, number, the most there may be, cause, step of the snapshot with which
+# it began, and seconds since the failure; None until it has.
+Restarted = TypedDict("Restarted", {
+    "epoch": int, "restart": int, "of": int, "why": str, "step": Optional[int], "lost_s": Optional[float],
+})
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
-    "begin": dict[str, Any],
+    "begin": dict[str, Any], "restarts": list[Restarted],
 })
 
 
@@ -283,6 +291,7 @@ JobRecord = TypedDict("JobRecord", {
     "code": int, "reason": str, "elapsed_s": float, "failure": Optional[dict[str, Any]], "path": str,
     "reach": Any, "forgotten": bool, "error": Any, "unreachable": str,
     "held": bool, "has_setup": bool, "attached": bool, "events": str, "output": str,
+    "restarts": list[Restarted],
 }, total=False)
 
 # --- All that one side sends to another ---
@@ -290,13 +299,13 @@ JobRecord = TypedDict("JobRecord", {
 OfPackage = Union[LacksMsg, ReceivedMsg, FillingMsg]
 ToAgent = Union[
     PrepareMsg, DispatchMsg, ServeMsg, FetchMsg, FurnishMsg, DoorMsg, ReachMsg, ShutMsg, PortsMsg, BeginMsg,
-    StartMsg, NotedMsg, SignalMsg, FinishMsg,
+    StartMsg, NotedMsg, SignalMsg, ClearMsg, FinishMsg,
 ]
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, AllreduceMsg, FinishMsg]
 OfAgent = Union[
     PreparedMsg, RefusedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
     ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, VanishedMsg, ProgressMsg, ExitedMsg,
-    FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
+    ClearedMsg, FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
 ]
 OfObserver = Union[
     LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, LeaseMsg, HoldMsg, FreeMsg, DispatchMsg,

@@ -16,7 +16,7 @@ _GPUS: Final = ("--gpus N of each node, and --worker_num N, one trainer for each
 _CORES: Final = ("--cpu N", "--trainer_count N, the threads of each trainer")
 _MEMORY: Final = ("--memory QUANTITY", "leave it out, no memory is set aside")
 _FOUND: Final = ("leave it out, pslaunch finds addresses, ports and ranks itself",)
-_AGAIN: Final = ("leave it out, a job that fails ends, and starts again when you start it",)
+_AGAIN: Final = ("--max_restarts N, counted for the whole job",)
 _FIXED: Final = ("leave it out, a job keeps its nodes and processes until its end",)
 _LOGS: Final = (
     "--log_dir DIR, where each process has a file",
@@ -34,7 +34,8 @@ _USER: Final = ("--hosts USER@HOST", "--host USER@HOST", "leave it out, programs
 # By launcher: its options, those of one meaning in one key, with underscores and without their first dashes.
 FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "torchrun": {
-        "nproc_per_node": _TRAINERS, "nnodes": _NODES, "max_restarts monitor_interval": _AGAIN,
+        "nproc_per_node": _TRAINERS, "nnodes": _NODES, "max_restarts": _AGAIN,
+        "monitor_interval": ("leave it out, the end of a process is noticed at once",),
         "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone local_addr": _FOUND,
         "node_rank master_addr master_port": _FOUND, "redirects r tee t local_ranks_filter": _LOGS,
         "module no_python run_path": _PROGRAM},
@@ -50,7 +51,7 @@ FOREIGN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "elastic_training min_elastic_nodes max_elastic_nodes": _FIXED},
     "horovodrun": {
         "num_proc np slots slots_per_host": _TRAINERS, "H": _HOSTS, "output_filename": _LOGS,
-        "ssh_port p ssh_identity_file i": _SSH, "reset_limit elastic_timeout": _AGAIN,
+        "ssh_port p ssh_identity_file i": _SSH, "reset_limit": _AGAIN, "elastic_timeout": _FIXED,
         "network_interface network_interfaces": ("--nics NAME", *_FOUND), "start_timeout": _START,
         "min_np max_np min_num_proc max_num_proc host_discovery_script": _FIXED, "gloo mpi jsrun": _BACKEND},
     "mpirun": {

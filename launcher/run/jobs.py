@@ -27,7 +27,7 @@ from ..node.messages import JobRecord as Record
 from ..node.shapes import check_shape, fits, is_code, is_name
 from ..options.spec import Elsewhere
 from ..views.outlet import make_view
-from ..views.view import LogView, Said, Transcript, show_process
+from ..views.view import LogView, Said, Transcript, show_epoch, show_process
 from . import known_jobs
 from .answers import Question, ask_all
 
@@ -35,7 +35,7 @@ HEAD_LOST_AFTER_S = 10.0  # a head silent for longer is reported as lost
 PLACE = {"name": str, "workspace": str, "log_dir": str, "output_dir": str, "state_dir": str}
 NEWS = (
     "job", "name", "backend", "workspace", "nodes", "host", "started", "state", "code", "reason", "elapsed_s",
-    "failure", "output", "processes",
+    "failure", "output", "processes", "restarts",
 )  # fmt: skip
 # Fields of a process in `status`; any others of a record that comes from elsewhere are left out.
 SHOWN_FIELDS: Mapping[str, Any] = {
@@ -102,7 +102,8 @@ def _add_status(r: Record, elsewhere: Elsewhere | None) -> Record:
         return _find_ended(r, elsewhere, e)
     logs_of = {p["process"]: p["log"] for p in r["processes"]}
     processes = [{**p, "log": logs_of.get(p["process"])} for p in told.get("processes") or r["processes"]]
-    news = {key: told[key] for key in ("state", *OF_END) if key in told}  # no others: paths, for example
+    # No others: paths, for example.
+    news = {key: told[key] for key in ("state", "restarts", *OF_END) if key in told}
     return cast("Record", {**r, **news, "processes": processes})
 
 
@@ -114,6 +115,8 @@ def show_status(word: str, out: TextIO, *, as_json: bool, elsewhere: Elsewhere |
     code = f" (exit code {r['code']})" if r.get("code") is not None else ""
     ended = "" if r.get("reason") is None else f": {r['reason']}{code}"
     known_jobs.print_line(f"{r['job']}  {r['state']}{ended}", out)
+    for one in r.get("restarts", ()):
+        known_jobs.print_line(f"  restart {one['restart']}: {one['why']}; {show_epoch(one)}", out)
     transcript = _make_transcript(r, out)
     end = make_end(r)
     for said in transcript.show_failure(end["failure"]) if end and end["failure"] else ():

@@ -6,17 +6,18 @@ import functools
 import os
 import signal
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from ..backends.base import Backend
 from ..backends.lines import Dial
 from ..backends.registry import find_face
-from ..errors import FileError, NodeLostError, PreflightError
+from ..errors import FileError, NodeLostError, PreflightError, PslaunchError
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ..node import codes
-from ..node.job import Plan, to_data
+from ..node.job import Node, Plan, to_data
 from ..node.loop import Loop
 from ..options.spec import JobSpec, Site
 from ..plan import place_found
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ..follow.remote_head import RemoteHead
     from ..follow.way import AnyHead
     from ..node.head.head import Head
+
+
+REVIVE_EVERY_S = 1.0  # between two tries to start an agent
 
 
 def choose_way(spec: JobSpec, plan: Plan) -> Way:
@@ -67,6 +71,8 @@ class _Here(Way):
             node, line = started[0]
             head.attach(node, *line)
             started.pop(0)
+        if self.backend.starts_again:
+            head.revive = functools.partial(self._revive, scene, head)
         if ended := self.backend.ended:
 
             def end() -> None:
@@ -76,6 +82,35 @@ class _Here(Way):
 
             loop.watch(ended.fd, read=end)
         return head
+
+    def _revive(self, scene: Scene, head: Head, node: Node) -> None:
+        """Start another agent for a lost node; try for as long as a silent node counts as there."""
+        over, end_s = threading.Event(), time.monotonic() + self.plan.limits.lost_after_s
+
+        def start() -> Started:
+            while True:
+                try:
+                    return self.backend.start([node], self.plan.limits)
+                except PslaunchError:
+                    if time.monotonic() >= end_s or over.wait(REVIVE_EVERY_S):
+                        raise
+
+        def take() -> None:
+            try:
+                started = work.wait(lambda: False, self.backend.cancel) or []
+            except PslaunchError as e:
+                head.give_up(node, str(e))
+                return
+            if not head.done:
+                head.attach(node, *started.pop()[1])
+
+        def leave() -> None:
+            over.set()
+            for _, line in work.leave(self.backend.cancel) or ():
+                line.close()
+
+        work = SlowWork(scene.loop, start, take)
+        scene.at_end.callback(leave)
 
 
 class _OnNode(Way):

@@ -193,9 +193,9 @@ class LiveView(view.View):
                 self._sending.note(e)
             case "process" if e["process"] in self._rows:
                 row = self._rows[e["process"]]
-                row.state = str(e["state"])
+                row.state, row.style = str(e["state"]), ""
                 if e["state"] == "running":
-                    row.began_s, row.ended_s = self._clock(), None
+                    row.began_s, row.ended_s, row.first = self._clock(), None, {}
                 elif e["state"] == "exited":
                     row.ended_s = self._clock()
                     row.state = view.show_short_ending(e.get("code"), e.get("signal"))
@@ -207,6 +207,8 @@ class LiveView(view.View):
                     row.first = e
                 if "state" in e and row.ended_s is None:
                     row.state = view.show_reported_state(str(e["state"]))
+            case "restart":
+                self._title = f"{self._title.partition(',')[0]}, restart {e['restart']} of {e['of']}"
             case "ending":
                 asked = self._is_own and e["why"] == STOP_SIGNALS[SIGINT]
                 self._ending = "ending, Ctrl+C again kills at once" if asked else "ending"

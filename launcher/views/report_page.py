@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..node.head.events import Event
 from .charts import COLOURS, Span, draw_bars, draw_lines, draw_spans
-from .view import Transcript, show_bytes, show_ending, show_s
+from .view import Transcript, show_bytes, show_ending, show_epoch, show_s
 
 SECONDS: Final = "seconds since the start of the job"
 # Numbers of progress by their places in the page, with heading and unit; any others come after these.
@@ -25,7 +25,7 @@ TOTALS: Final = {  # their last values are drawn as bars
     "in_bytes": ("Received by pservers", "bytes"),
     "out_bytes": ("Sent by pservers", "bytes"),
 }
-NOT_DRAWN: Final = ("n", "time", "pass", "passes", "batch", "batches", "dropped", *TOTALS)
+NOT_DRAWN: Final = ("n", "time", "pass", "passes", "batch", "batches", "dropped", "cut", *TOTALS)
 OVER_STEPS: Final = ("cost", "metric")  # others are drawn over time
 OF_PLAN: Final = {"name": "name", "backend": "backend", "server": "pservers", "why": "pservers, why",
                   "epoch": "epoch", "workspace": "workspace", "version": "pslaunch"}  # fmt: skip
@@ -67,6 +67,7 @@ class Story:
         self.notes = [e for e in ordered if e["event"] in ("note", "ending")]
         self.dispatched = {e["node"]: e for e in ordered if e["event"] == "dispatch"}
         self.progress = [e for e in ordered if e["event"] == "progress"]
+        self.restarts = [e for e in ordered if e["event"] == "restart" and e["state"] == "running"]
         self._changes = [e for e in ordered if e["event"] in ("process", "progress") and "state" in e]
 
     def list_spans(self, process: str) -> list[Span]:
@@ -79,11 +80,11 @@ class Story:
                 if e.get("code") or e.get("signal"):
                     text = f"ended {show_ending(e.get('code'), e.get('signal'))}"
                     spans.append(Span(now_s, now_s, "failed", text))
-                return spans
-            if e["state"] in STATES:
-                spans.append(Span(since_s, now_s, state))
+                state = ""
+            elif e["state"] in STATES:
+                spans += [Span(since_s, now_s, state)] if state else []
                 state, since_s = e["state"], now_s
-        return [*spans, Span(since_s, self.end_s, state)]
+        return [*spans, Span(since_s, self.end_s, state)] if state else spans
 
     def list_measures(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
         """Return the numbers that processes have reported: by name, by process, points over steps or time."""
@@ -113,7 +114,8 @@ def make_page(events: Iterable[Event]) -> str:
     for field, (heading, unit) in TOTALS.items():
         if values := dict(sorted((e["process"], e[field]) for e in story.progress if field in e)):  # the last
             parts.append(f"<h2>{heading}</h2>{draw_bars(values, unit)}")
-    parts += [tabulate_dispatch(story, words), tabulate_plan(story.job), tabulate_notes(story)]
+    parts += [tabulate_restarts(story), tabulate_dispatch(story, words)]
+    parts += [tabulate_plan(story.job), tabulate_notes(story)]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
     body = "\n".join(parts)
     return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
@@ -148,6 +150,12 @@ def tabulate(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> str:
     lines = ["".join(f"<th>{escape(name)}</th>" for name in head)]
     lines += ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def tabulate_restarts(story: Story) -> str:
+    """Return the table of restarts with their times."""
+    rows = [(f"{e['time'] - story.begin_s:.1f} s", e["why"], show_epoch(e)) for e in story.restarts]
+    return f"<h2>Restarts</h2>{tabulate(rows)}" if rows else ""
 
 
 def tabulate_dispatch(story: Story, words: Transcript) -> str:

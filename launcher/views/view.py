@@ -123,6 +123,13 @@ class Transcript:
         level = e.get("level", "info")
         yield Said(e.get("who", SELF), e["text"] if level == "info" else f"{level}: {e['text']}", level)
 
+    def _on_restart(self, e: Event) -> Iterator[Said]:
+        if e["state"] == "ending":
+            yield from self.show_failure({**e["failure"], "advice": ""})  # the restart is the remedy
+            yield Said(SELF, f"restarting all programs: restart {e['restart']} of {e['of']}", "warning")
+        else:
+            yield Said(SELF, show_epoch(e))
+
     def _on_ending(self, e: Event) -> Iterator[Said]:
         why = _DETAILED.sub(r"\1", e["why"])  # the end event shows the details
         kill = f"; KILL after {e['grace_s']:g} s" if self._begun else ""
@@ -172,6 +179,14 @@ def show_ending(code: int | None, signal: str | None) -> str:
 def show_short_ending(code: int | None, signal: str | None) -> str:
     """Show an ending in a column: `exit 3`, `SIGTERM`."""
     return signal or ("ended" if code is None else f"exit {code}")
+
+
+def show_epoch(restart: Mapping[str, Any]) -> str:
+    """Show the epoch that a restart has begun: `epoch 2 from step 1,240, 3.2 s lost`."""
+    if restart["lost_s"] is None:
+        return f"epoch {restart['epoch']} has not begun"
+    step = "" if restart["step"] is None else f" from step {restart['step']:,}"
+    return f"epoch {restart['epoch']}{step}, {show_s(restart['lost_s'])} lost"
 
 
 def show_s(seconds: float) -> str:
@@ -331,7 +346,7 @@ class LogView(View):
         json: bool,
         follow: bool,
     ) -> None:
-        """err: None if it is closed; follow: show the end too."""
+        """err: None if it is closed; follow: show restarts and the end too."""
         self._out, self._err, self._transcript, self._process = out, err, transcript, process
         self._json, self._follow = json, follow
 
@@ -351,7 +366,7 @@ class LogView(View):
     def _is_shown(self, e: Event) -> bool:
         if e["event"] in ("line", "gap"):
             return self._process in (None, e["process"])
-        return "missing" in e or (e["event"] == "end" and self._follow)
+        return "missing" in e or (e["event"] in ("restart", "end") and self._follow)
 
     def flush(self) -> None:
         self._out.flush()

@@ -140,12 +140,13 @@ class Client:
 
         def add() -> None:
             self._check_new(name)
-            pieces = blocks.place(size, self._blocks, self._dense_shards)
+            whole = optim.kernel.whole
+            pieces = blocks.place(size, self._blocks, self._dense_shards, whole=whole)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
             self._dense[name] = self._core.add_dense(
                 name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
             )
-            self._blocks += blocks.count_blocks(size)
+            self._blocks += blocks.count_blocks(size, whole=whole)
             self._dims[name] = size
 
         self._calls.call(add)

@@ -141,7 +141,7 @@ class GeoUpdater(RemoteUpdater):
                     f"parameter {name}: geo has no entry rules, but it has {self._params.configs[name].entry}"
                 )
         for name, rule in self._params.rules.items():
-            if rule.method != "sgd":
+            if rule.kernel.slots or rule.kernel.by_row:
                 remedy = ": use Momentum(momentum=0)" if rule.method.endswith("momentum") else ""
                 raise ValueError(f"parameter {name}: geo trains with SGD, not with {rule.method}{remedy}")
 

@@ -20,7 +20,7 @@ Initializer = Callable[[str], npt.NDArray[np.float32]]
 class ParameterAttribute:
     """Initial values and learning of a parameter. None: the default of the layer or the optimizer.
 
-    `learning_rate` multiplies the optimizer's; `l2_rate` and `momentum` replace it. With
+    `learning_rate` multiplies the optimizer's; `l1_rate`, `l2_rate` and `momentum` replace its own. With
     `initial_min` and `initial_max` the values are uniform between them, else normal.
     `sparse_update`: only the rows of a batch are fetched and updated. `entry`: the ids that get a row in such
     a table on pservers, as CountFilterEntry(10).
@@ -44,7 +44,7 @@ class ParameterAttribute:
     entry: EntryAttr | None = None
 
     def __post_init__(self) -> None:
-        for unsupported in ("l1_rate", "gradient_clipping_threshold", "update_hooks"):
+        for unsupported in ("gradient_clipping_threshold", "update_hooks"):
             if getattr(self, unsupported) not in (None, 0, 0.0):
                 raise ValueError(f"attr.Param({unsupported}=...): not supported by the bundled runtime")
         if (self.initial_min is None) != (self.initial_max is None):
@@ -53,7 +53,7 @@ class ParameterAttribute:
             raise ValueError("attr.Param: initial_min and initial_max exclude initial_std and initial_mean")
         if (self.initial_min or 0.0) >= (self.initial_max or 0.0) and self.initial_min is not None:
             raise ValueError("attr.Param: initial_min must be below initial_max")
-        for rate in ("initial_std", "l2_rate", "learning_rate"):
+        for rate in ("initial_std", "l1_rate", "l2_rate", "learning_rate"):
             if not 0.0 <= (getattr(self, rate) or 0.0) < float("inf"):
                 raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) must be finite and not negative")
         if self.entry is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..files.foreign import read_npz, read_pdparams, write_npz, write_pdparams
-from ..files.joined import join, read_rows, read_values
+from ..files.joined import find_items, join, read_rows, read_values
 from ..files.objects import SetError, Shape, Whole
 from ..files.sets import Set, write_set
 from .keeping import NO_RULE, get_bytes, make_about, make_create
@@ -44,7 +44,7 @@ def show(folder: Path) -> Iterator[str]:
     for entry in about.files:
         yield f"  {entry.name}: {entry.bytes} bytes, sha256 {entry.sha256}"
     for shape in found.shapes.values():
-        items = [item for _, item in found.find_all(shape.name)]
+        items = find_items(found, shape.name)
         rows, cols = found.described[shape.name]["shape"]
         kind = (
             f"{sum(item.count for item in items)} of {rows} rows of {cols}"
@@ -95,7 +95,7 @@ def _write_npz(source: Path, target: Path) -> None:
     def make() -> Iterator[tuple[str, Array]]:
         notes = {}
         for name, shape in found.shapes.items():
-            saved, item = join(found, name), found.find_all(name)[0][1]
+            saved, item = join(found, name), find_items(found, name)[0]
             rows = found.described[name]["shape"]
             notes[name] = {"create": item.create.hex(), "shape": rows, "samples": item.samples} | {
                 "steps": item.steps, "passes": item.passes,
@@ -120,9 +120,12 @@ def _read_npz(source: Path, target: Path) -> None:
     wholes = []
     for name, note in notes.items():
         keys, state = arrays.get(f"{name}@keys"), arrays.get(f"{name}@state")
-        values = arrays[name].reshape(1, -1) if keys is None else arrays[name][None]
-        rows = values if state is None else np.concatenate([values, state])
-        pieces = [get_bytes(rows)] if keys is None else [get_bytes(keys), get_bytes(rows.swapaxes(0, 1))]
+        values = arrays[name]
+        parts = [values] if state is None else [values, *state]
+        if keys is None:
+            pieces = [get_bytes(one) for one in parts]
+        else:
+            pieces = [get_bytes(keys), get_bytes(np.concatenate(parts, axis=1))]
         numbers = {word: note[word] for word in ("steps", "samples", "passes")}
         count = values.size if keys is None else len(keys)
         shape, create = tuple(note["shape"]), bytes.fromhex(note["create"])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..files.joined import read_rows, read_values
+from ..files.joined import find_items, read_rows, read_values, split_state
 from ..files.manifest import Manifest
 from ..files.objects import SetError, Whole, encode_create
 from ..files.sets import Set, check_shape
@@ -92,7 +92,7 @@ def _cut_table(values: F32, slots: list[F32], used: npt.NDArray[np.bool_]) -> It
     for keys in split_keys(values.shape[0], values.shape[1] * (1 + len(slots))):
         at = slice(int(keys[0]), int(keys[-1]) + 1)
         rows = [one[at][used[at]] for one in (values, *slots)]
-        yield get_bytes(np.stack(rows, axis=1))
+        yield get_bytes(np.concatenate(rows, axis=1))
 
 
 def read_array(found: Set, config: ParamConfig) -> F32:
@@ -107,13 +107,13 @@ def read_array(found: Set, config: ParamConfig) -> F32:
     for keys in split_keys(*config.shape):
         values[int(keys[0]) : int(keys[-1]) + 1] = make_first_rows(saved, keys, seed)
     for keys, rows in read_rows(found, config.name):
-        values[keys] = rows[:, 0]
+        values[keys] = rows[:, : config.cols]
     return values
 
 
 def find_init(found: Set, config: ParamConfig) -> tuple[ParamConfig, int]:
     """Return the parameter with the initial values that the set's rows come on top of, and their seed."""
-    seed, kind, mean, std = found.find_all(config.name)[0][1].init
+    seed, kind, mean, std = find_items(found, config.name)[0].init
     kinds = {number: name for name, number in KINDS.items()}
     return replace(config, kind=kinds[kind], mean=mean, std=std, initializer=None), seed
 
@@ -123,13 +123,13 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     shape = found.shapes[config.name]
     if shape.method != rule.method or shape.fixed:
         return None
-    slots = np.zeros((shape.slots, *config.shape), np.float32) if shape.slots else None
+    slots = np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32) if shape.slots else None
     for number, one in enumerate(slots if slots is not None and not shape.table else ()):
         read_values(found, config.name, 1 + number, one.reshape(-1))
     if slots is not None and shape.table:
         for keys, rows in read_rows(found, config.name):
-            slots[:, keys] = rows[:, 1:].swapaxes(0, 1)
-    items = [item for _, item in found.find_all(config.name)]
+            slots[:, keys] = split_state(shape, rows)[1]
+    items = find_items(found, config.name)
     steps, samples, passes = (
         max(getattr(item, what) for item in items) for what in ("steps", "samples", "passes")
     )

@@ -6,22 +6,38 @@ tables/ps_init.h the distributions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .. import _core
 
-Method = Literal["sgd", "momentum", "adagrad", "fleet_adagrad", "adam", "fleet_momentum"]
-METHODS: dict[str, int] = {name: number for number, (name, *_) in enumerate(_core.list_methods())}
-SLOTS = tuple(slots for _, slots, _ in _core.list_methods())  # floats of state per value, by method
-OWN = tuple(own for *_, own in _core.list_methods())  # names of a method's own numbers
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of the table of methods in csrc/kernels/ps_optim.c."""
+
+    number: int
+    slots: int  # floats of state per value
+    by_row: bool  # in place of slots one state for each row; for tables alone
+    whole: bool  # for dense parameters alone, each on one shard
+    numbers: Mapping[str, float]  # its own, with their usual values
+
+    def get_state_shape(self, rows: int, cols: int) -> tuple[int, int, int]:
+        """Return the shape of the state of a matrix."""
+        return (1, rows, 1) if self.by_row else (self.slots, rows, cols)
+
+
+KERNELS = {
+    name: Kernel(number, slots, by_row, whole, {own: usual for own, usual in numbers if own is not None})
+    for number, (name, slots, by_row, whole, numbers) in enumerate(_core.list_methods())
+}
+OF_ROWS = ("row_adagrad", "lazy_adam")  # forms of methods for tables with sparse updates
 SCHEDULES = tuple(_core.list_schedules())
 Mode = Literal["sync", "half_async", "async", "geo"]
 MODES: dict[Mode, int] = {"sync": 0, "half_async": 1, "async": 2, "geo": 3}
 InitialKind = Literal["normal", "uniform"]
 KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1}
-
-EPSILON = 1e-6  # v2's ada_epsilon
 
 PackedSchedule = tuple[int, float, float, tuple[tuple[int, float], ...]]
 PackedOptim = tuple[int, float, float, float, float, float, float, float]
@@ -45,25 +61,22 @@ class Schedule:
 class Optim:
     """Update rule of one parameter; `learning_rate` is the global one times the parameter's own.
 
-    A method uses those of momentum, epsilon, beta1 and beta2 that its row in csrc/kernels/ps_optim.c names.
+    csrc/kernels/ps_optim.h has the methods. `numbers`: those of the method's own that are not the usual ones.
     """
 
-    method: Method
+    method: str
     learning_rate: float
     l1: float = 0.0
     decay: float = 0.0  # L2 rate
     clip: float = 0.0  # greatest magnitude of a gradient's value; 0: none
-    momentum: float = 0.0
-    epsilon: float = EPSILON
-    beta1: float = 0.9
-    beta2: float = 0.999
+    numbers: Mapping[str, float] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
 
     def pack(self) -> PackedOptim:
         """Return the rule as the compiled core takes it."""
-        number = METHODS[self.method]
-        own = [getattr(self, name) if name else 0.0 for name in OWN[number]]
-        return (number, self.learning_rate, self.l1, self.decay, self.clip, own[0], own[1], own[2])
+        own = [*(self.numbers.get(*usual) for usual in self.kernel.numbers.items()), 0.0, 0.0, 0.0]
+        rates = self.learning_rate, self.l1, self.decay, self.clip
+        return (self.kernel.number, *rates, own[0], own[1], own[2])
 
     def pack_at(self, samples: int, passes: int, factor: float) -> PackedOptim:
         """Return the rule of an update, after so many samples with its own, and complete passes.
@@ -75,6 +88,6 @@ class Optim:
         return (packed[0], rate, *packed[2:])
 
     @property
-    def state_floats(self) -> int:
-        """Number of state floats per value."""
-        return SLOTS[METHODS[self.method]]
+    def kernel(self) -> Kernel:
+        """The row of its method."""
+        return KERNELS[self.method]

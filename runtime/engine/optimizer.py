@@ -6,19 +6,22 @@ mode that of the program's loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from .. import _core
 from ..shared.env import suggest
 from . import lr
-from .kernel_numbers import SCHEDULES, Method, Optim, Schedule
+from .kernel_numbers import KERNELS, OF_ROWS, SCHEDULES, Optim, Schedule
 from .param_config import ParamConfig
-from .regularizer import L2Decay
+from .regularizer import L1Decay, L2Decay
 from .strategy import RATIO, Strategy, make_v2_strategy
 
-__all__ = ["SGD", "AdaGrad", "Adagrad", "Adam", "L2Regularization", "Momentum", "Optimizer", "lr"]
+__all__ = [
+    "SGD", "AdaDelta", "AdaGrad", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "DecayedAdaGrad",
+    "DecayedAdagrad", "Ftrl", "L2Regularization", "Lamb", "Momentum", "Optimizer", "RMSProp", "lr",
+]  # fmt: skip
 
 
 Rate = float | lr.LRScheduler
@@ -41,10 +44,10 @@ _SCHEDULE = "learning_rate_schedule"
 _DECAYS = ("learning_rate_decay_a", "learning_rate_decay_b")
 _ARGS = "learning_rate_args"
 _OPTIONS = (_SCHEDULE, *_DECAYS, _ARGS, "regularization", _CLIP, "is_async", RATIO, "batch_size")
-_NEWER = ("weight_decay", "lazy_mode", "name")  # of PaddlePaddle 2
-_ABSENT = (
-    "model_average", "parameters", "grad_clip", "multi_precision", "use_multi_tensor", "use_nesterov",
-)  # fmt: skip
+_NEWER = ("weight_decay", "name")  # of PaddlePaddle 2
+_ABSENT = ("model_average", "parameters", "grad_clip", "multi_precision", "use_multi_tensor", "lr_ratio")
+_INFINITE = float("inf")
+_FREE = ("initial_accumulator_value", "l1", "l2")  # numbers that may be 1 or more
 
 
 def make_schedule(options: Mapping[str, Any]) -> Schedule:
@@ -113,17 +116,26 @@ class Optimizer:
     `is_async`: pservers apply the gradients of each trainer as they come, and drop those that come later than
     `async_lagged_grad_discard_ratio` allows (docs/training.md).
     `batch_size` has no effect, as in v2. Options that the bundled runtime lacks are errors. `weight_decay` is
-    PaddlePaddle 2's regularization, a number or L2Decay. `lazy_mode` has no effect: of a table with sparse
-    updates, only the rows of a step are changed.
+    PaddlePaddle 2's regularization, a number, L1Decay or L2Decay.
+
+    Of a table with sparse updates only the rows of a step are changed. A program that calls minimize() gets
+    PaddlePaddle 2's form of a method, any other v2's (docs/training.md).
     """
 
     __slots__ = (
-        "_is_async", "_strategy", "clip", "decay", "learning_rate", "momentum", "numbers", "schedule",
-        "scheduler", "warning",
+        "_is_async", "_strategy", "choices", "clip", "decay", "l1", "learning_rate", "numbers", "schedule",
+        "scheduler", "share", "warning",
     )  # fmt: skip
-    method: Method = "sgd"
+    method = "sgd"  # the row in csrc/kernels/ps_optim.c, without fleet_
+    takes: tuple[str, ...] = ()  # the numbers that a program may give, in PaddlePaddle 2's order
+    variants: ClassVar[Mapping[str, str]] = {}  # further arguments that choose other methods if true
 
-    def __init__(self, learning_rate: Rate = 1e-3, **options: Any) -> None:
+    def __init__(self, learning_rate: Rate = 1e-3, *numbers: float, **options: Any) -> None:
+        self.share: float | None = (
+            None  # of the program's loss, if minimize() gives it; then PaddlePaddle 2's
+        )
+        self.numbers = self._take_numbers(numbers, options)
+        self.choices = {name for name in self.variants if options.pop(name, False)}
         for name, value in options.items():
             self._check(name, value)
         self.scheduler = learning_rate if isinstance(learning_rate, lr.LRScheduler) else None
@@ -132,7 +144,7 @@ class Optimizer:
                 f"{self._name}: {_SCHEDULE} and a scheduler as learning_rate both change the rate; remove one"
             )
         self.learning_rate = 1.0 if isinstance(learning_rate, lr.LRScheduler) else float(learning_rate)
-        if not 0.0 <= self.learning_rate < float("inf"):
+        if not 0.0 <= self.learning_rate < _INFINITE:
             raise ValueError(
                 f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
             )
@@ -140,17 +152,29 @@ class Optimizer:
             self.schedule = make_schedule(options)
         except ValueError as e:
             raise ValueError(f"{self._name}: {e}") from None
-        regularization = options.get("regularization")
         decay = options.get("weight_decay") or 0.0
-        self.decay = float(decay.coeff if isinstance(decay, L2Decay) else decay)
-        if regularization is not None:
+        self.l1 = decay.coeff if isinstance(decay, L1Decay) else 0.0
+        self.decay = decay.coeff if isinstance(decay, L2Decay) else 0.0 if self.l1 else float(decay)
+        if (regularization := options.get("regularization")) is not None:
             self.decay = regularization.rate
-        self.momentum, self.numbers = 0.0, dict[str, float]()
         self.clip = float(options.get(_CLIP) or 0.0)
-        if not 0.0 <= self.clip < float("inf"):
+        if not 0.0 <= self.clip < _INFINITE:
             raise ValueError(f"{self._name}: {_CLIP}={self.clip} must be finite and not negative")
         self._is_async = bool(options.get("is_async"))
         self._strategy, self.warning = make_v2_strategy(self._is_async, options.get(RATIO), self._name)
+
+    def _take_numbers(self, numbers: Sequence[float], options: dict[str, Any]) -> dict[str, float]:
+        """Return the method's own numbers, and take those from the options."""
+        if len(numbers) > len(self.takes):
+            raise TypeError(f"{self._name}: {len(numbers) + 1} numbers without names are too many")
+        given = dict(zip(self.takes, numbers, strict=False))
+        given |= {name: options.pop(name) for name in self.takes if options.get(name) is not None}
+        for name, value in given.items():
+            value = given[name] = float(value)
+            most, text = (_INFINITE, "finite") if name in _FREE else (1.0, "below 1")
+            if not 0.0 <= value < most:
+                raise ValueError(f"{self._name}: {name}={value} must be at least 0 and {text}")
+        return {name.removesuffix("_accumulator_value"): value for name, value in given.items()}
 
     @property
     def strategy(self) -> Strategy:
@@ -175,7 +199,7 @@ class Optimizer:
         if self.scheduler is None:
             return 1.0
         rate = float(self.scheduler())
-        if not 0.0 <= rate < float("inf"):
+        if not 0.0 <= rate < _INFINITE:
             raise ValueError(f"{self._name}: the rate of its scheduler is {rate}, expected 0 or more")
         return rate
 
@@ -193,12 +217,12 @@ class Optimizer:
                 return
             raise ValueError(f"{self._name}({name}={value!r}): not supported by the bundled runtime")
         if name not in (*_OPTIONS, *_NEWER):
-            hint = suggest(name, ("learning_rate", *_OPTIONS, *_NEWER, "momentum"))
+            hint = suggest(name, ("learning_rate", *self.takes, *self.variants, *_OPTIONS, *_NEWER))
             raise TypeError(f"{self._name} has no option {name}{hint}")
         if name == "regularization" and not isinstance(value, L2Regularization | None):
             raise TypeError(f"{self._name}: regularization={value!r}, expected L2Regularization")
-        if name == "weight_decay" and not isinstance(value, L2Decay | float | int | None):
-            raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number or L2Decay")
+        if name == "weight_decay" and not isinstance(value, L1Decay | L2Decay | float | int | None):
+            raise TypeError(f"{self._name}: weight_decay={value!r}, expected a number, L1Decay or L2Decay")
 
     def minimize(
         self, loss: object, startup_program: None = None, parameters: None = None, no_grad_set: None = None
@@ -210,15 +234,18 @@ class Optimizer:
         loss.be_minimized(self)
         return [], []
 
-    def make_rule(self, config: ParamConfig) -> Optim:
-        """Return this optimizer's rule for a parameter; raises ValueError for unsupported attributes."""
-        if config.momentum and self.method != "sgd":
-            raise ValueError(f"parameter {config.name}: {self._name} does not support momentum")
-        momentum = self.momentum if config.momentum is None else config.momentum
-        schedule, method = self.schedule, self.method
-        if method == "sgd" and momentum > 0.0:
-            # With a rate that changes PaddlePaddle 2's formula differs from v2's.
-            method = "momentum" if self.scheduler is None else "fleet_momentum"
+    def make_rule(self, config: ParamConfig, *, rows: bool = False) -> Optim:
+        """Return this optimizer's rule for a parameter, or for the rows of a table with sparse updates.
+
+        Raises ValueError for attributes and numbers that are not of its method.
+        """
+        method, numbers = self._choose(config, rows)
+        kernel, schedule = KERNELS[method], self.schedule
+        for name in [name for name in numbers if name not in kernel.numbers]:
+            raise ValueError(f"{self._name}: {name} has no effect: the method of v2 has none")
+        if (rows and kernel.whole) or (config.momentum and "momentum" not in kernel.numbers):
+            what = "momentum" if config.momentum else "sparse updates"
+            raise ValueError(f"parameter {config.name}: {self._name} does not support {what}")
         if schedule.kind == "linear":  # its numbers are rates, to which the parameter's factor applies too
             factor = config.learning_rate
             schedule = replace(schedule, a=schedule.a * factor, b=schedule.b * factor)
@@ -226,11 +253,24 @@ class Optimizer:
             method=method,
             learning_rate=self.learning_rate * config.learning_rate,
             schedule=schedule,
-            momentum=momentum,
-            decay=self.decay if config.decay is None else config.decay,
+            l1=self.l1 if config.l1 is None else config.l1,
+            decay=self._find_decay(config),
             clip=self.clip,
-            **self.numbers,
+            numbers=numbers,
         )
+
+    def _choose(self, config: ParamConfig, rows: bool) -> tuple[str, Mapping[str, float]]:
+        """Return the method for a parameter, and its own numbers."""
+        method = f"fleet_{self.method}"
+        if self.share is None or method not in KERNELS:
+            method = self.method
+        for flag in self.choices:
+            variant = self.variants[flag]
+            method = variant if rows or variant not in OF_ROWS else method
+        return method, self.numbers
+
+    def _find_decay(self, config: ParamConfig) -> float:
+        return self.decay if config.decay is None else config.decay
 
 
 class SGD(Optimizer):
@@ -238,68 +278,103 @@ class SGD(Optimizer):
 
     __slots__ = ()
 
+    def _choose(self, config: ParamConfig, rows: bool) -> tuple[str, Mapping[str, float]]:
+        own = self.numbers.get("momentum", 0.0 if self.share is None or type(self) is SGD else 0.9)
+        momentum = own if config.momentum is None else config.momentum
+        if momentum == 0.0:
+            return "sgd" if self.share is None else "fleet_sgd", {}
+        if self.choices:
+            return "nesterov", {"momentum": momentum}
+        # With a rate that changes PaddlePaddle 2's formula differs from v2's.
+        v2 = self.share is None and self.scheduler is None
+        return "momentum" if v2 else "fleet_momentum", {"momentum": momentum}
 
-class Momentum(Optimizer):
+
+class Momentum(SGD):
     """m = momentum * m - lr * g; p += m. Without `momentum`, or with 0, the same as SGD.
 
-    With a scheduler PaddlePaddle 2's: m = momentum * m + g; p -= lr * m.
+    With a scheduler or minimize() PaddlePaddle 2's: m = momentum * m + g; p -= lr * m. With minimize()
+    `momentum` is 0.9 unless given, and with `use_nesterov` p -= lr * (g + momentum * m).
     """
 
     __slots__ = ()
+    takes = ("momentum",)
+    variants: ClassVar[Mapping[str, str]] = {"use_nesterov": "nesterov"}
 
-    def __init__(self, *numbers: Any, momentum: float | None = None, **options: Any) -> None:
+    def __init__(self, *numbers: Any, **options: Any) -> None:
         """Numbers without names are PaddlePaddle 2's: the learning rate, then the momentum."""
         if len(numbers) == 1:
             raise TypeError(
                 f"optimizer.Momentum({numbers[0]}): name it: learning_rate=, or momentum= as in v2"
             )
-        if numbers:
-            options["learning_rate"], momentum = numbers
-        super().__init__(**options)
-        self.momentum = float(momentum or 0.0)
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"optimizer.Momentum: momentum={momentum} must be at least 0 and below 1")
+        super().__init__(*numbers, **options)
 
 
-class AdaGrad(Optimizer):
-    """h += g * g; p -= lr * g / sqrt(h + 1e-6)."""
-
-    __slots__ = ()
-    method: Method = "adagrad"
-
-
-class Adagrad(Optimizer):
-    """PaddlePaddle 2's: h += g * g; p -= lr * g / (sqrt(h) + epsilon)."""
-
-    __slots__ = ()
-    method: Method = "fleet_adagrad"
-
-    def __init__(self, learning_rate: Rate = 1e-3, epsilon: float = 1e-6, **options: Any) -> None:
-        super().__init__(learning_rate, **options)
-        self.numbers = {"epsilon": float(epsilon)}
-        if not 0.0 < epsilon < float("inf"):
-            raise ValueError(f"optimizer.Adagrad: epsilon={epsilon} must be finite and above 0")
+def _define(name: str, method: str, takes: str = "", **variants: str) -> type[Optimizer]:
+    """Return the class of a method, with the names of numbers, and flags that choose other methods."""
+    own = {"method": method, "takes": tuple(takes.split()), "variants": variants, "__slots__": ()}
+    doc = f"Optimizer by the formula in docs/optimizers.md; its numbers: {takes or 'none'}."
+    return type(name, (Optimizer,), {**own, "__doc__": doc, "__module__": __name__})
 
 
-class Adam(Optimizer):
-    """p -= lr * m / (sqrt(v) + epsilon), with the moments m and v of the gradient, their first bias removed.
+AdaGrad = _define("AdaGrad", "adagrad")
+Adagrad = _define("Adagrad", "fleet_adagrad", "epsilon initial_accumulator_value", by_row="row_adagrad")
+DecayedAdaGrad = _define("DecayedAdaGrad", "decayed_adagrad", "rho epsilon")
+DecayedAdagrad = _define("DecayedAdagrad", "fleet_decayed_adagrad", "rho epsilon")
+AdaDelta = _define("AdaDelta", "adadelta", "rho epsilon")
+Adadelta = _define("Adadelta", "fleet_adadelta", "epsilon rho")
+RMSProp = _define("RMSProp", "rmsprop", "rho epsilon momentum", centered="centered_rmsprop")
+Adam = _define("Adam", "adam", "beta1 beta2 epsilon", lazy_mode="lazy_adam")
+Adamax = _define("Adamax", "adamax", "beta1 beta2 epsilon")
+Ftrl = _define("Ftrl", "ftrl", "l1 l2")
 
-    For a table with sparse_update only the rows of a step; v2 has no such tables with Adam.
+
+class AdamW(Optimizer):
+    """Adam with a weight decay beside the gradient: p -= lr * weight_decay * p.
+
+    `apply_decay_param_fun` is true for names of parameters with it. `lazy_mode` has no effect.
+    """
+
+    __slots__ = ("_decays",)
+    method, takes = "adamw", ("beta1", "beta2", "epsilon")
+    variants: ClassVar[Mapping[str, str]] = {"lazy_mode": "adamw"}
+
+    def __init__(
+        self,
+        *numbers: Any,
+        weight_decay: float = 0.01,
+        apply_decay_param_fun: Callable[[str], bool] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*numbers, weight_decay=float(weight_decay), **options)
+        apply = apply_decay_param_fun or bool  # names are not empty
+        self._decays: Callable[[ParamConfig], bool] = lambda config: apply(config.name)
+
+    def _find_decay(self, config: ParamConfig) -> float:
+        if config.decay or config.l1:
+            raise ValueError(f"parameter {config.name}: {self._name} does not support regularizers")
+        return self.decay if self._decays(config) else 0.0
+
+
+class Lamb(AdamW):
+    """Adam with steps as long as lr times the parameter (You et al., ICLR 2020); no sparse updates.
+
+    Each parameter is whole on one port of a pserver. `exclude_from_weight_decay_fn`: true for
+    parameters without weight decay.
     """
 
     __slots__ = ()
-    method: Method = "adam"
+    method = "lamb"
+    variants: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
         learning_rate: Rate = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        lamb_weight_decay: float = 0.01,
+        *numbers: Any,
+        exclude_from_weight_decay_fn: Callable[[ParamConfig], bool] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(learning_rate, **options)
-        self.numbers = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
-        for name, value in self.numbers.items():
-            if not 0.0 <= value < 1.0:
-                raise ValueError(f"optimizer.Adam: {name}={value} must be at least 0 and below 1")
+        super().__init__(learning_rate, *numbers, weight_decay=lamb_weight_decay, **options)
+        if leave := exclude_from_weight_decay_fn:
+            self._decays = lambda config: not leave(config)

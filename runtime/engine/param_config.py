@@ -29,6 +29,7 @@ class ParamConfig:
     learning_rate: float = 1.0
     momentum: float | None = None
     decay: float | None = None
+    l1: float | None = None
     is_static: bool = False
     sparse: bool = False
     initializer: Initializer | None = None
@@ -71,6 +72,7 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
         learning_rate=1.0 if attr.learning_rate is None else float(attr.learning_rate),
         momentum=None if attr.momentum is None else float(attr.momentum),
         decay=None if attr.l2_rate is None else float(attr.l2_rate),
+        l1=None if attr.l1_rate is None else float(attr.l1_rate),
         is_static=attr.is_static,
         sparse=attr.sparse_update,
         initializer=attr.initializer,

@@ -57,11 +57,12 @@ class ParamRules:
     def __init__(
         self, configs: Mapping[str, ParamConfig], tables: frozenset[str], optimizer: Optimizer
     ) -> None:
-        self.rules: dict[str, Optim] = {
-            name: optimizer.make_rule(config) for name, config in configs.items() if not config.is_static
-        }
         self.configs, self._optimizer = configs, optimizer
-        self.sparse = [name for name in self.rules if configs[name].sparse and name in tables]
+        trained = {name: config for name, config in configs.items() if not config.is_static}
+        self.sparse = [name for name, config in trained.items() if config.sparse and name in tables]
+        self.rules: dict[str, Optim] = {
+            name: optimizer.make_rule(config, rows=name in self.sparse) for name, config in trained.items()
+        }
         self.dense = [name for name in self.rules if name not in self.sparse]
         self._full = {name: _FullGrad(configs[name].shape) for name in self.dense if name in tables}
 
@@ -73,7 +74,9 @@ class ParamRules:
     @property
     def stateful(self) -> str:
         """The optimizer of a parameter with state; "" if none has any."""
-        return next((rule.method for rule in self.rules.values() if rule.state_floats), "")
+        return next(
+            (rule.method for rule in self.rules.values() if any(rule.kernel.get_state_shape(1, 1)[:1])), ""
+        )
 
     def collect_dense_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> dict[str, F32]:
         """Return a full gradient for each dense parameter, including tables without sparse_update."""
@@ -124,8 +127,8 @@ class LocalUpdater(Updater):
         loaded = self._parameters.loaded
         if loaded and (found := read_state(loaded, config, rule)):
             return found
-        shape = rule.state_floats, *config.shape
-        return State(slots=np.zeros(shape, np.float32) if rule.state_floats else None)
+        shape = rule.kernel.get_state_shape(*config.shape)
+        return State(slots=np.zeros(shape, np.float32) if shape[0] else None)
 
     def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
         states = {name: self._get_state(name) for name in self._states}

@@ -2,7 +2,7 @@
 
 The k-th block of the job, counted over all parameters in order of creation, is on shard
 k mod n. Every trainer counts alike, so no agreement is needed; and since optimizers work value by
-value, the bits do not depend on the number of shards.
+value, the bits do not depend on the number of shards. Where one needs whole parameters, each is one block.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ class Piece:
     length: int
 
 
-def count_blocks(size: int) -> int:
-    """Return the number of blocks of a parameter with `size` values."""
-    return -(-size // BLOCK_FLOATS)
+def count_blocks(size: int, *, whole: bool = False) -> int:
+    """Return the number of blocks of a parameter with `size` values. whole: at most one."""
+    return -(-size // _find_block(size, whole))
 
 
-def place(size: int, first_block: int, shards: int) -> list[Piece]:
+def _find_block(size: int, whole: bool) -> int:
+    return max(size, 1) if whole else BLOCK_FLOATS
+
+
+def place(size: int, first_block: int, shards: int, *, whole: bool = False) -> list[Piece]:
     """Return the pieces of a parameter, by shard and start; neighbours on one shard are merged.
 
     `first_block` is the number of blocks before this parameter. Raises ValueError unless size >= 0 and
@@ -37,31 +41,36 @@ def place(size: int, first_block: int, shards: int) -> list[Piece]:
         raise ValueError(f"cannot place {size} values from block {first_block} on {shards} shards")
     if shards == 1:
         return [Piece(0, 0, size)] if size else []
-    pieces = []
-    for k in range(count_blocks(size)):
-        start = k * BLOCK_FLOATS
-        pieces.append(Piece((first_block + k) % shards, start, min(BLOCK_FLOATS, size - start)))
+    pieces, block = [], _find_block(size, whole)
+    for k, start in enumerate(range(0, size, block)):
+        pieces.append(Piece((first_block + k) % shards, start, min(block, size - start)))
     return sorted(pieces, key=lambda p: (p.shard, p.start))
 
 
-def count_share(size: int, first_block: int, shard: int, shards: int) -> int:
+def count_share(size: int, first_block: int, shard: int, shards: int, *, whole: bool) -> int:
     """Return the number of values that place() gives to one shard, without counting through all blocks."""
-    before = (shard - first_block) % shards  # blocks before the shard's first
-    own = max(-(-(count_blocks(size) - before) // shards), 0)
-    last = before + (own - 1) * shards == count_blocks(size) - 1  # it has the last block, which may be short
-    return own * BLOCK_FLOATS - (-size % BLOCK_FLOATS if own and last else 0)
+    block = _find_block(size, whole)
+    before, all_blocks = (shard - first_block) % shards, count_blocks(size, whole=whole)
+    own = max(-(-(all_blocks - before) // shards), 0)
+    last = before + (own - 1) * shards == all_blocks - 1  # it has the last block, which may be short
+    return own * block - (-size % block if own and last else 0)
 
 
-def place_again(size: int, source: tuple[int, int], shard: int, target: tuple[int, int]) -> Iterator[Piece]:
-    """Yield where the values of one shard are among other shards: `start` is the place among that shard's.
+Dealt = tuple[int, int, bool]  # the first block of a parameter, the number of shards, and whether it is whole
 
-    `source` and `target`: the first block of the parameter, and the number of shards.
+
+def place_again(size: int, source: Dealt, shard: int, target: Dealt) -> Iterator[Piece]:
+    """Yield where the values of one shard of `target` are among the shards of `source`, in their order.
+
+    `start` is the place among that shard's values.
     """
-    (before, n), (first_block, shards) = source, target
-    begin = (shard - first_block) % shards
-    if n == shards:  # all of one shard
-        if share := count_share(size, first_block, shard, shards):
+    (before, n, was_whole), (first, shards, whole) = source, target
+    begin = (shard - first) % shards
+    if whole == was_whole and (whole or n == shards):  # all of one shard
+        if share := count_share(size, first, shard, shards, whole=whole):
             yield Piece((before + begin) % n, 0, share)
         return
-    for k in range(begin, count_blocks(size), shards):
-        yield Piece((before + k) % n, k // n * BLOCK_FLOATS, min(BLOCK_FLOATS, size - k * BLOCK_FLOATS))
+    count = count_blocks(size)
+    for k in range(0 if begin == 0 else count, count) if whole else range(begin, count, shards):
+        own, at = (before, k) if was_whole else (before + k, k // n)
+        yield Piece(own % n, at * BLOCK_FLOATS, min(BLOCK_FLOATS, size - k * BLOCK_FLOATS))

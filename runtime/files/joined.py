@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .objects import SetError
+from .objects import Item, SetError, Shape
 from .sets import Set
 
 F32 = npt.NDArray[np.float32]
@@ -20,8 +20,8 @@ U64 = npt.NDArray[np.uint64]
 class Saved:
     """One parameter of a set.
 
-    Dense: keys None, values [n], state [slots, n]. A table: keys [n], values [n, dim], state [slots, n, dim].
-    `state` is the optimizer's, or None.
+    Dense: keys None, values [n], state [slots, n]. A table: keys [n], values [n, dim], state [slots, n, dim],
+    or [1, n, 1] if it is one of the row. `state` is the optimizer's, or None.
     """
 
     name: str
@@ -32,6 +32,13 @@ class Saved:
     keys: U64 | None
     values: F32
     state: F32 | None
+
+
+def find_items(found: Set, name: str) -> list[Item]:
+    """Return the object in each part that has a share of it, or in one if it is empty. Raises SetError."""
+    if found.shapes[name].table:
+        return [item for _, item in found.find_rows(name)]
+    return [item for _, item, *_ in found.find_values(name)] or [found.find_all(name)[0][1]]
 
 
 def read_values(found: Set, name: str, slot: int, out: F32) -> None:
@@ -46,12 +53,12 @@ def read_values(found: Set, name: str, slot: int, out: F32) -> None:
 
 
 def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[U64, F32]]:
-    """Yield keys [k] and rows [k, 1 + slots, dim] of a table, in pieces of `most` bytes. Raises SetError."""
+    """Yield keys [k] and rows with their state [k, row_floats] of a table, in pieces. Raises SetError."""
     for part, item in found.find_rows(name):
         step = max(most // (4 * item.row_floats), 1)
         for begin in range(0, item.count, step):
             n = min(step, item.count - begin)
-            keys, rows = np.empty(n, np.uint64), np.empty((n, 1 + item.slots, item.dim), np.float32)
+            keys, rows = np.empty(n, np.uint64), np.empty((n, item.row_floats), np.float32)
             part.read_into(item.keys_at + 8 * begin, keys)
             part.read_into(item.at + 4 * begin * item.row_floats, rows)
             yield keys, rows
@@ -88,24 +95,30 @@ def load(folder: Path) -> dict[str, Saved]:
 def join(found: Set, name: str) -> Saved:
     """Return one parameter of a set. Raises SetError."""
     shape = found.shapes[name]
+    items, keys = find_items(found, name), None
     if shape.table:
-        items = [item for _, item in found.find_rows(name)]
-        count, dim = sum(item.count for item in items), shape.dim
-        keys, rows = np.empty(count, np.uint64), np.empty((count, 1 + shape.slots, dim), np.float32)
+        count = sum(item.count for item in items)
+        keys, rows = np.empty(count, np.uint64), np.empty((count, shape.row_floats), np.float32)
         at = 0
         for own, some in read_rows(found, name):
             keys[at : at + len(own)], rows[at : at + len(own)] = own, some
             at += len(own)
         order = np.argsort(keys)
-        keys, whole = keys[order], rows[order].swapaxes(0, 1)
+        keys, rows = keys[order], rows[order]
+        values, state = split_state(shape, rows)
     else:
-        items = [item for _, item, *_ in found.find_values(name)] or [
-            item for _, item in found.find_all(name)
-        ]
-        keys, whole = None, np.empty((1 + shape.slots, shape.total), np.float32)
+        whole = np.empty((1 + shape.slots, shape.total), np.float32)
         for slot, out in enumerate(whole):
             read_values(found, name, slot, out)
+        values, state = whole[0], whole[1:]
     steps = {item.steps for item in items}
     torn = len(steps) > 1 or any(item.torn for item in items)
-    state = whole[1:] if shape.slots else None
-    return Saved(name, min(steps), torn, shape.total, shape.method, keys, whole[0], state)
+    own_state = state if shape.slots else None
+    return Saved(name, min(steps), torn, shape.total, shape.method, keys, values, own_state)
+
+
+def split_state(shape: Shape, rows: F32) -> tuple[F32, F32]:
+    """Return values [k, dim] and state [slots, k, dim], or [1, k, 1], of rows of a table."""
+    width = 1 if shape.by_row else shape.dim
+    state = rows[:, shape.dim :].reshape(len(rows), shape.slots, width)
+    return rows[:, : shape.dim], state.swapaxes(0, 1)

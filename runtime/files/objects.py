@@ -21,7 +21,9 @@ CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 SEGMENT = struct.Struct("<Qd")
 COUNTS_BYTES = 12  # of a key: shows, clicks, and the pass of its last push
 TORN = 1
-METHODS = _core.list_methods()
+# Of each method: slots of state, one of the row in place of them, and dense objects whole on one shard.
+METHODS = {name: (slots, by_row, whole) for name, slots, by_row, whole, _ in _core.list_methods()}
+NAMES = tuple(METHODS)
 
 
 class SetError(ValueError):
@@ -37,7 +39,6 @@ class Shape:
     dim: int  # values in a row; 0: dense
     total: int  # values on all shards; known rows of a table
     method: str
-    slots: int  # of the optimizer's state
     fixed: bool = False  # it does not learn: it is on no shard, but in a trainer's part
 
     @property
@@ -46,9 +47,25 @@ class Shape:
         return self.name, self.table, self.dim, self.total, self.method
 
     @property
+    def by_row(self) -> bool:
+        """True if the optimizer's state is one number for each row."""
+        return METHODS[self.method][1]
+
+    @property
+    def slots(self) -> int:
+        """Numbers of the optimizer's state for each value, or for each row."""
+        return 1 if self.by_row else METHODS[self.method][0]
+
+    @property
+    def whole(self) -> bool:
+        """True if a dense object is on one shard."""
+        return METHODS[self.method][2]
+
+    @property
     def row_floats(self) -> int:
         """Floats of a row with its state; of a dense object those of a value."""
-        return (self.dim or 1) * (1 + self.slots)
+        width = self.dim or 1
+        return width + (1 if self.by_row else width * self.slots)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +115,8 @@ def encode_create(
     return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
 
 
-def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
-    """Return a description in words, and the slots of its state. Raises ValueError, struct.error."""
+def parse_create(create: bytes) -> dict[str, Any]:
+    """Return a description in words. Raises ValueError, struct.error."""
     table, dim, _, total, method, mode, *rest = CREATE.unpack_from(create)
     segments, length = rest[10], rest[-1]
     if method >= len(METHODS) or len(create) != CREATE.size + SEGMENT.size * segments + length:
@@ -111,7 +128,7 @@ def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
         "dim": dim,
         "total": total,
         "mode": mode,
-        "method": METHODS[method][0],
+        "method": NAMES[method],
         "rule": rest[:7],
         "schedule": [
             *rest[7:10],
@@ -119,12 +136,12 @@ def parse_create(create: bytes) -> tuple[dict[str, Any], int]:
         ],
         "entry": rest[12:15],
         "init": (rest[15], *rest[17:20]),
-    }, METHODS[method][1]
+    }
 
 
 def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return a description for a manifest, with the shape of its matrix if that is known."""
-    found, _ = parse_create(create)
+    found = parse_create(create)
     del found["init"], found["mode"]
     flat = (found["total"], found["dim"]) if found["table"] else (1, found["total"])
     return found | {"shape": list(shape or flat)}
@@ -132,9 +149,9 @@ def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, A
 
 def read_shape(data: Mapping[str, Any]) -> Shape:
     """Return the shape of a manifest's object. Raises LookupError, TypeError."""
-    slots = {name: count for name, count, _ in METHODS}[data["method"]]
+    METHODS[data["method"]]
     numbers = {name: data[name] for name in ("name", "table", "dim", "total", "method")}
-    return Shape(**numbers, slots=slots, fixed=data.get("fixed", False))
+    return Shape(**numbers, fixed=data.get("fixed", False))
 
 
 class Content:
@@ -203,12 +220,11 @@ class Part:
                 self.read(at, FILE_HEAD.size)
             )
             create = self.read(at + FILE_HEAD.size, min(length, MAX_HEADER_BYTES))
-            found, slots = parse_create(create)
+            found = parse_create(create)
             at += FILE_HEAD.size + length
             at += -at % 8
             item = Item(
                 **{name: found[name] for name in ("name", "table", "dim", "total", "method")},
-                slots=slots,
                 steps=steps,
                 torn=bool(flags & TORN),
                 samples=samples,

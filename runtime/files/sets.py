@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import blocks
+from .blocks import Dealt
 from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
-from .objects import METHODS, Content, Item, Part, SetError, Shape, Whole, describe, read_shape
+from .objects import METHODS, NAMES, Content, Item, Part, SetError, Shape, Whole, describe, read_shape
 from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
 
 STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
@@ -97,7 +98,7 @@ class Set:
         self._first, at = dict[str, int](), 0
         for shape in self.shapes.values():
             self._first[shape.name] = at
-            at += 0 if shape.table or shape.fixed else blocks.count_blocks(shape.total)
+            at += 0 if shape.table or shape.fixed else blocks.count_blocks(shape.total, whole=shape.whole)
 
     def close(self) -> None:
         """Close all parts."""
@@ -174,21 +175,21 @@ class Set:
             return self.find_all(name)
         return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
 
-    def find_values(self, name: str, number: int = 0, n: int = 1, first: int = 0) -> list[Piece]:
-        """Return the places of a dense object's values for shard `number` of n, in order.
+    def find_values(self, name: str, number: int = 0, target: Dealt = (0, 1, False)) -> list[Piece]:
+        """Return the places of a dense object's values for shard `number` of those of `target`, in order.
 
-        `first`: its first block there. Of each: part, begin among the part's values, and length.
+        Of each: part, begin among the part's values, and length.
         """
         shape = self.shapes[name]
         if shape.fixed:
             return [(part, item, 0, shape.total) for part, item in self.find_all(name)]
-        source = self._first[name], self.layout.dense
+        first, n, whole = source = self._first[name], self.layout.dense, shape.whole
         found = []
-        for piece in blocks.place_again(shape.total, source, number, (first, n)):
+        for piece in blocks.place_again(shape.total, source, number, target):
             part = self.open(self._find(self._dense, piece.shard))
             item, share = (
                 part.items.get(name),
-                blocks.count_share(shape.total, source[0], piece.shard, source[1]),
+                blocks.count_share(shape.total, first, piece.shard, n, whole=whole),
             )
             if item is None or item.count != share:
                 raise SetError(f"{part.path} lacks values of {name}: its share of {shape.total} is {share}")
@@ -252,7 +253,8 @@ class Share:
         It is asked for each object in the order of creation. Raises SetError if the set's has another shape.
         State of another optimizer is left out.
         """
-        first, self._blocks = self._blocks, self._blocks + (0 if table else blocks.count_blocks(total))
+        whole, first = METHODS[NAMES[method]][2], self._blocks
+        self._blocks += 0 if table else blocks.count_blocks(total, whole=whole)
         shape = self.set.shapes.get(name)
         if shape is None or shape.fixed:
             return None
@@ -266,10 +268,10 @@ class Share:
                 numbers = item.keys_at, item.at, 0, item.count, item.waiting
                 stored += STORED.pack(part.file.fileno(), *numbers)
         elif number is not None:
-            for part, item, at, size in self.set.find_values(name, number, n, first):
+            for part, item, at, size in self.set.find_values(name, number, (first, n, whole)):
                 items.append(item)
                 stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
-        same = shape.method == METHODS[method][0]
+        same = shape.method == NAMES[method]
         before = [
             max((getattr(item, what) for item in items), default=0) for what in ("steps", "samples", "passes")
         ]

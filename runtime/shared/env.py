@@ -212,8 +212,7 @@ class Contract(NamedTuple):
     workspace: str
     log_dir: str
     output_dir: str
-    progress: str  # path of a Unix datagram socket
-    secret_file: str
+    run_dir: str  # of the node: sockets and secret
     trainers: int
     trainer_count: int
     use_gpu: bool
@@ -227,6 +226,7 @@ class Contract(NamedTuple):
     gloo: tuple[Endpoint, str] | None = None
     master: Endpoint = ("", 0)  # of torch.distributed, on the node of trainer 0
     local_trainers: int = 1  # on this process's node
+    snapshot_dir: str = ""  # state that a restart goes on from
     flags: Mapping[str, str] = MappingProxyType({})  # TRAINER_FLAGS given to the launcher
 
 
@@ -270,11 +270,12 @@ def make_contract_environ(c: Contract) -> dict[str, str]:
         "PSLAUNCH_WORKSPACE": c.workspace,
         "PSLAUNCH_LOG_DIR": c.log_dir,
         "PSLAUNCH_OUTPUT_DIR": c.output_dir,
+        "PSLAUNCH_SNAPSHOT_DIR": c.snapshot_dir,
         "PSLAUNCH_NODE_ID": str(c.node_id),
         "PSLAUNCH_NODES": ",".join(c.nodes),
         "PSLAUNCH_NODE_IP": c.nodes[c.node_id],
-        "PSLAUNCH_PROGRESS": c.progress,
-        "PSLAUNCH_SECRET_FILE": c.secret_file,
+        "PSLAUNCH_PROGRESS": f"{c.run_dir}/{c.role}-{c.rank}.sock",
+        "PSLAUNCH_SECRET_FILE": f"{c.run_dir}/secret",
     }
     if stall_timeout_s is not None:
         env["PADDLE_INIT_STALL_TIMEOUT"] = f"{stall_timeout_s:g}"
@@ -296,6 +297,7 @@ def _make_trainer_environ(c: Contract) -> dict[str, str]:
         "GROUP_RANK": str(c.node_id),
         "MASTER_ADDR": c.master[0],
         "MASTER_PORT": str(c.master[1]),
+        "TORCHELASTIC_RESTART_COUNT": str(c.epoch),
         **{get_init_var(name): text for name, text in c.flags.items()},
     }
 
@@ -356,7 +358,7 @@ def list_contract_names(role: str = TRAINER) -> frozenset[str]:
     """Return the contract's variables for a role; trainers have all. Stale ones are removed, and users can't
     set them, except those of COMMON_NAMES."""
     sample = Contract(
-        "", 0, role, 0, 0, 0, [""], "", "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
+        "", 0, role, 0, 0, 0, [""], "", "", "", "", 1, 1, False, 1, 1, 0, [], (0.0, None)
     )  # fmt: skip
     return frozenset({*make_contract_environ(sample), LISTEN_FDS, TF_CONFIG})
 

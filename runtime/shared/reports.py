@@ -46,6 +46,7 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "waited_s": float,
     "in_bytes": int,
     "out_bytes": int,
+    "cut": int,  # step of the newest snapshot that is whole
     "metric": float,  # and metric.NAME
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that `why` is about

@@ -12,13 +12,8 @@ static const ps_optim some = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .l2 =
 
 /* A rule of each method, with all that a rule may have. */
 static ps_optim rule_of(uint32_t method, bool full) {
-    static const float numbers[PS_METHODS][PS_NUMBERS] = {[PS_MOMENTUM] = {0.9F},
-                                                          [PS_ADAGRAD] = {1e-6F},
-                                                          [PS_FLEET_ADAGRAD] = {1e-6F},
-                                                          [PS_ADAM] = {0.9F, 0.999F, 1e-8F},
-                                                          [PS_FLEET_MOMENTUM] = {0.9F}};
     ps_optim o = {.method = method, .learning_rate = 0.1F, .l2 = 0.01F};
-    memcpy(o.numbers, numbers[method], sizeof o.numbers);
+    for (int i = 0; i < PS_NUMBERS; i++) o.numbers[i] = (float)ps_optim_method(method)->numbers[i].usual;
     if (full) o.l1 = 0.02F, o.clip = 3;
     return o;
 }
@@ -53,13 +48,13 @@ static bool same(const float *a, const float *b, size_t n) {
 }
 
 static void check_isas(ps_optim o, size_t n) {
-    size_t state = n * ps_optim_slots(o.method);
+    size_t state = ps_optim_state(o.method, n);
     float *value = some_floats(n), *slots = some_floats(state), *grad = some_floats(n);
     for (size_t i = 0; i < state; i++)
         if (slots[i] < 0) slots[i] = -slots[i];
     float *base = copy(value, n), *base_slots = copy(slots, state);
     float *avx2 = copy(value, n), *avx2_slots = copy(slots, state);
-    float rate = ps_optim_rate(&o, 3);
+    ps_rate rate = ps_optim_rate(&o, 3);
     ps_build_choose(PS_ISA_BASE);
     ps_optim_apply(&o, rate, base, base_slots, n, grad, n);
     ps_build_choose(PS_ISA_AVX2);
@@ -123,24 +118,25 @@ TEST(the_rate_of_adam_is_made_of_products) {
     double power = 1;
     for (uint64_t step = 1; step < 60; step++) {
         power /= 2; /* exact, in any order */
-        CHECK(ps_optim_rate(&o, step) == (float)(sqrt(1 - power) / (1 - power)));
+        CHECK(ps_optim_rate(&o, step).rate == (float)(sqrt(1 - power) / (1 - power)));
     }
-    CHECK(ps_optim_rate(&o, UINT64_MAX) == 1);
+    CHECK(ps_optim_rate(&o, UINT64_MAX).rate == 1);
 }
 
 TEST(pieces_of_any_size_give_the_same_bits) {
     enum { M = 50 };
     for (uint32_t method = 0; method < PS_METHODS; method++) {
         ps_optim o = rule_of(method, true);
-        float *value = some_floats(M), *slots = some_floats(2 * M), *grad = some_floats(M);
-        for (size_t i = 0; i < 2 * M; i++)
+        if (ps_optim_by_row(method)) continue; /* its pieces are rows */
+        float *value = some_floats(M), *slots = some_floats(3 * M), *grad = some_floats(M);
+        for (size_t i = 0; i < 3 * M; i++)
             if (slots[i] < 0) slots[i] = -slots[i];
-        float *parts = copy(value, M), *part_slots = copy(slots, 2 * M);
-        ps_optim_apply(&o, o.learning_rate, value, slots, M, grad, M);
+        float *parts = copy(value, M), *part_slots = copy(slots, 3 * M);
+        ps_optim_apply(&o, ps_optim_rate(&o, 3), value, slots, M, grad, M);
         for (size_t at = 0, k = 1; at < M; at += k, k = k * 2 < M - at ? k * 2 : M - at)
-            ps_optim_apply(&o, o.learning_rate, parts + at, part_slots + at, M, grad + at,
+            ps_optim_apply(&o, ps_optim_rate(&o, 3), parts + at, part_slots + at, M, grad + at,
                            k < M - at ? k : M - at);
-        CHECK(same(value, parts, M) && same(slots, part_slots, 2 * M));
+        CHECK(same(value, parts, M) && same(slots, part_slots, 3 * M));
         free(value), free(slots), free(grad), free(parts), free(part_slots);
     }
 }
@@ -152,20 +148,21 @@ TEST(optim_rounds_every_product) {
         for (int i = 0; i < 9; i++) values[i] = x, slots[i] = 0, grad[i] = -square;
         ps_optim o = {.method = method, .learning_rate = 1, .l2 = x};
         if (method != PS_SGD) o.numbers[0] = 1;
-        ps_optim_apply(&o, 1, values, slots, 9, grad, 9);
+        ps_optim_apply(&o, (ps_rate){.rate = 1}, values, slots, 9, grad, 9);
         CHECK(values[0] == x && values[8] == x);
     }
     for (int i = 0; i < 9; i++) slots[i] = -square, grad[i] = x;
     ps_optim o = {.method = PS_ADAGRAD, .numbers = {1}};
-    ps_optim_apply(&o, 0, values, slots, 9, grad, 9);
+    ps_optim_apply(&o, (ps_rate){.rate = 0}, values, slots, 9, grad, 9);
     CHECK(slots[0] == 0 && slots[8] == 0);
 }
 
 TEST(optim_slots_by_method) {
-    CHECK(ps_optim_slots(PS_SGD) == 0 && ps_optim_slots(PS_MOMENTUM) == 1 && ps_optim_slots(PS_ADAGRAD) == 1);
-    CHECK(ps_optim_slots(PS_FLEET_ADAGRAD) == 1 && ps_optim_slots(PS_ADAM) == 2);
-    CHECK(ps_optim_slots(PS_FLEET_MOMENTUM) == 1);
-    CHECK(ps_optim_slots(99) == 0 && ps_optim_method(99) == NULL);
+    CHECK(ps_optim_state(PS_SGD, 7) == 0 && ps_optim_state(PS_MOMENTUM, 7) == 7);
+    CHECK(ps_optim_state(PS_ADAM, 7) == 14 && ps_optim_state(PS_ROW_ADAGRAD, 7) == 1);
+    CHECK(ps_optim_state(99, 7) == 0 && ps_optim_method(99) == NULL);
+    CHECK(ps_optim_by_row(PS_ROW_ADAGRAD) && !ps_optim_by_row(PS_ADAGRAD));
+    CHECK(ps_optim_whole(PS_LAMB) && !ps_optim_whole(PS_ADAM));
 }
 
 static void check_refusal(ps_optim o, const char *words) {
@@ -180,7 +177,7 @@ TEST(optim_check_names_what_is_wrong) {
         o = rule_of(method, true);
         CHECK(ps_optim_check(&o, &err) == PS_OK);
     }
-    o = some, o.method = PS_METHODS, check_refusal(o, "method 6");
+    o = some, o.method = PS_METHODS, check_refusal(o, "method 23");
     o = some, o.l2 = (float)(1e300 * 1e300), check_refusal(o, "l2 inf");
     o = some, o.numbers[0] = -1, check_refusal(o, "epsilon -1");
     o = some, o.clip = -1, check_refusal(o, "clip -1");
@@ -208,7 +205,7 @@ static int apply_rows(const uint64_t *rows, size_t k, float *value, float *slots
     float grad[4 * 3];
     for (int i = 0; i < 12; i++) grad[i] = (float)i;
     ps_err err;
-    return ps_optim_apply_rows(&some, some.learning_rate, value, slots, 5, 3, rows, grad, k, &err);
+    return ps_optim_apply_rows(&some, ps_optim_rate(&some, 1), value, slots, 5, 3, rows, grad, k, &err);
 }
 
 TEST(optim_rows_are_all_applied_or_none) {
@@ -235,8 +232,10 @@ TEST(optim_rows_in_any_order) {
     float value[ROWS], grad[ROWS];
     ps_optim o = {.method = PS_SGD, .learning_rate = 1};
     for (size_t i = 0; i < ROWS; i++) rows[i] = ROWS - 1 - i, value[i] = 0, grad[i] = (float)i;
-    CHECK(ps_optim_apply_rows(&o, 1, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_OK);
+    CHECK(ps_optim_apply_rows(&o, (ps_rate){.rate = 1}, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) ==
+          PS_OK);
     for (size_t i = 0; i < ROWS; i++) CHECK(value[rows[i]] == -(float)i);
     rows[150] = rows[20];
-    CHECK(ps_optim_apply_rows(&o, 1, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) == PS_EINVAL);
+    CHECK(ps_optim_apply_rows(&o, (ps_rate){.rate = 1}, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) ==
+          PS_EINVAL);
 }

@@ -45,7 +45,7 @@ TEST(sparse_steps_are_those_of_dense_rows) {
         dump(t, got);
         CHECK(memcmp(got, value, sizeof got) == 0); /* nothing is seen before the commit */
         ps_sparse_commit(t, 1);
-        ps_optim_apply(&adagrad, adagrad.learning_rate, value, slots, KEYS * DIM, sum, KEYS * DIM);
+        ps_optim_apply(&adagrad, ps_optim_rate(&adagrad, 1), value, slots, KEYS * DIM, sum, KEYS * DIM);
         dump(t, got);
         CHECK(memcmp(got, value, sizeof got) == 0);
     }
@@ -64,7 +64,7 @@ TEST(sparse_set_keeps_state_and_sum) {
         CHECK(ps_sparse_set(t, &key, sevens, 1, NULL) == PS_OK);
         ps_sparse_commit(t, 1);
         value = 7;
-        ps_optim_apply(&adagrad, adagrad.learning_rate, &value, &state, 1, ones, 1);
+        ps_optim_apply(&adagrad, ps_optim_rate(&adagrad, 1), &value, &state, 1, ones, 1);
     }
     ps_sparse_read(t, &key, 1, got);
     CHECK(got[0] == value && got[DIM - 1] == value);

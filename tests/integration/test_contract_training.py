@@ -70,6 +70,18 @@ def test_bits_depend_neither_on_places_nor_on_numbers_of_pservers(place: Place, 
     assert trained(place, workspace, two, *many) == here
 
 
+def test_a_restart_ends_with_the_bits_of_an_undisturbed_run(place: Place, workspace: Path) -> None:
+    numbers = ("--server_num=2", "--worker_num=2")
+    here = trained(LocalPlace(1), workspace, *numbers)
+    write(workspace, hook="os.environ['PSLAUNCH_EPOCH'] == '0' and event.pass_id == 1 and signal.pause()")
+    with running(place, workspace, *numbers, "--max_restarts=1", *QUICK) as job:
+        job.until(lambda _: job.lines("trainer/0").count("training") == 2, "the second pass")
+        os.kill(job.pid("pserver/1"), signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    assert [e["epoch"] for e in job.events() if e["event"] == "restart"] == [1, 1]
+    assert hash_model(place.workspaces(workspace)[0]) == here
+
+
 def test_training_writes_its_logs_and_reports_progress(place: Place, workspace: Path) -> None:
     write(workspace)
     job = succeeded(place, workspace, "--server_num=1", "--worker_num=2", "--num_passes=1")

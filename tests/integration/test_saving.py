@@ -32,7 +32,7 @@ pytestmark = pytest.mark.asan
 F32 = npt.NDArray[np.float32]
 
 ADAGRAD = Optim(method="adagrad", learning_rate=0.1)
-MOMENTUM = Optim(method="momentum", learning_rate=0.1, momentum=0.9)
+MOMENTUM = Optim(method="momentum", learning_rate=0.1, numbers={"momentum": 0.9})
 PLAIN = Optim(method="sgd", learning_rate=1.0)
 NORMAL = Init(kind="normal", mean=0.0, std=0.1)
 SIZE, ROWS, DIM = 50_000, 100, 8

@@ -65,6 +65,14 @@ def test_learning_rates_and_their_training_are_those_of_paddlepaddle(tmp_path: P
             np.testing.assert_allclose(found[kind][name], theirs, rtol=tolerance, atol=1e-15, err_msg=name)
 
 
+def test_every_optimizer_loses_as_that_of_paddlepaddle(tmp_path: Path) -> None:
+    found, expected = (json.loads(one.splitlines()[-1]) for one in run_both("optimizer_steps.py", tmp_path))
+    assert list(found) == list(expected)
+    for name, theirs in expected.items():
+        assert len(theirs) == 20
+        np.testing.assert_allclose(found[name], theirs, rtol=2e-5, err_msg=name)
+
+
 def test_training_from_datasets_gives_the_values_of_paddlepaddle(tmp_path: Path) -> None:
     pattern = r"^time: \[[-0-9: ]+\], (batch: \[\d+\], loss\[1\]):\[(\S+)\]$"
     found, expected = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import FabricPlace, LocalPlace, Place, succeeded, until_nothing_runs
+from support.jobs import QUICK, FabricPlace, LocalPlace, Place, succeeded, until_nothing_runs
 from support.others import program, torch_python
 from support.pages import DOCS, list_blocks
 from testbed import Hosts
@@ -40,6 +40,50 @@ def test_ranks_of_torch_on_this_machine_end_with_the_same_weights(workspace: Pat
 def test_ranks_of_torch_on_hosts_end_with_the_same_weights(hosts: Hosts, workspace: Path) -> None:
     weights = weights_of_ranks(FabricPlace(hosts), workspace, 3)
     assert weights == [weights[0]] * 3
+
+
+RESTARTED = """
+import os, signal
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+kept = os.path.join(os.environ["PSLAUNCH_SNAPSHOT_DIR"], "state")
+torch.manual_seed(1)
+model, begin = torch.nn.Linear(4, 1), 0
+if restarts:
+    begin, state = torch.load(kept)
+    model.load_state_dict(state)
+for step in range(begin, 20):
+    torch.manual_seed(100 * step + rank)
+    model(torch.randn(8, 4)).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.data -= 0.1 * parameter.grad
+        parameter.grad = None
+    if rank == 0:
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        torch.save((step + 1, model.state_dict()), kept + ".new")
+        os.replace(kept + ".new", kept)
+    if not restarts and (rank, step) == (1, int(os.environ["DIES"])):
+        os.kill(os.getpid(), signal.SIGKILL)
+print(restarts, begin > 0, [float(w) for p in model.parameters() for w in p.flatten()], flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_program_with_its_own_state_goes_on_from_it(workspace: Path) -> None:
+    (workspace / "train.py").write_text(RESTARTED)
+    said = []
+    for dies, count in ((-1, 0), (9, 1)):
+        options = ["--server_num=0", "--worker_num=2", "--max_restarts=1", "--restart_after=0", *QUICK]
+        more = [f"--python={torch_python()}", f"--env=DIES={dies}"]
+        job = succeeded(LocalPlace(1), workspace, *options, *more, timeout_s=90)
+        (line,) = job.lines("trainer/1")
+        assert line.startswith(f"{count} {bool(count)} ")
+        said.append(line.split(maxsplit=2)[2])
+    assert said[0] == said[1]
 
 
 def test_the_program_of_the_page_learns(workspace: Path) -> None:

@@ -1,8 +1,7 @@
 """The kernels in numpy: csrc/ must compute the same bits. Readable as the specification, not for training.
 
 All floats are float32 and every operation rounds once, in the order written; the payload of a NaN is
-unspecified. Sources of the formulas: PaddlePaddle v2, paddle/math/TrainingAlgorithmOp.cu and
-paddle/parameter/ParameterUpdateFunctions.cpp; csrc/kernels/ps_optim.h names the differences.
+unspecified. The optimizers are in support/optimizers.py.
 """
 
 from __future__ import annotations
@@ -15,14 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pslaunch.runtime.engine.kernel_numbers import Schedule
+from support.optimizers import ADAGRAD as ADAGRAD
+from support.optimizers import ADAM as ADAM
+from support.optimizers import NAMES as NAMES
+from support.optimizers import SGD as SGD
+from support.optimizers import Rule as Rule
+from support.optimizers import apply_optim as apply_optim
+from support.optimizers import apply_sparse as apply_sparse
+from support.optimizers import get_state_shape as get_state_shape
 
 F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
-SGD, MOMENTUM, ADAGRAD, FLEET_ADAGRAD, ADAM, FLEET_MOMENTUM = range(6)
-SLOTS = (0, 1, 1, 1, 2, 1)
 NORMAL, UNIFORM = 0, 1
 ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
@@ -30,42 +35,6 @@ HEADER, PROTOCOL_VERSION = struct.Struct("<4sHHIIIfQIIQQI"), 3
 _HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """Update rule: ps_optim in csrc/kernels/ps_optim.h, which has the formulas and their sources."""
-
-    method: int
-    lr: float
-    l1: float = 0.0
-    l2: float = 0.0
-    clip: float = 0.0
-    numbers: tuple[float, ...] = ()  # the method's own
-
-    def pack(self) -> tuple[int, float, float, float, float, float, float, float]:
-        """Return the rule as the compiled core takes it."""
-        own = (*self.numbers, 0.0, 0.0, 0.0)
-        return (self.method, self.lr, self.l1, self.l2, self.clip, own[0], own[1], own[2])
-
-
-def _raise_to(base: float, exponent: int) -> float:
-    """Return the power as products of doubles, in the order of the exponent's bits."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
-
-
-def find_rate(rule: Rule, step: int) -> np.float32:
-    """Return the rate of a step, from 1."""
-    if rule.method != ADAM:
-        return np.float32(rule.lr)
-    lr, beta1, beta2 = (float(np.float32(x)) for x in (rule.lr, *rule.numbers[:2]))
-    return np.float32(lr * float(np.sqrt(1 - _raise_to(beta2, step))) / (1 - _raise_to(beta1, step)))
 
 
 def _find_log(x: float) -> float:
@@ -113,60 +82,6 @@ def find_scheduled_rate(schedule: Schedule, lr: float, samples: int, passes: int
     elif schedule.segments:
         rate *= next((factor for last, factor in schedule.segments if at <= last), schedule.segments[-1][1])
     return np.float32(rate)
-
-
-def _shrink(value: F32, by: F32 | np.float32) -> F32:
-    """Return the values moved towards 0 by `by`, but not beyond."""
-    inside = np.float32(0) * value
-    return np.where(value > by, value - by, np.where(value < -by, value + by, inside))
-
-
-def apply_optim(rule: Rule, step: int, value: F32, slots: F32 | None, grad: F32) -> None:
-    """Apply one optimizer step in place. slots: [slots, *value.shape], None without state."""
-    rate, own = find_rate(rule, step), [np.float32(number) for number in rule.numbers]
-    by: F32 | np.float32 = np.float32(rule.lr) * np.float32(rule.l1)
-    if rule.clip:
-        most = np.float32(rule.clip)
-        grad = np.where(grad > most, most, np.where(grad < -most, -most, grad))
-    decayed = grad + np.float32(rule.l2) * value
-    if rule.method == SGD:
-        value -= rate * decayed
-    elif rule.method == MOMENTUM:
-        assert slots is not None
-        slots[0] = own[0] * slots[0] - rate * decayed
-        value += slots[0]
-    elif rule.method == ADAGRAD:
-        assert slots is not None
-        slots[0] += grad * grad
-        root = np.sqrt(slots[0] + own[0])
-        value -= rate * decayed / root
-        by = by / root
-    elif rule.method == FLEET_ADAGRAD:
-        assert slots is not None
-        slots[0] += decayed * decayed
-        value -= rate * decayed / (np.sqrt(slots[0]) + own[0])
-    elif rule.method == FLEET_MOMENTUM:
-        assert slots is not None
-        slots[0] = own[0] * slots[0] + decayed
-        value -= rate * slots[0]
-    else:
-        assert slots is not None
-        one = np.float32(1)
-        slots[0] = own[0] * slots[0] + (one - own[0]) * decayed
-        slots[1] = own[1] * slots[1] + (one - own[1]) * (decayed * decayed)
-        value -= slots[0] * rate / (np.sqrt(slots[1]) + own[2])
-    if rule.l1:
-        value[...] = _shrink(value, by)
-
-
-def apply_sparse(rule: Rule, step: int, value: F32, slots: F32 | None, rows: U64, grad: F32) -> None:
-    """Apply one step to the rows `rows` [k] (unique) of value [n, dim], in place. grad: [k, dim]."""
-    part = value[rows]
-    state = None if slots is None else slots[:, rows]
-    apply_optim(rule, step, part, state, grad)
-    value[rows] = part
-    if slots is not None and state is not None:
-        slots[:, rows] = state
 
 
 def find_rows(ids: Ids) -> tuple[U64, Index]:
@@ -348,7 +263,7 @@ class SparseTable:
     def _touch(self, key: int) -> F32:
         if key not in self.rows:
             self.rows[key] = self.read(np.array([key], dtype=np.uint64))[0]
-            self.states[key] = np.zeros((SLOTS[self.rule.method], self.dim), dtype=np.float32)
+            self.states[key] = np.zeros(get_state_shape(self.rule.method, 1, self.dim), np.float32)
         return self.rows[key]
 
     def add(self, keys: U64, grads: F32) -> None:
@@ -365,7 +280,7 @@ class SparseTable:
         """Apply the optimizer to every row in the sum, and clear it."""
         self.steps += 1
         for key, grad in self.sum.items():
-            apply_optim(self.rule, self.steps, self.rows[key], self.states[key], grad)
+            apply_optim(self.rule, self.steps, self.rows[key][None], self.states[key], grad[None])
         self.sum.clear()
 
     def set(self, keys: U64, values: F32) -> None:

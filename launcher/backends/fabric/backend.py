@@ -29,6 +29,7 @@ class FabricBackend(Backend):
     """Agents on hosts reached by SSH; a line closes with its connection, also if the launcher is killed."""
 
     name = "fabric"
+    starts_again = True
 
     def __init__(self, reach: FabricReach) -> None:
         self._reach, self._prompt = reach, Prompt()

@@ -25,6 +25,8 @@ _LAST_WORDS_BYTES = 2000
 class LocalBackend(Here):
     """Agents as children of the launcher; their lines are pipes, which close when the launcher dies."""
 
+    starts_again = True
+
     def __init__(self, _reach: None = None) -> None:
         super().__init__("local")
         self._keepers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []

@@ -181,6 +181,7 @@ class Agent:
         write_text(os.path.join(self._run_dir, "secret"), self._secret.hex(), 0o600)
         for loan in self._lent.values():
             write_text(os.path.join(self._run_dir, SPAWNER_FILE), loan.spawner, 0o600)
+        Usage(self._loop, self._programs, follow_gpus())
         self._line.send({
             "type": "prepared", "host": socket.gethostname(), "run_dir": self._run_dir,
             "python": sys.executable, "addrs": addrs, "shared": folders.shared, "left": left,
@@ -279,9 +280,10 @@ class Agent:
         self._close_doors()
         assert self._folders is not None
         self._folders.write_nodes(m["nodes"])
-        os.makedirs(os.path.join(self._run_dir, "gloo"), exist_ok=True)
+        gloo = os.path.join(self._run_dir, "gloo")
+        shutil.rmtree(gloo, ignore_errors=True)  # of the epoch before
+        os.mkdir(gloo)
         self._numbers = dict(m["numbers"])
-        Usage(self._loop, self._programs, follow_gpus())
         ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
     def order_start(self, m: messages.StartMsg) -> None:
@@ -320,6 +322,20 @@ class Agent:
             if program:
                 program.signal(m["number"])
         self._lent.signal(m["keys"], m["number"], self._grace_s)
+
+    def order_clear(self, m: messages.ClearMsg) -> None:
+        """End what is left of the programs; those of the next epoch follow."""
+
+        def clear() -> None:
+            if self._ending or self.code is not None:
+                return
+            left = self._end_programs()[1]
+            self._programs.clear()
+            self._lent.renew()
+            answer: messages.ClearedMsg = {"type": "cleared", "epoch": m["epoch"], "left": [*map(str, left)]}
+            self._line.send(answer, in_order=True)
+
+        self._lent.end_spawned(self._grace_s, clear)
 
     def order_finish(self, m: messages.FinishMsg) -> None:
         """End the job on this node; the agent may linger to serve its files."""
@@ -418,10 +434,7 @@ class Agent:
         Returns the number of killed processes, and those that can't be ended.
         """
         self._close_doors()
-        killed, ended, left = procs.kill_descendants()
-        self._reap(ended)
-        for program in self._programs.values():
-            program.finish()
+        killed, left = self._end_programs()
         for key, loan in self._lent.items():
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
@@ -431,6 +444,14 @@ class Agent:
             self._folders.leave()
         if not self._lingers:  # else late observers find the head there
             shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
+        return killed, left
+
+    def _end_programs(self) -> tuple[int, list[int]]:
+        """Kill the remaining descendants; return as `_clean`."""
+        killed, ended, left = procs.kill_descendants()
+        self._reap(ended)
+        for program in self._programs.values():
+            program.finish()
         return killed, left + self._lent.left
 
     def _close_doors(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable
 
 from pslaunch.runtime.shared import env
 
-from .. import codes, listing
+from .. import codes, listing, procs
 from ..codes import Refusal, choose_code
 from ..logs import GUARDS_LOG, OWN_LOGS
 
@@ -37,6 +37,9 @@ class JobFolders:
         self._hand_over = hand_over
         self._job_id, self._node, self._nodes = order["job_id"], int(order["node"]), int(order["nodes"])
         self._launcher, self._keep_logs = order["launcher"], int(order["keep_logs"])
+        # For what guards an agent of this node that is lost, and whose place is ours.
+        self._guard_s = float(order["lost_after_s"]) + float(order["grace_s"]) + procs.KILL_LIMIT_S
+        self._goes_on = False  # the job was here before
         self.paths: Folders = {
             "workspace": os.path.expanduser(order["workspace"]),
             "log_dir": os.path.expanduser(order["log_dir"]),
@@ -65,7 +68,7 @@ class JobFolders:
 
     def enter(self) -> None:
         """Lock the log folder, then make all ready; share it with a node of this job that was first. Slow."""
-        until_s = time.monotonic() + (SHARED_WAIT_S if self._nodes > 1 else 0.0)
+        begun_s, wait_s = time.monotonic(), SHARED_WAIT_S if self._nodes > 1 else 0.0
         while True:
             self._make(self.paths["log_dir"])
             self._make(self.paths["state_dir"], own=True)
@@ -73,11 +76,13 @@ class JobFolders:
             if holder is None:
                 break
             job_id, first, launcher = f"{holder}\n\n".split("\n")[:3]
-            if job_id == self._job_id and first.isdigit() and self.shared is None:
+            guarded = job_id == self._job_id and first == str(self._node)
+            if job_id == self._job_id and first.isdigit() and self.shared is None and not guarded:
                 self.shared = int(first)  # again, with this node's own subfolders
                 self.paths["log_dir"] += f"/node-{self._node}"
                 self.paths["state_dir"] += f"/node-{self._node}"
-            elif time.monotonic() < until_s:  # a node of this job may not have written its name yet
+            # Without a name, a node of this job may not have written it yet.
+            elif time.monotonic() < begun_s + (self._guard_s if guarded else wait_s):
                 time.sleep(AGAIN_S)
             else:
                 advice = (
@@ -121,6 +126,7 @@ class JobFolders:
         if first is not None:
             os.close(fd)
             return first
+        self._goes_on = self._read_owner() == self._job_id
         self._put_away()
         with listing.name_file(path):
             os.ftruncate(fd, 0)
@@ -138,8 +144,10 @@ class JobFolders:
         any is removed.
         """
         folder, state_dir = self.paths["log_dir"], self.paths["state_dir"]
+        if self._goes_on:
+            return
         known = [line.strip() for line in listing.read_lines(state_dir, listing.KEPT_JOBS)]
-        owner, logs = "".join(listing.read_lines(state_dir, listing.OWNER)[:1]).strip(), _list_logs(folder)
+        owner, logs = self._read_owner(), _list_logs(folder)
         disk = os.statvfs(folder)
         fits = sum(os.lstat(log).st_size for log in logs) <= disk.f_bavail * disk.f_frsize
         kept = [*known, owner] if owner not in ("", self._job_id, *known) and logs else known
@@ -171,13 +179,18 @@ class JobFolders:
                 if not os.listdir(place):
                     os.rmdir(place)
 
+    def _read_owner(self) -> str:
+        """Return the job of the present logs."""
+        return "".join(listing.read_lines(self.paths["state_dir"], listing.OWNER)[:1]).strip()
+
     def _find_first_node(self) -> str | None:
         """Return the first job and node in the folder, unless it is this one; needs no locks across hosts."""
         folder, name = self.paths["state_dir"], f"first-{self._job_id}"
         try:
             os.symlink(str(self._node), os.path.join(folder, name))
         except FileExistsError:
-            return f"{self._job_id}\n{os.readlink(os.path.join(folder, name))}"
+            first = os.readlink(os.path.join(folder, name))
+            return None if first == str(self._node) else f"{self._job_id}\n{first}"
         except OSError:
             return None  # no links here: rely on locks
         for other in os.listdir(folder):  # of earlier jobs
@@ -205,7 +218,7 @@ class JobFolders:
         folder = self._find_node_folder() if self.shared is None else self.paths["log_dir"]
         listing.write_text(os.path.join(folder, "nodefile"), f"{self._node}\n")
         self._make(self.paths["output_dir"])
-        if not self._node:
+        if not self._node and not self._goes_on:
             with contextlib.suppress(OSError):  # then everything in output/ will count as the job's
                 self._write_state(listing.EARLIER, listing.list_folder(self.paths["output_dir"]))
 

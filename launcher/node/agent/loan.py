@@ -91,6 +91,10 @@ class Loans(dict[str, Loan]):
             self._kill_s = min(self._kill_s, self._loop.now() + (number != signal.SIGKILL) * grace_s)
             self._spawned.send(number)
 
+    def renew(self) -> None:
+        """Forget the end of what was spawned: other trainers have the same loans."""
+        self._kill_s = NEVER
+
     def end_spawned(self, grace_s: float, then: Callable[[], None]) -> None:
         """Call `then` when nothing spawned lives: it has TERM soon, if not before, KILL after the grace."""
         term_s = self._loop.now() + min(SPAWNED_SETTLE_S, grace_s / 2)

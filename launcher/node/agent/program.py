@@ -59,13 +59,15 @@ class Program:
         self._log_failed = False
         self._report: Report = {}
         self._metrics: set[str] = set()  # names of its metrics
-        self._report_due, self._sent_s = False, loop.now()
+        self._report_due, self._sent_s, self._has_step = False, loop.now(), False
         self._oom_before = procs.count_oom_kills()
+        again = order["contract"].get("PSLAUNCH_EPOCH", "0") != "0"  # its log goes on
         try:
-            self._log = open(self._log_path, "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
+            self._log = open(self._log_path, "ab" if again else "wb", buffering=0)  # noqa: SIM115 - closed in `finish`
         except OSError as e:
             text = f"{self._log_path} can't be written: {e.strerror}{codes.find_remedy(e)}"
             raise codes.Refusal(codes.choose_code(e), text) from None
+        self._begin = self._log.tell()
         self._progress = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._progress.bind(order["contract"]["PSLAUNCH_PROGRESS"])
         self._out, out_w = os.pipe()
@@ -118,12 +120,13 @@ class Program:
     # --- progress ---
 
     def read_progress(self, limit: int = TURN_REPORTS) -> None:
-        """Read the reports; send the newest values a few times a second, a state at once."""
+        """Read the reports; send the newest values a few times a second, a state or first step at once."""
         urgent = False
         with contextlib.suppress(BlockingIOError):
             for _ in range(limit):
                 for report in reports.parse_progress(self._progress.recv(reports.MAX_PROGRESS_BYTES)):
-                    urgent = urgent or "state" in report
+                    first = "batch" in report and not self._has_step  # which a restart needs
+                    urgent, self._has_step = urgent or first or "state" in report, self._has_step or first
                     known = {name: value for name, value in report.items() if self._is_known(name)}
                     self._report.update(known)  # type: ignore[typeddict-item] # its fields are read by env
         if urgent:
@@ -176,10 +179,11 @@ class Program:
         self.read_progress(MAX_REPORTS)
         self._send_report()
         self._read_available()
+        tail = logs.read_tail(self._log_path, self._begin)
         oom = name == "SIGKILL" and not self._signalled and procs.count_oom_kills() > self._oom_before
         exited: ExitedMsg = {
             "type": "exited", "key": self.key, "code": code, "signal": name, "asked": self._signalled,
-            "oom": oom, "written": self._written, "tail": logs.read_tail(self._log_path), "ahead": False,
+            "oom": oom, "written": self._written, "tail": tail, "ahead": False,
         }  # fmt: skip
         if code != codes.OK and not self._signalled and self._line.is_behind:
             self._line.send({**exited, "ahead": True})
@@ -192,6 +196,8 @@ class Program:
             self._loop.watch(self._out)
             self._loop.watch(self._progress.fileno())
             os.close(self._out)
+            with contextlib.suppress(OSError):
+                os.unlink(self._progress.getsockname())  # for the program of the next epoch
             self._progress.close()
             self._log.close()
 

@@ -26,6 +26,7 @@ MAX_REPORT_BYTES = 4096  # of a container's last message
 _WORDS = {
     "line": "{process} | {text}",
     "note": "pslaunch | {text}",
+    "restart": "pslaunch | restart {restart} of {of}, {state}: {why}",
     "ending": "pslaunch | ending the job: {why}",
     "gap": "pslaunch | {process}: {bytes} bytes are left out here; see its log",
     "end": "pslaunch | ended with {code} after {elapsed_s:.1f} s: {reason}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.runtime.shared.remedies import find_remedy
 
+from ..later.record import RESTART
 from ..logs import MAX_LINE_CHARS, clean, clean_all
 from ..shapes import check_shape, is_code, is_count, is_failure_code, is_name, is_number, is_time
 
@@ -36,6 +37,7 @@ PROGRESS = {
     "samples_per_s": is_number, "dropped": int, "state": is_name, "why": str, "blames": is_name,
     "cpu_percent": is_number, "memory_bytes": is_count, "metric": is_number, "waited_s": is_time,
     "in_bytes": is_count, "out_bytes": is_count, "gpu_percent": is_number, "gpu_bytes": is_count,
+    "cut": is_count,
 }  # fmt: skip
 PROCESSES = [{"process": is_name, "node": int, "log": str}]
 # Fields used by views, by event, and by event and state; explained in docs/events.md.
@@ -54,6 +56,8 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "line": {"process": is_name, "text": str, "more?": bool},
     "gap": {"process": is_name, "bytes": int},
     "note": {"level?": is_name, "text": str, "missing?": int},
+    "restart": {"state": is_name, **RESTART},
+    "restart ending": {"failure": _FAILURE},
     "ending": {"why": str, "grace_s": is_time},
     "end": {"code": is_code, "reason": str, "elapsed_s": is_time, "failure": (_FAILURE, None)},
 }  # fmt: skip
@@ -172,6 +176,8 @@ def note_state(states: dict[str, dict[str, Any]], event: Event) -> None:
     news = {key: value for key, value in event.items() if key not in fixed and value is not None}
     if event["event"] == "progress" and "state" in news:
         news["said"] = news.pop("state")
+    elif news.get("state") == "running":  # anew, after a restart
+        states[event["process"]].clear()
     states[event["process"]].update(news)
 
 

@@ -21,6 +21,7 @@ from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from ..silence import Silence
 from .events import PROGRESS, EventLog
+from .restarts import Restarts
 from .startup import Startup
 from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
@@ -92,7 +93,6 @@ class Head:
     ) -> None:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
-        self._who = "the launcher" if launcher else "the head of the job"
         plan = placed.plan
         self._started_s = loop.now()
         self.links: dict[int, Link] = {}
@@ -101,9 +101,8 @@ class Head:
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._output = OutputOfAll(self._node_of, loop.now)
-        self._supervisor = Supervisor(
-            {p.key: Member(p.role, p.node, p.log) for p in placed.processes}, plan.limits.grace_s, plan.server
-        )
+        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s)
+        self._supervisor = self._make_supervisor()
         self.log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self.log.tell, self.log.list_events
         package = Dispatch(loop, self, supply)
@@ -111,11 +110,11 @@ class Head:
         self._hearers = self, self._startup, package
         self._timer: Timer | None = None
         self._told_ending = False
+        self.revive: Callable[[job.Node], None] | None = None  # starts another agent for a lost node
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
-        self._finishing = False
-        self._finish_s = 0.0  # time of the order to finish
+        self._finish_s = NEVER  # time of the order to finish
         self._owing: set[int] = set()  # nodes that have not answered it
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
@@ -134,6 +133,7 @@ class Head:
             "events": self.log.next,
             "begin": self.log.begin,
             "state": "ended" if self.done else "ending" if self._told_ending else "running",
+            "restarts": self._restarts.told,
             "processes": [
                 {"process": p.key, "node": p.node, **self.log.states[p.key]} for p in self.placed.processes
             ],
@@ -149,6 +149,10 @@ class Head:
         failure = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}")
         self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
         self._decide()
+
+    @property
+    def _finishing(self) -> bool:
+        return self._finish_s < NEVER
 
     @property
     def code(self) -> int:
@@ -183,7 +187,7 @@ class Head:
             seals=seals,
             trace=self._trace and self._trace.make_note(f"node {node.id} ({node.name})"),
         )
-        self.links[node.id] = Link(node, line, diagnosis)
+        self.links[node.id] = Link(node, line, diagnosis, self.placed.plan.epoch)
 
     def close(self) -> None:
         for link in self.links.values():
@@ -207,9 +211,20 @@ class Head:
 
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
         plan, pause = self.placed.plan, self._loop.describe_pause(self.placed.plan.limits.lost_after_s)
-        failure = make_loss(plan, f"node {node} ({host})", node, why, self._who, pause)
+        failure = make_loss(plan, f"node {node} ({host})", node, why, self._startup.who, pause)
         self.tell("node", node=node, state="ended" if pause else "lost", text=why)
-        self._supervisor.note_lost_node(failure, self._loop.now())
+        returns = node in self.links and self._revives
+        self._supervisor.note_lost_node(failure, self._loop.now(), returns=returns)
+
+    def give_up(self, node: job.Node, why: str) -> None:
+        """Note that there is no other agent for a lost node."""
+        if not self._finishing:
+            self._tell_lost_node(node.id, node.name, f"no other agent can be started there: {why}")
+        self._decide()
+
+    @property
+    def _revives(self) -> bool:
+        return self.revive is not None and self._restarts.most > 0
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -224,6 +239,8 @@ class Head:
         if self._node_of.get(message.get("key", ""), link.node.id) != link.node.id:
             raise ValueError(f"{message['key']} belongs to another node")
         name = f"on_{message['type']}"
+        if message.get("key") and link.epoch != self.placed.plan.epoch:
+            return  # its program is of an epoch that has ended
         hearer = next((part for part in self._hearers if hasattr(part, name)), None)
         if hearer:
             getattr(hearer, name)(link, message)
@@ -233,14 +250,25 @@ class Head:
 
     # --- starting ---
 
+    def _make_supervisor(self) -> Supervisor:
+        """Return the decision maker of an epoch."""
+        members = {p.key: Member(p.role, p.node, p.log) for p in self.placed.processes}
+        plan = self.placed.plan
+        return Supervisor(members, plan.limits.grace_s, plan.server, self._restarts)
+
     def start(self, starts: Sequence[messages.StartMsg]) -> None:
+        restart = self._restarts.begin(self._loop.now())
+        if restart:
+            self._output = OutputOfAll(self._node_of, self._loop.now)
+            self.tell("restart", state="running", **restart)
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
             of_nodes[process.node].append(start)
             self._supervisor.note_start(process.key)
         for link in self.links.values():
-            self.tell("node", node=link.node.id, state="ready", text=link.host)
+            if not restart:
+                self.tell("node", node=link.node.id, state="ready", text=link.host)
             numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
             link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers})
             for start in of_nodes[link.node.id]:
@@ -283,6 +311,10 @@ class Head:
             self.stop(signal.SIGTERM, text, code)
             link.line.send({"type": "noted"})
             return
+        if code == codes.NODE_LOST and not member and self._revives:
+            link.line.close()  # it ends by itself
+            self._lose(link, text)
+            return
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan)
         log = member.log if member else ""
@@ -303,6 +335,7 @@ class Head:
         if "why" in fields:
             blames = str(fields.get("blames", ""))
             self._supervisor.note_explanation(str(m["key"]), str(fields["why"]), blames)
+        self._restarts.note_progress(str(m["key"]), fields)
         self.tell("progress", process=m["key"], **fields)
 
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
@@ -348,10 +381,14 @@ class Head:
         now = self._loop.now()
         for action in self._supervisor.decide(now):
             self._send_signals(action)
+        if self._supervisor.restarting and not self._restarts.is_due:
+            self._tell_restart()
         if self._supervisor.result and not self._finishing:
-            self._finish()
+            (self._restart if self._supervisor.restarting else self._finish)()
         if self._supervisor.why and not self._told_ending:
             self._told_ending = True
+            if self._supervisor.why_final:
+                self.note("warning", f"no restart: {self._supervisor.why_final}")
             self.tell("ending", why=self._supervisor.why, grace_s=self.placed.plan.limits.grace_s)
         if self._finishing:
             self._end_if_answered()
@@ -369,8 +406,26 @@ class Head:
             if node in self.links:
                 self.links[node].line.send({"type": "signal", "keys": keys, "number": int(action.number)})
 
+    def _tell_restart(self) -> None:
+        failure = self._supervisor.failure
+        assert failure is not None
+        told = self._restarts.prepare(self.placed.plan.epoch + 1, failure, self._supervisor.failed_s)
+        self.tell("restart", state="ending", failure=failure._asdict(), **told)
+
+    def _restart(self) -> None:
+        """Start the next epoch as the job has started, from its ports on; agents end what is left before."""
+        plan = self.placed.plan
+        self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
+        self._supervisor = self._make_supervisor()
+        lost = [node for node in self.placed.nodes if self.links[node.id].gone]
+        self.links = {number: link for number, link in self.links.items() if not link.gone}
+        self._startup.begin_again(self.placed.plan.epoch, [node.id for node in lost])
+        for node in lost:
+            assert self.revive is not None
+            self.revive(node)
+
     def _finish(self) -> None:
-        self._finishing, self._finish_s = True, self._loop.now()
+        self._finish_s = self._loop.now()
         self._owing = {number for number, link in self.links.items() if not link.gone}
         linger_s = self.choose_linger_s()
         for link in self.links.values():

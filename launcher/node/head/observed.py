@@ -159,10 +159,12 @@ class Observed:
 
     def _close(self) -> None:
         """Record the end."""
-        states = zip(self._led.make_status()["processes"], self._led.placed.processes)
+        status = self._led.make_status()
+        states = zip(status["processes"], self._led.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]
         has_setup = self._led.has_setup
-        ended: Any = {"state": "ended", "processes": processes, "has_setup": has_setup, **self._led.end}
+        ended: Any = {"state": "ended", "processes": processes, "has_setup": has_setup, **self._led.end,
+                      "restarts": status["restarts"]}  # fmt: skip
         self._note(ended)
 
 

@@ -7,7 +7,7 @@ here ends the job before any program of the user ran.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared.env import PSERVER
@@ -16,6 +16,7 @@ from .. import codes, dealing, job
 from ..line import reach
 from ..link import JobFailure
 from ..logs import ADVICE_MARK
+from ..procs import WHY_LEFT
 from ..shapes import check_shape, is_failure_code, is_port
 
 if TYPE_CHECKING:
@@ -41,17 +42,23 @@ class Startup:
         self._refused_ports = False
         self._resources: dict[int, messages.Resources] = {}  # of each node
         self._shares: Mapping[str, job.Share] = {}
+        self.who = "the launcher" if launcher else "the head of the job"
         self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
-        self, question: Callable[[Link], messages.ToAgent | None], then: Callable[[], None], *answers: str
+        self,
+        question: Callable[[Link], messages.ToAgent | None],
+        then: Callable[[], None],
+        *answers: str,
+        awaited: Iterable[int] = (),
     ) -> None:
         """Ask every node for which `question` returns a message; call `then` once all have answered.
 
-        `answers`: types of messages that are an answer.
+        `answers`: types of messages that are an answer; `awaited`: nodes that give one without a question.
         """
         asked = [(link, message) for link in self._desk.links.values() if (message := question(link))]
         self._missing, self._answers, self._then = {link.node.id for link, _ in asked}, answers, then
+        self._missing.update(awaited)
         for link, message in asked:
             link.line.send(message)
         self._go_on()
@@ -78,15 +85,17 @@ class Startup:
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
 
-        def make_order(link: Link) -> messages.PrepareMsg:
+        def make_order(link: Link) -> messages.PrepareMsg | None:
             n = link.node
+            if link.run_dir:
+                return None  # it was, in an epoch before
             return {
                 "type": "prepare",
                 "job_id": plan.job_id,
                 "node": n.id,
                 "workspace": n.workspace,
                 "dispatched": n.dispatched,
-                "filled": self._package.has_to_fill(n),
+                "filled": self._package.has_to_fill(n) and not plan.epoch,
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
@@ -122,6 +131,9 @@ class Startup:
 
     def _settle_paths(self) -> None:
         self._desk.settle()
+        if self._desk.placed.plan.epoch:  # its nodes have all else
+            self._propose_ports()
+            return
         self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
         for node, text in lacks.items():
             link = self._desk.links[node]
@@ -154,6 +166,24 @@ class Startup:
             }
 
         self._ask_all(make_order, self._find_addrs, "furnished")
+
+    def begin_again(self, epoch: int, lost: Iterable[int]) -> None:
+        """Start the programs of the next epoch, once the agents have ended what is left of the last one.
+
+        lost: nodes whose agents are lost, and others are on their way.
+        """
+
+        def make_order(link: Link) -> messages.ClearMsg:
+            return {"type": "clear", "epoch": epoch}
+
+        self._ask_all(make_order, self._prepare, "cleared", "hello", awaited=lost)
+
+    def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:
+        link.epoch = int(m["epoch"])
+        if m["left"]:
+            text = f"process {', '.join(map(str, m['left']))} can't be ended: {WHY_LEFT}"
+            self._desk.fail(link.make_failure(codes.NODE_LOST, text))
+        self._take_answer(link, m)
 
     def end_furnishing(self, link: Link, how: Exit) -> None:
         """Note the end of a node's setup; fail unless it succeeded."""

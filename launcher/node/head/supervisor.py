@@ -15,6 +15,7 @@ from .. import codes
 from ..ending import NEVER, Shutdown, Signal
 from ..job import Plan
 from ..link import JobFailure
+from .restarts import Restarts
 
 LOOK_FURTHER_S = 1.0  # for a failure that explains the first one and is reported later
 _NO_MODULE = r"No module named '([\w.]+)'"
@@ -71,13 +72,19 @@ class Result(NamedTuple):
 class Supervisor:
     """Decision maker of a job: feed it events with the time, send the signals of `decide`."""
 
-    def __init__(self, members: dict[str, Member], grace_s: float, server: str) -> None:
-        """`server`: bundled, script or none."""
+    def __init__(
+        self, members: dict[str, Member], grace_s: float, server: str, restarts: Restarts | None = None
+    ) -> None:
+        """`server`: bundled, script or none; `restarts`: of the job, whose epoch this is."""
         self.members, self.grace_s, self.server = members, grace_s, server
+        self._restarts = restarts or Restarts(0, NEVER)
+        self.restarting = False  # the epoch ends, and `result` is its result alone
+        self.why_final = ""  # why there is no restart, where there could be one
+        self._final = False  # a failure that no restart mends
         self.why = ""  # why the ending began
         self.failure: JobFailure | None = None
         self.result: Result | None = None
-        self._failed_s = NEVER
+        self.failed_s = NEVER
         self._stopped_by = 0
         self._asked = False  # by a signal; then the next one is the second
         self._endings: list[Shutdown] = []
@@ -109,8 +116,11 @@ class Supervisor:
 
         code: the job's code instead of the signal's, for a reason that is ignored once the job ends anyway.
         """
-        if code and (self._ending_all or self.failure or self._retire_s < NEVER):
+        ends = self._ending_all or self.failure or self._retire_s < NEVER
+        if code and ends and not self.restarting:
             return
+        if self.restarting:  # the last word, in the place of the failure
+            self.restarting, self.failure, self._ending_all = False, None, False
         if self._stopped_by and self._asked:
             for ending in self._endings:
                 ending.kill_now(now_s)
@@ -128,19 +138,22 @@ class Supervisor:
             self._absent.append(key)
         blame = self._describe_failure(member, how)
         if blame:
-            self.note_failure(self._make_failure(key, blame), now_s)
+            self._note_failure(self._make_failure(key, blame), now_s)
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             # All trainers gave 0: pservers that reported no trainer will never end by themselves.
             self._retire_s = now_s + self.grace_s
             lonely = {k: role for k, role in self.alive.items() if not self.members[k].state}
             self._begin_ending(lonely, now_s)
 
-    def note_lost_node(self, failure: JobFailure, now_s: float) -> None:
-        """Note that a node's agent or line is gone; its keeper ends its processes."""
+    def note_lost_node(self, failure: JobFailure, now_s: float, *, returns: bool = False) -> None:
+        """Note that a node's agent or line is gone; its keeper ends its processes.
+
+        returns: another agent can be started there.
+        """
         for key, member in self.members.items():
             if member.node == failure.node:
                 self.remove(key)
-        self.note_failure(failure, now_s)
+        (self._note_failure if returns else self.note_failure)(failure, now_s)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
         """Note the cause of a failure that a process's runtime reports, and the process it blames."""
@@ -175,10 +188,10 @@ class Supervisor:
         if self.result:
             return []
         self._look_for_absent(now_s)
-        looked = now_s >= self._failed_s + LOOK_FURTHER_S
-        if self.failure and (self._rank(self.failure) < 2 or looked):
+        looked = now_s >= self.failed_s + LOOK_FURTHER_S
+        if self.failure and not self._ending_all and (self._rank(self.failure) < 2 or looked):
             self._look_for_leaving()
-            self._end_all(self.failure.why, now_s)
+            self._end_for(self.failure, now_s)
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
         found = [signal for ending in self._endings for signal in ending.decide(now_s)]
@@ -190,7 +203,7 @@ class Supervisor:
 
     def find_due_s(self, now_s: float) -> float:
         """Return the time of the next `decide` if nothing happens before."""
-        times = [self._retire_s, self._failed_s + LOOK_FURTHER_S]
+        times = [self._retire_s, self.failed_s + LOOK_FURTHER_S]
         times += [ending.find_due_s(now_s) for ending in self._endings]
         return min((t for t in times if t > now_s), default=NEVER)
 
@@ -207,17 +220,30 @@ class Supervisor:
             return Result(self._stopped_by, self.why)
         return Result(0, "all trainers ended with 0")
 
+    def _end_for(self, failure: JobFailure, now_s: float) -> None:
+        """End the job for a failure, or only the epoch if a restart follows."""
+        can_restart = self._restarts.most and self._retire_s == NEVER and not self._final
+        self.why_final = self._restarts.refuse(failure, now_s) if can_restart else ""
+        if not can_restart or self.why_final:
+            self._end_all(failure.why, now_s)
+            return
+        self.restarting = self._ending_all = True
+        if self.server == "bundled":  # what they hold is of no use any more, and must not be saved
+            pservers = {key: role for key, role in self.alive.items() if role == PSERVER}
+            self._begin_ending(pservers, now_s, 0.0)
+        self._begin_ending(self.alive, now_s)
+
     def _end_all(self, why: str, now_s: float) -> None:
         if not self._ending_all:
             self._ending_all, self.why = True, why
             self._begin_ending(self.alive, now_s)
 
-    def _begin_ending(self, roles: Mapping[str, str], now_s: float) -> None:
+    def _begin_ending(self, roles: Mapping[str, str], now_s: float, grace_s: float | None = None) -> None:
         """End these except those in another ending: a program that saves at TERM must not get it twice."""
         in_hand = {key for ending in self._endings for key in ending.alive}
         rest = {key: role for key, role in roles.items() if key not in in_hand}
         if rest:
-            self._endings.append(Shutdown(rest, self.grace_s, now_s))
+            self._endings.append(Shutdown(rest, self.grace_s if grace_s is None else grace_s, now_s))
 
     def remove(self, key: str) -> None:
         """Note that a process runs no more, or could not be started."""
@@ -228,12 +254,19 @@ class Supervisor:
             ending.remove(key)
 
     def note_failure(self, failure: JobFailure, now_s: float) -> None:
+        """Note a failure that no restart mends; it takes the place of one that a restart would have."""
+        self._final = True
+        if self.restarting:
+            self.restarting, self.failure, self._ending_all = False, None, False
+        self._note_failure(failure, now_s)
+
+    def _note_failure(self, failure: JobFailure, now_s: float) -> None:
         """Note a failure: the first counts, or its explanation within a second."""
         if self._stopped_by and not self.failure:
             return  # failures after a user's request are not the reason of the end
         if self.failure is None:
-            self.failure, self._failed_s = failure, now_s
-        elif self._rank(failure) < self._rank(self.failure) and now_s <= self._failed_s + LOOK_FURTHER_S:
+            self.failure, self.failed_s = failure, now_s
+        elif self._rank(failure) < self._rank(self.failure) and now_s <= self.failed_s + LOOK_FURTHER_S:
             self.failure = failure
 
     def _rank(self, failure: JobFailure) -> int:
@@ -275,7 +308,7 @@ class Supervisor:
         """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
         if self.server == "bundled" and self._connected and self._absent:
             text = "ended with 0 before it had connected to the pservers, while others wait for it"
-            self.note_failure(self._make_failure(self._absent[0], text), now_s)
+            self._note_failure(self._make_failure(self._absent[0], text), now_s)
 
     def _look_for_leaving(self) -> None:
         """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""

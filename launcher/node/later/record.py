@@ -14,7 +14,7 @@ from .. import job, procs
 from ..codes import find_remedy
 from ..listing import KEPT_JOBS, OWNER, read_lines, replace_file, write_text
 from ..run_dir import end_leftovers
-from ..shapes import check_shape, is_code, is_name, is_time
+from ..shapes import check_shape, is_code, is_count, is_name, is_time
 
 if TYPE_CHECKING:
     from ..messages import JobRecord
@@ -29,10 +29,14 @@ EVENTS_SUFFIX = ".events.jsonl"  # of the events of an attached job whose logs a
 FORGOTTEN = "forgotten"  # key of a pointer whose node 0 did not know the job
 OVER = ("ended", "lost")
 _PROCESS = {"process": is_name, "node": int, "state?": is_name}
+RESTART: dict[str, Any] = {
+    "epoch": int, "restart": int, "of": int, "why": str, "step": (is_count, None), "lost_s": (is_time, None),
+}  # fmt: skip
 # State of a job, from its head or a record.
 STATUS_SHAPE: dict[str, Any] = {
     "job": is_name, "state": is_name, "elapsed_s?": is_time, "code?": (is_code, None),
     "reason?": (str, None), "failure?": (dict, None), "processes?": [_PROCESS],
+    "restarts?": [RESTART],
 }  # fmt: skip
 _POINTER = {
     **STATUS_SHAPE, "name?": str, "backend": is_name, "nodes": int, "started": is_time, "workspace?": str,

@@ -36,6 +36,7 @@ typedef enum ps_isa {
 
 #define PS_PRINTF(text_arg, first_arg) __attribute__((format(printf, text_arg, first_arg)))
 #define PS_INLINE static inline __attribute__((always_inline))
+#define PS_UNUSED __attribute__((unused))
 
 #if defined(__x86_64__)
 #define PS_HAVE_AVX2 1

@@ -6,20 +6,19 @@
 #include "tables/ps_schedule.h"
 #include "bindings/py_args.h"
 
-/* Check the rule and its slots, of[SLOTS]; those of None have no array. */
+/* Check the rule and its slots, of[SLOTS], for a value [rows, dim]; those of None have no array. */
 enum { VALUE, SLOTS };
 
-static int check_optim(const ps_optim *o, const py_arrays *all) {
+static int check_optim(const ps_optim *o, const py_arrays *all, size_t rows, size_t dim) {
     ps_err err;
-    const Py_buffer *value = &all->of[VALUE], *slots = &all->of[SLOTS];
+    const Py_buffer *slots = &all->of[SLOTS];
     if (ps_optim_check(o, &err) < 0) {
         py_raise(&err);
         return -1;
     }
-    uint32_t n = ps_optim_slots(o->method);
     if (slots->obj != NULL)
-        return py_need_items(slots, py_items(value) * n, "slots", "value with this method");
-    if (n == 0) return 0;
+        return py_need_items(slots, rows * ps_optim_state(o->method, dim), "slots", "value with this method");
+    if (ps_optim_state(o->method, 1) == 0) return 0;
     PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
                  ps_optim_method(o->method)->name);
     return -1;
@@ -37,11 +36,14 @@ static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args, PyObject
         return py_release(&all);
     const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *grad = &all.of[2];
     size_t n = py_items(value);
-    if (check_optim(&o, &all) < 0 || py_need_items(grad, n, "grad", "value") < 0 || py_need_apart(&all) < 0)
+    if (check_optim(&o, &all, 1, n) < 0 || py_need_items(grad, n, "grad", "value") < 0 ||
+        py_need_apart(&all) < 0)
         return py_release(&all);
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_optim_apply(&o, ps_optim_rate(&o, step), value->buf, slots->buf, n, grad->buf, n);
+    ps_rate rate = ps_optim_rate(&o, step);
+    ps_optim_apply(&o, rate, value->buf, slots->buf, n, grad->buf, n);
+    ps_optim_finish(&o, rate, value->buf, slots->buf, n);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     return py_finish(&all, PS_OK, NULL);
@@ -63,7 +65,8 @@ static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args, PyObjec
                                      py_take, &all, py_take, &all, py_take, &all))
         return py_release(&all);
     const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *rows = &all.of[2], *grad = &all.of[3];
-    if (check_optim(&o, &all) < 0 || py_need_apart(&all) < 0) return py_release(&all);
+    size_t rows_n = (size_t)value->shape[0], dim = (size_t)value->shape[1];
+    if (check_optim(&o, &all, rows_n, dim) < 0 || py_need_apart(&all) < 0) return py_release(&all);
     if (grad->shape[0] != rows->shape[0] || grad->shape[1] != value->shape[1]) {
         PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
                      grad->shape[0], grad->shape[1], rows->shape[0], value->shape[1]);
@@ -71,8 +74,8 @@ static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args, PyObjec
     }
     Py_BEGIN_ALLOW_THREADS
     unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), value->buf, slots->buf, (size_t)value->shape[0],
-                             (size_t)value->shape[1], rows->buf, grad->buf, py_items(rows), &err);
+    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), value->buf, slots->buf, rows_n, dim, rows->buf,
+                             grad->buf, py_items(rows), &err);
     ps_floats_set(floats);
     Py_END_ALLOW_THREADS
     return py_finish(&all, rc, &err);
@@ -141,13 +144,16 @@ static PyObject *set_floats(PyObject *Py_UNUSED(self), PyObject *args) {
     return PyArg_ParseTuple(args, "|I", &mode) ? PyLong_FromUnsignedLong(ps_floats_set(mode)) : NULL;
 }
 
-/* Return name, slots and names of the numbers of each optimizer. */
+/* Return name, slots, kind and numbers of each optimizer. */
 static PyObject *list_methods(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < PS_METHODS; i++) {
         const ps_method *m = ps_optim_method(i);
+        const ps_number *own = m->numbers;
         PyObject *row =
-            Py_BuildValue("(sI(zzz))", m->name, m->slots, m->numbers[0], m->numbers[1], m->numbers[2]);
+            Py_BuildValue("(sIOO((zd)(zd)(zd)))", m->name, m->slots, ps_optim_by_row(i) ? Py_True : Py_False,
+                          ps_optim_whole(i) ? Py_True : Py_False, own[0].name, own[0].usual, own[1].name,
+                          own[1].usual, own[2].name, own[2].usual);
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }

@@ -1,32 +1,27 @@
 /* Optimizers: update of values by a gradient. Element by element, so that the bits do not depend on
  * the division of values into blocks, rows or vectors. tests/support/reference.py specifies it in numpy.
  *
- * With p the value, G the gradient summed over all trainers, rate that of the step (ps_optim_rate):
- *   g = min(max(G, -clip), clip) if clip > 0, else G                          (clipping by value)
- *   PS_SGD            p -= rate * (g + l2 * p)
- *   PS_MOMENTUM       m = momentum * m - rate * (g + l2 * p);  p += m
- *   PS_ADAGRAD        h += g * g;  p -= rate * (g + l2 * p) / sqrt(h + epsilon)          (no l2 in h)
- *   PS_FLEET_ADAGRAD  d = g + l2 * p;  h += d * d;  p -= rate * d / (sqrt(h) + epsilon)
- *   PS_ADAM           d = g + l2 * p;  m = beta1 * m + (1 - beta1) * d;
- *                     v = beta2 * v + (1 - beta2) * (d * d);  p -= m * rate / (sqrt(v) + epsilon)
- *   PS_FLEET_MOMENTUM m = momentum * m + (g + l2 * p);  p -= rate * m
- * then, if l1 > 0, p moves towards 0 by learning_rate * l1, but not
- * beyond (soft threshold); with PS_ADAGRAD by learning_rate * l1 / sqrt(h + epsilon) Sources: PaddlePaddle
- * v2, paddle/parameter/ParameterUpdateFunctions.cpp (sgdUpdateCpu), paddle/math/TrainingAlgorithmOp.cu
- * (adagradApply; Duchi, Hazan, Singer, JMLR 12, 2011; adamApply; Kingma, Ba, ICLR 2015, end of section 2),
- * paddle/parameter/Regularizer.h (L1), paddle/parameter/FirstOrderOptimizer.cpp
- * (OptimizerWithGradientClipping); PaddlePaddle Fluid, paddle/fluid/operators/optimizers/adagrad_op.h,
- * momentum_op.h. They differ in the order of roundings: decay is multiplied by the rate first there, and the
- * root's reciprocal is taken; Paddle moves h to a second buffer each 16384 steps, which keeps more digits of
- * it; v2 shrinks values by L2 after the update if the method is Adam or L1 is given too; and for rows of a
- * table it catches up on the steps between (OptimizerWithRegularizerSparse). */
+ * docs/optimizers.md has the formulas: those of PaddlePaddle v2 (sgd, momentum, adagrad, decayed_adagrad,
+ * adadelta, rmsprop, adam, adamax), in which L1 moves a value towards 0 after its step, but not beyond; those
+ * of PaddlePaddle 2 and Fluid, in which it is in the gradient; and row_adagrad, ours.
+ *
+ * Sources: PaddlePaddle v2, paddle/parameter/ParameterUpdateFunctions.cpp (sgdUpdateCpu),
+ * paddle/math/TrainingAlgorithmOp.cu, paddle/parameter/FirstOrderOptimizer.cpp,
+ * paddle/parameter/Regularizer.h; PaddlePaddle 2.6, paddle/phi/kernels. They differ in the order of
+ * roundings: decay is multiplied by the rate first there, and the root's reciprocal is taken; Paddle moves h
+ * of AdaGrad to a second buffer each 16384 steps, which keeps more digits of it; v2 shrinks values by L2
+ * after the update if the method is Adam or L1 is given too; for rows of a table it catches up on the steps
+ * between, and has a first step for each. */
 #ifndef PS_OPTIM_H
 #define PS_OPTIM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/ps_err.h"
 
+/* Methods by their rows in the table of ps_optim.c, which grows at its end: files have these numbers. Others
+ * are known by their names. */
 enum {
     PS_SGD = 0,
     PS_MOMENTUM = 1,
@@ -34,7 +29,9 @@ enum {
     PS_FLEET_ADAGRAD = 3,
     PS_ADAM = 4,
     PS_FLEET_MOMENTUM = 5,
-    PS_METHODS = 6,
+    PS_ROW_ADAGRAD = 21,
+    PS_LAMB = 22,
+    PS_METHODS = 23,
 };
 
 #define PS_NUMBERS 3 /* at most, of a method */
@@ -48,38 +45,65 @@ typedef struct ps_optim {
     float numbers[PS_NUMBERS]; /* the method's own, in the order of its row; the others 0 */
 } ps_optim;
 
+/* A number of a method. */
+typedef struct ps_number {
+    const char *name; /* NULL: no further one */
+    double usual;
+} ps_number;
+
 /* Description of a method. */
 typedef struct ps_method {
     const char *name;
-    uint32_t slots;                  /* floats of state per value, all zero before the first step */
-    const char *numbers[PS_NUMBERS]; /* names of its own numbers; NULL: no further one */
+    uint32_t slots; /* floats of state per value, all zero before the first step */
+    ps_number numbers[PS_NUMBERS];
 } ps_method;
+
+/* Rates of one step. */
+typedef struct ps_rate {
+    float rate;   /* of the values */
+    float second; /* a further number, of some methods */
+} ps_rate;
 
 /* Return the description of a method; NULL for an unknown one. */
 const ps_method *ps_optim_method(uint32_t method);
 
-/* Return the floats of state per value; 0 for an unknown method. */
-uint32_t ps_optim_slots(uint32_t method);
+/* Return the floats of state of a row of n values, or of a dense parameter; 0 for an unknown method. */
+size_t ps_optim_state(uint32_t method, size_t n);
+
+/* Return true for a method of rows, with a state for each row: it has no dense parameters. */
+bool ps_optim_by_row(uint32_t method);
+
+/* Return true for a method whose steps have a second part, ps_optim_finish(), over a whole dense parameter:
+ * it has no tables. */
+bool ps_optim_whole(uint32_t method);
 
 /* Check `o`: PS_OK, or PS_EINVAL if the method is unknown or a number is out of range; the text names it. */
 int ps_optim_check(const ps_optim *o, ps_err *err);
 
-/* Return the rate of this step, from 1: the learning rate, of Adam
- * learning_rate * sqrt(1 - beta2^step) / (1 - beta1^step). `o` has passed ps_optim_check(). */
-float ps_optim_rate(const ps_optim *o, uint64_t step);
+/* Return the rates of this step, from 1. `o` has passed ps_optim_check(). */
+ps_rate ps_optim_rate(const ps_optim *o, uint64_t step);
 
 /* Apply one step to value[0..n), in place. slots: the state, in place; slot k of value i is
- * slots[k * stride + i], NULL without state. The arrays must not overlap. rate: from ps_optim_rate().
- * `o` has passed ps_optim_check(). Can't fail. */
-void ps_optim_apply(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
+ * slots[k * stride + i], NULL without state; of a method of rows, value is one row and its state slots[0].
+ * The arrays must not overlap. rate: from ps_optim_rate(). `o` has passed ps_optim_check(). Can't fail. */
+void ps_optim_apply(const ps_optim *o, ps_rate rate, float *restrict value, float *restrict slots,
                     size_t stride, const float *restrict grad, size_t n);
 
-/* Apply one step to some rows of a matrix. value: [rows_n, dim], slots: [slots, rows_n, dim] or
- * NULL, rows: [k] row numbers, grad: [k, dim]. The arrays must not overlap. Returns PS_OK; PS_EINVAL
- * if a row number is out of range or repeated, PS_ENOMEM; then nothing was written. O(k * dim). */
-int ps_optim_apply_rows(const ps_optim *o, float rate, float *restrict value, float *restrict slots,
+/* End a step of a dense parameter, after ps_optim_apply() for all of its values. Can't fail. */
+void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, const float *restrict slots,
+                     size_t n);
+
+/* Apply one step to some rows of a matrix. value: [rows_n, dim], slots: [slots, rows_n, dim], of a method
+ * of rows [rows_n], or NULL, rows: [k] row numbers, grad: [k, dim]. The arrays must not overlap. Returns
+ * PS_OK; PS_EINVAL if a row number is out of range or repeated, PS_ENOMEM; then nothing was written. O(k *
+ * dim). */
+int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, float *restrict slots,
                         size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
                         size_t k, ps_err *err);
+
+/* Return the sum of the squares of p[0..n), in chains of doubles whose order depends on n alone. Can't fail.
+ */
+double ps_squares(const float *p, size_t n);
 
 /* Add g[0..n) to acc[0..n). They must not overlap. Can't fail. */
 void ps_add(float *restrict acc, const float *restrict g, size_t n);

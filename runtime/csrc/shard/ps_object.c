@@ -170,6 +170,7 @@ void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence) {
         o->drops[trainer].last = sequence;
     } else {
         o->step.version++;
+        if (o->sparse == NULL) ps_dense_end(&o->dense, o->step.version);
     }
     o->step.part[trainer] = PS_PART_NONE;
     o->dense.applied = false;
@@ -183,7 +184,7 @@ bool ps_object_torn(const ps_object *o) {
 }
 
 uint64_t ps_object_bytes(const ps_object *o) {
-    uint64_t per_value = sizeof(float) * (1 + (uint64_t)ps_optim_slots(o->spec.optim.method));
-    if (o->sparse == NULL) return o->dense.n * per_value;
-    return ps_sparse_rows(o->sparse) * (sizeof(uint64_t) + o->spec.dim * per_value);
+    size_t n = o->sparse == NULL ? o->dense.n : o->spec.dim;
+    uint64_t bytes = sizeof(float) * (n + ps_optim_state(o->spec.optim.method, n));
+    return o->sparse == NULL ? bytes : ps_sparse_rows(o->sparse) * (sizeof(uint64_t) + bytes);
 }

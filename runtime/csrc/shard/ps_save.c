@@ -68,7 +68,7 @@ static int save_dense(sink *s, const ps_object *o, ps_err *err) {
     const ps_dense *d = &o->dense;
     int code = save_head(s, o, d->n, 0, err);
     if (code == PS_OK) code = put_floats(s, d->values, d->n, err);
-    if (code == PS_OK) code = put_floats(s, d->slots, d->n * ps_optim_slots(d->optim.method), err);
+    if (code == PS_OK) code = put_floats(s, d->slots, ps_optim_state(d->optim.method, d->n), err);
     return code == PS_OK ? align(s, err) : code;
 }
 

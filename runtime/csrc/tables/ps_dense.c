@@ -21,18 +21,18 @@ static void give_back(float *p, size_t n) {
 }
 
 int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
-    uint32_t per_value = ps_optim_slots(optim->method);
+    size_t state = ps_optim_state(optim->method, n);
     *d = (ps_dense){.n = n, .optim = *optim, .sum_empty = true};
     d->values = take(n);
-    if (per_value > 0) d->slots = take(n * per_value);
-    if (d->values != NULL && (per_value == 0 || d->slots != NULL)) return PS_OK;
+    if (state > 0) d->slots = take(state);
+    if (d->values != NULL && (state == 0 || d->slots != NULL)) return PS_OK;
     ps_dense_close(d);
     return ps_fail(err, PS_ENOMEM, 0, "a dense object of %zu values", n);
 }
 
 void ps_dense_close(ps_dense *d) {
     give_back(d->values, d->n);
-    give_back(d->slots, d->n * ps_optim_slots(d->optim.method));
+    give_back(d->slots, ps_optim_state(d->optim.method, d->n));
     give_back(d->sum, d->n);
     *d = (ps_dense){0};
 }
@@ -65,8 +65,13 @@ void ps_dense_apply(ps_dense *d, uint64_t step, size_t at, const float *grad, si
     apply(d, step, at, d->sum + at, k);
 }
 
-void ps_dense_commit(ps_dense *d, uint64_t step) {
-    if (!d->applied) apply(d, step, 0, d->sum, d->n);
+void ps_dense_end(ps_dense *d, uint64_t step) {
+    ps_optim_finish(&d->optim, ps_optim_rate(&d->optim, step), d->values, d->slots, d->n);
     d->applied = false;
     d->sum_empty = true;
+}
+
+void ps_dense_commit(ps_dense *d, uint64_t step) {
+    if (!d->applied) apply(d, step, 0, d->sum, d->n);
+    ps_dense_end(d, step);
 }

@@ -16,7 +16,7 @@ typedef struct ps_dense {
     bool sum_empty; /* no gradient of this step is in `sum` */
     bool applied;   /* the last gradient of this step went straight into the values */
     float *values;  /* [n] */
-    float *slots;   /* [ps_optim_slots(), n], NULL if that is 0 */
+    float *slots;   /* [ps_optim_state()], slot by slot; NULL if that is 0 */
     float *sum;     /* [n], NULL until a step needs it */
 } ps_dense;
 
@@ -38,8 +38,11 @@ void ps_dense_first(ps_dense *d);
 void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k);
 
 /* Apply the piece [at, at + k) of the last gradient of this step, counted from 1, at once, so that the sum
- * need not be read again. After all pieces, ps_dense_commit() ends the step. Can't fail. */
+ * need not be read again. After all pieces, ps_dense_commit() or ps_dense_end() ends the step. Can't fail. */
 void ps_dense_apply(ps_dense *d, uint64_t step, size_t at, const float *grad, size_t k);
+
+/* End a step whose last gradient went through ps_dense_apply(). Can't fail. */
+void ps_dense_end(ps_dense *d, uint64_t step);
 
 /* End the step: apply the optimizer, unless all went through ps_dense_apply(). Can't fail. */
 void ps_dense_commit(ps_dense *d, uint64_t step);

@@ -131,8 +131,10 @@ int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps
 
     ps_sparse *t = calloc(1, sizeof *t);
     if (t == NULL) goto oom;
-    *t = (ps_sparse){
-        .dim = dim, .stride = dim * (1 + ps_optim_slots(optim->method)), .optim = *optim, .init = *init};
+    *t = (ps_sparse){.dim = dim,
+                     .stride = dim + (uint32_t)ps_optim_state(optim->method, dim),
+                     .optim = *optim,
+                     .init = *init};
     if (admit != NULL) t->entry = *admit;
     size_t words = sizeof(head) / sizeof(uint32_t);
     if (t->entry.rule != PS_ENTRY_ANY) words += sizeof(ps_counts) / sizeof(uint32_t);
@@ -400,7 +402,7 @@ void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t 
 }
 
 void ps_sparse_commit(ps_sparse *t, uint64_t step) {
-    float rate = ps_optim_rate(&t->optim, step);
+    ps_rate rate = ps_optim_rate(&t->optim, step);
     for (size_t i = 0; i < t->sum_n; i++) {
         if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
         float *row = row_at(t, t->sum_row[i]);

@@ -196,6 +196,10 @@ static int create_valid(const ps_create *c, ps_err *err) {
         return ps_fail(err, PS_EPROTO, 0, "pushes are dropped after %u updates, but steps are synchronous",
                        c->discard);
     if (entry_valid(c, err) < 0) return PS_EPROTO;
+    if (c->sparse ? ps_optim_whole(c->optim.method) : ps_optim_by_row(c->optim.method))
+        return ps_fail(err, PS_EPROTO, 0, "optimizer %s of a %s", ps_optim_method(c->optim.method)->name,
+                       c->sparse ? "table, but it has dense parameters alone"
+                                 : "dense parameter, but it has rows");
     if (c->sparse && (c->dim == 0 || ps_push_floats(c) > PS_MAX_DIM))
         return ps_fail(err, PS_EPROTO, 0, "rows of %u values, expected 1..%u", c->dim, PS_MAX_DIM);
     if (c->sparse) return ps_init_check(&c->init, err) < 0 ? PS_EPROTO : PS_OK;
@@ -290,7 +294,7 @@ static int numbers_differ(const ps_create *a, const ps_create *b, char *text, si
     if (d != NULL) return tell(d, text, size);
     if (schedules_differ(&a->schedule, &b->schedule, text, size)) return 1;
     for (int i = 0; i < PS_NUMBERS; i++) {
-        const difference own = number(ps_optim_method(a->optim.method)->numbers[i],
+        const difference own = number(ps_optim_method(a->optim.method)->numbers[i].name,
                                       (double)a->optim.numbers[i], (double)b->optim.numbers[i]);
         if (own.a != own.b) return tell(&own, text, size);
     }

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ...engine.entry import ANY, EntryAttr
 from ...engine.param_config import ParamConfig
-from ...engine.regularizer import L2Decay
+from ...engine.regularizer import L1Decay, L2Decay
 from .initializer import Constant, Initializer, XavierUniform
 
 
@@ -20,7 +20,7 @@ class ParamAttr:
     name: str | None = None
     initializer: Initializer | None = None
     learning_rate: float = 1.0
-    regularizer: L2Decay | None = None
+    regularizer: L1Decay | L2Decay | None = None
     trainable: bool = True
     do_model_average: bool = True
     need_clip: bool = True
@@ -28,14 +28,23 @@ class ParamAttr:
     def __post_init__(self) -> None:
         for field, value, kind in (
             ("initializer", self.initializer, Initializer),
-            ("regularizer", self.regularizer, L2Decay),
+            ("regularizer", self.regularizer, L1Decay | L2Decay),
         ):
             if not isinstance(value, kind | None):
-                raise TypeError(f"ParamAttr: {field}={value!r}, expected one of nn.initializer or L2Decay")
+                raise TypeError(
+                    f"ParamAttr: {field}={value!r}, expected one of nn.initializer or regularizer"
+                )
         if not 0.0 <= self.learning_rate < float("inf"):
             raise ValueError(f"ParamAttr: learning_rate={self.learning_rate} must be finite and not negative")
         if not self.need_clip:
             raise ValueError("ParamAttr: need_clip=False is not in this runtime; leave it out")
+
+
+def _get_coeff(regularizer: L1Decay | L2Decay | None, kind: type[L1Decay | L2Decay]) -> float | None:
+    """Return the rate of a kind: None without a regularizer, 0 if it is of the other kind."""
+    if regularizer is None:
+        return None
+    return regularizer.coeff if isinstance(regularizer, kind) else 0.0
 
 
 Attr = ParamAttr | Initializer | str | Literal[False] | None
@@ -71,7 +80,8 @@ def make_param(
         mean=begin.mean,
         std=begin.std,
         learning_rate=float(own.learning_rate),
-        decay=None if own.regularizer is None else own.regularizer.coeff,
+        decay=_get_coeff(own.regularizer, L2Decay),
+        l1=_get_coeff(own.regularizer, L1Decay),
         is_static=not own.trainable,
         sparse=sparse,
         initializer=begin.make,

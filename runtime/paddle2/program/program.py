@@ -183,7 +183,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-def set_training(loss: object, optimizer: object, *, is_distributed: bool, share: float = 1.0) -> Program:
+def set_training(loss: object, optimizer: Optimizer, *, is_distributed: bool, share: float = 1.0) -> Program:
     """Let the default main program learn to reduce `loss` * `share`, and return it.
 
     Raises ValueError for a loss that is not one value of the program.
@@ -200,6 +200,7 @@ def set_training(loss: object, optimizer: object, *, is_distributed: bool, share
     if main.training is not None:
         raise ValueError(f"minimize: the program learns to reduce {main.training.loss.name} already")
     goal = loss if share == 1.0 else loss * share
+    optimizer.share = share
     main.training = Training(loss=loss, goal=goal, optimizer=optimizer, is_distributed=is_distributed)
     return main
 

@@ -114,15 +114,14 @@ static void listen_to(trainer *p) {
 /* --- Frames. --- */
 
 static size_t make_create(uint8_t *body, uint32_t object) {
-    static const float numbers[PS_METHODS][PS_NUMBERS] = {
-        {0}, {0.9f}, {1e-6f}, {1e-6f}, {0.9f, 0.999f, 1e-8f}, {0.9f}};
     uint8_t what = take(), size = take(), rule = take();
     ps_create c = {.sparse = what & 1, .mode = (what >> 1) % PS_MODES};
     c.discard = c.mode == PS_SYNC ? 0 : (what >> 3) & 1;
     c.name_length = 1;
     c.name[0] = (char)('a' + object);
-    c.optim = (ps_optim){.method = (what >> 4) % PS_METHODS, .learning_rate = 1};
-    memcpy(c.optim.numbers, numbers[c.optim.method], sizeof c.optim.numbers);
+    c.optim = (ps_optim){.method = (what >> 4 | (size & 1) << 4) % PS_METHODS, .learning_rate = 1};
+    const ps_number *own = ps_optim_method(c.optim.method)->numbers;
+    for (int i = 0; i < PS_NUMBERS; i++) c.optim.numbers[i] = (float)own[i].usual;
     if (c.sparse) {
         c.dim = 1 + size % 8;
         c.total = 100;

@@ -17,7 +17,8 @@ SOURCES = [path for name in KERNELS.split() for path in CSRC.rglob(f"ps_{name}.c
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
 LIBRARIES = ("-lm", "-lpthread")
-METHODS = 6  # optimizers
+METHODS = 23  # optimizers, of which the last has no tables
+EQUAL = 4  # two differ by L1 alone, in 3 lines; one state for a row of wild numbers is none in 2
 SCHEDULES = 7
 LAYERS = 6  # trainings with each build of the kernels that the program holds, and 1 and 3 threads
 NETWORKS = 9  # the same of a whole network with 1, 2 and 4 threads
@@ -63,12 +64,12 @@ def test_every_kernel_is_in_it_and_gives_something_of_its_own(plain: list[str]) 
         ),
         *(f"init {kind} tame" for kind in range(2)),
         *(f"schedule {kind} tame" for kind in range(SCHEDULES)),
-        *(f"sparse {method} tame" for method in range(METHODS)),
+        *(f"sparse {method} tame" for method in range(METHODS - 1)),
         "lookup 0 tame",
         *["layer 0 tame"] * LAYERS,
         *["word2vec 0 tame"] * NETWORKS,
     ]
-    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS - NETWORKS + 2
+    assert len({line.split()[-1] for line in plain}) == len(plain) - LAYERS - NETWORKS + 2 - EQUAL
 
 
 @pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only"])

@@ -159,7 +159,7 @@ def test_a_workspace_on_the_command_line_is_not_held_against_a_package_in_the_fi
     [
         ("\nprt = 1\n", "pslaunch.toml: prt: unknown option; did you mean port?"),
         ("nproc-per-node = 2\n", "pslaunch.toml: nproc-per-node belongs to torchrun"),
-        ("[local]\nmax_restarts = 2\n", "[local].max_restarts belongs to torchrun: leave it out"),
+        ("[local]\nmonitor_interval = 2\n", "[local].monitor_interval belongs to torchrun: leave it out"),
         ("xyzzy = 1\n", "pslaunch.toml: xyzzy: unknown option"),
         ("[fabirc]\nport = 1\n", "pslaunch.toml: fabirc: unknown option; did you mean fabric?"),
         ("[local]\n\nworkers_num = 2\n", "[local].workers_num: unknown option; did you mean worker_num?"),

@@ -92,7 +92,7 @@ def test_wrong_inputs_are_named() -> None:
 
 def test_unknown_layer_is_an_error() -> None:
     with pytest.raises(ValueError, match="l1_rate"):
-        paddle.attr.Param(l1_rate=0.1)
+        paddle.attr.Param(l1_rate=-0.1)
     for momentum in (-0.3, 1.7):
         with pytest.raises(ValueError, match="momentum"):
             paddle.attr.Param(momentum=momentum)

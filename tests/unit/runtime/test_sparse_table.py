@@ -149,9 +149,12 @@ one_key = st.integers(0, 40) | st.sampled_from([2**32, 2**63, 2**64 - 1]) | st.i
 some_keys = st.lists(one_key, max_size=80).map(lambda keys: np.array(keys, dtype=np.uint64))
 
 
+METHODS = [i for i, (*_, whole, _) in enumerate(_core.list_methods()) if not whole]
+
+
 def rule_of(method: int) -> reference.Rule:
     """Return a rule of the method with L1, L2 and clipping."""
-    numbers = ((), (0.9,), (1e-6,), (1e-6,), (0.9, 0.999, 1e-8), (0.9,))[method]
+    numbers = tuple(usual for name, usual in _core.list_methods()[method][4] if name is not None)
     return reference.Rule(method=method, lr=0.1, l1=1e-3, l2=1e-3, clip=2.0, numbers=numbers)
 
 
@@ -162,7 +165,7 @@ entries = st.one_of(
     st.tuples(st.just(reference.SHOW_CLICK), st.floats(0, 8, width=32), st.floats(0, 1, width=32)),
 )
 
-PLAIN_6 = reference.Rule(method=6, lr=0.1)
+PLAIN_6 = reference.Rule(method=23, lr=0.1)
 PLAIN_NAN = reference.Rule(method=0, lr=np.nan)
 
 
@@ -173,7 +176,7 @@ class SparseMachine(RuleBasedStateMachine):
 
     @initialize(
         dim=st.integers(1, 40),
-        method=st.integers(0, 5),
+        method=st.sampled_from(METHODS),
         kind=st.integers(0, 1),
         seed=st.integers(0, 9),
         entry=entries,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from pslaunch.node.codes import Refusal, describe_error
+from pslaunch.node.listing import EARLIER
 from pslaunch.node.run_dir import end_leftovers, make_run_dir_name
 from support.folders import begin_job
 
@@ -131,3 +133,18 @@ def test_logs_that_may_fill_the_disk_are_not_kept(tmp_path: Path) -> None:
         f.truncate(min(2 * disk.f_bavail * disk.f_frsize, 2**43))  # sparse
     begin_job(tmp_path, "demo-2").leave()
     assert not [*(tmp_path / "log").rglob("train.log")]
+
+
+def test_another_agent_of_a_node_waits_for_what_guards_it_and_goes_on_with_its_files(tmp_path: Path) -> None:
+    first = begin_job(tmp_path)
+    (tmp_path / "log/train.log").write_text("of the epoch before")
+    (tmp_path / "output/model").write_text("of the epoch before")
+    waiting = threading.Timer(0.3, first.leave)
+    waiting.start()
+    second = begin_job(tmp_path)
+    waiting.join()
+    assert (tmp_path / "log/train.log").read_text() == "of the epoch before"
+    assert "model" not in (tmp_path / ".pslaunch" / EARLIER).read_text()
+    with pytest.raises(Refusal, match="job demo-1 is using this log folder"):
+        begin_job(tmp_path, guard_s=0.1)
+    second.leave()

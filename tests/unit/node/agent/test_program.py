@@ -116,9 +116,9 @@ def test_reports_that_come_faster_than_they_are_read_do_not_keep_the_agent(
             fast.setattr(program, "_progress", sender)
             program.read_progress()
             read = next(taken)
-            assert program._report == {"batch": read - 1}
+            assert sent[0]["batch"] == read - 1
             program.handle_exit(status)
-        assert sent[0]["type"] == "progress" and sent[0]["batch"] == next(taken) - 1 > read
+        assert sent[1]["type"] == "progress" and sent[1]["batch"] == next(taken) - 1 > read
         assert sent[-1]["type"] == "exited"
 
 
@@ -162,3 +162,18 @@ def test_borrower_has_its_lenders_environment_and_processors_and_gives_back_its_
         f"Cpus_allowed_list:\t{cpus[0]}",
     ]
     assert sorted(os.sched_getaffinity(0)) == cpus
+
+
+def test_the_first_step_is_told_at_once_and_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head restarts what has made a step, also if it is killed just after that."""
+    with running(tmp_path, "true") as (program, line):
+        told: list[Any] = []
+        monkeypatch.setattr(line, "send", lambda message, **_: told.append(message))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for batch in range(3):
+                sender.sendto(b"pass=0 batch=%d" % batch, str(tmp_path / "socket"))
+                program.read_progress()
+        assert [message["batch"] for message in told] == [0]
+        program.handle_exit(wait(program))

@@ -23,12 +23,12 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
     """A process of a job with 2 pservers and 2 trainers on one node."""
     return env.Contract(
         job_id="w2v-1a2b", epoch=0, role=role, rank=rank, local_rank=rank, node_id=0, nodes=["127.0.0.1"],
-        workspace="/ws", log_dir="/ws/log", output_dir="/ws/output", progress=f"/run/{role}-{rank}.sock",
-        secret_file="/run/secret", trainers=2, trainer_count=1, use_gpu=False, port=7164, ports_num=1,
+        workspace="/ws", log_dir="/ws/log", output_dir="/ws/output", run_dir="/run",
+        trainers=2, trainer_count=1, use_gpu=False, port=7164, ports_num=1,
         ports_num_for_sparse=1, pservers=[("127.0.0.1", 7164), ("127.0.0.1", 7166)], stall_s=(60.0, None),
         trainer_endpoints=[("127.0.0.1", 7168), ("127.0.0.1", 7169)] if script else [],
         gloo=(("127.0.0.1", 7170), "/run/gloo") if script else None,
-        master=("127.0.0.1", 7171), local_trainers=2,
+        master=("127.0.0.1", 7171), local_trainers=2, snapshot_dir="/ws/.pslaunch/snapshots",
         flags={"num_passes": "3"},
     )  # fmt: skip
 

@@ -1,0 +1,269 @@
+"""Restarts on every backend: all programs start again, and nothing of the epoch before is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pslaunch.node import codes
+from support.jobs import (
+    QUICK,
+    Event,
+    FabricPlace,
+    Job,
+    Place,
+    finished,
+    run_pslaunch,
+    running,
+    succeeded,
+    until_nothing_runs,
+)
+from testbed import Hosts
+
+# Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
+BEGIN = r"""
+import json, os, signal, socket, sys, time
+role, rank, epoch = (os.environ["PSLAUNCH_" + name] for name in ("ROLE", "RANK", "EPOCH"))
+me, folder = f"{role}/{rank}", os.environ["PSLAUNCH_SNAPSHOT_DIR"]
+def report(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(text.encode(), os.environ["PSLAUNCH_PROGRESS"])
+"""
+ONCE = (
+    BEGIN
+    + r"""
+names = ("TORCHELASTIC_RESTART_COUNT", "PADDLE_PSERVERS_IP_PORT_LIST", "MASTER_PORT", "PSLAUNCH_JOB_ID")
+print(json.dumps([int(epoch), *(os.environ.get(name) for name in names)]), flush=True)
+os.makedirs(folder, exist_ok=True)
+kept = os.path.join(folder, me.replace("/", "-"))
+if epoch == "0":
+    hidden = os.fork()
+    if hidden == 0:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    with open(kept, "w") as f:
+        f.write(str(hidden))
+    report("pass=0 batch=7")
+    os.write(1, b"ready\n")
+    while True:
+        signal.pause()
+with open(kept) as f:
+    try:
+        os.kill(int(f.read()), 0)
+        sys.exit("a process of the last epoch is alive")
+    except ProcessLookupError:
+        pass
+host, _, port = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"].rpartition(":")
+if role == "pserver":
+    with socket.create_server(("", int(port))) as server:
+        while True:
+            server.accept()[0].sendall(b"here")
+here = b""
+while not here:  # a pserver whose trainers end at once may not even begin; until it does, its agent listens
+    try:
+        with socket.create_connection((host, int(port))) as connection:
+            here = connection.recv(4)
+    except OSError:
+        time.sleep(0.02)
+"""
+)
+ALL = ("pserver/0", "trainer/0", "trainer/1")
+
+
+def restarts(job: Job, state: str = "running") -> list[Event]:
+    return [e for e in job.events() if e["event"] == "restart" and e["state"] == state]
+
+
+def check_restart(place: Place, workspace: Path, killed: str) -> None:
+    """Check that all programs of a job start again after one was killed."""
+    (workspace / "train.py").write_text(ONCE)
+    options = ("--server=script", "--worker_num=2", "--max_restarts=1", *QUICK)
+    with running(place, workspace, *options) as job:
+        job.until_printed("ready", ALL)
+        os.kill(job.pid(killed), signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    assert ending["failure"]["what"] == killed and ending["failure"]["signal"] == "SIGKILL"
+    assert (restart["epoch"], restart["restart"], restart["of"]) == (1, 1, 1) and restart["lost_s"] < 60
+    for process in ALL:
+        first, ready, second = job.log_of(process).read_text().splitlines()
+        assert ready == "ready"
+        (zero, *said), (one, *again) = json.loads(first), json.loads(second)
+        assert (zero, one) == (0, 1) and said[1:] == again[1:]
+        if process != "pserver/0":
+            assert (said[0], again[0]) == ("0", "1")
+            assert job.lines(process) == [first, ready, second]
+    until_nothing_runs(5.0)
+
+
+HERE = pytest.mark.parametrize("place", ["local"], indirect=True)
+
+
+@pytest.mark.seam
+def test_a_killed_trainer_restarts_all(place: Place, workspace: Path) -> None:
+    check_restart(place, workspace, "trainer/1")
+
+
+@HERE
+def test_a_killed_pserver_restarts_all(place: Place, workspace: Path) -> None:
+    check_restart(place, workspace, "pserver/0")
+
+
+ALONE = ("--server_num=0", *QUICK)
+
+
+@HERE
+def test_a_failure_at_the_same_step_ends_the_job_the_third_time(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(BEGIN + "report('pass=0 batch=7'); print('begun'); sys.exit(3)")
+    code, job = finished(place, workspace, *ALONE, "--max_restarts=9")
+    assert code == 3 == job.end()["code"], job.launcher.output()
+    assert [e["epoch"] for e in restarts(job)] == [1, 2]
+    assert "no restart: it is the same failure at the same step for the 3rd time" in job.launcher.output()
+    assert job.end()["failure"]["tail"] == ["begun"]  # not those of epochs before
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("program", "options", "count", "code", "why"),
+    [
+        ("sys.exit(3)", (), 0, 3, "no step was made"),
+        ("report('state=connected'); sys.exit(3)", (), 0, 3, "no step was made"),
+        ("sys.exit(4 + int(epoch))", ("--restart_after=0",), 2, 6, "--max_restarts=2 are used up"),
+        ("report(f'batch={epoch}'); sys.exit(4 + int(epoch))", (), 2, 6, "--max_restarts=2 are used up"),
+    ],
+)
+def test_the_last_failure_gives_the_code(
+    place: Place, workspace: Path, program: str, options: tuple[str, ...], count: int, code: int, why: str
+) -> None:
+    (workspace / "train.py").write_text(BEGIN + program)
+    got, job = finished(place, workspace, *ALONE, "--max_restarts=2", *options)
+    assert got == code and len(restarts(job)) == count, job.launcher.output()
+    assert f"no restart: {why}" in job.launcher.output()
+
+
+@HERE
+def test_a_program_that_can_not_be_started_again_ends_the_job(place: Place, workspace: Path) -> None:
+    run = workspace / "run"
+    run.write_text(f"#!/usr/bin/env python3\n{BEGIN}report('batch=1'); os.remove('run'); sys.exit(3)")
+    run.chmod(0o755)
+    code, job = finished(place, workspace, *ALONE, "--max_restarts=9", program=["./run"])
+    assert code == 127 and len(restarts(job)) == 1, job.launcher.output()
+
+
+SLOW_TO_END = (
+    BEGIN
+    + """
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+report("batch=1")
+if rank == "1":
+    sys.exit(3)
+while True:
+    signal.pause()
+"""
+)
+
+
+@HERE
+@pytest.mark.held
+def test_ctrl_c_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SLOW_TO_END)
+    options = ("--server_num=0", "--worker_num=2", "--grace=60", "--max_restarts=9")
+    with running(place, workspace, *options) as job:
+        job.until_printed("told", ["trainer/0"])
+        for _ in range(2):
+            job.launcher.proc.send_signal(signal.SIGINT)
+        assert job.launcher.wait() == codes.INT, job.launcher.output()
+    assert not restarts(job) and job.lines("trainer/0") == ["told"]
+    until_nothing_runs(5.0)
+
+
+@HERE
+def test_a_time_limit_is_heard_while_an_epoch_ends(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(SLOW_TO_END)
+    options = ("--server_num=0", "--worker_num=2", "--grace=3", "--max_restarts=9", "--timeout=2")
+    code, job = finished(place, workspace, *options)
+    assert code == codes.TIMEOUT and not restarts(job), job.launcher.output()
+
+
+@HERE
+def test_later_shells_and_pages_tell_of_restarts(place: Place, workspace: Path) -> None:
+    (workspace / "train.py").write_text(BEGIN + "report(f'batch={epoch}'); sys.exit(epoch != '1')")
+    job = succeeded(place, workspace, *ALONE, "--max_restarts=2")
+    name = job.get_job()["job"]
+    told = json.loads(run_pslaunch("status", name, "--json").stdout)["restarts"]
+    (event,) = restarts(job)
+    assert told == [{key: event[key] for key in told[0]}] and told[0]["why"] == "trainer/0 ended with 1"
+    row = f"  restart 1: trainer/0 ended with 1; epoch 1, {told[0]['lost_s']:.1f} s lost\n"
+    assert row in run_pslaunch("status", name).stdout
+    page = run_pslaunch("report", name, cwd=workspace).stdout.strip()
+    assert "trainer/0 ended with 1</td><td>epoch 1, " in (workspace / page).read_text()
+
+
+LOSES = (
+    BEGIN
+    + """
+print("epoch", epoch, flush=True)
+report("batch=1")
+if epoch == "0":
+    signal.pause()
+"""
+)
+THREE = ("trainer/0", "trainer/1", "trainer/2")
+
+
+def until_progress(job: Job) -> None:
+    """Wait until the head knows of a step of each trainer: its report comes later than its output."""
+
+    def told(events: list[Event]) -> bool:
+        return {e["process"] for e in events if e["event"] == "progress" and "batch" in e} >= {*THREE}
+
+    job.until(told, "a step of each trainer")
+
+
+def check_both_epochs(job: Job) -> None:
+    for process in THREE:
+        assert job.lines(process) == ["epoch 0", "epoch 1"]
+        assert job.log_of(process).read_text().splitlines() == ["epoch 0", "epoch 1"]
+    until_nothing_runs(5.0)
+
+
+@pytest.mark.parametrize("place", ["local", "local_cluster", "fabric"], indirect=True)
+@pytest.mark.parametrize("guard", ["keeper", "agent"])
+def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str) -> None:
+    (workspace / "train.py").write_text(LOSES)
+    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1") as job:
+        until_progress(job)
+        for process in ("trainer/2", "trainer/0")[: place.nodes]:
+            os.kill(job.guards(process)[guard == "agent"], signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    (ending,) = restarts(job, "ending")
+    assert ending["failure"]["code"] == codes.NODE_LOST and len(restarts(job)) == 1
+    check_both_epochs(job)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
+    hosts: Hosts, workspace: Path, returns: bool
+) -> None:
+    (workspace / "train.py").write_text(LOSES)
+    options = (*ALONE, "--lost_after=4", "--worker_num=3", "--max_restarts=1", "--connect_timeout=2")
+    with running(FabricPlace(hosts), workspace, *options) as job:
+        until_progress(job)
+        hosts[1].cut_link()
+        job.until(lambda _: restarts(job, "ending"), "the end of the epoch")
+        if returns:
+            hosts[1].restore_link()
+        assert job.launcher.wait() == (codes.OK if returns else codes.NODE_LOST), job.launcher.output()
+        if returns:
+            check_both_epochs(job)
+            return
+        failure = job.end()["failure"]
+        assert "no other agent can be started there" in failure["text"] and hosts[1].name in failure["what"]
+        hosts[1].restore_link()

@@ -1,0 +1,202 @@
+"""Restarts: which failure leads to the next epoch, and how an epoch ends, without sleeping."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from pslaunch.node import codes
+from pslaunch.node.ending import Signal
+from pslaunch.node.head.restarts import Restarts
+from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
+from pslaunch.node.link import JobFailure
+
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+GRACE_S, AFTER_S = 5.0, 60.0
+FAILURE = JobFailure("trainer/0", 0, 3, "ended with 3")
+KILLED = Exit(137, "SIGKILL")
+
+
+def begun(most: int = 5, **report: Any) -> Restarts:
+    """Restarts of a job whose programs run since 0 s; trainer/0 has reported this, if anything."""
+    restarts = Restarts(most, AFTER_S)
+    restarts.begin(0.0)
+    if report:
+        restarts.note_progress("trainer/0", report)
+    return restarts
+
+
+def epoch(restarts: Restarts, server: str = "bundled") -> Supervisor:
+    keys = ("pserver/0", "trainer/0", "trainer/1")
+    members = {key: Member(key.partition("/")[0], i % 2, "") for i, key in enumerate(keys)}
+    supervisor = Supervisor(members, GRACE_S, server, restarts)
+    for key in keys:
+        supervisor.note_start(key)
+    return supervisor
+
+
+def is_restarting(s: Supervisor) -> bool:
+    """Return its state; a type checker takes an attribute for the same after any call."""
+    return s.restarting
+
+
+def end_rest(s: Supervisor, now_s: float) -> None:
+    for key in list(s.alive):
+        s.note_exit(key, Exit(143, "SIGTERM", asked=True), now_s)
+    s.decide(now_s)
+
+
+@pytest.mark.parametrize(
+    ("report", "ran_s", "refused"),
+    [
+        ({}, AFTER_S - 1, True),
+        ({}, AFTER_S, False),
+        ({"cost": 1.0, "state": "connected"}, 1.0, True),
+        ({"pass": 0, "batch": 0}, 1.0, False),
+        ({"cut": 100}, 1.0, False),
+    ],
+)
+def test_a_restart_needs_a_step_or_a_while_of_running(
+    report: dict[str, Any], ran_s: float, refused: bool
+) -> None:
+    restarts = begun(**report)
+    assert bool(restarts.refuse(FAILURE, ran_s)) == refused
+    restarts.begin(ran_s)  # what an epoch has reported is none of the next one's progress
+    assert "no step was made" in restarts.refuse(FAILURE, ran_s + 1.0)
+
+
+def test_before_the_first_start_nothing_is_restarted() -> None:
+    assert Restarts(5, 0.0).refuse(FAILURE, 1000.0)
+
+
+def test_restarts_are_counted_for_the_job() -> None:
+    restarts = begun(1, batch=1)
+    assert restarts.refuse(FAILURE, 1.0) == ""
+    assert restarts.prepare(1, FAILURE, 1.0)["restart"] == 1
+    assert restarts.refuse(FAILURE, 1.0) == "--max_restarts=1 is used up"
+
+
+def fail_at(restarts: Restarts, *batches: int, failure: JobFailure = FAILURE, pass_id: int = 1) -> str:
+    """Fail in a new epoch whose last reports are these."""
+    restarts.begin(0.0)
+    for batch in batches:
+        restarts.note_progress(failure.what, {"pass": pass_id, "batch": batch})
+    return restarts.refuse(failure, 1.0)
+
+
+def test_the_same_failure_at_the_same_step_ends_the_job_the_third_time() -> None:
+    restarts = begun(1000)
+    assert not fail_at(restarts, 10, 50)
+    assert not fail_at(restarts, 12, 60)  # reports are seldom: the end may be a whole period after the last
+    assert "the same step for the 3rd time" in fail_at(restarts, 15, 55)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"batches": (150, 190)},
+        {"batches": (10, 50), "pass_id": 0},
+        {"batches": (10, 50), "failure": FAILURE._replace(code=137)},
+        {"batches": (10, 50), "failure": FAILURE._replace(what="trainer/1")},
+    ],
+)
+def test_another_step_or_failure_begins_a_new_count(other: dict[str, Any]) -> None:
+    restarts = begun(1000)
+    assert not fail_at(restarts, 10, 50) and not fail_at(restarts, 10, 50)
+    assert not fail_at(restarts, *other.pop("batches"), **other)
+    assert not fail_at(restarts, 10, 50)
+
+
+def test_without_steps_equal_failures_are_not_at_the_same_one() -> None:
+    restarts = begun()
+    for _ in range(9):
+        restarts.begin(0.0)
+        assert not restarts.refuse(FAILURE, AFTER_S)
+
+
+def test_an_epoch_ends_without_saving_and_its_supervisor_asks_for_the_next() -> None:
+    """Bundled pservers save at TERM, and the cut on disk is the truth: they get KILL at once."""
+    s = epoch(begun(batch=1))
+    s.note_exit("trainer/0", KILLED, 1.0)
+    assert s.decide(1.0) == [Signal(("pserver/0",), KILL), Signal(("trainer/1",), TERM)]
+    assert is_restarting(s) and not s.why
+    end_rest(s, 1.1)
+    assert s.result is not None and s.result.code == 137
+    script = epoch(begun(batch=1), "script")
+    script.note_exit("trainer/0", KILLED, 1.0)
+    assert script.decide(1.0) == [Signal(("trainer/1",), TERM)]
+    assert script.decide(1.0 + GRACE_S) == [Signal(("pserver/0", "trainer/1"), KILL)]
+
+
+def test_a_pserver_that_takes_trainers_along_is_the_cause_of_the_restart() -> None:
+    s = epoch(begun(batch=1))
+    s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
+    assert s.decide(1.0) == [] and not is_restarting(s)
+    s.note_exit("pserver/0", KILLED, 1.2)
+    s.decide(1.2)
+    assert is_restarting(s) and s.failure is not None and s.failure.what == "pserver/0"
+
+
+def test_a_failure_that_earns_no_restart_ends_the_job_with_its_own_code() -> None:
+    s = epoch(begun())
+    s.note_exit("trainer/0", Exit(3), 1.0)
+    assert s.decide(1.0) == [Signal(("trainer/1",), TERM)]
+    end_rest(s, 1.1)
+    assert not is_restarting(s) and s.result is not None and s.result.code == 3
+    assert s.why and s.why_final.startswith("no step was made")
+    none = epoch(begun(0, batch=1))
+    none.note_exit("trainer/0", Exit(3), 1.0)
+    none.decide(1.0)
+    assert none.why and not none.why_final  # nobody has asked for restarts
+
+
+def test_training_that_has_ended_is_not_restarted_for_a_pserver() -> None:
+    s = epoch(begun(batch=1))
+    for key in ("trainer/0", "trainer/1"):
+        s.note_exit(key, Exit(0), 1.0)
+    s.note_exit("pserver/0", Exit(codes.IO, asked=True), 1.5)
+    s.decide(1.5 + LOOK_FURTHER_S)
+    assert not is_restarting(s) and s.result is not None and s.result.code == codes.IO
+
+
+@pytest.mark.parametrize("when_s", [1.5, 1.05])
+def test_a_further_failure_of_a_program_does_not_stop_a_restart(when_s: float) -> None:
+    s = epoch(begun(batch=1))
+    s.note_exit("trainer/0", KILLED, 1.0)
+    s.decide(1.0)
+    s.note_exit("trainer/1", Exit(5), when_s)
+    end_rest(s, when_s)
+    assert is_restarting(s) and s.result is not None and s.failure is not None
+    assert s.failure.what == "trainer/0"
+
+
+@pytest.mark.parametrize("at_s", [1.01, 3.0])
+def test_a_failure_that_no_restart_mends_ends_the_job_whenever_it_comes(at_s: float) -> None:
+    lost = JobFailure("node 1 (b)", 1, codes.NODE_LOST, "was lost: its line")
+    early = epoch(begun(batch=1))
+    early.note_exit("trainer/0", Exit(codes.PEER), 1.0)  # which a lost node explains
+    early.note_lost_node(lost, 1.01)
+    early.decide(1.01)
+    late = epoch(begun(batch=1))
+    late.note_exit("trainer/0", KILLED, 1.0)
+    late.decide(1.0)
+    assert is_restarting(late)
+    late.note_lost_node(lost, at_s)
+    late.decide(at_s)
+    for s in (early, late):
+        assert not is_restarting(s) and s.why == "node 1 (b) was lost: its line"
+        end_rest(s, at_s + 0.1)
+        assert s.result is not None and s.result.code == codes.NODE_LOST
+
+
+@pytest.mark.parametrize("code", [0, codes.TIMEOUT])
+def test_a_request_to_end_is_heard_while_a_restart_goes_on(code: int) -> None:
+    s = epoch(begun(batch=1))
+    s.note_exit("trainer/0", KILLED, 1.0)
+    assert len(s.decide(1.0)) == 2 and is_restarting(s)
+    s.stop(signal.SIGINT, "Ctrl+C", 1.1, code)
+    assert s.decide(1.1) == [] and not is_restarting(s)  # all have their signals, nobody gets them twice
+    end_rest(s, 1.2)
+    assert s.result is not None and s.result == (code or codes.INT, "Ctrl+C", None)
