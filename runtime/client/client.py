@@ -97,7 +97,6 @@ class Client:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
-        self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
         self._mode, self.seed, self._log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
@@ -116,8 +115,7 @@ class Client:
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
-        self._dims: dict[str, int] = {}
-        self._blocks = 0
+        self._dims, self._blocks = dict[str, int](), 0
         self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
@@ -141,7 +139,7 @@ class Client:
         def add() -> None:
             self._check_new(name)
             whole = optim.kernel.whole
-            pieces = blocks.place(size, self._blocks, self._dense_shards, whole=whole)
+            pieces = blocks.place(size, self._blocks, self.layout.dense, whole=whole)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
             self._dense[name] = self._core.add_dense(
                 name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
@@ -170,8 +168,8 @@ class Client:
         mode: tuple[int, int],
     ) -> None:
         self.connect()
-        first, n = 0, self._dense_shards
-        if self._sparse_ports:
+        first, n = 0, self.layout.dense
+        if self.layout.ports_num_for_sparse:
             first, n = n, len(self._shards) - n
         (rows, dim), (own_mode, discard) = shape, mode
         begin = (self.seed, KINDS[init.kind], init.mean, init.std)

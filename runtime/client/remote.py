@@ -18,7 +18,7 @@ from ..engine.kernel_numbers import Optim
 from ..engine.parameters import LiveTables, Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
-from ..files.objects import describe
+from ..files.objects import describe_object
 from ..files.saving import TrainerHeader
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
@@ -95,7 +95,7 @@ class RemoteUpdater(Updater):
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)
         create = make_create(config, rule, self.client.seed, table=name in self._params.sparse)
-        return describe(create, config.shape)
+        return describe_object(create, config.shape)
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
         with self._guard():

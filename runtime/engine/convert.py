@@ -10,14 +10,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..files.foreign import read_npz, read_pdparams, write_npz, write_pdparams
+from ..files.foreign import AnyArray, read_npz, read_pdparams, write_npz, write_pdparams
 from ..files.joined import find_items, join, read_rows, read_values
-from ..files.objects import SetError, Shape, Whole
+from ..files.objects import ObjectShape, SetError, Whole
 from ..files.sets import Set, write_set
 from .keeping import NO_RULE, get_bytes, make_about, make_create
 from .param_config import ParamConfig
@@ -28,7 +26,6 @@ USAGE = """usage: pslaunch show PATH
 PATH is a set: a folder with parameters. One of FROM and TO is a set, the other one a file: .npz with all,
 .tar (PaddlePaddle v2) or .pdparams (PaddlePaddle 2) with the values alone."""
 NOTES = "@set"  # the array of an .npz with what its other arrays do not say
-Array = npt.NDArray[Any]
 
 
 def show(folder: Path) -> Iterator[str]:
@@ -59,7 +56,7 @@ def show(folder: Path) -> Iterator[str]:
         yield f"{shape.name}: {kind}, {steps[0]} steps of {shape.method}{state}{torn}, {digest(found, shape)}"
 
 
-def digest(found: Set, shape: Shape) -> str:
+def digest(found: Set, shape: ObjectShape) -> str:
     """Return a digest of an object's values and state, whatever parts they are in."""
     total = hashlib.sha256()
     if shape.table:  # the sum over rows of a hash of each: they are in no order
@@ -92,7 +89,7 @@ def _write_npz(source: Path, target: Path) -> None:
     found = Set(source)
     found.open_all()
 
-    def make() -> Iterator[tuple[str, Array]]:
+    def make() -> Iterator[tuple[str, AnyArray]]:
         notes = {}
         for name, shape in found.shapes.items():
             saved, item = join(found, name), find_items(found, name)[0]
@@ -160,7 +157,7 @@ def _read_pdparams(source: Path, target: Path) -> None:
     _write_values(target, read_pdparams(source), str(source))
 
 
-def _write_values(target: Path, arrays: dict[str, Array], where: str) -> None:
+def _write_values(target: Path, arrays: dict[str, AnyArray], where: str) -> None:
     wholes = []
     for name, array in arrays.items():
         if array.dtype.kind not in "fiu":

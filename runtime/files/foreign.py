@@ -22,7 +22,7 @@ from .saving import write_whole
 
 MARK = b"pslaunch sha256 "
 TRAILER_BYTES = len(MARK) + 64
-Array = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 _CLASSES = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"), ("builtins", "bytes")}
 _CLASSES |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
 _CLASSES |= {(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")}
@@ -79,7 +79,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def read_pdparams(path: Path) -> dict[str, Array]:
+def read_pdparams(path: Path) -> dict[str, AnyArray]:
     """Return the arrays of a .pdparams file by name. Raises SetError, OSError."""
     with path.open("rb") as f:
         has = check_content(path, f)
@@ -94,7 +94,7 @@ def read_pdparams(path: Path) -> dict[str, Array]:
     return {name: one for name, one in found.items() if isinstance(one, np.ndarray)}
 
 
-def write_pdparams(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_pdparams(path: Path, arrays: Mapping[str, AnyArray]) -> None:
     """Write arrays by name as PaddlePaddle 2's static.save does. Raises OSError."""
 
     def write(f: IO[bytes]) -> None:
@@ -111,7 +111,7 @@ def _seal(f: IO[bytes]) -> None:
     f.write(MARK + digest)
 
 
-def read_npz(path: Path) -> dict[str, Array]:
+def read_npz(path: Path) -> dict[str, AnyArray]:
     """Return the arrays of an .npz file by name. Raises SetError, OSError."""
     with path.open("rb") as f:
         has = check_content(path, f)
@@ -126,7 +126,7 @@ def read_npz(path: Path) -> dict[str, Array]:
             raise SetError(f"{path} is damaged, or is no file of numpy's arrays: {e}") from None
 
 
-def write_npz(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
+def write_npz(path: Path, arrays: Iterable[tuple[str, AnyArray]]) -> None:
     """Write arrays by name, one at a time; the digest is the comment of the archive. Raises OSError."""
 
     def write(f: IO[bytes]) -> None:
@@ -143,7 +143,7 @@ def write_npz(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
     write_whole(path, write)
 
 
-def fit_shape(array: Array, shape: tuple[int, int], what: str) -> Array:
+def fit_shape(array: AnyArray, shape: tuple[int, int], what: str) -> AnyArray:
     """Return an array in a parameter's shape: that, or one without the first axis of 1. Raises SetError."""
     if array.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
         raise SetError(f"{what} has the shape {array.shape}, the program {shape}")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .objects import Item, SetError, Shape
+from .objects import Item, ObjectShape, SetError
 from .sets import Set
 
-F32 = npt.NDArray[np.float32]
-U64 = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float32]
+Keys64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Saved:
     torn: bool  # some values have one update more: the pserver ended while a step was applied
     total: int  # values of the whole dense parameter; known rows of a table
     method: str
-    keys: U64 | None
-    values: F32
-    state: F32 | None
+    keys: Keys64 | None
+    values: Floats
+    state: Floats | None
 
 
 def find_items(found: Set, name: str) -> list[Item]:
@@ -41,7 +41,7 @@ def find_items(found: Set, name: str) -> list[Item]:
     return [item for _, item, *_ in found.find_values(name)] or [found.find_all(name)[0][1]]
 
 
-def read_values(found: Set, name: str, slot: int, out: F32) -> None:
+def read_values(found: Set, name: str, slot: int, out: Floats) -> None:
     """Read the values of a dense object, slot 0, or a slot of its state, from 1, into out: [total].
 
     Raises SetError.
@@ -52,7 +52,7 @@ def read_values(found: Set, name: str, slot: int, out: F32) -> None:
         at += size
 
 
-def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[U64, F32]]:
+def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[Keys64, Floats]]:
     """Yield keys [k] and rows with their state [k, row_floats] of a table, in pieces. Raises SetError."""
     for part, item in found.find_rows(name):
         step = max(most // (4 * item.row_floats), 1)
@@ -117,7 +117,7 @@ def join(found: Set, name: str) -> Saved:
     return Saved(name, min(steps), torn, shape.total, shape.method, keys, values, own_state)
 
 
-def split_state(shape: Shape, rows: F32) -> tuple[F32, F32]:
+def split_state(shape: ObjectShape, rows: Floats) -> tuple[Floats, Floats]:
     """Return values [k, dim] and state [slots, k, dim], or [1, k, 1], of rows of a table."""
     width = 1 if shape.by_row else shape.dim
     state = rows[:, shape.dim :].reshape(len(rows), shape.slots, width)

@@ -31,7 +31,7 @@ class SetError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class ObjectShape:
     """What is equal in all parts of an object, and what a program must agree with to take its values."""
 
     name: str
@@ -69,7 +69,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item(Shape):
+class Item(ObjectShape):
     """An object of a part, and the places of its bytes.
 
     Dense: `count` values at `at`, then as many of each slot. A table: at `keys_at` the keys of `count` rows,
@@ -139,7 +139,7 @@ def parse_create(create: bytes) -> dict[str, Any]:
     }
 
 
-def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, Any]:
+def describe_object(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return a description for a manifest, with the shape of its matrix if that is known."""
     found = parse_create(create)
     del found["init"], found["mode"]
@@ -147,11 +147,11 @@ def describe(create: bytes, shape: tuple[int, int] | None = None) -> dict[str, A
     return found | {"shape": list(shape or flat)}
 
 
-def read_shape(data: Mapping[str, Any]) -> Shape:
+def read_shape(data: Mapping[str, Any]) -> ObjectShape:
     """Return the shape of a manifest's object. Raises LookupError, TypeError."""
     METHODS[data["method"]]
     numbers = {name: data[name] for name in ("name", "table", "dim", "total", "method")}
-    return Shape(**numbers, fixed=data.get("fixed", False))
+    return ObjectShape(**numbers, fixed=data.get("fixed", False))
 
 
 class Content:
@@ -181,7 +181,7 @@ class Content:
             self.close()
 
 
-class Part:
+class PartFile:
     """An open part. It stays open while it is used: what was verified is what is read."""
 
     def __init__(self, file: Content) -> None:
@@ -257,7 +257,7 @@ class Whole:
 
     def describe(self) -> dict[str, Any]:
         """Return its description for a manifest."""
-        return describe(self.create, self.shape)
+        return describe_object(self.create, self.shape)
 
     def write(self, file: File) -> None:
         """Write the object into a part."""

@@ -20,14 +20,25 @@ from typing import IO, Any
 from . import blocks
 from .blocks import Dealt
 from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
-from .objects import METHODS, NAMES, Content, Item, Part, SetError, Shape, Whole, describe, read_shape
+from .objects import (
+    METHODS,
+    NAMES,
+    Content,
+    Item,
+    ObjectShape,
+    PartFile,
+    SetError,
+    Whole,
+    describe_object,
+    read_shape,
+)
 from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
 
 STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
 _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
 _OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5}|program)-\w+\.(?:bin|json)")  # of a save on request
 # What find of _core.run_shard returns: _core.pyi has it.
-Piece = tuple[Part, Item, int, int]
+Stretch = tuple[PartFile, Item, int, int]
 Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 
@@ -72,7 +83,7 @@ class Set:
     def __init__(self, folder: Path) -> None:
         """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
         self.folder = folder
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PartFile] = {}
         if (folder / MANIFEST).exists() or not folder.is_dir():
             self.manifest, self.digest = parse_manifest(folder)
         else:
@@ -108,10 +119,10 @@ class Set:
 
     __del__ = close
 
-    def open(self, name: str) -> Part:
+    def open(self, name: str) -> PartFile:
         """Return a part, verified. Raises SetError."""
         if name not in self._parts:
-            self._parts[name] = part = Part(self._open_file(name))
+            self._parts[name] = part = PartFile(self._open_file(name))
             for item in part.items.values():
                 shape = self.shapes.get(item.name)
                 if shape is None or shape.kind != item.kind:
@@ -137,11 +148,11 @@ class Set:
         return f
 
     @property
-    def open_parts(self) -> Collection[Part]:
+    def open_parts(self) -> Collection[PartFile]:
         """The parts that are open."""
         return self._parts.values()
 
-    def open_all(self) -> list[Part]:
+    def open_all(self) -> list[PartFile]:
         """Return all parts. Raises SetError."""
         return [self.open(name) for name in self._entries if name.endswith(PART_SUFFIX)]
 
@@ -159,23 +170,23 @@ class Set:
             raise SetError(f"{self.folder / MANIFEST} lacks the part of shard {number}: take another copy")
         return names[number]
 
-    def _open_overlapping(self, number: int, n: int) -> list[Part]:
+    def _open_overlapping(self, number: int, n: int) -> list[PartFile]:
         """Return the parts with keys of shard `number` of n: hashes are dealt in ranges."""
         own, m = range(number * self.layout.sparse, (number + 1) * self.layout.sparse), self.layout.sparse
         numbers = range(own.start // n, min(-(-own.stop // n), m))
         return [self.open(self._find(self._sparse, i)) for i in numbers]
 
-    def find_all(self, name: str) -> list[tuple[Part, Item]]:
+    def find_all(self, name: str) -> list[tuple[PartFile, Item]]:
         """Return the object in all parts that have it."""
         return [(part, part.items[name]) for part in self.open_all() if name in part.items]
 
-    def find_rows(self, name: str, number: int = 0, n: int = 1) -> list[tuple[Part, Item]]:
+    def find_rows(self, name: str, number: int = 0, n: int = 1) -> list[tuple[PartFile, Item]]:
         """Return the parts of a table that have keys of shard `number` of n."""
         if self.shapes[name].fixed:
             return self.find_all(name)
         return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
 
-    def find_values(self, name: str, number: int = 0, target: Dealt = (0, 1, False)) -> list[Piece]:
+    def find_values(self, name: str, number: int = 0, target: Dealt = (0, 1, False)) -> list[Stretch]:
         """Return the places of a dense object's values for shard `number` of those of `target`, in order.
 
         Of each: part, begin among the part's values, and length.
@@ -197,12 +208,12 @@ class Set:
         return found
 
 
-def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, Part]]:
+def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, PartFile]]:
     """Return the manifest and the parts of a pservers' save at their end. Raises SetError, OSError."""
-    parts, entries = dict[str, Part](), list[Entry]()
+    parts, entries = dict[str, PartFile](), list[Entry]()
     for path in sorted(folder.glob("shard-?????-???.bin")):
         entries.append(hash_file(f := Content(path)))
-        parts[path.name] = Part(f)
+        parts[path.name] = PartFile(f)
     if not parts:
         raise SetError(f"{folder}: no set of saved parameters: it has no {MANIFEST}")
     headers = {name: part.read_header() for name, part in parts.items()}
@@ -218,7 +229,9 @@ def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, Part]]:
     return _derive(folder, headers[first], parts, entries), parts
 
 
-def _derive(folder: Path, header: Header, parts: Mapping[str, Part], entries: Sequence[Entry]) -> Manifest:
+def _derive(
+    folder: Path, header: Header, parts: Mapping[str, PartFile], entries: Sequence[Entry]
+) -> Manifest:
     ports = header.ports_num + header.ports_num_for_sparse
     names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
     if missing := next((name for name in names if name not in parts), None):
@@ -231,7 +244,7 @@ def _derive(folder: Path, header: Header, parts: Mapping[str, Part], entries: Se
         step=max((item.steps for item in items), default=0),
         passes=max((item.passes for item in items), default=0),
         layout=asdict(read_layout(header)),
-        objects=[describe(item.create) for item in items],
+        objects=[describe_object(item.create) for item in items],
         files=entries,
     )
 
@@ -283,7 +296,7 @@ class Share:
         return (steps, samples, passes, slots, *own, stored)
 
 
-def check_shape(folder: Path, shape: Shape, *, table: bool, dim: int, total: int) -> None:
+def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, total: int) -> None:
     """Raise SetError unless a program's object is that of a set."""
     if (shape.table, shape.dim, shape.total) != (table, dim, total):
         has, needs = (

@@ -20,7 +20,7 @@ from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.files import joined
 from pslaunch.runtime.files.manifest import Manifest, write_manifest
-from pslaunch.runtime.files.objects import Content, Part, SetError, describe
+from pslaunch.runtime.files.objects import Content, PartFile, SetError, describe_object
 from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.disks import fill, small_disk
@@ -268,8 +268,8 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
         assert read_memory(process, "VmHWM") - table < 64
         row = c.pull_rows("big", np.array([7], np.uint64))
         layout = asdict(c.layout)
-    described = Part(Content(tmp_path / entries[0].name)).items["big"].create
-    write_manifest(tmp_path, Manifest(layout=layout, objects=[describe(described)], files=entries))
+    described = PartFile(Content(tmp_path / entries[0].name)).items["big"].create
+    write_manifest(tmp_path, Manifest(layout=layout, objects=[describe_object(described)], files=entries))
     with cluster(2) as found, found.client(0) as c:
         c.load(tmp_path)
         make_table(c)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine import convert
 from pslaunch.runtime.files import joined, objects, saving
-from pslaunch.runtime.files.objects import Content, Part, SetError
+from pslaunch.runtime.files.objects import Content, PartFile, SetError
 from support.hostile import damaged, spoilt
 from support.pages import rows, words
 
@@ -116,7 +116,7 @@ def test_another_version_is_named(tmp_path: Path) -> None:
     raw = bytearray(HEADER.encode())
     raw[8] = 9
     with pytest.raises(SetError, match="version 9, expected version 3"):
-        Part(Content(write(tmp_path, bytes(raw))))
+        PartFile(Content(write(tmp_path, bytes(raw))))
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -125,7 +125,7 @@ def test_objects_that_make_no_sense_are_an_error(
 ) -> None:
     folder = tmp_path_factory.mktemp("bad")
     with pytest.raises(SetError, match="shard-00001"):
-        Part(Content(write(folder, HEADER.encode() + data)))
+        PartFile(Content(write(folder, HEADER.encode() + data)))
 
 
 OF_ONE = [dataclasses.replace(HEADER, pserver=i) for i in range(2)]
