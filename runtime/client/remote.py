@@ -91,6 +91,12 @@ class RemoteUpdater(Updater):
                 entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
+        if missing := [entry.name for entry in entries if not (folder / entry.name).exists()]:
+            print(
+                f"{folder}: the set is whole only with {', '.join(missing)}, in this folder of the pservers' "
+                "nodes: copy them here, or save to a folder that all nodes share",
+                file=sys.stderr,
+            )
 
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)
