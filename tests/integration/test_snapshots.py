@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from pslaunch.runtime.files.manifest import read_manifest
 from support.cluster import TESTS, Cluster, run_job
 from support.fleet import make_local_blocks, run_by_hand
-from support.jobs import QUICK, Place, hash_model, running, succeeded
+from support.jobs import QUICK, Event, Place, hash_model, running, succeeded
 from support.process import Started, started
 
 # It draws at random wherever a program can: in its reader, in layers, and in its handler, from another
@@ -105,7 +106,7 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
     with running(place, workspace, *cut, env=variables) as job:
         for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
-            job.until(lambda events, line=line: any(e.get("text", "").startswith(line) for e in events), line)
+            job.until(partial(has_said, line), line)
             os.kill(job.pid(victim), signal.SIGKILL)
         assert job.launcher.wait() == 0, job.launcher.output()
     events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
@@ -113,6 +114,10 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     assert all(e["step"] >= 2 for e in events)
     assert "the training goes on from step" in job.log_of("trainer/0").read_text()
     assert hash_model(place.workspaces(workspace)[0]) == plain
+
+
+def has_said(line: str, events: Sequence[Event]) -> bool:
+    return any(e.get("text", "").startswith(line) for e in events)
 
 
 SHAPES = [Cluster(trainers=2), Cluster(trainers=2, pservers=2, ports_num=2, ports_num_for_sparse=1)]
