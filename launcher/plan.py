@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os.path
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pslaunch.runtime.shared.env import PSERVER, TRAINER
+from pslaunch.runtime.shared.env import PSERVER, TRAINER, get_snapshot_var
 
 from .errors import PreflightError
 from .node import job
-from .node.job import Count, Facts, Install, Node, Placed, Plan, Role
+from .node.job import Count, Facts, Install, Node, Package, Placed, Plan, Role
 from .options.detect import choose_server, find_gpu_use, has_import
 from .options.spec import JobSpec
 
@@ -42,10 +44,19 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
         roles=tuple(roles),
         install=_make_install(spec),
         nodes=site.nodes,
-        package=site.package,
+        package=_skip_snapshots(spec),
         trace=spec.trace is not None,
         tensorflow=has_import(spec.workspace, spec.program, "tensorflow"),
     )
+
+
+def _skip_snapshots(spec: JobSpec) -> Package | None:
+    """Return the package to send, without the snapshots that earlier jobs have left in it."""
+    package, folder = spec.site.package, spec.draft.added_env.get(get_snapshot_var("snapshot_dir"))
+    if not (package and folder):
+        return package
+    inside = os.path.relpath(Path(package.folder, folder), package.folder)
+    return package._replace(skip=(*package.skip, inside))
 
 
 def _make_install(spec: JobSpec) -> Install | None:

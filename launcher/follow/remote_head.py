@@ -139,7 +139,7 @@ class RemoteHead:
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
     def expect(self) -> None:
-        self._line.send({"type": "expect", "limit_s": self._lost_after_s})
+        self._line.send({"type": "expect", "limit_s": self._lost_after_s, "again": False})
 
     def follow(self, cursor: int = 0) -> None:
         """Request all further events, from the first after `cursor` that the head still has."""

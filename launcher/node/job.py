@@ -381,7 +381,10 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
         master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
-        snapshot_dir=f"{node.state_dir}/snapshots",
+        snapshot_dir=os.path.join(
+            node.workspace,
+            plan.added_env.get(env.get_snapshot_var("snapshot_dir"), f"{node.state_dir}/snapshots"),
+        ),
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script

@@ -24,9 +24,10 @@ LeadMsg = TypedDict("LeadMsg", {
     "type": Literal["lead"], "placed": dict[str, Any], "secret": Optional[str], "detach": bool,
     "supplies": bool,
 })
-# <- Address for the other agents; -> they have it; <- folders for logs and state of each node.
+# <- Address for the other agents; -> they have it; <- folders for logs and state of each node. again: others
+# come for agents that are lost.
 LeadingMsg = TypedDict("LeadingMsg", {"type": Literal["leading"], "port": int, "addrs": list[str]})
-ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"], "limit_s": float})
+ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"], "limit_s": float, "again": bool})
 PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tuple[str, str]]})
 
 

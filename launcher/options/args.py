@@ -129,6 +129,8 @@ class _Splitter:
         self._refuse_repeated(name)
         if values := self.options[name].values:
             text = self._take_values(name, values, [] if value is None else [value])
+        elif isinstance(self.options[name].kind, Text):
+            text = "1" if value is None else value
         else:
             text = str(value is None or parse_argument(parse_bool, value, self._show(name)))
         self.ours.setdefault(name, []).append(Value(text, self._show(name)))

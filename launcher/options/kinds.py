@@ -128,7 +128,7 @@ class Text(NamedTuple):
     """Text: a name, a path, a command; or several separated by a blank."""
 
     repeatable: bool = False
-    values: int = 1  # all but the last without a blank in it
+    values: int = 1  # all but the last without a blank in it; 0: none, or one after =
     dashed: bool = False  # words for another program, which may begin with dashes
 
     def read(self, text: str, label: str) -> str:
@@ -160,7 +160,7 @@ def describe_kind(kind: OptionKind) -> str:
         case Choice():
             return f"one of {', '.join(kind.words)}"
         case Text():
-            one = "text" if kind.values == 1 else f"a list of {kind.values} texts"
+            one = "text" if kind.values < 2 else f"a list of {kind.values} texts"
             return f"{one}, or several in a list" if kind.repeatable else one
         case _:
             return "true or false"

@@ -158,7 +158,7 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     found = _read_fields(given, parts - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
-        added_env=_read_env(given.get_all("env"), environ),
+        added_env=_read_env(given.get_all("env"), environ) | _read_snapshots(given),
         flags=given.trainer_flags,
         wants=Wants(_read_gpus(given), found.pop("gpus_per_trainer"), found.pop("bind_cores")),
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
@@ -278,6 +278,15 @@ def refuse_without_effect(given: Given, name: str, why: str) -> None:
         flag, is_off = isinstance(kind, Flag), isinstance(kind, Truth) and not given.is_set(name)
         if value.on_line and not is_off:
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
+
+
+def _read_snapshots(given: Given) -> dict[str, str]:
+    """Return the variables of snapshots that are asked for; bind() completes the folder."""
+    names = [name for name in contract.SNAPSHOT_ARGS if name in given]
+    for value in given.get_all("snapshot_dir"):
+        if value.text.startswith("~"):
+            raise SpecError(f"{value.shown}: give an absolute path, or one in the workspace")
+    return {contract.get_snapshot_var(name): str(given.read(name)) for name in names}
 
 
 def _read_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:

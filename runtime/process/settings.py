@@ -10,8 +10,6 @@ from typing import Any
 
 from ..shared import env
 
-SNAPSHOT_ARGS = ("snapshot_steps", "snapshot_minutes", "resume", "snapshot_dir", "snapshot_keep")
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
@@ -81,7 +79,7 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     for name, value in given.items():
         if name not in arguments or name in flags:
             values[name] = value
-    steps, minutes, resume, *_ = (values.pop(name) for name in SNAPSHOT_ARGS)
+    steps, minutes, _, _, resume = (values.pop(name) for name in env.SNAPSHOT_ARGS)
     values["snapshots"] = SnapshotSettings(steps, minutes, resume)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
     _check(settings)

@@ -162,6 +162,14 @@ def get_init_var(argument: str) -> str:
     return f"PADDLE_INIT_{argument.upper()}"
 
 
+SNAPSHOT_ARGS = ("snapshot_steps", "snapshot_minutes", "snapshot_keep", "snapshot_dir", "resume")
+
+
+def get_snapshot_var(argument: str) -> str:
+    """Return the variable by which the launcher gives one of SNAPSHOT_ARGS to programs."""
+    return "PSLAUNCH_SNAPSHOT_DIR" if argument == "snapshot_dir" else get_init_var(argument)
+
+
 def find_near_init_var(name: str) -> str:
     """Return the variable of init() that an unknown name is most similar to, or ""."""
     start = get_init_var("")

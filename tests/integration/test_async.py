@@ -20,7 +20,7 @@ from pslaunch.runtime.client.remote_async import AsyncUpdater
 from pslaunch.runtime.client.run import choose_updater
 from pslaunch.runtime.engine import optimizer
 from pslaunch.runtime.engine.arrays import F32
-from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.strategy import Strategy
@@ -241,6 +241,24 @@ def test_a_geo_trainer_reads_its_own_changes_at_once() -> None:
                 return read
 
         assert run_trainers(2, train) == [[0.0, -1.0, -2.0, -3.0]] * 2
+
+
+@pytest.mark.parametrize("method", ["lamb", "fleet_adam"])
+def test_dense_steps_of_one_trainer_are_those_of_synchronous_training(method: str) -> None:
+    def learn(mode: Mode) -> F32:
+        values, rng = np.ones(SIZE, np.float32), np.random.default_rng(1)
+        optim = Optim(method=method, learning_rate=0.1, decay=0.1)
+        with cluster(ports=2) as found, found.client(0, mode=mode) as c:
+            c.create_dense("w", SIZE, optim)
+            c.init_dense({"w": values})
+            for _ in range(4):
+                grad = rng.standard_normal(SIZE, dtype=np.float32)
+                c.push_pull({"w": grad}, {"w": values})
+            c.end_pass()
+            c.finish()
+        return values
+
+    np.testing.assert_array_equal(learn("half_async"), learn("sync"))
 
 
 def test_geo_trains_with_sgd_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from support.jobs import (
     succeeded,
     until_nothing_runs,
 )
+from support.kube import Kube, KubePlace
 from testbed import Hosts
 
 # Reports a step in each epoch. In the first one, each process leaves a hidden one behind, then waits.
@@ -218,11 +220,11 @@ if epoch == "0":
 THREE = ("trainer/0", "trainer/1", "trainer/2")
 
 
-def until_progress(job: Job) -> None:
+def until_progress(job: Job, trainers: Sequence[str] = THREE) -> None:
     """Wait until the head knows of a step of each trainer: its report comes later than its output."""
 
     def told(events: list[Event]) -> bool:
-        return {e["process"] for e in events if e["event"] == "progress" and "batch" in e} >= {*THREE}
+        return {e["process"] for e in events if e["event"] == "progress" and "batch" in e} >= {*trainers}
 
     job.until(told, "a step of each trainer")
 
@@ -267,3 +269,16 @@ def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
         failure = job.end()["failure"]
         assert "no other agent can be started there" in failure["text"] and hosts[1].name in failure["what"]
         hosts[1].restore_link()
+
+
+def test_an_evicted_pod_comes_again_with_the_package(cluster: Kube, workspace: Path) -> None:
+    (workspace / "train.py").write_text(f"{LOSES}time.sleep(3)")  # until the API says that the new pod runs
+    with running(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2", "--max_restarts=1") as job:
+        until_progress(job, THREE[:2])
+        pod = cluster.list_pods(job.get_job()["job"])[1].metadata.name
+        cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    assert ending["failure"]["code"] == codes.NODE_LOST and restart["epoch"] == 1
+    for process in THREE[:2]:
+        assert job.lines(process) == ["epoch 0", "epoch 1"]

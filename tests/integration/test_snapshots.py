@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import re
@@ -10,7 +11,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,6 +79,10 @@ def with_snapshots(cluster: Cluster, steps: int, **more: str) -> Cluster:
     return replace(cluster, variables={**cluster.variables, **found})
 
 
+def has_line(begin: str, events: Sequence[Event]) -> bool:
+    return any(e.get("text", "").startswith(begin) for e in events)
+
+
 def sets(folder: Path) -> list[Path]:
     """The whole ones, in order."""
     return sorted(path.parent for path in folder.glob(".pslaunch/snapshots/*/manifest.json"))
@@ -106,7 +110,7 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     cut = (*options, "--env=PADDLE_INIT_SNAPSHOT_STEPS=2")
     with running(place, workspace, *cut, env=variables) as job:
         for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
-            job.until(partial(has_said, line), line)
+            job.until(functools.partial(has_line, line), line)
             os.kill(job.pid(victim), signal.SIGKILL)
         assert job.launcher.wait() == 0, job.launcher.output()
     events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
@@ -114,10 +118,6 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     assert all(e["step"] >= 2 for e in events)
     assert "the training goes on from step" in job.log_of("trainer/0").read_text()
     assert hash_model(place.workspaces(workspace)[0]) == plain
-
-
-def has_said(line: str, events: Sequence[Event]) -> bool:
-    return any(e.get("text", "").startswith(line) for e in events)
 
 
 SHAPES = [Cluster(trainers=2), Cluster(trainers=2, pservers=2, ports_num=2, ports_num_for_sparse=1)]

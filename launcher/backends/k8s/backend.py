@@ -304,6 +304,7 @@ class K8sBackend(Backend):
                     now = self._look_up(node)
                     if not now or not get_state(now, "running"):
                         raise FileError(f"{node}: {POD_GONE}") from None
+                    pod = now  # another one, after a restart
 
     def _answer(self, pod: Object, words: Sequence[str]) -> Iterator[bytes]:
         name, opened = pod["metadata"]["name"], self._start(pod, words)

@@ -171,6 +171,7 @@ def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
         "grace_s": compute_ending_s(plan) + math.ceil(reach.linger_s),
         "ending_mark": ENDING,
         "ttl_s": math.ceil(reach.ttl_s),
+        "restarts": plan.limits.max_restarts,
         "deadline_s": reach.deadline_s and math.ceil(reach.deadline_s),
         "folder": FOLDER,
         "plain": PLAIN,

@@ -21,7 +21,7 @@ from .backend import K8sBackend
 class PodsWay(Way):
     """Head of a job that begins by itself."""
 
-    is_found_later = True
+    is_found_later = starts_again = True  # the cluster does
     backend: K8sBackend
 
     def __init__(self, backend: K8sBackend, plan: Plan) -> None:

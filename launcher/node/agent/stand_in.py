@@ -66,7 +66,7 @@ class StandIn:
         if m["type"] == "leading" and m["port"] != begun.port:
             self._end(codes.SERVICE, f"port {begun.port}, at which other nodes dial, is not free")
         elif m["type"] == "leading":
-            self._line.send({"type": "expect", "limit_s": begun.wait_timeout_s})
+            self._line.send({"type": "expect", "limit_s": begun.wait_timeout_s, "again": True})
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
             self._line.send({"type": "follow", "cursor": 0})
         elif m["type"] == "events":

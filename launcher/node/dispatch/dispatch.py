@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pslaunch.runtime.shared.env import TRAINER
@@ -47,6 +47,7 @@ class Dispatch:
     def __init__(self, loop: Loop, desk: Desk, supply: Supply | None) -> None:
         self._loop, self._desk, self._supply = loop, desk, supply
         self._aside: Aside | None = None
+        self._source: Source | None = None  # once it is listed
         self._senders: dict[int, Sender] = {}
         self._progress: dict[int, dict[str, int]] = {}  # of nodes with missing files
         self._unfilled: set[int] = set()
@@ -59,7 +60,8 @@ class Dispatch:
         """Check if this node gets the package from us or from another node."""
         return node.dispatched and self._supply is not None and node.id not in self._supply.filled
 
-    def begin(self, then: Callable[[], None]) -> None:
+    def begin(self, then: Callable[[], None], only: Container[int] | None = None) -> None:
+        """Fill all nodes that need it, or `only` these, whose agents are new; then call `then`."""
         supply, nodes = self._supply, self._desk.placed.nodes
         if supply is None or self._desk.placed.plan.package is None:
             then()
@@ -70,9 +72,12 @@ class Dispatch:
         self._warn_of_shared_data_shards(first)
         filled = {first[node] for node in supply.filled}
         wanting = [n.id for n in nodes if n.dispatched and first[n.id] == n.id and n.id not in filled]
-        links = [self._desk.links[node] for node in wanting]
+        links = [self._desk.links[node] for node in wanting if only is None or node in only]
         mine = split_by_node(self._desk.placed, first)
         self._then, self._began_s = then, self._loop.now()
+        if self._source:
+            self._send(self._source, links, mine)
+            return
         supply.get(
             lambda source: self._send(source, links, mine),
             self._fail,
@@ -96,7 +101,8 @@ class Dispatch:
 
     def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
         self._aside = Aside(self._loop)
-        self._passed_on = mine is None and len(links) > 1
+        self._passed_on = mine is None and len(links) > 1 and not self._source
+        self._source = source
         self._unfilled = {link.node.id for link in links}
         part = mine(source.entries) if mine else None
         for link in links:

@@ -9,6 +9,7 @@ have been lost for the lease, unless it is free.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -171,8 +172,11 @@ class Leader(Observed):
 
     def order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
         """Expect the agents of the other nodes, which have got our address."""
-        if observer is self._launcher and self._head and self._gate:
-            self._head.expect(self._gate.port, float(m["limit_s"]))
+        if observer is self._launcher and (head := self._head) and self._gate:
+            expect = functools.partial(head.expect, self._gate.port, float(m["limit_s"]))
+            expect()
+            if m["again"]:
+                head.revive = lambda _node: expect()
 
     def order_lease(self, observer: Observer, m: messages.LeaseMsg) -> None:
         """Let another observer hold the job instead of this one; a lease of 0 s is for a free job."""

@@ -43,6 +43,7 @@ class Startup:
         self._resources: dict[int, messages.Resources] = {}  # of each node
         self._shares: Mapping[str, job.Share] = {}
         self.who = "the launcher" if launcher else "the head of the job"
+        self._returning: set[int] = set()  # nodes whose agents are new
         self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
@@ -95,12 +96,12 @@ class Startup:
                 "node": n.id,
                 "workspace": n.workspace,
                 "dispatched": n.dispatched,
-                "filled": self._package.has_to_fill(n) and not plan.epoch,
+                "filled": self._package.has_to_fill(n),
                 "log_dir": n.log_dir,
                 "output_dir": n.output_dir,
                 "state_dir": n.state_dir,
                 "secret": None if link.line.is_sealed else self._secret,
-                "addr": n.addr,
+                "addr": plan.nodes[n.id].addr if plan.nodes else n.addr,  # as declared
                 "nic": plan.nic,
                 "nodes": len(self._desk.placed.nodes),
                 "lost_after_s": plan.limits.lost_after_s,
@@ -116,6 +117,8 @@ class Startup:
     def on_prepared(self, link: Link, m: messages.PreparedMsg) -> None:
         link.host, link.run_dir = link.node.name or str(m["host"]), str(m["run_dir"])
         link.addrs = reach.check_addrs(m["addrs"])
+        if link.node.addr and link.node.addr not in link.addrs:  # it has come back elsewhere
+            link.node = link.node._replace(addr=link.addrs[0])
         link.shared = None if m["shared"] is None else self._desk.placed.nodes[int(m["shared"])].id
         link.node = link.node._replace(
             workspace=str(m["workspace"]),
@@ -131,8 +134,8 @@ class Startup:
 
     def _settle_paths(self) -> None:
         self._desk.settle()
-        if self._desk.placed.plan.epoch:  # its nodes have all else
-            self._propose_ports()
+        if self._returning:
+            self._package.begin(self._propose_ports, self._returning)
             return
         self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
         for node, text in lacks.items():
@@ -167,7 +170,7 @@ class Startup:
 
         self._ask_all(make_order, self._find_addrs, "furnished")
 
-    def begin_again(self, epoch: int, lost: Iterable[int]) -> None:
+    def begin_again(self, epoch: int, lost: Sequence[int]) -> None:
         """Start the programs of the next epoch, once the agents have ended what is left of the last one.
 
         lost: nodes whose agents are lost, and others are on their way.
@@ -176,7 +179,9 @@ class Startup:
         def make_order(link: Link) -> messages.ClearMsg:
             return {"type": "clear", "epoch": epoch}
 
-        self._ask_all(make_order, self._prepare, "cleared", "hello", awaited=lost)
+        self._returning = {*lost}
+        then = self._prepare if lost else self._propose_ports
+        self._ask_all(make_order, then, "cleared", "hello", awaited=lost)
 
     def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:
         link.epoch = int(m["epoch"])

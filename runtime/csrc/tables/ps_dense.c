@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "tables/ps_keep.h"
+#include "tables/ps_pool.h"
 
 enum { MANY = 1 << 20 }; /* floats: two huge pages */
 

@@ -53,6 +53,8 @@ void ps_dense_commit(ps_dense *d, uint64_t step);
 /* Keep all values and state as they are now for ps_dense_kept(), until ps_dense_forget(): steps may change
  * them meanwhile. PS_OK or PS_ENOMEM. */
 int ps_dense_keep(ps_dense *d, ps_err *err);
+
+/* Release what was kept. Can't fail. */
 void ps_dense_forget(ps_dense *d);
 
 /* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1. Returns its

@@ -45,6 +45,8 @@ void ps_pool_give_back(ps_pool *p, uint32_t number);
 
 /* Keep all items as they are now for ps_pool_kept(), until ps_pool_forget(). PS_OK or PS_ENOMEM. */
 int ps_pool_keep(ps_pool *p, ps_err *err);
+
+/* Release what was kept. Can't fail. */
 void ps_pool_forget(ps_pool *p);
 
 /* Note that an item, or its head but for the first word, is about to change. Can't fail. */
@@ -56,6 +58,28 @@ bool ps_pool_kept(const ps_pool *p, uint32_t *number, const float **item, const 
 
 /* Note that kept items up to this number are not needed any more. Can't fail. */
 void ps_pool_pass(ps_pool *p, uint32_t number);
+
+/* Numbered items as they were at one moment: each is copied before its first change, until the walk over all
+ * has passed it. */
+typedef struct ps_keep {
+    uint32_t n;      /* the items 1..n are kept */
+    uint32_t passed; /* of these 1..passed are not needed any more */
+    uint32_t *place; /* [n + 1]: the item's number in `copies`; 0: none, it has not changed */
+    ps_pool copies;
+    bool failed; /* there was no memory for a copy */
+} ps_keep;
+
+#define PS_KEEP_ABSENT UINT32_MAX /* a place: the item was not in use */
+
+/* Begin to keep items of this size in *out, all of them unchanged. PS_OK or PS_ENOMEM; then *out is NULL. */
+int ps_keep_new(ps_keep **out, size_t n, size_t floats, size_t head_words, ps_err *err);
+
+/* Release all copies. NULL is allowed. Can't fail. */
+void ps_keep_free(ps_keep *k);
+
+/* Return the number of a new copy, for the caller to fill before it changes the item; 0: none is needed, or
+ * there is no memory, which `failed` says. */
+uint32_t ps_keep_take(ps_keep *k, size_t number);
 
 /* Return the memory of a pool in bytes. */
 size_t ps_pool_bytes(const ps_pool *p);

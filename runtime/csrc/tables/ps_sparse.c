@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tables/ps_keep.h"
+#include "tables/ps_pool.h"
 
 #define BATCH 32 /* keys whose cache lines are fetched at once */
 #define LINE 64  /* bytes of a cache line */

@@ -74,6 +74,8 @@ typedef struct ps_row {
 /* Keep all rows and waiting keys as they are now for ps_sparse_kept(), until ps_sparse_forget(): the table
  * may change meanwhile. PS_OK or PS_ENOMEM. */
 int ps_sparse_keep(ps_sparse *t, ps_err *err);
+
+/* Release what was kept. Can't fail. */
 void ps_sparse_forget(ps_sparse *t);
 
 /* Find the next kept row, or waiting key, above `number`. Returns false after the last. */

@@ -17,7 +17,7 @@
 #include "shard/ps_shard.h"
 
 enum { TRAINERS = 3, OBJECTS = 4, BODY = 1 << 16, MOST_FLOATS = 4096, EPOCH = 7 };
-enum { CUT = PS_LOAD + 1, RAW, WAIT, LACK, SAVE, ACTIONS };
+enum { HANG_UP = PS_CUT + 1, RAW, WAIT, LACK, SAVE, ACTIONS };
 
 typedef struct trainer {
     int fd; /* -1: not connected */
@@ -30,7 +30,7 @@ typedef struct trainer {
 static struct {
     const uint8_t *data;
     size_t size;
-    int mail_fd, events_fd;
+    int mail_fd, events_fd, cuts_fd;
     int64_t now_ms;
     bool ended;
     trainer trainers[TRAINERS];
@@ -230,7 +230,7 @@ static bool act(void) {
     trainer *p = &play.trainers[t];
     switch (op) {
     case 0:
-    case CUT:
+    case HANG_UP:
         hang_up(p);
         return true;
     case RAW:
@@ -261,11 +261,12 @@ static bool act(void) {
 int __real_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int timeout_ms) {
-    static char event[sizeof(ps_event)];
+    static char event[sizeof(ps_event)], cut[1 << 16];
     for (;;) {
         int n = __real_epoll_wait(fd, events, most, 0);
         for (uint32_t t = 0; t < TRAINERS; t++) listen_to(&play.trainers[t]);
         while (read(play.events_fd, event, sizeof event) > 0) continue;
+        while (read(play.cuts_fd, cut, sizeof cut) > 0) continue;
         if (n != 0 || timeout_ms == 0 || play.ended) return n;
         if (!act()) mail(-1, 0, 0), play.ended = true;
     }
@@ -293,7 +294,7 @@ static int find_values(void *owner, const ps_create *spec, ps_first *f, ps_err *
     if (spec->name_length != 1 || (spec->name[0] != 'a' && spec->name[0] != 'b')) return PS_OK;
     part = (ps_stored){.fd = *(int *)owner, .at = 80, .stride = 0, .count = spec->sparse ? 10 : 40};
     *f = (ps_first){.steps = 3, .floats = 4, .init = spec->init, .shards = 1, .parts = &part, .n = 1};
-    f->slots = spec->name[0] == 'b' && spec->dim == 2 && ps_optim_slots(spec->optim.method) == 1;
+    f->slots = spec->name[0] == 'b' && spec->dim == 2 && ps_optim_state(spec->optim.method, 1) == 1;
     return PS_OK;
 }
 
@@ -317,7 +318,7 @@ static int make_file(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    int mailbox[2], events[2];
+    int mailbox[2], events[2], cuts[2];
     uint64_t sum = 0;
     ps_err err;
     memset(&play, 0, sizeof play);
@@ -327,21 +328,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t how = take();
     for (uint32_t t = 0; t < TRAINERS; t++)
         play.trainers[t] = (trainer){.fd = -1, .sequence = 1, .incarnation = 1};
-    if (pipe2(mailbox, O_CLOEXEC) < 0 || pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0) abort();
+    if (pipe2(mailbox, O_CLOEXEC) < 0 || pipe2(events, O_CLOEXEC | O_NONBLOCK) < 0 ||
+        pipe2(cuts, O_CLOEXEC | O_NONBLOCK) < 0 || fcntl(cuts[1], F_SETPIPE_SZ, 1 << 20) < 0)
+        abort();
     play.mail_fd = mailbox[1];
     play.events_fd = events[0];
+    play.cuts_fd = cuts[0];
     ps_shard_config config = {.trainers = 1 + how % TRAINERS,
                               .epoch = EPOCH,
                               .mailbox_fd = mailbox[0],
                               .event_fd = events[1],
                               .stall_after_ms = how & 64 ? 1000 : 0,
                               .save = {put, &sum},
-                              .cut_fd = -1};
+                              .cut_fd = cuts[1]};
     int file = make_file();
     config.clerk = (ps_clerk){answer, NULL};
     if (how & 128) config.finder = (ps_finder){find_values, &file};
     (void)ps_shard_run(&config, &err);
     for (uint32_t t = 0; t < TRAINERS; t++) hang_up(&play.trainers[t]);
-    for (int i = 0; i < 2; i++) close(mailbox[i]), close(events[i]);
+    for (int i = 0; i < 2; i++) close(mailbox[i]), close(events[i]), close(cuts[i]);
     return 0;
 }

@@ -14,7 +14,7 @@ from pslaunch.backends.face import CommandLine
 from pslaunch.backends.local.spec import make_local_site, make_local_spec
 from pslaunch.backends.registry import get_options
 from pslaunch.errors import SpecError
-from pslaunch.node.job import Limits, Plan, place
+from pslaunch.node.job import Facts, Limits, Plan, bind, place
 from pslaunch.options.args import Split, split_command_line
 from pslaunch.options.kinds import Value
 from pslaunch.options.sources import Given
@@ -392,3 +392,52 @@ def test_a_function_is_called_in_place_of_its_program(tmp_path: Path, words: lis
     command = make_spec("local", given, tmp_path, {}).command
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "(1, {'a': [2]})\n", done.stderr
+
+
+SNAPSHOTS = ("--snapshot_steps=100", "--snapshot_minutes=5", "--snapshot_keep=3")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), {}),
+        (SNAPSHOTS, {"SNAPSHOT_STEPS": "100", "SNAPSHOT_MINUTES": "5", "SNAPSHOT_KEEP": "3"}),
+        (("--resume",), {"RESUME": "1"}),
+        (("--resume=made/here",), {"RESUME": "made/here"}),
+    ],
+)
+def test_snapshots_are_settings_of_every_program(
+    ws: Path, words: tuple[str, ...], found: dict[str, str]
+) -> None:
+    line = ["--server_num=1", *words, "train.py"]
+    (ws / "train.py").write_text("import pslaunch.runtime\n")
+    plan = make_plan(make_spec("local", line, ws, {}), "demo-1")
+    for start in bind(place(plan, plan.nodes), Facts.make_symbolic(place(plan, plan.nodes))):
+        environ = env.compose({}, start["added_env"], start["contract"])
+        given = {n: v for n, v in environ.items() if "SNAPSHOT" in n or "RESUME" in n}
+        folder = {"PSLAUNCH_SNAPSHOT_DIR": f"{ws}/.pslaunch/snapshots"}
+        assert given == {f"PADDLE_INIT_{name}": value for name, value in found.items()} | folder
+
+
+@pytest.mark.parametrize(("folder", "there"), [("kept/here", "{ws}/kept/here"), ("/mnt/kept", "/mnt/kept")])
+def test_snapshots_in_a_folder_of_the_workspace_or_elsewhere_are_not_sent(
+    ws: Path, folder: str, there: str
+) -> None:
+    spec = make_spec("local", ["--nodes=2", f"--snapshot_dir={folder}", "train.py"], ws, {})
+    plan = make_plan(spec, "demo-1")
+    placed = place(plan, plan.nodes)
+    starts = bind(placed, Facts.make_symbolic(placed))
+    assert starts[0]["contract"]["PSLAUNCH_SNAPSHOT_DIR"] == there.format(ws=ws)
+    assert plan.package is not None
+    assert (folder in plan.package.skip) == (there != folder)
+
+
+def test_a_folder_of_snapshots_is_not_in_somebodys_home(ws: Path) -> None:
+    with pytest.raises(SpecError, match="give an absolute path, or one in the workspace"):
+        make_spec("local", ["--snapshot_dir=~/kept", "train.py"], ws, {})
+
+
+@pytest.mark.parametrize("word", [*SNAPSHOTS, "--resume"])
+def test_snapshots_need_pservers(ws: Path, word: str) -> None:
+    with pytest.raises(SpecError, match=f"{word}(=1)? has no effect without pservers"):
+        make_spec("local", ["--server_num=0", word, "train.py"], ws, {})

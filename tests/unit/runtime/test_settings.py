@@ -16,7 +16,7 @@ from pslaunch.runtime.shared import env
 
 def test_every_argument_is_a_field() -> None:
     own = {f.name for f in fields(settings.Settings)} - {"job", "flags", "snapshots"}
-    assert own | set(settings.SNAPSHOT_ARGS) == set(env.INIT_ARGS)
+    assert own | set(env.SNAPSHOT_ARGS) == set(env.INIT_ARGS)
 
 
 def test_settings_have_the_documented_defaults() -> None:

@@ -157,6 +157,18 @@ def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
         assert thing["spec"]["suspend"] is True
 
 
+@pytest.mark.parametrize("most", [0, 2])
+def test_an_evicted_pod_comes_again_only_where_restarts_are_allowed(
+    package: Path, tmp_path: Path, most: int
+) -> None:
+    plan = make_plan(2, str(package), 1)
+    plan = plan._replace(limits=plan.limits._replace(max_restarts=most))
+    for thing in yaml.safe_load_all(render(plan, SEPARATE, tmp_path)["job.yaml"]):
+        rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+        assert thing["spec"].get("podFailurePolicy") == ({"rules": [rule]} if most else None)
+        assert thing["spec"]["backoffLimit"] == 0  # any other failure ends the job
+
+
 def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
     plan, reach = make_plan(1, str(package)), REACH._replace(claims=(("home", "/home"), ("data", "/data")))
     packed = pack_package(plan, tmp_path)
