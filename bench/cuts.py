@@ -62,7 +62,7 @@ class Trainer:
         )  # fmt: skip
         self.snapshots = Snapshots(settings, self.client, sync=True, log=print, on_sealed=lambda: None)
         self.client.connect()
-        self.snapshots.begin()
+        self.snapshots.begin([])
         init = Init(kind="normal", mean=0.0, std=0.1)
         self.client.create_sparse("table", rows, DIM, Optim(method="adagrad", learning_rate=0.1), init)
         for keys in np.array_split(np.arange(rows, dtype=np.uint64), max(1, rows // 50_000)):

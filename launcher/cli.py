@@ -198,10 +198,29 @@ def report(
     write_report(job, Path(output), sys.stdout, **asked)
 
 
-def pserver(ctx: typer.Context) -> None:
-    """Run one parameter server by hand."""
-    # -P: import from the installed package, never from the current folder.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "pslaunch.runtime.pserver", *ctx.args])
+# Programs of the runtime: their help, module, and first arguments.
+PROGRAMS: Final = {
+    "pserver": ("Run one parameter server by hand.", "pserver"),
+    "show": ("Verify a set of saved parameters, and list what is in it.", "engine.convert", "show"),
+    "convert": (
+        "Write a set as .npz, .tar or .pdparams, or such a file as a set.",
+        "engine.convert",
+        "convert",
+    ),
+}
+
+
+def _make_program(name: str) -> Any:
+    """Return a command that becomes a program of the runtime."""
+    text, module, *first = PROGRAMS[name]
+
+    def become(ctx: typer.Context) -> None:
+        # -P: import from the installed package, never from the current folder.
+        words = [sys.executable, "-P", "-m", f"pslaunch.runtime.{module}", *first, *ctx.args]
+        os.execv(sys.executable, words)
+
+    passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    return make_typer_command(become, help=text, context_settings=passing)
 
 
 def help(
@@ -310,11 +329,8 @@ def _find(name: str) -> Listed:
         return Listed(text, lambda words: _make_later(function, text, words))
     if plain := ABOUT.get(name):
         return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
-    if name == "pserver":
-        passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-        return Listed(
-            pserver.__doc__ or "", lambda _words: make_typer_command(pserver, context_settings=passing)
-        )
+    if name in PROGRAMS:
+        return Listed(PROGRAMS[name][0], lambda _words: _make_program(name))
     if name == CHECK:
         text = "Check the hosts or the cluster of a job without starting it."
         group = Commands(CHECK, text, OWN, _list_check, find_added)
@@ -325,14 +341,14 @@ def _find(name: str) -> Listed:
 app = Commands(
     "pslaunch",
     "Parameter-server training jobs: one command, any cluster, the same result.",
-    [*OWN, CHECK, *LATER, "pserver", *ABOUT],
+    [*OWN, CHECK, *LATER, *PROGRAMS, *ABOUT],
     _find,
     find_added,
     MEANT,
     {
         "Jobs, as in pslaunch local --server_num 2 --worker_num 2 train.py": (),
         "Later, as in pslaunch logs --follow JOB": [*LATER],
-        "Others, as in pslaunch help fabric": ["pserver", *ABOUT],
+        "Others, as in pslaunch help fabric": [*PROGRAMS, *ABOUT],
     },
 )
 

@@ -4,7 +4,7 @@ Arrays are C-contiguous, aligned, of the named item type, and never share memory
 same call. TypeError: wrong items. ValueError: wrong shapes, overlap, numbers; then nothing was written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,9 +139,10 @@ def read_slots(  # returns the number of lines before the first with a value tha
 
 # -- shards and frames: py_shard.c, documented in csrc/shard/ps_shard.h and ps_frame.h
 
-# Values that an object has in place of trainer 0's: its name, values, dim of a table or 0, shard of the table
-# among so many. A table's are of all its rows. The list is emptied: the shard copies its part.
-_First = tuple[str, _F32, int, int, int]
+# Where an object's values in files are: steps, samples and passes before them, slots of state to take, floats
+# of a row there, whether counts are there, seed, kind, mean and std of all other rows, shard of so many, and
+# the parts, packed as sets.STORED.
+_Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 def run_shard(
     trainers: int,
@@ -149,8 +150,12 @@ def run_shard(
     mailbox_fd: int,
     event_fd: int,
     stall_after_s: float,
-    first: list[_First],
-    cut_fd: int,  # write end of a pipe for cuts: ps_mail.h
+    save: Callable[[memoryview], object],  # takes the bytes of a save, which are borrowed for the call
+    # Finds values of a new object: name, whether it is a table, dim, total, method; None: there are none.
+    find: Callable[[str, bool, int, int, int], _Found | None],
+    # Answers trainer 0's SAVE or LOAD: op and text. "" lets the save begin; then it is called without a text.
+    answer: Callable[[str, str | None], str],
+    cut_fd: int,  # write end of a pipe for cuts: ps_mail.h; -1: none
 ) -> None: ...
 def get_protocol() -> dict[str, int]: ...
 
@@ -194,7 +199,8 @@ class Client:
     def pull_rows(self, id: int, keys: _U64, out: _F32, /) -> None: ...
     def shrink(self, id: int, decay: float, score: float, unseen: int, /) -> None: ...
     def count_shrunk(self, id: int, /) -> int: ...
-    def tell(self, what: str, number: int, /) -> None: ...
+    def tell(self, what: str, number: int, text: str = ..., /) -> None: ...
+    def get_text(self, shard: int, /) -> str: ...
     def mark(self) -> None: ...
     def cut(self) -> int: ...  # the number of the step
     def get_cut_step(self) -> int: ...  # 0: none

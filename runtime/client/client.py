@@ -5,12 +5,14 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,12 +21,14 @@ from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
+from ..files.objects import SetError
+from ..files.saving import Entry, SaveError
+from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import Control
+from .control import MESSAGES, Control
 from .dialer import Dialer, list_shards
 
-MESSAGES = "messages of trainers"  # name of gather()'s table
 GATHER_COLS = 64
 GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
@@ -94,9 +98,9 @@ class Client:
         if not endpoints:
             raise ValueError("no pservers: endpoints is empty")
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
-        self._dense_shards, self._sparse_ports = len(endpoints) * ports_num, ports_num_for_sparse
+        self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
-        self._mode, self._seed, self._log = (MODES[mode], discard), seed, log
+        self._mode, self.seed, self._log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
             trainer_id=trainer_id,
@@ -109,11 +113,11 @@ class Client:
             pservers=len(endpoints),
             shard=0,
         )
+        self.incarnation = hello.incarnation
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
-        self._dims: dict[str, int] = {}
-        self._blocks = 0
+        self._dims, self._blocks = dict[str, int](), 0
         self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
         self._messages: dict[str, int] = {}  # the table of gather()
         self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
@@ -137,7 +141,7 @@ class Client:
         def add() -> None:
             self._check_new(name)
             whole = optim.kernel.whole
-            pieces = blocks.place(size, self._blocks, self._dense_shards, whole=whole)
+            pieces = blocks.place(size, self._blocks, self.layout.dense, whole=whole)
             array = np.array([(p.shard, p.start, p.length) for p in pieces], dtype=np.uint64).reshape(-1)
             self._dense[name] = self._core.add_dense(
                 name, size, optim.pack(), optim.schedule.pack(), *self._mode, array
@@ -166,11 +170,11 @@ class Client:
         mode: tuple[int, int],
     ) -> None:
         self.connect()
-        first, n = 0, self._dense_shards
-        if self._sparse_ports:
+        first, n = 0, self.layout.dense
+        if self.layout.ports_num_for_sparse:
             first, n = n, len(self._shards) - n
         (rows, dim), (own_mode, discard) = shape, mode
-        begin = (self._seed, KINDS[init.kind], init.mean, init.std)
+        begin = (self.seed, KINDS[init.kind], init.mean, init.std)
 
         def add() -> None:
             rule, schedule = optim.pack(), optim.schedule.pack()
@@ -301,20 +305,6 @@ class Client:
         """The last step after which pservers were cut, as far as this trainer knows; 0: none."""
         return max(self._cut, self._core.get_cut_step())
 
-    @property
-    def incarnation(self) -> int:
-        """The random number that tells this process from others of the same trainer."""
-        return self._dialer.hello.incarnation
-
-    @property
-    def passes(self) -> int:
-        """Number of end_pass() calls so far."""
-        return self._told["END_PASS"]
-
-    def resume(self, passes: int) -> None:
-        """Begin behind so many passes, as pservers do that have begun with a cut."""
-        self._told["END_PASS"] = passes
-
     def open_control(self, pserver: int) -> Control:
         """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""
         return self._dialer.open_control(pserver)
@@ -371,6 +361,42 @@ class Client:
         if name not in ids:
             raise ValueError(f"unknown {kind} parameter {name!r}")
         return ids[name]
+
+    def save(self, folder: Path, save: str) -> list[Entry]:
+        """Let every shard write its part of a save to `folder`, on its own node; return the parts.
+
+        For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
+        """
+        found = self._ask("SAVE", {"folder": str(folder), "save": save})
+        if error := next((one["error"] for one in found if "error" in one), ""):
+            raise SaveError(error)
+        return [Entry(**one) for one in found]
+
+    def load(self, folder: Path) -> None:
+        """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
+
+        Raises SetError.
+        """
+        found = self._ask("LOAD", {"folder": str(folder)})
+        if error := next((one["error"] for one in found if "error" in one), ""):
+            raise SetError(error)
+
+    def _ask(self, op: str, what: Mapping[str, str]) -> list[dict[str, Any]]:
+        self.connect()
+        self._calls.call(lambda: self._core.tell(op, 0, json.dumps(what)))
+        return [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+
+    @property
+    def passes(self) -> int:
+        """Passes that this trainer has ended."""
+        return self._told["END_PASS"]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the object that has most, as far as answers have them."""
+        ids = [*self._dense.values(), *self._sparse.values()]
+        shards = range(len(self._shards))
+        return max((self._core.get_version(i, shard) for i in ids for shard in shards), default=0)
 
     def end_pass(self) -> None:
         """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""

@@ -11,6 +11,7 @@ import socket
 import struct
 from typing import Any
 
+MESSAGES = "messages of trainers"  # name of the table of Client.gather()
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 64 << 20

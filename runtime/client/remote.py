@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..engine.arrays import F32, U64, split_keys
+from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
 from ..engine.parameters import LiveTables, Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
+from ..files.objects import describe_object
+from ..files.saving import TrainerHeader
+from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
 from .snapshots import Snapshots
@@ -36,6 +45,7 @@ class RemoteUpdater(Updater):
     ) -> None:
         """`guard` wraps reads of tables, which the program may make after a training too."""
         self._params, self._parameters, self.client = params, parameters, client
+        self.stateful = params.stateful
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
         self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
         self._cut_due = False
@@ -46,12 +56,60 @@ class RemoteUpdater(Updater):
             self.client.connect()
             self._on_connected()
             if self._snapshots:
-                self._snapshots.begin()
+                names = [*self._params.dense, *self._params.sparse]
+                self._snapshots.begin([json.loads(json.dumps(self._describe(name))) for name in names])
+            if not (self._snapshots and self._snapshots.step):
+                self._load()
             self._create()
             self._started = True
         self.client.pull(self._get_dense())
         self._ahead = {}
         self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+        self._parameters.keeper = self
+
+    def _load(self) -> None:
+        """Let pservers take what the parameters have loaded, before they have objects."""
+        loaded, changed = self._parameters.loaded, self._parameters.changed
+        if loaded is None:
+            return
+        if changed:
+            names = ", ".join(sorted(changed))
+            raise ValueError(f"parameters {names} were set after load(), but pservers take the loaded values")
+        if self._first:
+            if line := describe_left_out(loaded, self._params.rules):
+                print(line, file=sys.stderr)
+            self.client.load(loaded.folder)
+        self.client.barrier()
+
+    def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Let pservers write their parts, and make them a set; on trainer 0, between its steps."""
+        if not self._first:
+            raise ValueError(f"{folder}: only trainer 0 saves")
+        save, parameters, params = secrets.token_hex(4), self._parameters, self._params
+        about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
+        objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
+        fixed = [name for name in parameters if name not in params.rules]
+        objects += [parameters.make_whole(name).describe() | {"fixed": True} for name in fixed]
+        with discarding(folder, save):
+            with self._guard():
+                entries = self.client.save(folder, save)
+            entries += write_files(folder, files, save)
+            if fixed:
+                wholes = (parameters.make_whole(name) for name in fixed)
+                entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
+            layout = asdict(self.client.layout)
+            finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
+        if missing := [entry.name for entry in entries if not (folder / entry.name).exists()]:
+            print(
+                f"{folder}: the set is whole only with {', '.join(missing)}, in this folder of the pservers' "
+                "nodes: copy them here, or save to a folder that all nodes share",
+                file=sys.stderr,
+            )
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        config, rule = self._params.configs[name], self._get_server_rule(name)
+        create = make_create(config, rule, self.client.seed, table=name in self._params.sparse)
+        return describe_object(create, config.shape)
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
         with self._guard():
@@ -67,7 +125,7 @@ class RemoteUpdater(Updater):
                 name, config.rows, config.cols, self._get_server_rule(name), init, config.entry
             )
         self.client.init_dense(self._get_dense())
-        if self._first:
+        if self._first and self._parameters.loaded is None:
             for name in self._params.sparse:
                 if name in self._parameters.changed or self._params.configs[name].initializer is not None:
                     self._set_table(name)

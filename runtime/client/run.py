@@ -249,7 +249,7 @@ class Run:
 
     def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
         try:
-            parameters.save(path)
+            parameters.save_tar(path)
         except OSError as e:
             why = f"{path.absolute()} could not be saved: {e.strerror or e}"
             self.progress.report_reason(why)

@@ -6,18 +6,17 @@ Trainer 0 decides; the others learn of a cut with the answer to their push. docs
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..files.objects import SetError
 from ..process.settings import Settings
 from .control import Control, Message
 from .dialer import ClientError, PeerVanished
 
 if TYPE_CHECKING:
     from .client import Client
-
-State = dict[str, Any]  # what JSON can hold
 
 
 class Snapshots:
@@ -44,28 +43,30 @@ class Snapshots:
         self._note_due = False
         self._asked: list[Message] = []  # by trainer 0, of each pserver, and not answered yet
         self._answers: list[Message | None] = []
-        self.state: State | None = None  # of this trainer, in the cut with which it has begun
+        self.state: Message | None = None  # of this trainer, in the cut with which it has begun
         self.step = 0  # of that cut
         self.sealed = 0  # step of the newest snapshot that is whole
 
     # -- begin
 
-    def begin(self) -> None:
-        """Find out with what the training begins, and let pservers do so.
+    def begin(self, objects: Sequence[Message]) -> None:
+        """Find out with what the training begins, and let pservers do so. `objects` describe its own.
 
         Raises ClientError, PeerVanished.
         """
         try:
             self._open()
             if self._settings.trainer_id == 0:
-                self._choose()
+                self._choose(objects)
             found = self._ask(0, {"ask": "state"})
+        except SetError as e:
+            raise ClientError(
+                f"{e}; without that snapshot the training goes on from the one before"
+            ) from None
         except OSError as e:
             raise PeerVanished(f"no pserver says with what the training begins: {e}") from None
         self.state, self.step = found["state"], found["step"]
         self._noted = self.step
-        if self.step:
-            self._client.resume(found["passes"])
 
     def _open(self) -> None:
         if not self._controls:
@@ -83,7 +84,7 @@ class Snapshots:
             raise ClientError(f"pserver {pserver}: {answer['error']}")
         return answer
 
-    def _choose(self) -> None:
+    def _choose(self, objects: Sequence[Message]) -> None:
         """Let all pservers begin with the newest set that all of them have, if it is wanted."""
         settings, job = self._settings, self._settings.job
         resume = settings.snapshots.resume
@@ -99,17 +100,25 @@ class Snapshots:
                 "a folder that all nodes share, or start without resume"
             )
         for one in chosen:
-            self._check(one)
-        for control, other in zip(self._controls, sets, strict=True):  # all read at the same time
-            where = other[chosen[0]["name"]]["folder"] if chosen else ""
-            control.send({"ask": "begin", "folder": where})
-        for i in range(len(self._controls)):
-            self._run = self._take(i)["run"]
-        self._controls[0].send({"ask": "go"})
+            self._check(one, objects)
+        folder = ""
         for one in chosen:
+            folder = one["folder"] if resume not in ("", "1") else one["name"]  # each pserver has its own
+            self._run = one["run"]
+            self._client.load(Path(folder))
             self._log(f"the training goes on from step {one['step']}: {one['folder']}")
+        self._controls[0].send({"ask": "go", "folder": folder})
 
-    def _check(self, chosen: Message) -> None:
+    def _check(self, chosen: Message, objects: Sequence[Message]) -> None:
+        known = {one["name"]: one for one in chosen["objects"]}
+        for one in objects:
+            for what in sorted(one.keys() - {"shape"}):  # of a matrix, which pservers do not know
+                value = one[what]
+                if (there := known.get(one["name"], {}).get(what)) != value:
+                    raise ClientError(
+                        f"{chosen['folder']} is of another training: {what} of {one['name']} is {there} "
+                        f"there, {value} here"
+                    )
         trainers = self._settings.num_gradient_servers
         if self._sync and chosen["trainers"] != trainers:
             raise ClientError(
@@ -131,7 +140,7 @@ class Snapshots:
         self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts
         return settings.trainer_id == 0
 
-    def after_step(self, describe: Callable[[], State]) -> None:
+    def after_step(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer if the step was cut; in trainer 0 go on with the set."""
         step = self._client.cut_step
         try:
@@ -149,7 +158,7 @@ class Snapshots:
         except OSError as e:
             self._give_up(f"connection to a pserver: {e}")
 
-    def end_pass(self, describe: Callable[[], State]) -> None:
+    def end_pass(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer for cuts in the rest of the pass, which it has ended."""
         if self._settings.snapshots.steps or self._settings.snapshots.minutes:
             try:
@@ -157,7 +166,7 @@ class Snapshots:
             except OSError as e:
                 self._give_up(f"connection to a pserver: {e}")
 
-    def _note(self, state: State, step: int, *, ended: bool) -> None:
+    def _note(self, state: Message, step: int, *, ended: bool) -> None:
         self._open()
         note = {"ask": "note", "step": step, "ended": ended, "pass": self._client.passes, "state": state}
         self._controls[0].send(note)
@@ -196,15 +205,13 @@ class Snapshots:
     def _seal(self, question: Message, answers: list[Message]) -> None:
         settings = self._settings
         trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
-        shape = [len(settings.endpoints), settings.ports_num, settings.ports_num_for_sparse]
         self._run = self._run or self._client.incarnation
         manifest = {
             "job_id": settings.job.job_id,
             "epoch": settings.job.epoch,
             "run": self._run,
             "step": question["step"],
-            "passes": question["pass"],
             "files": [entry for answer in answers for entry in answer["files"]],
-            "extra": {"written": time.time(), "shape": shape, "trainers": trainers},
+            "extra": {"written": time.time(), "trainers": trainers},
         }
         self._ask_all({"ask": "seal", "manifest": manifest})

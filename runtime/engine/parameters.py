@@ -6,33 +6,41 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import io
 import struct
+import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 
-from .. import _core
+from ..files.foreign import HashedFile, hash_content
+from ..files.manifest import Manifest
+from ..files.objects import Whole
 from ..files.saving import write_whole
+from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_keys
-from .kernel_numbers import KINDS
+from .keeping import (
+    NO_RULE,
+    State,
+    check_parameters,
+    find_init,
+    make_about,
+    make_first_rows,
+    make_whole,
+    read_array,
+)
+from .kernel_numbers import Optim
 from .param_config import ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
 _CONFIG_SUFFIX = ".protobuf"
-
-
-def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
-    """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
-    out = np.empty((len(keys), config.cols), dtype=np.float32)
-    table = _core.hash_name(config.name)
-    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
-    return out
+_DIGEST = "pslaunch.sha256"  # the last member: the digest of all before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,16 @@ class LiveTables:
     read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
 
 
+class Keeper(Protocol):
+    """Has the optimizer's state: an updater."""
+
+    @property
+    def stateful(self) -> str: ...  # the optimizer with state; "" without
+
+    def save(self, folder: Path, files: Mapping[str, bytes]) -> None: ...
+    def note_loaded(self) -> None: ...
+
+
 class Parameters:
     """Mapping from names to float32 matrices. Returned values are copies, and assigned ones are copied in."""
 
@@ -50,8 +68,11 @@ class Parameters:
         self._configs = dict(configs or {})
         self._values: dict[str, F32] = {}
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
+        self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
         self._live: LiveTables | None = None  # from the first step with pservers on
+        self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
+        self.keeper: Keeper | None = None  # from the first training on
 
     def extend(self, configs: Mapping[str, ParamConfig]) -> None:
         """Add the parameters that are not here yet."""
@@ -162,7 +183,9 @@ class Parameters:
         """Return the values themselves, [rows, cols]; training changes them in place."""
         found = self._values.get(name)
         if found is None:
-            found = self._values[name] = self._make_first(self.get_config(name))
+            config = self.get_config(name)
+            stored = self.loaded if self.loaded and name in self.loaded.shapes else None
+            found = self._values[name] = read_array(stored, config) if stored else self._make_first(config)
         return found
 
     def _make_first(self, config: ParamConfig) -> F32:
@@ -202,26 +225,42 @@ class Parameters:
         self._replace(name, values.astype(np.float32, copy=False))
 
     def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
-        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes."""
-        with tarfile.open(fileobj=f, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes.
+
+        The optimizer's state is left out, and a line says so once: save() keeps it.
+        """
+        if self.keeper is not None and self.keeper.stateful and not self._said:
+            print(f"a .tar has values alone: the state of {self.keeper.stateful} is left out, which "
+                  "parameters.save(DIR) keeps", file=sys.stderr)  # fmt: skip
+            self._said = True
+        own = HashedFile(f)
+        hashed = cast(IO[bytes], own)
+        with tarfile.open(fileobj=hashed, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name in self._configs if names is None else names:
                 config = self.get_config(name)
                 size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, f, name, size)
-                self.serialize(name, f)
-                _pad(tar, f, size)
+                _add_header(tar, hashed, name, size)
+                self.serialize(name, hashed)
+                _pad(tar, hashed, size)
                 encoded = param_config.encode(config)
-                _add_header(tar, f, name + _CONFIG_SUFFIX, len(encoded))
-                f.write(encoded)
-                _pad(tar, f, len(encoded))
+                _add_header(tar, hashed, name + _CONFIG_SUFFIX, len(encoded))
+                hashed.write(encoded)
+                _pad(tar, hashed, len(encoded))
+            digest = own.hexdigest()
+            _add_header(tar, hashed, _DIGEST, len(digest))
+            hashed.write(digest)
+            _pad(tar, hashed, len(digest))
         self.written = True
 
     @staticmethod
     def from_tar(f: IO[bytes]) -> Parameters:
         """Return the parameters in a tar file of v2's form; raises ValueError if it is damaged."""
         try:
+            start = f.tell()
             with tarfile.open(fileobj=f, mode="r:") as tar:
-                return _read_tar(tar)
+                members = list(tar)
+                _check_end(f, start, members)
+                return _read_tar(tar, members)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as e:
             where = f"{f.name}: " if isinstance(getattr(f, "name", None), str) else ""
             raise ValueError(f"{where}not a tar file of parameters: {e}") from None
@@ -234,14 +273,113 @@ class Parameters:
             if name in self and name not in skip:
                 self._replace(name, other.get_array(name))
 
-    def save(self, path: Path, names: Iterable[str] | None = None) -> None:
+    def save_tar(self, path: Path) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
-        write_whole(path, lambda f: self.to_tar(f, names))
+        write_whole(path, self.to_tar)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a set: the values of all parameters, and the optimizer's state (docs/checkpoint.md).
+
+        With pservers in trainer 0, between its steps: each pserver writes its own part there. A set that is
+        there stays whole until the new one is. Raises OSError that names the file and a remedy.
+        """
+        own = Path(folder).absolute()
+        if self.keeper is not None:
+            self.keeper.save(own, {})
+        else:
+            self.save_arrays(own, {})
+        self.written = True
+
+    def save_values(self, folder: Path, files: Mapping[str, bytes], names: Iterable[str]) -> None:
+        """Write a set of some parameters' values and other files; with pservers of all, with their state."""
+        if self._live is not None and self.keeper is not None:
+            self.keeper.save(folder.absolute(), files)
+        else:
+            self.save_arrays(folder.absolute(), files, names=names)
+
+    def save_arrays(
+        self,
+        folder: Path,
+        files: Mapping[str, bytes],
+        *,
+        names: Iterable[str] | None = None,
+        rules: Mapping[str, tuple[Optim, State]] | None = None,
+        about: Manifest | None = None,
+    ) -> None:
+        """Write a set of the values here, each with its rule and state, if it has them, and other files."""
+        known, chosen = rules or {}, self._configs if names is None else names
+        wholes = (self.make_whole(name, *known.get(name, ())) for name in chosen)
+        write_set(folder, wholes, about or make_about(), files)
+
+    def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
+        """Return a parameter for a set."""
+        config, seed = self.find_init(name)
+        return make_whole(config, self.get_current(name), rule, state, seed)
+
+    def find_init(self, name: str) -> tuple[ParamConfig, int]:
+        """Return the configuration with the initial values of rows, and their seed: of the set, if loaded."""
+        config = self.get_config(name)
+        if self.loaded is not None and config.sparse and name in self.loaded.shapes:
+            return find_init(self.loaded, config)
+        return config, get_settings().seed
+
+    def load(self, folder: str | Path) -> None:
+        """Take the values of all parameters, and the optimizer's state, from a set.
+
+        With pservers in all trainers, before the first training: they read it themselves. Raises SetError,
+        which is a ValueError: it names the file and what is wrong, and nothing is changed.
+        """
+        if self._live is not None:
+            raise RuntimeError("Parameters.load: pservers hold the values; load before the first training")
+        found = Set(Path(folder).absolute())
+        check_parameters(found, self._configs)
+        if not get_settings().pservers:  # else they verify the parts that they take
+            found.open_all()
+        self.loaded = found
+        self._values.clear()
+        self.changed.clear()
+        if self.keeper is not None:
+            self.keeper.note_loaded()
 
 
-def _read_tar(tar: tarfile.TarFile) -> Parameters:
+def read_parameters(found: Set) -> Parameters:
+    """Return the parameters that a set has, whose values are read when they are used. Raises SetError."""
+    configs = {}
+    for name, one in found.described.items():
+        rows, cols = one["shape"]
+        configs[name], _ = find_init(found, ParamConfig(name=name, rows=rows, cols=cols, sparse=one["table"]))
+    parameters = Parameters(configs)
+    check_parameters(found, configs)
+    parameters.loaded = found
+    return parameters
+
+
+def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> None:
+    """Raise ValueError unless the file ends as a tar file, and has its digest, if it has one."""
+    last = next((one for one in members if one.name == _DIGEST), None)
+    if last is not None:
+        f.seek(start)
+        digest = hash_content(f, last.offset - start)
+        whole = io.BytesIO()
+        with tarfile.open(fileobj=whole, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            _add_header(tar, whole, _DIGEST, len(digest))
+            whole.write(digest)
+            _pad(tar, whole, len(digest))
+        f.seek(last.offset)
+        end = whole.getvalue()[: 2 * tarfile.BLOCKSIZE]
+        if f.read(len(end)) != end:
+            raise ValueError("it is damaged: its digest does not match its content")
+    elif members:
+        f.seek(members[-1].offset_data + -(-members[-1].size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+    rest = f.read(tarfile.RECORDSIZE + 1)
+    padded = last is None or (f.tell() - start) % tarfile.RECORDSIZE == 0  # as ours always is
+    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE or not padded:
+        raise ValueError("it is cut short, or has other bytes behind its end")
+
+
+def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Parameters:
     # A sparse member, of zeros that the file lacks, would take any memory.
-    files = {info.name: info for info in tar if info.isfile() and not info.issparse()}
+    files = {info.name: info for info in members if info.isfile() and not info.issparse()}
     parameters = Parameters(_read_configs(tar, files))
     for name in parameters:
         if name not in files:

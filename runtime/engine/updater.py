@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
 from .. import _core
 from .arrays import F32, U64
+from .keeping import State, describe_left_out, make_about, read_state
 from .kernel_numbers import Optim, PackedOptim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
@@ -29,7 +32,10 @@ class Updater:
 
     reads_ahead = False
 
+    stateful = ""  # the optimizer of a parameter with state
+
     def start(self) -> None: ...
+    def note_loaded(self) -> None: ...
     def progress(self) -> None: ...
     def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None: ...
     def end_pass(self) -> None: ...
@@ -64,6 +70,13 @@ class ParamRules:
     def factor(self) -> float:
         """Factor of the learning rate of the next update."""
         return self._optimizer.factor
+
+    @property
+    def stateful(self) -> str:
+        """The optimizer of a parameter with state; "" if none has any."""
+        return next(
+            (rule.method for rule in self.rules.values() if any(rule.kernel.get_state_shape(1, 1)[:1])), ""
+        )
 
     def collect_grads(self, dense: Mapping[str, F32], sparse: Sparse) -> tuple[dict[str, F32], Sparse]:
         """Return a full gradient for each dense parameter, and those of rows, clipped by norm.
@@ -109,16 +122,38 @@ class LocalUpdater(Updater):
     """Trains in this process, with the kernels that pservers use, in the same order: the same bits."""
 
     def __init__(self, params: ParamRules, parameters: Parameters) -> None:
-        self._params, self._parameters = params, parameters
-        self._slots: dict[str, F32 | None] = {}
+        self._params, self._parameters, self.stateful = params, parameters, params.stateful
+        self._states: dict[str, State] = {}  # before the first step here; slots are the present ones
         self._step = self._samples = self._passes = 0
 
     def start(self) -> None:
-        self._parameters.detach()
-        for name, rule in self._params.rules.items():
-            if name not in self._slots:
-                shape = rule.kernel.get_state_shape(*self._parameters.get_shape(name))
-                self._slots[name] = np.zeros(shape, dtype=np.float32) if shape[0] else None
+        parameters, rules = self._parameters, self._params.rules
+        parameters.detach()
+        if not self._states and parameters.loaded and (line := describe_left_out(parameters.loaded, rules)):
+            print(line, file=sys.stderr)
+        for name, rule in rules.items():
+            if name not in self._states:
+                self._states[name] = self._make_state(self._params.configs[name], rule)
+        parameters.keeper = self
+
+    def _make_state(self, config: ParamConfig, rule: Optim) -> State:
+        loaded = self._parameters.loaded
+        if loaded and (found := read_state(loaded, config, rule)):
+            return found
+        shape = rule.kernel.get_state_shape(*config.shape)
+        return State(slots=np.zeros(shape, np.float32) if shape[0] else None)
+
+    def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        states = {name: self._get_state(name) for name in self._states}
+        rules = {name: (rule, states[name]) for name, rule in self._params.rules.items()}
+        most = max(states.values(), key=lambda state: state.steps, default=State())
+        about = make_about(step=most.steps, passes=most.passes)
+        self._parameters.save_arrays(folder, files, rules=rules, about=about)
+
+    def note_loaded(self) -> None:
+        self._states.clear()
+        self._step = self._samples = self._passes = 0
+        self.start()
 
     def fetch(self, keys: Keys) -> Mapping[str, F32]:
         return self._parameters.get_rows(keys)
@@ -136,8 +171,18 @@ class LocalUpdater(Updater):
             _core.apply_sparse(*self._get_target(name), keys, np.ascontiguousarray(grad[:, -cols:]))
 
     def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
-        rule = self._params.rules[name].pack_at(self._samples, self._passes, self._params.factor)
-        return rule, self._step, self._parameters.get_array(name), self._slots[name]
+        now = self._get_state(name)
+        rule = self._params.rules[name].pack_at(now.samples, now.passes, self._params.factor)
+        return rule, now.steps, self._parameters.get_array(name), now.slots
+
+    def _get_state(self, name: str) -> State:
+        old = self._states[name]
+        return State(
+            slots=old.slots,
+            steps=old.steps + self._step,
+            samples=old.samples + self._samples,
+            passes=old.passes + self._passes,
+        )
 
     def end_pass(self) -> None:
         self._passes += 1

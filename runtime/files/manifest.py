@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from .saving import FILE_VERSION, Entry, write_whole
+from .objects import Content, SetError
+from .saving import DIGEST_BYTES, FILE_VERSION, PART_SUFFIX, Entry, write_whole
 
 MANIFEST = "manifest.json"
 MAX_BYTES = 64 << 20
 PIECE_BYTES = 4 << 20
 _DIGEST = b', "digest": "'
-
-
-class SetError(ValueError):
-    """A set is damaged, not whole, or of another kind; the text names the file and what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +31,7 @@ class Manifest:
     run: int = 0  # incarnation of trainer 0: equal in all sets of one training
     step: int = 0  # the last one that is in the set; 0 where objects have different ones
     passes: int = 0  # complete ones
+    layout: Mapping[str, int] = field(default_factory=dict)  # Layout of sets.py
     objects: Sequence[Mapping[str, Any]] = ()  # in the order of their creation: describe() of each
     extra: Mapping[str, Any] = field(default_factory=dict)  # of who wrote it, as the restarts of a job
     files: Sequence[Entry]
@@ -50,14 +49,20 @@ def _dump(data: object) -> bytes:
 def write_manifest(folder: Path, manifest: Manifest) -> str:
     """Make the parts of `folder` a set, durably, and return the manifest's digest.
 
-    The parts are on the disk under their names. An earlier manifest is replaced. Raises SaveError.
+    The parts are on the disk under their names. An earlier manifest is replaced. Raises OSError.
     """
+    raw, digest = encode_manifest(manifest)
+    write_whole(folder / MANIFEST, lambda f: f.write(raw))
+    return digest
+
+
+def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
+    """Return the file of a manifest, and its digest."""
     files = [asdict(entry) for entry in manifest.files]
     data = {f.name: getattr(manifest, f.name) for f in fields(manifest)} | {"files": files}
     content = _dump({"form": FILE_VERSION, "model": manifest.model, **data})[:-1]
     digest = hashlib.sha256(content).hexdigest()
-    write_whole(folder / MANIFEST, lambda f: f.write(content + _DIGEST + digest.encode() + b'"}\n'))
-    return digest
+    return content + _DIGEST + digest.encode() + b'"}\n', digest
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -90,10 +95,16 @@ def parse_manifest(folder: Path) -> tuple[Manifest, str]:
     return found, digest
 
 
-def hash_file(f: IO[bytes]) -> Entry:
-    """Return the entry of an open file under its own name, without the folder. Raises OSError."""
-    size, digest = 0, hashlib.sha256()
-    while piece := f.read(PIECE_BYTES):
-        size += len(piece)
-        digest.update(piece)
-    return Entry(name=Path(f.name).name, bytes=size, sha256=digest.hexdigest())
+def hash_file(f: Content) -> Entry:
+    """Return the entry of an open file. A part ends with its digest. Raises SetError, OSError."""
+    path, size = f.path, f.size
+    end = size - DIGEST_BYTES if path.suffix == PART_SUFFIX else size
+    digest = hashlib.sha256()
+    try:
+        for at in range(0, end, PIECE_BYTES):
+            digest.update(os.pread(f.fileno(), min(PIECE_BYTES, end - at), at))
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from None
+    if end < size and os.pread(f.fileno(), DIGEST_BYTES, max(end, 0)) != digest.digest():
+        raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
+    return Entry(path.name, size, digest.hexdigest())

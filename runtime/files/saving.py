@@ -12,10 +12,10 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 from ..shared.remedies import find_remedy
 
@@ -23,7 +23,34 @@ FILE_MAGIC = b"PSLSHARD"
 FILE_VERSION = 3
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
-MAX_HEADER_BYTES = 65536
+PART_SUFFIX = ".bin"
+MAX_HEADER_BYTES = 1 << 20
+
+
+def encode_start(header: Mapping[str, Any]) -> bytes:
+    """Return the start of a part with this header, padded to a multiple of 8 bytes."""
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-(START.size + len(text)) % 8)
+    return START.pack(FILE_MAGIC, FILE_VERSION, len(text)) + text
+
+
+def decode_start(start: bytes) -> tuple[dict[str, Any], int]:
+    """Return the header of a part and the length of its start. Raises ValueError."""
+    if len(start) < START.size or not start.startswith(FILE_MAGIC):
+        raise ValueError("not a part of a set")
+    _, version, length = START.unpack_from(start)
+    if version != FILE_VERSION:
+        raise ValueError(f"a part of version {version}, expected version {FILE_VERSION}")
+    text = start[START.size : START.size + length]
+    if len(text) < length or length > MAX_HEADER_BYTES:
+        raise ValueError("cut off within its header")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("the header is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("the header is no object of JSON")
+    return found, START.size + length
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,69 +66,82 @@ class Header:
     ports_num: int
     ports_num_for_sparse: int
     num_gradient_servers: int
-    finished: bool  # False: TERM ended the pserver before all trainers had finished
+    finished: bool  # False: the training went on, or TERM ended the pserver
+    save: str = ""  # drawn for a save on request, the same in all its files; "": of the pserver's end
 
     @property
     def name(self) -> str:
-        """Name of the file."""
-        return f"shard-{self.pserver:05d}-{self.port:03d}.bin"
+        """Name of the file: files of another save have others, so that an old set stays until the new one."""
+        return f"shard-{self.pserver:05d}-{self.port:03d}{self.save and '-'}{self.save}.bin"
 
     def encode(self) -> bytes:
         """Return the start of the file, padded to a multiple of 8 bytes."""
-        text = json.dumps(asdict(self), sort_keys=True).encode()
-        text += b" " * (-(START.size + len(text)) % 8)
-        return START.pack(FILE_MAGIC, FILE_VERSION, len(text)) + text
+        return encode_start(asdict(self))
 
     @classmethod
-    def decode(cls, start: bytes) -> tuple[Header, int]:
-        """Return the header and its length in bytes. Raises ValueError."""
-        if len(start) < START.size or not start.startswith(FILE_MAGIC):
-            raise ValueError("not a saved shard")
-        _, version, length = START.unpack_from(start)
-        if version != FILE_VERSION:
-            raise ValueError(f"a saved shard of version {version}, expected version {FILE_VERSION}")
-        text = start[START.size : START.size + length]
-        if len(text) < length or length > MAX_HEADER_BYTES:
-            raise ValueError("cut off within its header")
-        try:
-            found = json.loads(text)
-        except RecursionError:
-            raise ValueError("the header is nested too deeply") from None
+    def parse(cls, found: Mapping[str, Any]) -> Header:
+        """Return the header of a shard from what its part says. Raises ValueError."""
         kinds = {f.name: f.type for f in fields(cls)}
-        if not isinstance(found, dict) or {name: type(one).__name__ for name, one in found.items()} != kinds:
+        if {name: type(one).__name__ for name, one in found.items()} != kinds:
             raise ValueError(f"the header must have exactly {kinds}")
         header = cls(**found)
         ports = header.ports_num + header.ports_num_for_sparse
         known = header.pserver in range(header.pservers) and header.port in range(ports)
         if not known or not 0 < header.ports_num <= ports:
             raise ValueError(f"the header is of the impossible file {header.name}, of {ports} ports")
-        return header, START.size + length
+        return header
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerHeader:
+    """Identity of a trainer's part, and what else the trainer keeps."""
+
+    trainer: int
+    save: str = ""  # as that of Header
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return f"trainer-{self.trainer:05d}{self.save and '-'}{self.save}.bin"
+
+    def encode(self) -> bytes:
+        """Return the start of the file."""
+        return encode_start(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of a set, as its manifest has it; sha256 as `sha256sum` prints it."""
+    """A file of a set, as its manifest has it; sha256 is that of its content: a part ends with it."""
 
     name: str
     bytes: int
     sha256: str
 
 
+class Start(Protocol):
+    """Header of a part, which knows the part's name."""
+
+    @property
+    def name(self) -> str: ...
+    def encode(self) -> bytes: ...
+
+
 class SaveError(OSError):
     """A shard could not be saved; the text names the file and the system's error."""
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_folder(folder: Path, option: str = "--save_dir=") -> None:
     """Make the folder, check that it takes a file, and remove what a kill left there. Raises SaveError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        for path in folder.glob(".shard-*.part"):
+        for path in folder.glob(".*.bin.part"):
             _remove_abandoned(path)
     except OSError as e:
         raise SaveError(
-            f"--save_dir={folder}: can't create a file there: {e.strerror}{find_remedy(e)}"
+            f"{option}{folder}: can't create a file there: {e.strerror}{find_remedy(e)}"
         ) from None
 
 
@@ -184,9 +224,10 @@ class Files:
 class File:
     """One shard's file."""
 
-    def __init__(self, folder: Path, header: Header) -> None:
+    def __init__(self, folder: Path, header: Start) -> None:
         """Create the file. Raises SaveError."""
-        self._path = folder / header.name
+        self._failure: OSError | None = None
+        self.path = folder / header.name
         self._beside = folder / f".{header.name}.part"
         try:
             self._file = self._beside.open("wb")
@@ -202,21 +243,29 @@ class File:
             raise self.make_error(e) from None
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Write further content. Raises OSError."""
-        self._digest.update(piece)
-        self._file.write(piece)
+        """Write further content. An error is kept for seal(), and the rest is dropped."""
+        if self._failure is not None:
+            return
+        try:
+            self._digest.update(piece)
+            self._file.write(piece)
+        except OSError as e:
+            self._failure = e
 
     def seal(self) -> Entry:
         """Write the digest of the content, and wait until the file is on the disk. Raises OSError."""
-        self.append(self._digest.digest())
+        digest = self._digest.digest()
+        self.append(digest)
+        if self._failure is not None:
+            raise self._failure
         self._file.flush()
         os.fsync(self._file.fileno())
-        return Entry(self._path.name, self._file.tell(), self._digest.hexdigest())
+        return Entry(self.path.name, self._file.tell(), digest.hex())
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
         words = os.strerror(e.errno) if e.errno else str(e)
-        return SaveError(f"{self._path} could not be saved: {words}{find_remedy(e)}")
+        return SaveError(f"{self.path} could not be saved: {words}{find_remedy(e)}")
 
     @property
     def empty(self) -> bool:
@@ -226,7 +275,7 @@ class File:
     def place(self) -> None:
         """Rename the file to its final name. Raises SaveError."""
         try:
-            self._beside.replace(self._path)
+            self._beside.replace(self.path)
         except OSError as e:
             raise self.make_error(e) from None
 

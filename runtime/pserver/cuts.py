@@ -1,29 +1,26 @@
-"""Snapshots of a pserver: it writes its parts of cuts, and begins with one, as trainer 0 says.
+"""Snapshots of a pserver, as trainer 0 asks for them.
 
 Trainer 0 asks for the parts of a step, which are answered once they are on the disk, and seals the set when
-it has the answers of all pservers. Pserver 0 also keeps what the trainers note of themselves. In the main
-thread, but for open_part() and the reading of parts.
+it has the answers of all pservers. Pserver 0 also keeps what the trainers note of themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 from ..client.control import Control, Message
-from ..files.manifest import MANIFEST, Manifest, SetError, hash_file, parse_manifest, write_manifest
-from ..files.saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, Entry, File, Header
+from ..files.manifest import MANIFEST, Manifest, parse_manifest, write_manifest
+from ..files.objects import Content, PartFile, SetError, describe_object
+from ..files.saving import Entry, Header
+from ..files.sets import read_layout
 from .pserver_options import Options
 from .threads import Shard
-
-_PIECE = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -46,30 +43,14 @@ class Cuts:
         self._failed: dict[int, str] = {}  # steps whose cut failed
         self._notes: dict[int, dict[int, Message]] = {}  # step -> trainer -> its state
         self._ended: dict[int, tuple[int, Message]] = {}  # trainer -> pass that it has ended, its state then
-        self._begun: Message | None = None  # that with which to begin, as trainer 0 has said
-        self._all_begun = False  # all pservers have it, as trainer 0 has said to pserver 0
-        self._restoring: set[int] = set()  # shards that are reading
-        self._why = ""  # they could not
+        self._begun: str | None = None  # the folder of the snapshot; "": without one, None: not known yet
 
     # -- cuts
-
-    def open_part(self, port: int, step: int) -> tuple[Path, File]:
-        """Return folder and file for a cut of a shard. Raises OSError."""
-        folder = self._root / f"cut-{self._options.epoch:04d}-{step:012d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)  # of another training
-        return folder, File(folder, replace(self._make_header(), port=port))
 
     def note_cut(self, port: int, step: int, why: str) -> None:
         """Note that a cut of a shard is on the disk, or why not."""
         if why:
             self._failed[step] = f"port {port}: {why}"
-        self._answer_waiting()
-
-    def note_restored(self, port: int, why: str) -> None:
-        """Note that a shard has begun with a cut, or why not."""
-        self._restoring.discard(port)
-        self._why = self._why or why
         self._answer_waiting()
 
     # -- questions
@@ -86,7 +67,7 @@ class Cuts:
                 if question.get("ask") == "note":
                     self._note(asker.trainer, question)
                 elif question.get("ask") == "go":
-                    self._all_begun = True
+                    self._begun = question["folder"]
                 else:
                     asker.waiting.append(question)
             self._answer_waiting()
@@ -118,9 +99,8 @@ class Cuts:
         try:
             what = question["ask"]
             if what == "state":
-                begun = self._begun if self._all_begun else None
-                return begun and self._tell_state(asker.trainer, begun)
-            if asker.trainer != 0 or what not in ("sets", "begin", "parts", "seal"):
+                return self._tell_state(asker.trainer)
+            if asker.trainer != 0 or what not in ("sets", "parts", "seal"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
             answer: Message | None = getattr(self, f"_do_{what}")(question)
             return answer
@@ -133,11 +113,6 @@ class Cuts:
             self._ended[trainer] = note["pass"], note["state"]
         else:
             self._notes.setdefault(note["step"], {})[trainer] = note["state"]
-
-    @staticmethod
-    def _tell_state(trainer: int, begun: Message) -> Message:
-        state = begun["trainers"].get(str(trainer))
-        return {"state": state, "step": begun["step"], "passes": begun["passes"]}
 
     def _do_parts(self, question: Message) -> Message | None:
         step = question["step"]
@@ -156,14 +131,22 @@ class Cuts:
         return {"files": [asdict(shard.parts[step]) for shard in self._shards], "trainers": notes}
 
     def _do_seal(self, question: Message) -> Message:
-        data = question["manifest"]
-        manifest = Manifest(**data | {"files": [Entry(**entry) for entry in data["files"]]})
-        folder = self._root / f"cut-{manifest.epoch:04d}-{manifest.step:012d}"
+        """Write the manifest, once all parts of all pservers are on the disk."""
+        header, data = self._make_header(), question["manifest"]
+        folder = self._options.get_cut_folder(header.epoch, data["step"])
+        with closing(Content(folder / header.name)) as f:
+            items = PartFile(f).items.values()
+            manifest = Manifest(
+                **data | {"files": [Entry(**entry) for entry in data["files"]]},
+                passes=max((item.passes for item in items), default=0),
+                layout=asdict(read_layout(header)),
+                objects=[describe_object(item.create) for item in items],
+            )
         write_manifest(folder, manifest)
         self._remove_older(manifest)
         for shard in self._shards:
             shard.parts = {step: entry for step, entry in shard.parts.items() if step > manifest.step}
-        return {"folder": str(folder)}
+        return {}
 
     def _remove_older(self, newest: Manifest) -> None:
         """Keep the newest sets of this training, and what is no set only if it is newer than they are."""
@@ -180,101 +163,41 @@ class Cuts:
             return False
         with contextlib.suppress(OSError, ValueError):
             for path in folder.glob("*.bin"):
-                with path.open("rb") as f:
-                    return find_body(f)[0].job_id == self._options.job_id
+                with closing(Content(path)) as f:
+                    return PartFile(f).read_header().job_id == self._options.job_id
         return False
 
     # -- begin
 
     def _do_sets(self, question: Message) -> Message:
-        """List the sets in a folder from which this pserver can begin, the newest first."""
-        root = Path(question["folder"]) if question["folder"] else self._root
+        """List the snapshots in a folder with which this pserver can begin, the newest first."""
+        root = self._root / question["folder"]
         return {
             "sets": [
-                {"folder": str(folder), "name": folder.name, "step": one.step}
-                | {"job_id": one.job_id, "trainers": len(one.extra["trainers"])}
+                {"folder": str(folder), "name": folder.name, "step": one.step, "job_id": one.job_id}
+                | {"run": one.run, "trainers": len(one.extra["trainers"]), "objects": list(one.objects)}
                 for folder, one in find_sets(root)
-                if self._lacks(folder, one) is None
+                if self._has(folder, one)
             ],
             "root": str(root),
         }
 
-    def _list_parts(self, manifest: Manifest) -> list[Entry]:
-        """Return the parts that this pserver reads: its own, or all if they are of others."""
-        header, known = self._make_header(), {entry.name: entry for entry in manifest.files}
-        names = [replace(header, port=port).name for port in range(len(self._shards))]
-        same = manifest.extra["shape"] == list_shape(header)
-        return [known[name] for name in names] if same else list(manifest.files)
+    def _has(self, folder: Path, manifest: Manifest) -> bool:
+        """Return True if the parts are here that this pserver reads: its own, or all of other pservers."""
+        header = self._make_header()
+        names = {replace(header, port=port).name for port in range(len(self._shards))}
+        if manifest.layout != asdict(read_layout(header)):
+            names = {entry.name for entry in manifest.files}
+        return all((folder / name).exists() for name in names)
 
-    def _lacks(self, folder: Path, manifest: Manifest) -> str | None:
-        for entry in self._list_parts(manifest):
-            path = folder / entry.name
-            if not path.exists():
-                return f"{path} is missing: let snapshot_dir be a folder that all nodes share"
-        return None
-
-    def _do_begin(self, question: Message) -> Message | None:
-        """Begin as trainer 0 says, with a set or without; answered when all shards have read their parts."""
+    def _tell_state(self, trainer: int) -> Message | None:
+        """Return what the snapshot has of a trainer, once trainer 0 has said which one it is."""
         if self._begun is None:
-            self._begun = {"trainers": {}, "step": 0, "run": 0, "passes": 0}
-            if question["folder"]:
-                self._begin_with(Path(question["folder"]))
-        if self._restoring:
             return None
-        return {"error": self._why} if self._why else {"step": self._begun["step"], "run": self._begun["run"]}
-
-    def _begin_with(self, folder: Path) -> None:
-        manifest = parse_manifest(folder)[0]
-        if (why := self._lacks(folder, manifest)) is not None:
-            raise SetError(why)
-        self._begun = {name: getattr(manifest, name) for name in ("step", "run", "passes")}
-        self._begun["trainers"] = manifest.extra["trainers"]
-        self._restoring = set(range(len(self._shards)))
-        pipes = [os.pipe() for _ in self._shards]
-        for shard, (out, _) in zip(self._shards, pipes, strict=True):
-            shard.restore(out)
-        ends = [into for _, into in pipes]
-        threading.Thread(target=self._feed, args=(folder, manifest, ends), name="begin", daemon=True).start()
-
-    def _feed(self, folder: Path, manifest: Manifest, ends: list[int]) -> None:
-        """Give the shards their bodies, once all parts were compared with their digests."""
-        try:
-            for entry in self._list_parts(manifest):
-                with (folder / entry.name).open("rb") as f:
-                    if hash_file(f) != entry:
-                        raise SetError(
-                            f"{folder / entry.name} is damaged: its digest is not that of {MANIFEST}; remove "
-                            f"{folder}, and the training goes on from the snapshot before"
-                        )
-            for port in range(len(self._shards)):
-                with os.fdopen(ends.pop(0), "wb") as into:
-                    for piece in self._read_part(folder, manifest, port):
-                        into.write(piece)
-        except BrokenPipeError:
-            pass  # the shard says why
-        except (OSError, ValueError) as e:
-            self._why = str(e)
-        for end in ends:
-            os.close(end)
-
-    def _read_part(self, folder: Path, manifest: Manifest, port: int) -> Iterator[bytes]:
-        """Yield the body for a shard."""
-        with (folder / replace(self._make_header(), port=port).name).open("rb") as f:
-            length = find_body(f)[1]
-            while piece := f.read(min(_PIECE, length)):
-                length -= len(piece)
-                yield piece
-
-
-def list_shape(header: Header) -> list[int]:
-    """Return the numbers that say which values are in which part."""
-    return [header.pservers, header.ports_num, header.ports_num_for_sparse]
-
-
-def find_body(f: IO[bytes]) -> tuple[Header, int]:
-    """Go to the body of a part; return the header before it, and its length. Raises ValueError, OSError."""
-    header, at = Header.decode(f.read(START.size + MAX_HEADER_BYTES))
-    return header, f.seek(0, os.SEEK_END) - DIGEST_BYTES - f.seek(at)
+        if not self._begun:
+            return {"state": None, "step": 0}
+        found = parse_manifest(self._root / self._begun)[0]
+        return {"state": found.extra["trainers"].get(str(trainer)), "step": found.step}
 
 
 def find_sets(root: Path) -> list[tuple[Path, Manifest]]:

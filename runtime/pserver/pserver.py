@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ..client import handshake
@@ -77,12 +76,13 @@ class Pserver:
         self._listeners = [(i, sock) for i, sockets in enumerate(listeners) for sock in sockets]
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
         waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
-        dealt = loaded.values if loaded else [[] for _ in range(options.ports)]
-        self._shards: list[Shard] = []
-        self._cuts = Cuts(options, self._shards, self._make_header)
-        for i, first in enumerate(dealt):
-            part = partial(self._cuts.open_part, i)
-            self._shards.append(Shard(i, options, min(waits, default=0.0), first, part))
+        self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
+        shares = loaded.shares if loaded else [None] * options.ports
+        least_s = min(waits, default=0.0)
+        self._shards = [
+            Shard(i, options, least_s, share, self._make_header) for i, share in enumerate(shares)
+        ]
+        self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""))
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -91,9 +91,8 @@ class Pserver:
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
-        self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
         self._listing = "by which it has loaded values" if loaded else "of another trainer"
-        self._loaded = loaded.sha256 if loaded else ""
+        self._loaded = loaded.digest if loaded else ""
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
         self._foreign: tuple[float, str] | None = None  # since when, text
@@ -210,23 +209,24 @@ class Pserver:
         o = self._options
         if o.save_dir is None or 0 not in self._roster.trainers or self._code not in (0, EX_TERM):
             return saving.Files(Path(), [])
-        return saving.Files(o.save_dir, [replace(self._make_header(), port=i) for i in range(o.ports)])
+        return saving.Files(o.save_dir, [self._make_header(i, "") for i in range(o.ports)])
 
-    def _make_header(self) -> saving.Header:
-        """Return the header of the first port's file, once trainer 0 has connected."""
-        o = self._options
-        assert self._place
+    def _make_header(self, port: int, save: str) -> saving.Header:
+        """Return the header of a port's part; trainer 0 is known. Called by shards too."""
+        o, place = self._options, self._place
+        assert place is not None  # from the first trainer's connection on
         return saving.Header(
             job_id=o.job_id,
             epoch=o.epoch,
             run=self._roster.trainers[0].incarnation,
-            pserver=self._place[0],
-            pservers=self._place[1],
-            port=0,
+            pserver=place[0],
+            pservers=place[1],
+            port=port,
             ports_num=o.ports_num,
             ports_num_for_sparse=o.ports_num_for_sparse,
             num_gradient_servers=o.num_gradient_servers,
             finished=self._code == 0,
+            save=save,
         )
 
     def _end_shards(self, files: Sequence[saving.File]) -> None:
@@ -421,8 +421,6 @@ class Pserver:
                 self._grace.note_size(shard, number)
         elif kind == threads.CUT:
             self._cuts.note_cut(shard, number, text)
-        elif kind == threads.RESTORED:
-            self._cuts.note_restored(shard, text)
         elif kind == threads.DROPPED:
             late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             self._log.write(f"{port} {late}")

@@ -37,6 +37,10 @@ class Options:
     snapshot_dir: Path
     snapshot_keep: int
 
+    def get_cut_folder(self, epoch: int, step: int) -> Path:
+        """Return the folder of a snapshot."""
+        return self.snapshot_dir / f"cut-{epoch:04d}-{step:012d}"
+
     @property
     def ports(self) -> int:
         """Number of listening ports."""

@@ -7,29 +7,33 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from .. import _core
-from ..files.saving import Entry, File, sync_folder
+from ..client.control import MESSAGES
+from ..files.manifest import MANIFEST
+from ..files.objects import SetError
+from ..files.saving import Entry, File, Header, prepare_folder, sync_folder
+from ..files.sets import Found, Share, read_layout
 from .pserver_options import Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
-First = tuple[str, Any, int, int, int]  # values that an object has in place of trainer 0's: _core.run_shard
 MAIL = struct.Struct("=iIQ")  # ps_mail
+MAX_ERROR = 900  # characters of an error in an answer, which has a limit
 STOP, SAVE = -1, 2**32 - 1  # a mail that stops the shard, which saves before if it has PS_MAIL_SAVE
-RESTORE = 2**32 - 2
-CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED, RESTORED, CUT = range(1, 11)
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED, CUT = range(1, 10)
 RECORD, STEP = struct.Struct("=I"), struct.Struct("=Q")  # on the pipe for cuts: ps_mail.h
-WHOLE, LOST, BEGINS, LAST = 0, 2**32 - 1, 2**32 - 2, 2**64 - 1
+WHOLE, LOST, BEGINS = 0, 2**32 - 1, 2**32 - 2
 PIPE_BYTES = 1 << 20
 
 
@@ -51,11 +55,11 @@ def _read_cut(pipe: IO[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Values of a file with which a pserver begins, in place of trainer 0's."""
+    """A set with which a pserver begins, in place of trainer 0's values."""
 
-    values: Sequence[list[First]]  # for the objects of each port; shards empty these lists
-    place: tuple[int, int]  # that has dealt them: index in the list of pservers, and its length
-    sha256: str  # of the file
+    shares: Sequence[Share]  # of each port
+    place: tuple[int, int]  # index in the list of pservers, and its length
+    digest: str  # of the set
 
 
 class Shard:
@@ -66,13 +70,10 @@ class Shard:
         number: int,
         options: Options,
         stall_after_s: float,
-        first: list[First],
-        open_part: Callable[[int], tuple[Path, File]],
+        share: Share | None,
+        make_header: Callable[[int, str], Header],
     ) -> None:
-        """`first`: values for its objects; the list is emptied when the shard has copies.
-
-        open_part(step): folder and file for a cut, called in another thread. Raises OSError.
-        """
+        """`share`: values for its objects. make_header(number, save): of its part in a save on request."""
         mail_out, self._mail = os.pipe()
         self.events, event_in = os.pipe()
         cut_out, cut_in = os.pipe()
@@ -83,7 +84,8 @@ class Shard:
         self.failure: BaseException | None = None
         self.parts: dict[int, Entry] = {}  # by step, before the event CUT
         self._file: File | None = None
-        self._open_part = open_part
+        self._options, self._share, self._number, self._make_header = options, share, number, make_header
+        self._older: list[Path] = []  # its part in the last save on request
         self._pipes = (mail_out, self._mail, self.events)
         writer = threading.Thread(
             target=self._write_cuts, args=(cut_out, event_in), name=f"cuts-{number}", daemon=True
@@ -92,7 +94,10 @@ class Shard:
         def run() -> None:
             try:
                 trainers, epoch = options.num_gradient_servers, options.epoch
-                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, first, cut_in)
+                own = self._save, self._find, self._answer
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, *own, cut_in)
+                if self._file is not None:
+                    self._file.seal()
             except BaseException as e:
                 self.failure = self.failure or e
             finally:
@@ -126,38 +131,29 @@ class Shard:
         self._file = file
         os.write(self._mail, MAIL.pack(STOP, SAVE if file else 0, 0))
 
-    def restore(self, body: int) -> None:
-        """Let the shard begin with the body of a cut from this descriptor, which it then owns.
+    # What the core calls, in the shard's thread.
 
-        It answers with the event RESTORED.
-        """
-        os.write(self._mail, MAIL.pack(body, RESTORE, 0))
+    def _save(self, piece: memoryview) -> None:
+        assert self._file is not None  # as stop() or SAVE asked for it
+        self._file.append(piece)
 
     def _write_cuts(self, cut_out: int, event_in: int) -> None:
-        """Write each cut to its file; the last one to that of stop(), whose failure ends the shard."""
+        """Write each cut to its file."""
         with open(cut_out, "rb", buffering=PIPE_BYTES) as pipe:
             while head := pipe.read(RECORD.size):
                 assert RECORD.unpack(head) == (BEGINS,)
                 (step,) = STEP.unpack(pipe.read(STEP.size))
-                if step == LAST:
-                    self._write_last(pipe)
-                    return
                 self._report(event_in, step, self._write_part(pipe, step))
-
-    def _write_last(self, pipe: IO[bytes]) -> None:
-        assert self._file is not None  # as stop() asked for it
-        try:
-            for piece in _read_cut(pipe):
-                self._file.append(piece)
-            self._file.seal()
-        except (OSError, LostCutError) as e:
-            self.failure = self.failure or e
 
     def _write_part(self, pipe: IO[bytes], step: int) -> str:
         """Write a cut to its own file; return why there is none, or ""."""
         pieces = _read_cut(pipe)
         try:
-            folder, file = self._open_part(step)
+            header = self._make_header(self._number, "")
+            folder = self._options.get_cut_folder(header.epoch, step)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)  # of another training
+            file = File(folder, header)
             with contextlib.closing(file):
                 for piece in pieces:
                     file.append(piece)
@@ -181,6 +177,44 @@ class Shard:
                 return
             except BlockingIOError:  # the shard reports much just now
                 time.sleep(0.01)
+
+    def _find(self, *asked: Any) -> Found | None:
+        return self._share.find(*asked) if self._share and asked[0] != MESSAGES else None
+
+    def _answer(self, op: str, text: str | None) -> str:
+        """Carry out LOAD, or begin SAVE with "", and end it without a text; the answer is JSON."""
+        try:
+            if text is None:
+                return json.dumps(asdict(self._end_save()))
+            data = json.loads(text)
+            folder, header = (
+                self._options.snapshot_dir / data["folder"],
+                self._make_header(self._number, data.get("save", "")),
+            )
+            if op == "LOAD":
+                self._share = Share(folder, read_layout(header), header.pserver, header.port)
+                return json.dumps({"digest": self._share.set.digest})
+            prepare_folder(folder, "saving to ")
+            self._file = File(folder, header)
+            return ""
+        except (SetError, OSError) as e:
+            return json.dumps({"error": str(e)[:MAX_ERROR]})
+
+    def _end_save(self) -> Entry:
+        """Complete the part of a save on request. The one before it stays until the next, as its set does."""
+        assert self._file is not None  # as SAVE has begun
+        with contextlib.closing(self._file) as file:
+            self._file = None
+            try:
+                entry = file.seal()
+            except OSError as e:
+                raise file.make_error(e) from None
+            file.place()
+            sync_folder(file.path.parent)
+        for path in self._older[:-1]:
+            path.unlink(missing_ok=True)
+        self._older = [*self._older[-1:], file.path]
+        return entry
 
     def join(self) -> Iterator[Event]:
         """Wait until the thread has ended, and yield its last events; `failure` then has its exception."""

@@ -84,16 +84,6 @@ static bool equal(const content *a, const content *b) {
     return a->n == b->n && memcmp(a->data, b->data, a->n) == 0;
 }
 
-static int restore(const content *from, size_t n, ps_object ***objects, uint32_t *count, ps_err *err) {
-    FILE *f = tmpfile();
-    CHECK(fwrite(from->data, 1, n, f) == n && fflush(f) == 0 && lseek(fileno(f), 0, SEEK_SET) == 0);
-    uint64_t pass = 0;
-    int code = ps_restore(fileno(f), 1, objects, count, &pass, err);
-    CHECK(code < 0 || *count == 0 || pass == 5 || pass == 0);
-    fclose(f);
-    return code;
-}
-
 TEST(a_cut_has_the_values_that_are_documented) {
     ps_object *objects[OBJECTS];
     const float grad[3] = {1, 2, 3};
@@ -162,68 +152,12 @@ TEST(a_cut_that_ends_early_leaves_nothing) {
     free_objects(objects, OBJECTS);
 }
 
-TEST(restored_objects_go_on_with_the_same_bits) {
-    ps_object *objects[OBJECTS], **copies;
-    uint32_t n;
-    ps_err err;
-    make_objects(objects);
-    for (uint64_t step = 1; step < 8; step++) make_step(objects, step);
-    content first = cut_now(objects, OBJECTS);
-    CHECK(restore(&first, first.n, &copies, &n, &err) == PS_OK && n == OBJECTS);
-    content again = cut_now(copies, n);
-    CHECK(equal(&first, &again));
-    CHECK(copies[1]->step.version == 7 && copies[1]->samples == 49);
-    for (uint64_t step = 8; step < 12; step++) make_step(objects, step), make_step(copies, step);
-    for (uint64_t i = 0; i < 400; i++) { /* rows may have other numbers: compare them by key */
-        float a[5], b[5];
-        ps_sparse_read(objects[2]->sparse, &i, 1, a);
-        ps_sparse_read(copies[2]->sparse, &i, 1, b);
-        CHECK(memcmp(a, b, sizeof a) == 0);
-        ps_sparse_read(objects[1]->sparse, &i, 1, a);
-        ps_sparse_read(copies[1]->sparse, &i, 1, b);
-        CHECK(memcmp(a, b, 3 * sizeof *a) == 0);
-    }
-    CHECK(memcmp(objects[0]->dense.values, copies[0]->dense.values, DENSE * sizeof(float)) == 0);
-    CHECK(ps_sparse_waiting(objects[2]->sparse) == ps_sparse_waiting(copies[2]->sparse));
-    free(first.data), free(again.data);
-    free_objects(objects, OBJECTS);
-    free_objects(copies, n);
-    free(copies);
-}
-
-TEST(a_body_that_is_none_is_refused) {
-    ps_object *objects[OBJECTS], **copies;
-    uint32_t n;
-    ps_err err;
-    make_objects(objects);
-    make_step(objects, 1);
-    content body = cut_now(objects, 3);
-    for (size_t cut = 1; cut < body.n; cut += cut < 400 ? 1 : 8191) {
-        int code = restore(&body, cut, &copies, &n, &err);
-        CHECK(code == PS_EPROTO || n < 3); /* between two objects it is a body too */
-        free_objects(copies, n);
-        free(copies);
-    }
-    const size_t at[] = {0, 4, 16, 48};
-    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        body.data[at[i]] ^= 0xff;
-        CHECK(restore(&body, body.n, &copies, &n, &err) < 0);
-        free_objects(copies, n);
-        free(copies);
-        body.data[at[i]] ^= 0xff;
-    }
-    free(body.data);
-    free_objects(objects, OBJECTS);
-}
-
 TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
-    ps_object *objects[OBJECTS], **copies;
-    uint32_t n;
+    ps_object *objects[OBJECTS];
     ps_cut *c;
     ps_err err;
     make_objects(objects);
     make_step(objects, 1);
-    content body = cut_now(objects, OBJECTS);
     for (long i = 1, failed = 1; failed; i++) {
         harness_fail_alloc(i);
         int code = ps_cut_begin(&c, objects, OBJECTS, 5, &err);
@@ -232,15 +166,6 @@ TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
         failed = harness_fail_alloc(0);
         CHECK(kept == !failed);
     }
-    for (long i = 1, failed = 1; failed; i++) {
-        harness_fail_alloc(i);
-        int code = restore(&body, body.n, &copies, &n, &err);
-        failed = harness_fail_alloc(0);
-        CHECK((code == PS_OK) == !failed);
-        free_objects(copies, n);
-        free(copies);
-    }
-    free(body.data);
     free_objects(objects, OBJECTS);
 }
 
@@ -276,14 +201,13 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     CHECK(ps_client_cut_step(w.clients[1]) == 2);
     CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 2);
 
-    ps_object **objects;
-    uint32_t n;
-    CHECK(restore(&got, got.n, &objects, &n, &err) == PS_OK && n == 2);
-    CHECK(objects[0]->step.version == 2 && objects[1]->step.version == 2);
-    for (size_t i = 0; i < SIZE; i++)
-        if (objects[0]->dense.values[i] != -6) CHECK(false);
-    free_objects(objects, n);
-    free(objects);
+    const size_t values_at = (48 + 132 + 1 + 7) / 8 * 8;
+    CHECK(got.data[8] == 2 && got.n > values_at + SIZE * sizeof(float)); /* steps */
+    for (size_t i = 0; i < SIZE; i++) {
+        float value;
+        memcpy(&value, got.data + values_at + i * sizeof value, sizeof value);
+        if (value != -6) CHECK(false);
+    }
 
     CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 6);
     push_from(&w, 0, 0);

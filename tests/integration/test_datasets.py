@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from support.fleet import make_local_blocks, run_by_hand, write_quick_start
 from support.jobs import LocalPlace, finished
+from support.models import hash_set
 from support.process import until_gone
 
 
@@ -31,7 +31,7 @@ def test_quick_start_with_datasets_has_the_bits_of_a_loader(tmp_path: Path) -> N
     for way in ("loader", "QueueDataset", "InMemoryDataset"):
         processes = run_by_hand(tmp_path, *make_local_blocks(2, 2), program=("train_files.py", way, way))
         assert [p.wait() for p in processes] == [0] * 4, [p.output() for p in processes]
-        digests.add(hashlib.sha256((tmp_path / way / "parameters.tar").read_bytes()).hexdigest())
+        digests.add(hash_set(tmp_path / way))
         shown = re.findall(
             r"^time: .*, batch: \[3\], AUC\[1\]:\[0\.\d+\]$", processes[-1].output(), re.MULTILINE
         )

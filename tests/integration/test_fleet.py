@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import socket
@@ -13,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.engine.parameters import read_parameters
+from pslaunch.runtime.files.sets import Set
 from pslaunch.runtime.paddle2 import static
 from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
 from support.jobs import LocalPlace, succeeded, until_nothing_runs
+from support.models import hash_set
 from support.process import started
 
 ROLES = """
@@ -124,7 +125,7 @@ def test_synchronous_training_gives_the_same_bits_for_any_number_of_servers(quic
         processes = run_by_hand(quick_start, *blocks, program=("train.py", "sync", "model"))
         assert [p.wait() for p in processes] == [0] * len(blocks), [p.output() for p in processes]
         assert find_results(processes[-1].output())[2] > 0.65
-        digests.add(hashlib.sha256((quick_start / "model/parameters.tar").read_bytes()).hexdigest())
+        digests.add(hash_set(quick_start / "model"))
     assert len(digests) == 1
 
 
@@ -179,7 +180,7 @@ def train_scheduled(folder: Path, servers: int, workers: int, *arguments: str) -
     assert [process.wait() for process in processes] == [0] * len(blocks), [p.output() for p in processes]
     assert all("last True" in worker.output() for worker in processes[servers:])
     assert workers > 1 or "first True" in processes[-1].output()  # the first rate is 0
-    return hashlib.sha256((folder / f"{servers}" / "parameters.tar").read_bytes()).hexdigest()
+    return hash_set(folder / f"{servers}")
 
 
 @pytest.mark.parametrize("optimizer", ["Momentum", "Adam"])
@@ -307,8 +308,7 @@ def test_table_keeps_rows_that_nobody_pushed(tmp_path: Path) -> None:
     train_loaded(tmp_path, 2, "sync", "2", "fresh")
     tables = []
     for name in ("first", "second", "fresh"):
-        with (tmp_path / name / "parameters.tar").open("rb") as f:
-            tables.append(Parameters.from_tar(f)["embedding_0.w_0"])
+        tables.append(read_parameters(Set(tmp_path / name))["embedding_0.w_0"])
     assert (tables[0] != tables[2]).any(axis=1).all()
     same = (tables[0] == tables[1]).all(axis=1)
     assert same.sum() == 5000 - 3
@@ -352,8 +352,8 @@ ALONE = {"fleet.distributed_optimizer(paddle.optimizer.SGD(0.1), strategy)": "pa
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({}, r"/model/parameters.tar: No such file .*; fleet.save_persistables\(exe, 'model'\)"),
-        (SMALLER, r"with the shape \(5000, 16\), the program \(5000, 8\)"),
+        ({}, r"/model/manifest.json: No such file .*; fleet.save_persistables\(exe, 'model'\)"),
+        (SMALLER, r"embedding_0.w_0 has 5000 rows of 16, the program 5000 rows of 8"),
         (LARGER, r"lacks more.w_0; it has "),
         (FIXED, r"embedding_0.w_0 does not learn"),
         (ALONE, r"call minimize\(\) of"),

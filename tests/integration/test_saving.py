@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import resource
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,13 @@ import pytest
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from pslaunch.runtime.pserver import checkpoint
+from pslaunch.runtime.files import joined
+from pslaunch.runtime.files.manifest import Manifest, write_manifest
+from pslaunch.runtime.files.objects import Content, PartFile, SetError, describe_object
+from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.disks import fill, small_disk
-from support.process import started
+from support.process import Started, started
 from support.pservers import cluster, run_trainers
 
 pytestmark = pytest.mark.asan
@@ -69,7 +74,7 @@ def train(c: Client, steps: int, *, finish: bool = True) -> dict[str, F32]:
     return values
 
 
-def same(saved: dict[str, checkpoint.Saved], values: dict[str, F32]) -> None:
+def same(saved: dict[str, joined.Saved], values: dict[str, F32]) -> None:
     """Check that the saved values are the trainer's."""
     assert list(saved) == ["w", "b", "e", "m"]
     for name, array in values.items():
@@ -88,7 +93,7 @@ def test_values_state_and_steps_for_any_number_of_shards(
         assert found.codes() == [0] * pservers
         assert f"in {folder}" in found.processes[0].output()
     assert len(list(folder.iterdir())) == pservers * (ports + sparse)
-    saved = checkpoint.load(folder)
+    saved = joined.load(folder)
     same(saved, values)
     same(saved, other)
     assert {(s.steps, s.torn) for s in saved.values()} == {(3, False)}
@@ -101,7 +106,7 @@ def test_values_state_and_steps_for_any_number_of_shards(
     assert saved["b"].state is None
     assert saved["e"].state is not None
     assert (saved["e"].state > 0).all()
-    header = checkpoint.read(folder / "shard-00000-000.bin").header
+    header = Set(folder).open("shard-00000-000.bin").read_header()
     assert (header.finished, header.pservers, header.ports_num) == (True, pservers, ports)
 
 
@@ -109,16 +114,16 @@ def test_the_program_lists_and_finds_damage(tmp_path: Path) -> None:
     with cluster(options=[f"--save_dir={tmp_path}"]) as found:
         train(found.client(0), 1)
         assert found.codes() == [0]
-    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.pserver.checkpoint", str(tmp_path)]
+    argv = [sys.executable, "-P", "-m", "pslaunch.runtime.engine.convert", "show", str(tmp_path)]
     with started(argv) as process:
         assert process.wait() == 0
-        assert "e: 34x8 rows, 1 steps of adagrad" in process.output()
+        assert "e: 34 of 100 rows of 8, 1 steps of adagrad, state 1 x" in process.output()
     path = tmp_path / "shard-00000-000.bin"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(checkpoint.CheckpointError, match="damaged"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match="damaged"):
+        joined.load(tmp_path)
     path.write_bytes(raw[:-40])
     with started(argv) as process:
         assert process.wait() == 1
@@ -132,8 +137,8 @@ def test_term_saves_the_present_values(tmp_path: Path) -> None:
             process.proc.send_signal(signal.SIGTERM)
         assert found.codes() == [143, 143]
         assert "TERM" in found.processes[0].output()
-    same(checkpoint.load(tmp_path), values)
-    assert not checkpoint.read(tmp_path / "shard-00001-000.bin").header.finished
+    same(joined.load(tmp_path), values)
+    assert not Set(tmp_path).open("shard-00001-000.bin").read_header().finished
 
 
 def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> None:
@@ -144,7 +149,7 @@ def test_a_step_that_only_some_shards_have_is_called_torn(tmp_path: Path) -> Non
             assert process.wait() == 143
             with pytest.raises(PeerVanished):
                 step(c)
-    saved = checkpoint.load(tmp_path)
+    saved = joined.load(tmp_path)
     assert (saved["w"].steps, saved["w"].torn) == (1, True)
     assert (saved["b"].steps, saved["b"].torn) == (1, False)  # on one shard alone
 
@@ -232,3 +237,42 @@ def test_a_grace_that_is_too_short_to_save_is_reported_while_there_is_time(tmp_p
         c.finish()
         assert found.codes() == [0]
         assert found.processes[0].output().count("--grace") == 1
+
+
+MANY = 1_500_000  # rows of Adam: 149 MiB with their keys
+ADAM = Optim(method="adam", learning_rate=0.1)
+
+
+def read_memory(process: Started, name: str) -> int:
+    """MiB of the process's memory."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{process.proc.pid}/status").read_text(), re.M)
+    assert found
+    return int(found[1]) >> 10
+
+
+def make_table(c: Client) -> None:
+    c.create_sparse("big", MANY, DIM, ADAM, NORMAL)
+    c.init_dense({})
+
+
+def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) -> None:
+    with cluster() as found, found.client(0) as c:
+        make_table(c)
+        for at in range(0, MANY, 1 << 16):
+            keys = np.arange(at, min(at + (1 << 16), MANY), dtype=np.uint64)
+            c.push_pull({}, {}, {"big": (keys, np.ones((len(keys), DIM), np.float32))})
+        (process,) = found.processes
+        Path(f"/proc/{process.proc.pid}/clear_refs").write_text("5")
+        table = read_memory(process, "VmRSS")
+        entries = c.save(tmp_path, "now")
+        assert read_memory(process, "VmHWM") - table < 64
+        row = c.pull_rows("big", np.array([7], np.uint64))
+        layout = asdict(c.layout)
+    described = PartFile(Content(tmp_path / entries[0].name)).items["big"].create
+    write_manifest(tmp_path, Manifest(layout=layout, objects=[describe_object(described)], files=entries))
+    with cluster(2) as found, found.client(0) as c:
+        c.load(tmp_path)
+        make_table(c)
+        np.testing.assert_array_equal(c.pull_rows("big", np.array([7], np.uint64)), row)
+        for process in found.processes:
+            assert read_memory(process, "VmHWM") < table / 2 + 64

@@ -114,7 +114,7 @@ samples = [(i, i + 32, i % 2) for i in range(32)]
 def train():
     trainer.train(paddle.batch(lambda: iter(samples), 32), 1)
     if rank == 0:
-        parameters.save(Path("parameters.tar"))
+        parameters.save_tar(Path("parameters.tar"))
 
 print("peak", measure_peak(train) >> 20)
 if rank == 0:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.files import joined
 from pslaunch.runtime.layer import Layer
 
 WORDS = 50
@@ -66,3 +68,13 @@ def digest(parameters: paddle.parameters.Parameters) -> str:
     file = io.BytesIO()
     parameters.to_tar(file)
     return hashlib.sha256(file.getvalue()).hexdigest()
+
+
+def hash_set(folder: Path) -> str:
+    """Return a digest of all objects of a set, with their state and steps, whatever parts they are in."""
+    digest = hashlib.sha256()
+    for name, saved in sorted(joined.load(folder).items()):
+        digest.update(f"{name} {saved.steps} {saved.method}".encode())
+        for array in (saved.keys, saved.values, saved.state):
+            digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -282,7 +282,7 @@ class Agent:
         gloo = os.path.join(self._run_dir, "gloo")
         shutil.rmtree(gloo, ignore_errors=True)  # of the epoch before
         os.mkdir(gloo)
-        if not self._numbers:  # else they are followed since the first epoch
+        if not self._numbers:  # the first epoch; preparation is not measured
             Usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
         ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])

@@ -5,64 +5,117 @@
 #include "shard/ps_shard.h"
 #include "bindings/py_args.h"
 
-/* Copy the tuple of one object's first values: name, array, dim, shard, shards. */
-static int get_first(PyObject *tuple, ps_first *f) {
-    PyObject *array;
-    Py_buffer view = {0};
-    ps_err err = {0};
-    const char *name;
-    unsigned int dim, shard, shards;
-    if (!PyTuple_Check(tuple)) {
-        PyErr_SetString(PyExc_TypeError, "first: expected tuples of name, values, dim, shard and shards");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(tuple, "sOIII", &name, &array, &dim, &shard, &shards)) return -1;
-    if (py_array(array, &view, PY_F32, false, name) < 0) return -1;
-    int code = ps_first_copy(f, name, view.buf, py_items(&view), dim, shard, shards, &err);
-    PyBuffer_Release(&view);
-    if (code < 0) py_raise(&err);
+/* Functions of the owner, called in the thread that runs the shard. */
+typedef struct callbacks {
+    PyObject *save, *find, *answer;
+    PyObject *parts; /* bytes that the last find() has returned */
+} callbacks;
+
+/* Hand bytes of a save over. An exception stays set. */
+static int put_bytes(void *owner, const void *data, size_t n, ps_err *err) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *view = PyMemoryView_FromMemory((char *)(uintptr_t)data, (Py_ssize_t)n, PyBUF_READ);
+    PyObject *result =
+        view == NULL ? NULL : PyObject_CallFunctionObjArgs(((callbacks *)owner)->save, view, NULL);
+    int code = result == NULL ? ps_fail(err, PS_ESYS, 0, "saving") : PS_OK;
+    Py_XDECREF(view);
+    Py_XDECREF(result);
+    PyGILState_Release(state);
     return code;
 }
 
-/* Serve with the first values of `list`, which is emptied: the shard has copies until objects have them. */
-static PyObject *run_with(ps_shard_config *config, PyObject *list) {
-    PyObject *result = NULL;
-    size_t n = (size_t)PyList_Size(list);
-    ps_err err = {0};
-    int code = 0;
-    ps_first *first = PyMem_Calloc(n + 1, sizeof *first);
-    if (first == NULL) PyErr_NoMemory(), code = -1;
-    for (size_t i = 0; code == 0 && i < n; i++)
-        code = get_first(PyList_GetItem(list, (Py_ssize_t)i), &first[i]);
-    if (code == 0 && PyList_SetSlice(list, 0, (Py_ssize_t)n, NULL) == 0) {
-        config->first = first, config->first_n = n;
-        Py_BEGIN_ALLOW_THREADS
-        code = ps_shard_run(config, &err);
-        Py_END_ALLOW_THREADS
-        result = code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
+/* Make an error of the exception that is set, and clear it. */
+static int take_exception(ps_err *err) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value == NULL ? NULL : PyObject_Str(value);
+    const char *words = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, NULL);
+    int code = ps_fail(err, PS_EPROTO, 0, "%s", words == NULL ? "the pserver failed" : words);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    PyErr_Clear();
+    return code;
+}
+
+static int read_first(callbacks *c, PyObject *found, ps_first *f) {
+    unsigned long long steps, samples, passes, seed;
+    int counted;
+    char *parts;
+    Py_ssize_t size;
+    if (found == Py_None) return 0;
+    if (!PyTuple_Check(found)) {
+        PyErr_SetString(PyExc_TypeError, "find: expected a tuple or None");
+        return -1;
     }
-    for (size_t i = 0; first != NULL && i < n; i++) ps_first_release(&first[i]);
-    PyMem_Free(first);
-    return result;
+    if (!PyArg_ParseTuple(found, "KKKIIp(KIff)IIS", &steps, &samples, &passes, &f->slots, &f->floats,
+                          &counted, &seed, &f->init.kind, &f->init.mean, &f->init.std, &f->shard, &f->shards,
+                          &c->parts) ||
+        PyBytes_AsStringAndSize(c->parts, &parts, &size) < 0)
+        return -1;
+    f->init.seed = seed, f->steps = steps, f->samples = samples, f->passes = passes,
+    f->counted = counted != 0;
+    f->parts = (const ps_stored *)(const void *)parts;
+    f->n = (size_t)size / sizeof *f->parts;
+    return 0;
+}
+
+static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *err) {
+    callbacks *c = owner;
+    f->init.table = spec->init.table;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *before = c->parts;
+    c->parts = NULL;
+    PyObject *found = PyObject_CallFunction(c->find, "s#OIKI", spec->name, (Py_ssize_t)spec->name_length,
+                                            spec->sparse ? Py_True : Py_False, spec->dim,
+                                            (unsigned long long)spec->total, spec->optim.method);
+    int code = found != NULL && read_first(c, found, f) == 0 ? PS_OK : take_exception(err);
+    Py_XINCREF(c->parts);
+    Py_XDECREF(before);
+    Py_XDECREF(found);
+    PyGILState_Release(state);
+    return code;
+}
+
+static int answer_text(void *owner, uint16_t op, const char *text, char *reply, ps_err *err) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *said = PyObject_CallFunction(((callbacks *)owner)->answer, "sz", ps_op_name(op), text);
+    const char *words = said == NULL ? NULL : PyUnicode_AsUTF8AndSize(said, NULL);
+    int code = words == NULL ? take_exception(err) : PS_OK;
+    if (words != NULL) PyOS_snprintf(reply, PS_MAX_TEXT + 1, "%.*s", ps_fit(words, PS_MAX_TEXT), words);
+    Py_XDECREF(said);
+    PyGILState_Release(state);
+    return code;
 }
 
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"trainers",      "epoch", "mailbox_fd", "event_fd",
-                            "stall_after_s", "first", "cut_fd",     NULL};
+    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s",
+                            "save",     "find",  "answer",     "cut_fd",   NULL};
     ps_shard_config config = {0};
+    callbacks c = {0};
     double stall_after_s;
-    PyObject *first;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidO!i", names, &config.trainers, &config.epoch,
-                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &PyList_Type,
-                                     &first, &config.cut_fd))
+    ps_err err = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOOOi", names, &config.trainers, &config.epoch,
+                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &c.save, &c.find,
+                                     &c.answer, &config.cut_fd))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
         PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
-    return run_with(&config, first);
+    config.save = (ps_save){put_bytes, &c};
+    config.finder = (ps_finder){find_first, &c};
+    config.clerk = (ps_clerk){answer_text, &c};
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = ps_shard_run(&config, &err);
+    Py_END_ALLOW_THREADS
+    Py_XDECREF(c.parts);
+    if (PyErr_Occurred() != NULL) return NULL;
+    return code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
 }
 
 static int put(PyObject *dict, const char *name, unsigned long long value) {
@@ -117,15 +170,14 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_ASYNC", PS_ASYNC},
         {"PS_GEO", PS_GEO},
         {"PS_MAIL_SAVE", PS_MAIL_SAVE},
-        {"PS_MAIL_RESTORE", PS_MAIL_RESTORE},
         {"PS_CUT_WHOLE", PS_CUT_WHOLE},
         {"PS_CUT_LOST", PS_CUT_LOST},
         {"PS_CUT_BEGINS", PS_CUT_BEGINS},
-        {"PS_CUT_LAST", PS_CUT_LAST},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},
         {"event bytes", sizeof(ps_event)},
         {"mail bytes", sizeof(ps_mail)},
+        {"stored bytes", sizeof(ps_stored)},
     };
     PyObject *dict = PyDict_New();
     if (dict == NULL) return NULL;

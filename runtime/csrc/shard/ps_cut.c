@@ -92,13 +92,15 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
 }
 
 static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass) {
-    size_t create = ps_create_encode(&w->o->spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
+    ps_create spec = w->o->spec;
+    if (w->o->sparse != NULL) spec.init = ps_sparse_init(w->o->sparse);
+    size_t create = ps_create_encode(&spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
     put_number(raw, 4, w->torn ? PS_SAVE_TORN : 0);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, w->steps);
     put_number(raw + 16, 8, w->o->sparse == NULL ? w->o->dense.n : w->rows);
     put_number(raw + 24, 8, w->samples);
-    put_number(raw + 32, 8, pass);
+    put_number(raw + 32, 8, w->o->passes + pass);
     put_number(raw + 40, 8, w->waiting);
     memset(raw + n, 0, ALIGN);
     return n + -n % ALIGN;

@@ -1,5 +1,5 @@
 /* A cut: a shard's content at one moment as the body of a file, read piece by piece while its objects go on
- * changing; and the way back. docs/checkpoint.md documents the body, and a test compares the two. Files and
+ * changing. docs/checkpoint.md documents the body, and a test compares the two. Files and
  * their digests are the owner's. One thread at a time. */
 #ifndef PS_CUT_H
 #define PS_CUT_H
@@ -24,12 +24,5 @@ size_t ps_cut_read(ps_cut *c, void *to, size_t size);
 /* Release a cut, also before its end. Returns true if all that was read is of its moment; false if there was
  * no memory to keep something that has changed. NULL is allowed. */
 bool ps_cut_end(ps_cut *c);
-
-/* Read a body from a blocking descriptor up to its end, and make its objects, which are the shard's first:
- * *objects
- * [*n], owned by the caller, in any case; *pass is its number of passes. PS_OK; PS_EPROTO if it is no body,
- * PS_ESYS, PS_ENOMEM or PS_ELIMIT.
- */
-int ps_restore(int fd, uint32_t trainers, ps_object ***objects, uint32_t *n, uint64_t *pass, ps_err *err);
 
 #endif

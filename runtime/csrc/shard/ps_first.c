@@ -1,89 +1,113 @@
 #include "shard/ps_first.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-int ps_first_copy(ps_first *f, const char *name, const float *values, size_t n, uint32_t dim, uint32_t shard,
-                  uint32_t shards, ps_err *err) {
-    size_t row = dim > 0 ? dim : n, own = 0;
-    *f = (ps_first){.n = n, .dim = dim, .shard = shard, .shards = shards};
-    for (uint64_t key = 0; dim > 0 && key < n / dim; key++) own += ps_key_shard(key, shards) == shard;
-    f->name = strdup(name);
-    f->values = malloc((dim > 0 ? own * dim : n) * sizeof *values + 1);
-    if (f->name == NULL || f->values == NULL) return ps_fail(err, PS_ENOMEM, 0, "values of '%s'", name);
-    float *to = f->values;
-    for (uint64_t key = 0; row > 0 && key < n / row; key++) {
-        if (dim > 0 && ps_key_shard(key, shards) != shard) continue;
-        memcpy(to, values + key * row, row * sizeof *values);
-        to += row;
+static int read_at(int fd, void *to, uint64_t size, uint64_t at, ps_err *err) {
+    for (uint64_t done = 0; done < size;) {
+        ssize_t n = pread(fd, (char *)to + done, (size_t)(size - done), (off_t)(at + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return ps_fail(err, PS_ESYS, n < 0 ? errno : EIO, "reading saved values");
+        done += (uint64_t)n;
     }
     return PS_OK;
 }
 
-void ps_first_release(ps_first *f) {
-    free(f->name);
-    free(f->values);
-    f->name = NULL, f->values = NULL;
+static int read_dense(const ps_first *f, ps_object *o, ps_err *err) {
+    ps_dense *d = &o->dense;
+    uint64_t done = 0, all = 0;
+    for (size_t i = 0; i < f->n; i++) all += f->parts[i].count;
+    if (all != d->n)
+        return ps_fail(err, PS_EPROTO, 0, "'%.*s' has %zu values on this shard, but %" PRIu64 " are loaded",
+                       PS_NAME(&o->spec), d->n, all);
+    for (const ps_stored *p = f->parts; p < f->parts + f->n; done += p++->count) {
+        uint64_t size = p->count * sizeof *d->values;
+        int code = read_at(p->fd, d->values + done, size, p->at, err);
+        for (uint32_t s = 0; code == PS_OK && s < f->slots; s++)
+            code = read_at(p->fd, d->slots + s * d->n + done, size, p->at + (s + 1) * p->stride, err);
+        if (code < 0) return code;
+    }
+    d->ready = true;
+    return PS_OK;
 }
 
-static ps_first *find(ps_first *first, size_t n, const ps_create *spec) {
-    for (size_t i = 0; i < n; i++)
-        if (first[i].values != NULL && strlen(first[i].name) == spec->name_length &&
-            memcmp(first[i].name, spec->name, spec->name_length) == 0)
-            return &first[i];
-    return NULL;
-}
+/* Buffers for as many rows as a frame has. */
+typedef struct batch {
+    uint64_t *keys;
+    float *rows;
+    ps_counts *counts;
+    size_t most;
+} batch;
 
-/* Set those of the rows that differ from their present values. `scratch` has room for all. */
-static int set_batch(ps_sparse *t, uint64_t *keys, const float *rows, size_t n, float *scratch, ps_err *err) {
-    size_t dim = ps_sparse_dim(t), m = 0;
-    ps_sparse_read(t, keys, n, scratch);
+/* Keep those of the n rows that belong to this shard, with `width` floats each. Returns their number. */
+static size_t keep_own(const ps_first *f, const batch *b, size_t width, size_t n) {
+    size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        if (memcmp(scratch + i * dim, rows + i * dim, dim * sizeof *rows) == 0) continue;
-        memcpy(scratch + m * dim, rows + i * dim, dim * sizeof *rows);
-        keys[m++] = keys[i];
+        if (ps_key_shard(b->keys[i], f->shards) != f->shard) continue;
+        b->keys[kept] = b->keys[i];
+        memmove(b->rows + kept * width, b->rows + i * f->floats, width * sizeof *b->rows);
+        b->counts[kept++] = b->counts[i];
     }
-    return ps_sparse_set(t, keys, scratch, m, err);
+    return kept;
 }
 
-static int set_rows(const ps_first *f, ps_object *o, uint64_t pass, ps_err *err) {
-    size_t most = ps_rows_per_frame(f->dim), n = 0;
-    uint64_t *keys = malloc(most * sizeof *keys);
-    float *scratch = malloc(most * f->dim * sizeof *scratch);
-    const float *rows = f->values;
-    int code = keys != NULL && scratch != NULL
-                   ? PS_OK
-                   : ps_fail(err, PS_ENOMEM, 0, "rows of '%.*s'", PS_NAME(&o->spec));
-    ps_object_begin(o, pass);
-    for (uint64_t key = 0, end = f->n / f->dim; code == PS_OK && key < end; key++) {
-        if (ps_key_shard(key, f->shards) == f->shard) keys[n++] = key;
-        if (n < most && key + 1 < end) continue;
-        code = set_batch(o->sparse, keys, rows, n, scratch, err);
-        rows += n * f->dim;
-        n = 0;
+/* Take rows of a part, or its keys that wait. */
+static int read_rows(const ps_first *f, const ps_stored *p, bool waiting, ps_sparse *t, const batch *b,
+                     ps_err *err) {
+    size_t width = f->slots > 0 ? ps_sparse_stride(t) : ps_sparse_dim(t), row = f->floats * sizeof *b->rows;
+    uint64_t n = waiting ? p->waiting : p->count, before = waiting ? p->count : 0;
+    const ps_counts *counts = f->counted ? b->counts : NULL;
+    int code = PS_OK;
+    for (uint64_t i = before; code == PS_OK && i < before + n; i += b->most) {
+        size_t k = before + n - i < b->most ? (size_t)(before + n - i) : b->most;
+        code = read_at(p->fd, b->keys, k * sizeof *b->keys, p->keys_at + i * sizeof *b->keys, err);
+        if (code == PS_OK && !waiting) code = read_at(p->fd, b->rows, k * row, p->at + i * row, err);
+        if (code == PS_OK && f->counted)
+            code = read_at(p->fd, b->counts, k * sizeof *b->counts,
+                           p->at + p->count * row + i * sizeof *b->counts, err);
+        if (code < 0) return code;
+        k = keep_own(f, b, width, k);
+        code = ps_sparse_load(t, b->keys, waiting ? NULL : b->rows, width, counts, k, err);
     }
-    free(keys);
-    free(scratch);
     return code;
 }
 
-int ps_first_apply(ps_first *first, size_t n, ps_object *o, uint64_t pass, ps_err *err) {
-    ps_first *f = find(first, n, &o->spec);
-    if (f == NULL) return PS_OK;
-    size_t size = o->sparse == NULL ? o->dense.n : (size_t)o->spec.total * f->dim;
-    if (f->dim != o->spec.dim || f->n != size)
-        return ps_fail(
-            err, PS_EPROTO, 0,
-            "'%.*s' has %zu values on this shard, rows of %u, but this pserver has loaded %zu, rows of %u",
-            PS_NAME(&o->spec), size, o->spec.dim, f->n, f->dim);
-    if (o->sparse != NULL) {
-        int code = set_rows(f, o, pass, err);
-        if (code < 0) return code;
-    } else {
-        if (f->n > 0) memcpy(o->dense.values, f->values, f->n * sizeof *f->values);
-        o->dense.ready = true;
+static int read_table(const ps_first *f, ps_object *o, ps_err *err) {
+    if (f->floats < (f->slots > 0 ? ps_sparse_stride(o->sparse) : o->spec.dim))
+        return ps_fail(err, PS_EPROTO, 0, "'%.*s' has more values in a row than the %u loaded ones",
+                       PS_NAME(&o->spec), f->floats);
+    batch b = {.most = ps_rows_per_frame(f->floats)};
+    b.keys = malloc(b.most * sizeof *b.keys);
+    b.rows = calloc(b.most * f->floats, sizeof *b.rows);
+    b.counts = calloc(b.most, sizeof *b.counts);
+    int code = b.keys != NULL && b.rows != NULL && b.counts != NULL
+                   ? PS_OK
+                   : ps_fail(err, PS_ENOMEM, 0, "rows of '%.*s'", PS_NAME(&o->spec));
+    for (size_t i = 0; code == PS_OK && i < f->n; i++) {
+        code = read_rows(f, &f->parts[i], false, o->sparse, &b, err);
+        if (code == PS_OK && f->counted && ps_entry_waits(&o->spec.entry))
+            code = read_rows(f, &f->parts[i], true, o->sparse, &b, err);
     }
+    free(b.keys);
+    free(b.rows);
+    free(b.counts);
+    return code;
+}
+
+int ps_first_apply(const ps_finder *from, ps_object *o, uint64_t pass, ps_err *err) {
+    ps_first f = {0};
+    int code = from->find == NULL ? PS_OK : from->find(from->owner, &o->spec, &f, err);
+    if (code < 0 || f.parts == NULL) return code;
+    o->step.version = f.steps;
+    o->samples = f.samples;
+    o->passes = f.passes;
     o->given = true;
-    ps_first_release(f);
-    return PS_OK;
+    f.counted = f.counted && o->spec.entry.rule != PS_ENTRY_ANY;
+    ps_object_begin(o, pass);
+    if (o->sparse != NULL && (code = ps_init_check(&f.init, err)) < 0) return code;
+    if (o->sparse != NULL) ps_sparse_start(o->sparse, &f.init);
+    return o->sparse == NULL ? read_dense(&f, o, err) : read_table(&f, o, err);
 }

@@ -1,29 +1,42 @@
-/* First values of objects that the owner of a shard has loaded: used in place of those of trainer 0. Knows no
- * sockets and no Python. */
+/* First values of objects, from files that the owner of a shard knows: used in place of those of trainer 0.
+ * Read piece by piece, so that they take no memory beside the object. Knows no sockets and no Python. */
 #ifndef PS_FIRST_H
 #define PS_FIRST_H
 
 #include "shard/ps_object.h"
 
+/* A part of an object in a file: numbers of bytes from its begin. */
+typedef struct ps_stored {
+    int fd;           /* borrowed */
+    uint64_t keys_at; /* of a table, the keys: of `count` rows, then of `waiting` without one */
+    uint64_t at;      /* of a table: rows, then counts; of a dense object: values */
+    uint64_t stride;  /* of a dense object: from a value to its state, and from slot to slot */
+    uint64_t count;   /* rows, or values */
+    uint64_t waiting;
+} ps_stored;
+
+/* All parts that have something of an object. */
 typedef struct ps_first {
-    char *name;    /* of the object, owned; ends with a zero byte */
-    float *values; /* owned; of a table this shard's rows in order of keys; NULL once an object has them */
-    size_t n;      /* values of a dense object, or of all rows of a table on all shards */
-    uint32_t dim;  /* of a table; 0: a dense object */
+    uint64_t steps, samples, passes;
+    uint32_t slots;         /* of state that is taken */
+    uint32_t floats;        /* of a table: of a row in the files */
+    bool counted;           /* of a table: the files have counts */
+    ps_init init;           /* of a table: initial values of all other rows */
     uint32_t shard, shards; /* of a table: this one, of so many */
+    const ps_stored *parts; /* [n], borrowed; of a dense object in the order of its values */
+    size_t n;
 } ps_first;
 
-/* Copy into *f the values that the shard needs of values[0..n), of a table all rows [n / dim, dim] in order
- * of keys from 0. PS_OK or PS_ENOMEM; the caller releases *f in both cases. */
-int ps_first_copy(ps_first *f, const char *name, const float *values, size_t n, uint32_t dim, uint32_t shard,
-                  uint32_t shards, ps_err *err);
+/* The owner finds the parts of a new object. PS_OK; f->parts is NULL if there are none, else borrowed until
+ * the next call. Or the code that refuses the object, with `err`. */
+typedef struct ps_finder {
+    int (*find)(void *owner, const ps_create *spec, ps_first *f, ps_err *err);
+    void *owner;
+} ps_finder;
 
-/* Release the memory of *f, which may be all zero. Can't fail. */
-void ps_first_release(ps_first *f);
-
-/* Set the values of a new object of this pass if it is among first[0..n), and release them there. Rows that
- * are as they would be without are not made. PS_OK; PS_EPROTO if a trainer describes the object in another
- * way, PS_ENOMEM or PS_ELIMIT. */
-int ps_first_apply(ps_first *first, size_t n, ps_object *o, uint64_t pass, ps_err *err);
+/* Set values, state and steps of a new object of this pass, if the finder, which may be empty, has them.
+ * PS_OK; PS_EPROTO if the sizes differ, PS_ESYS if a file can't be read, PS_ENOMEM, PS_ELIMIT, or the
+ * finder's code. */
+int ps_first_apply(const ps_finder *from, ps_object *o, uint64_t pass, ps_err *err);
 
 #endif

@@ -25,13 +25,14 @@ typedef struct ps_object {
     uint32_t creator; /* the trainer that created it */
     ps_step step;
     uint64_t samples;      /* of all pushes that have begun */
+    uint64_t passes;       /* complete ones before those of this training */
     float factor;          /* of the learning rate, from the trainer `rated_by` */
     uint32_t rated_by;     /* the first in order whose push of this step has begun; of an asynchronous object
                               the last that began */
     uint64_t shrunk;       /* rows given back by SHRINK */
     ps_dense dense;        /* of a dense object */
     ps_sparse *sparse;     /* of a table; else NULL */
-    bool given;            /* it has values of ps_first.h: trainer 0 sets none */
+    bool given;            /* it has values of files (ps_first.h): trainer 0 sets none */
     ps_line *held;         /* [trainers] */
     uint32_t held_n;       /* trainers with held frames */
     ps_line *parked;       /* [trainers], keys of reads that wait for a step */

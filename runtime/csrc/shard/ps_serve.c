@@ -125,7 +125,7 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
         if (code == PS_OK)
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
         if (code < 0) return code;
-        code = ps_first_apply(s->config.first, s->config.first_n, s->objects[s->objects_n], s->pass, err);
+        code = ps_first_apply(&s->config.finder, s->objects[s->objects_n], s->pass, err);
         if (code == PS_OK) s->objects_n++;
         else ps_object_free(s->objects[s->objects_n]);
         return code;
@@ -203,6 +203,18 @@ static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
+/* Save or load for trainer 0. */
+static int do_text(ps_shard *s, ps_peer *p, ps_err *err) {
+    const ps_clerk *clerk = &s->config.clerk;
+    p->create[p->head.length] = 0;
+    int code = clerk->answer(clerk->owner, p->head.op, (const char *)p->create, s->reply, err);
+    if (code < 0 || p->head.op == PS_LOAD || s->reply[0] != 0) return code;
+    ps_stream_drop(s);
+    code = ps_save_objects(&s->config.save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch,
+                           err);
+    return code < 0 ? code : clerk->answer(clerk->owner, p->head.op, NULL, s->reply, err);
+}
+
 static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
     for (uint32_t t = 0; t < n; t++)
         if (!a[t] && !b[t]) return false;
@@ -267,6 +279,9 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
         return PS_OK;
     case PS_SHRINK:
         return do_shrink(s, p, err);
+    case PS_SAVE:
+    case PS_LOAD:
+        return do_text(s, p, err);
     case PS_PUSH_ROWS:
         return do_push_rows(s, p, err);
     case PS_END_PASS:
@@ -351,6 +366,10 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         return respond_rows(s, p, err);
     case PS_SHRINK:
         respond_shrink(s, p);
+        return PS_OK;
+    case PS_SAVE:
+    case PS_LOAD:
+        ps_answer_reply(s, p);
         return PS_OK;
     case PS_INIT:
         respond_init(s, p);

@@ -41,7 +41,8 @@ typedef struct ps_shard {
     size_t piece_n, piece_sent;
     bool cut_watched; /* by epoll */
 
-    ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
+    char reply[PS_MAX_TEXT + 1]; /* to trainer 0's last SAVE or LOAD */
+    ps_event *backlog;           /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
     uint64_t scratch[PS_SCRATCH_BYTES / 8];
 } ps_shard;
@@ -81,6 +82,9 @@ int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys
 /* Answer with the steps of every object. */
 void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
 
+/* Answer with s->reply. */
+void ps_answer_reply(ps_shard *s, ps_peer *p);
+
 /* Answer with an error, the last frame of the connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);
 
@@ -107,13 +111,11 @@ bool ps_stream_due(const ps_shard *s);
 /* Begin the cut that is due. Call it after a step. */
 void ps_stream_begin(ps_shard *s);
 
+/* Give up the cut that is being sent, before a save. Can't fail. */
+void ps_stream_drop(ps_shard *s);
+
 /* Send the owner some of the cut. Never blocks. */
 void ps_stream_send(ps_shard *s);
-
-/* Send the owner all objects, at the end, as fast as it reads. PS_OK, PS_EINVAL if one has no values yet, or
- * PS_ESYS.
- */
-int ps_stream_save(ps_shard *s, ps_err *err);
 
 /* Describe the shard's current wait, and the trainers without input for at least that long.
  * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of

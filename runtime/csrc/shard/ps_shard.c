@@ -118,23 +118,8 @@ static void on_peer(ps_shard *s, ps_peer *p, uint32_t events) {
     if (read_peer(s, p, events, &err)) ps_serve_drop(s, p, err.text);
 }
 
-/* Take the objects of a body: nothing else happens here meanwhile, and no trainer has made any. */
-static void restore(ps_shard *s, const ps_mail *mail) {
-    ps_err err = {.text = ""};
-    int code = PS_OK;
-    if (s->objects_n > 0) code = ps_fail(&err, PS_EPROTO, 0, "trainers have made objects before");
-    else code = ps_restore(mail->fd, s->config.trainers, &s->objects, &s->objects_n, &s->pass, &err);
-    s->objects_cap = s->objects_n;
-    close(mail->fd);
-    ps_event_report(s, PS_EVENT_RESTORED, 0, 0, code < 0 ? err.text : "");
-}
-
 static void on_mail(ps_shard *s, const ps_mail *mail) {
     ps_err err;
-    if (mail->trainer == PS_MAIL_RESTORE) {
-        restore(s, mail);
-        return;
-    }
     if (mail->trainer >= s->config.trainers) {
         close(mail->fd);
         return;
@@ -300,7 +285,10 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_event_flush(s);
     if (code == PS_OK) report_stats(s, true);
     ps_event_flush(s);
-    if (code == PS_OK && s->saves) code = ps_stream_save(s, err);
+    ps_stream_drop(s);
+    if (code == PS_OK && s->saves)
+        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->pass, s->scratch,
+                               sizeof s->scratch, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

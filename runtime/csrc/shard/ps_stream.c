@@ -1,6 +1,5 @@
 /* The way of a cut to the shard's owner: through a pipe, piece by piece, between the frames of trainers. */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,6 +24,10 @@ static void end_cut(ps_shard *s, bool whole) {
     put_record(s, &end, RECORD);
 }
 
+void ps_stream_drop(ps_shard *s) {
+    if (s->cut != NULL) end_cut(s, false);
+}
+
 /* Let epoll say when the owner takes more, or not. */
 static void watch(ps_shard *s, bool on) {
     struct epoll_event event = {.events = EPOLLOUT, .data.u64 = PS_CUT_KEY};
@@ -37,7 +40,7 @@ static int begin(ps_shard *s, uint64_t step, ps_err *err) {
     const uint32_t kind = PS_CUT_BEGINS;
     if (s->piece == NULL) s->piece = malloc(PS_PIECE_BYTES);
     if (s->piece == NULL) return ps_fail(err, PS_ENOMEM, 0, "a cut");
-    if (s->cut != NULL) end_cut(s, false);
+    ps_stream_drop(s);
     if (s->piece_n + ROOM / 2 > PS_PIECE_BYTES) return ps_fail(err, PS_ELIMIT, 0, "its owner does not read");
     put_record(s, &kind, sizeof kind);
     put_record(s, &step, sizeof step);
@@ -102,19 +105,8 @@ void ps_stream_send(ps_shard *s) {
     int code = send_piece(s, &err);
     if (code == PS_ESYS) {
         ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
-        if (s->cut != NULL) end_cut(s, false);
+        ps_stream_drop(s);
         s->piece_n = s->piece_sent = 0;
     }
     if (s->piece_n == 0) watch(s, false);
-}
-
-int ps_stream_save(ps_shard *s, ps_err *err) {
-    struct pollfd ready = {.fd = s->config.cut_fd, .events = POLLOUT};
-    int code = begin(s, PS_CUT_LAST, err);
-    while (code >= 0 || code == PS_EAGAIN) {
-        code = send_piece(s, err);
-        if (code == PS_OK && s->piece_n == 0) return PS_OK;
-        if (code == PS_EAGAIN) (void)poll(&ready, 1, -1);
-    }
-    return code;
 }

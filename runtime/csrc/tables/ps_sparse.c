@@ -1,6 +1,5 @@
 #include "tables/ps_sparse.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,6 +167,14 @@ void ps_sparse_free(ps_sparse *t) {
     free(t->sum);
     free(t->sum_row);
     free(t);
+}
+
+void ps_sparse_start(ps_sparse *t, const ps_init *init) {
+    t->init = *init;
+}
+
+ps_init ps_sparse_init(const ps_sparse *t) {
+    return t->init;
 }
 
 /* Double a part. */
@@ -415,15 +422,23 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     t->sum_n = 0;
 }
 
-int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
+int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
+                   const ps_counts *counts, size_t n, ps_err *err) {
     int rc = reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        uint32_t row = touch(t, keys[i], t->hashes[i]);
+        entry *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
+        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i]) : e->row;
+        if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
-        memcpy(row_at(t, row), values + i * t->dim, t->dim * sizeof *values);
+        if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
+        if (counts != NULL) *counts_of(head_at(t, row)) = counts[i];
     }
     return rc;
+}
+
+int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err) {
+    return ps_sparse_load(t, keys, values, t->dim, NULL, n, err);
 }
 
 /* Remove a key from the index; those behind it move up, so that all are still found. */
@@ -466,11 +481,6 @@ static ps_pool *pool_of(const ps_sparse *t, bool waiting) {
     return (ps_pool *)(uintptr_t)(waiting ? &t->waiting : &t->rows);
 }
 
-static ps_row describe(const float *values, const uint32_t *head_words) {
-    head *h = (head *)(uintptr_t)head_words;
-    return (ps_row){h->key, (float *)(uintptr_t)values, counts_of(h)};
-}
-
 int ps_sparse_keep(ps_sparse *t, ps_err *err) {
     int rc = ps_pool_keep(&t->rows, err);
     if (rc == PS_OK) rc = ps_pool_keep(&t->waiting, err);
@@ -487,7 +497,8 @@ bool ps_sparse_kept(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *
     const float *values;
     const uint32_t *head_words;
     if (!ps_pool_kept(pool_of(t, waiting), number, &values, &head_words)) return false;
-    *row = describe(values, head_words);
+    head *h = (head *)(uintptr_t)head_words;
+    *row = (ps_row){h->key, values, counts_of(h)};
     return true;
 }
 
@@ -499,26 +510,8 @@ bool ps_sparse_lost(const ps_sparse *t) {
     return t->rows.keep->failed || t->waiting.keep->failed;
 }
 
-int ps_sparse_fill(ps_sparse *t, bool waiting, const uint64_t *keys, size_t n, ps_err *err) {
-    ps_pool *p = pool_of(t, waiting);
-    uint32_t more[PARTS];
-    int rc = hash_keys(t, keys, n, err);
-    if (rc < 0) return rc;
-    count_keys(t, keys, n, false, more);
-    rc = reserve_parts(t, more, err);
-    if (rc == PS_OK) rc = ps_pool_reserve(p, n, err);
-    for (size_t i = 0; rc == PS_OK && i < n; i++) {
-        if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        entry *e = probe(t, keys[i], t->hashes[i]);
-        if (e->row != 0) return ps_fail(err, PS_EPROTO, 0, "the key %" PRIu64 " is there twice", keys[i]);
-        put_key(t, e, keys[i], t->hashes[i], (waiting ? WAITING : 0) | ps_pool_take(p));
-    }
-    return rc;
-}
-
-ps_row ps_sparse_at(const ps_sparse *t, bool waiting, uint32_t number) {
-    const ps_pool *p = pool_of(t, waiting);
-    return describe(ps_pool_item(p, number), ps_pool_head(p, number));
+uint32_t ps_sparse_stride(const ps_sparse *t) {
+    return t->stride;
 }
 
 uint32_t ps_sparse_dim(const ps_sparse *t) {

@@ -23,6 +23,12 @@ typedef struct ps_sparse ps_sparse;
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
                   const ps_entry *admit, ps_err *err);
 
+/* Replace the initial values of rows that are not there yet. Can't fail. */
+void ps_sparse_start(ps_sparse *t, const ps_init *init);
+
+/* Return the initial values of rows. */
+ps_init ps_sparse_init(const ps_sparse *t);
+
 /* Release `t` and all its rows. NULL is allowed. Can't fail. */
 void ps_sparse_free(ps_sparse *t);
 
@@ -49,15 +55,20 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step);
  * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
+/* Set rows likewise, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is that of the
+ * state too, that. rows NULL: the keys are only counted. counts: [n], or NULL. Errors as ps_sparse_add(). */
+int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
+                   const ps_counts *counts, size_t n, ps_err *err);
+
 /* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
  * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
 
 /* A row, or a key that only waits; borrowed until the table is changed. */
 typedef struct ps_row {
-    const void *key;   /* 8 bytes, little endian */
-    float *values;     /* then the optimizer's state slot by slot; of a waiting key none */
-    ps_counts *counts; /* with an entry rule; else undefined */
+    const void *key;         /* 8 bytes, little endian */
+    const float *values;     /* then the optimizer's state slot by slot; of a waiting key none */
+    const ps_counts *counts; /* with an entry rule; else undefined */
 } ps_row;
 
 /* Keep all rows and waiting keys as they are now for ps_sparse_kept(), until ps_sparse_forget(): the table
@@ -76,13 +87,8 @@ void ps_sparse_pass(ps_sparse *t, bool waiting, uint32_t number);
 /* Return true if there was no memory to keep a row that has changed. */
 bool ps_sparse_lost(const ps_sparse *t);
 
-/* Fill a new table: make rows, or waiting keys, for keys that it lacks; they are numbered on from 1 in this
- * order, and ps_sparse_at() has the places of their content, which is undefined. PS_OK, PS_EPROTO (a key is
- * there already), PS_ENOMEM or PS_ELIMIT. */
-int ps_sparse_fill(ps_sparse *t, bool waiting, const uint64_t *keys, size_t n, ps_err *err);
-
-/* Return the places of the content of a row, or of a key that waits. Can't fail. */
-ps_row ps_sparse_at(const ps_sparse *t, bool waiting, uint32_t number);
+/* Return the floats of a row with its state. */
+uint32_t ps_sparse_stride(const ps_sparse *t);
 
 /* Return the values in a row. */
 uint32_t ps_sparse_dim(const ps_sparse *t);

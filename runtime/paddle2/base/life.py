@@ -15,17 +15,19 @@ import numpy.typing as npt
 
 from ...client.client import Client
 from ...client.remote import RemoteUpdater, make_client
-from ...client.run import MODEL_NAME, Run
+from ...client.run import Run
 from ...engine.entry import ANY
+from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
 from ...engine.plan import Plan
 from ...engine.strategy import Strategy
 from ...engine.updater import ParamRules, Updater
+from ...files.joined import check_finite
+from ...files.sets import Layout, Share
 from ...process.settings import Settings, build_pserver_options, get_settings, prepare
 from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
-from .loading import Ports, deal_values, read_values
 from .replay import Key, Replay, State
 from .role_maker import PaddleCloudRoleMaker, Part
 
@@ -126,10 +128,10 @@ class Fleet:
     # -- server
 
     def init_server(self, dirname: str | None = None) -> None:
-        """Load the values that fleet.save_persistables() wrote to `dirname`, on every server.
+        """Load what fleet.save_persistables() wrote to `dirname`, on every server: each takes its own.
 
-        Without `dirname` the training begins with the values of worker 0. Raises ValueError if the file is
-        missing or cut off, or has other shapes than the program, or values that are not finite.
+        Without `dirname` the training begins with the values of worker 0. Raises ValueError if a file is
+        missing or damaged, or has other shapes than the program, or values that are not finite.
         """
         part, settings = self._check_role("init_server", server=True)
         if dirname is None:
@@ -147,14 +149,26 @@ class Fleet:
                 f"fleet.init_server({dirname!r}): {', '.join(fixed)} does not learn, so servers do not have "
                 f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
             )
-        values, sha256 = read_values(dirname, plan.trained)
-        count = len(plan.trained)
-        path = Path(dirname, MODEL_NAME).absolute()
-        print(f"loaded the values of {count} parameters from {path}, sha256 {sha256:.12}")
-        dense, sparse = settings.ports_num, settings.ports_num_for_sparse
-        ports = Ports(server=part.index, servers=len(part.servers), dense=dense, sparse=sparse)
-        dealt = deal_values(values, {name: rules.rules[name] for name in rules.dense}, rules.sparse, ports)
-        self._loaded = Loaded(dealt, (part.index, len(part.servers)), sha256)
+        where = f"fleet.init_server({dirname!r})"
+        layout = Layout(len(part.servers), settings.ports_num, settings.ports_num_for_sparse)
+        try:
+            ports = range(settings.ports_num + settings.ports_num_for_sparse)
+            shares = [Share(Path(dirname).absolute(), layout, part.index, port) for port in ports]
+            for share in shares:
+                check_parameters(share.set, plan.trained)
+                check_finite(share.set, rules.rules)
+        except OSError as e:
+            raise ValueError(
+                f"{where}: {e.filename}: {e.strerror}; fleet.save_persistables(exe, {dirname!r}) writes it, "
+                "and every server needs a copy"
+            ) from None
+        except ValueError as e:
+            raise ValueError(f"{where}: {e}") from None
+        found = shares[0].set
+        if line := describe_left_out(found, rules.rules):
+            print(line, file=sys.stderr)
+        print(f"loaded {len(plan.trained)} parameters from {found.folder}, digest {found.digest:.12}")
+        self._loaded = Loaded(shares, (part.index, len(part.servers)), found.digest)
 
     def run_server(self) -> None:
         """Serve at POD_IP:PADDLE_PORT until all workers have stopped.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...client.run import MODEL_NAME
 from ..program.program import Program, Variable, default_main_program, get_variable
 from ..static.model_files import get_parameters
 from ..static.model_files import save_inference_model as save_parts
@@ -15,17 +14,20 @@ from ..static.model_files import save_inference_model as save_parts
 def save_persistables(
     executor: object, dirname: str, main_program: Program | None = None, mode: int = 0
 ) -> None:
-    """Write the current parameters to `dirname`/parameters.tar, v2's form; for one worker alone.
+    """Write the parameters and the optimizer's state to the folder `dirname`; for worker 0 alone.
 
-    `executor` and `mode` have no effect. The file is complete, old or absent at any time.
+    Each server writes its own part there. `executor` and `mode` have no effect. A set that is there stays
+    whole until the new one is (docs/checkpoint.md).
     """
-    get_parameters(main_program, "fleet.save_persistables").save(Path(dirname) / MODEL_NAME)
+    get_parameters(main_program, "fleet.save_persistables").save(dirname)
 
 
 def load_persistables(executor: object, dirname: str, main_program: Program | None = None) -> None:
-    """Take the parameters that save_persistables() wrote; on all workers, before fleet.init_worker()."""
-    with (Path(dirname) / MODEL_NAME).open("rb") as f:
-        get_parameters(main_program, "fleet.load_persistables").init_from_tar(f)
+    """Take what save_persistables() wrote; on all workers, before fleet.init_worker().
+
+    Raises ValueError that names the file and what is wrong.
+    """
+    get_parameters(main_program, "fleet.load_persistables").load(dirname)
 
 
 def save_inference_model(

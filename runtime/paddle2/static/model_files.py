@@ -14,13 +14,14 @@ from typing import Any
 from ...engine.graph import Value, sort_values
 from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
-from ...engine.parameters import Parameters
-from ...files.saving import write_whole
+from ...engine.parameters import Parameters, read_parameters
+from ...files.foreign import fit_shape, read_pdparams
+from ...files.sets import Set
 from ..program.program import Program, Variable, default_main_program, get_variable
 
-SUFFIX = ".pdparams"
-FORMAT = "pslaunch inference model 1"
-MODEL, PARAMETERS = ".pdmodel", ".pdiparams"
+SUFFIX, PADDLE_SUFFIX = ".set", ".pdparams"
+FORMAT = "pslaunch inference model 2"
+MODEL, PROGRAM = ".inference", "program.json"
 
 
 def get_parameters(program: Program | None, where: str) -> Parameters:
@@ -33,22 +34,31 @@ def get_parameters(program: Program | None, where: str) -> Parameters:
 
 
 def save(program: Program, model_path: str, protocol: int = 4) -> None:
-    """Write the parameters of a program to `model_path`.pdparams, a tar file of v2's form.
+    """Write the parameters of a program and the optimizer's state to the folder `model_path`.set.
 
-    `protocol` has no effect. The file is complete, old or absent at any time.
+    `protocol` has no effect. A set that is there stays whole until the new one is (docs/checkpoint.md).
     """
-    get_parameters(program, "static.save").save(Path(f"{model_path}{SUFFIX}"))
+    get_parameters(program, "static.save").save(f"{model_path}{SUFFIX}")
 
 
 def load(program: Program, model_path: str, executor: object = None, var_list: None = None) -> None:
-    """Take the parameters that static.save() wrote, before the first step with servers.
+    """Take what static.save() wrote, or PaddlePaddle's `model_path`.pdparams.
 
-    `executor` has no effect.
+    Before the first step with servers. `executor` has no effect. Raises ValueError that names the file and
+    what is wrong.
     """
     if var_list is not None:
         raise ValueError("static.load: var_list is not in this runtime; leave it out")
-    with Path(f"{model_path}{SUFFIX}").open("rb") as f:
-        get_parameters(program, "static.load").init_from_tar(f)
+    parameters, folder = get_parameters(program, "static.load"), Path(f"{model_path}{SUFFIX}")
+    theirs = Path(f"{model_path}{PADDLE_SUFFIX}")
+    if folder.exists() or not theirs.exists():
+        parameters.load(folder)
+        return
+    found = read_pdparams(theirs)
+    if missing := [name for name in parameters if name not in found]:
+        raise ValueError(f"{theirs} lacks {', '.join(missing)}; it has {', '.join(found)}")
+    for name in parameters:
+        parameters.set(name, fit_shape(found[name], parameters.get_shape(name), f"{theirs}: {name}"))
 
 
 def save_inference_model(
@@ -59,7 +69,7 @@ def save_inference_model(
     *,
     program: Program | None = None,
 ) -> None:
-    """Write all between `feed_vars` and `fetch_vars` to `path_prefix`.pdmodel, as JSON, and .pdiparams.
+    """Write all between `feed_vars` and `fetch_vars` to the folder `path_prefix`.inference, a set.
 
     `executor` has no effect. Raises ValueError if another input is needed.
     """
@@ -78,9 +88,9 @@ def save_inference_model(
         "fetches": [one.name for one in fetches],
         "values": [_encode(value) for value in values],
     }
-    path = Path(f"{path_prefix}{PARAMETERS}")
-    get_parameters(main, "save_inference_model").save(path, list(dict.fromkeys(names)))
-    write_whole(Path(f"{path_prefix}{MODEL}"), lambda f: f.write(json.dumps(data, indent=1).encode()))
+    files = {PROGRAM: json.dumps(data, indent=1).encode()}
+    parameters = get_parameters(main, "save_inference_model")
+    parameters.save_values(Path(f"{path_prefix}{MODEL}"), files, list(dict.fromkeys(names)))
 
 
 def _encode(value: Value) -> dict[str, Any]:
@@ -101,15 +111,14 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
 
     `executor` has no effect. Raises ValueError if the files are of another kind or damaged.
     """
-    path = Path(f"{path_prefix}{MODEL}")
+    found = Set(Path(f"{path_prefix}{MODEL}").absolute())
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(found.read_file(PROGRAM))
     except (ValueError, RecursionError) as e:
-        raise ValueError(f"{path} is damaged: {e}") from None
+        raise ValueError(f"{found.folder} is no inference model: {e}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"{path} is not an inference model of this runtime")
-    with Path(f"{path_prefix}{PARAMETERS}").open("rb") as f:
-        parameters = Parameters.from_tar(f)
+        raise ValueError(f"{found.folder} is not an inference model of this version of the runtime")
+    parameters = read_parameters(found)
     program, startup = Program(), Program()
     try:
         for one in data["values"]:
@@ -118,7 +127,7 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
         names = [program.graph.get(name).name for name in data["feeds"]]
         fetches = [program.graph.get(name) for name in data["fetches"]]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        raise ValueError(f"{path} is damaged: {e}") from None
+        raise ValueError(f"{found.folder} is damaged: {e}") from None
     startup.configs, startup.parameters, program.startup = program.graph.params, parameters, startup
     return [program, names, fetches]
 

@@ -111,26 +111,31 @@ from support.process import measure_peak
 
 parameters = Parameters({"table": ParamConfig(name="table", rows=400_000, cols=64, std=0.5)})
 parameters.get_array("table")
-print(measure_peak(lambda: parameters.save(Path(sys.argv[1]))) >> 20)
+print(measure_peak(lambda: parameters.save_tar(Path(sys.argv[1]))) >> 20)
 with open(sys.argv[1], "rb") as f:
     read = []
     print(measure_peak(lambda: read.append(Parameters.from_tar(f))) >> 20)
+print(measure_peak(lambda: parameters.save(sys.argv[1] + ".set")) >> 20)
+read.clear()
+fresh = Parameters({"table": parameters.get_config("table")})
+print(measure_peak(lambda: (fresh.load(sys.argv[1] + ".set"), fresh.get_array("table"))) >> 20)
 """
 
 
 def test_files_take_little_memory_beside_the_values(tmp_path: Path) -> None:
     """The values have 98 MiB; before, saving took as much once more, and reading three times as much."""
     argv = [sys.executable, "-c", PEAK, str(tmp_path / "parameters.tar")]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    path = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    env = os.environ | {"PYTHONPATH": path}
     found = subprocess.run(argv, env=env, check=True, capture_output=True, text=True)
-    saving, reading = (int(line) for line in found.stdout.split())
-    assert saving < 64
-    assert reading < 98 + 64
+    saving, reading, saving_set, reading_set = (int(line) for line in found.stdout.split())
+    assert max(saving, saving_set) < 64
+    assert max(reading, reading_set) < 98 + 64
 
 
 def test_save_is_whole_or_absent(parameters: Parameters, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "parameters.tar"
-    parameters.save(path)
+    parameters.save_tar(path)
     assert path.read_bytes() == tar_bytes(parameters)
     assert [one.name for one in path.parent.iterdir()] == ["parameters.tar"]
 

@@ -61,3 +61,30 @@ def test_placement_is_as_it_was() -> None:
 def test_numbers_that_make_no_sense(size: int, first: int, shards: int) -> None:
     with pytest.raises(ValueError):
         place(size, first, shards)
+
+
+DEALT = st.tuples(st.integers(0, 20), SHARDS, st.booleans())
+
+
+@given(SIZES, DEALT, DEALT)
+def test_values_are_found_again_among_other_shards(
+    size: int, source: tuple[int, int, bool], target: tuple[int, int, bool]
+) -> None:
+    sources: dict[int, list[int]] = {shard: [] for shard in range(source[1])}
+
+    def deal(first: int, shards: int, whole: bool) -> list[Piece]:
+        return place(size, first, shards, whole=whole)
+
+    for piece in deal(*source):  # the numbers of all blocks' first values, as each shard has them
+        sources[piece.shard] += range(piece.start, piece.start + piece.length, BLOCK_FLOATS)
+    for shard in range(target[1]):
+        own = [piece for piece in deal(*target) if piece.shard == shard]
+        wanted = [at for p in own for at in range(p.start, p.start + p.length, BLOCK_FLOATS)]
+        found = [
+            sources[p.shard][at // BLOCK_FLOATS]
+            for p in blocks.place_again(size, source, shard, target)
+            for at in range(p.start, p.start + p.length, BLOCK_FLOATS)
+        ]
+        assert found == wanted
+        share = blocks.count_share(size, target[0], shard, target[1], whole=target[2])
+        assert share == sum(p.length for p in own)

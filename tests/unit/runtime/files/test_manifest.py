@@ -11,21 +11,20 @@ import pytest
 from pslaunch.runtime.files.manifest import (
     MANIFEST,
     Manifest,
-    SetError,
     hash_file,
     read_manifest,
     write_manifest,
 )
+from pslaunch.runtime.files.objects import Content, SetError
 
 OBJECT = {"name": "w", "table": False, "total": 3, "method": "adam"}
 
 
 def make(folder: Path) -> Manifest:
     """A manifest of one part, written."""
-    part = folder / "shard-00000-000.bin"
+    part = folder / "program.json"
     part.write_bytes(b"content")
-    with part.open("rb") as f:
-        entry = hash_file(f)
+    entry = hash_file(Content(part))
     found = Manifest(job_id="job", run=2**62, step=7, objects=[OBJECT], extra={"restarts": 1}, files=[entry])
     write_manifest(folder, found)
     return found
@@ -36,7 +35,7 @@ def test_a_manifest_comes_back_with_the_digests_of_its_files(tmp_path: Path) -> 
     assert read_manifest(tmp_path) == written
     assert written.files[0].sha256 == hashlib.sha256(b"content").hexdigest()
     assert written.files[0].bytes == 7
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [MANIFEST, "shard-00000-000.bin"]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [MANIFEST, "program.json"]
     with pytest.raises(FileNotFoundError):
         read_manifest(tmp_path / "none")
 

@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.files import saving
-from pslaunch.runtime.pserver import checkpoint
+from pslaunch.runtime.engine import convert
+from pslaunch.runtime.files import joined, objects, saving
+from pslaunch.runtime.files.objects import Content, PartFile, SetError
 from support.hostile import damaged, spoilt
 from support.pages import rows, words
 
@@ -48,12 +49,12 @@ def layout(heading: str) -> str:
 
 
 def test_the_layouts_are_the_documented_ones() -> None:
-    assert layout("An object") == checkpoint.FILE_HEAD.format
-    assert layout("Description of an object") == checkpoint.CREATE.format
+    assert layout("An object") == objects.FILE_HEAD.format
+    assert layout("Description of an object") == objects.CREATE.format
     constants = _core.get_protocol()
-    assert checkpoint.FILE_HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
-    assert checkpoint.CREATE.size == constants["PS_CREATE_BYTES"]
-    assert constants["PS_SAVE_TORN"] == checkpoint.TORN
+    assert objects.FILE_HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
+    assert objects.CREATE.size == constants["PS_CREATE_BYTES"]
+    assert constants["PS_SAVE_TORN"] == objects.TORN
     file = rows(PAGE, "The file")
     assert words(file[0][2])[0].encode() == saving.FILE_MAGIC
     assert [row[0] for row in file[:4]] == ["0", "8", "12", str(saving.START.size)]
@@ -70,14 +71,15 @@ def test_the_header_is_the_documented_one() -> None:
 def test_a_header_comes_back() -> None:
     raw = HEADER.encode()
     assert len(raw) % 8 == 0
-    assert saving.Header.decode(raw + b"more") == (HEADER, len(raw))
+    found, length = saving.decode_start(raw + b"more")
+    assert (saving.Header.parse(found), length) == (HEADER, len(raw))
     assert HEADER.name == "shard-00001-000.bin"
 
 
 @given(st.integers(0, len(HEADER.encode()) - 1))
 def test_a_header_that_is_cut_off_is_an_error(n: int) -> None:
     with pytest.raises(ValueError):
-        saving.Header.decode(HEADER.encode()[:n])
+        saving.decode_start(HEADER.encode()[:n])
 
 
 @given(spoilt(dataclasses.asdict(HEADER)))
@@ -88,8 +90,8 @@ def test_a_header_of_anything_is_a_header_or_an_error(
 ) -> None:
     folder = tmp_path_factory.mktemp("header")
     write(folder, encode(data))
-    with pytest.raises(checkpoint.CheckpointError, match=re.escape(str(folder))):  # others are missing
-        checkpoint.load(folder)
+    with pytest.raises(SetError, match=re.escape(str(folder))):  # others are missing
+        joined.load(folder)
 
 
 def encode(header: object) -> bytes:
@@ -100,7 +102,7 @@ def encode(header: object) -> bytes:
 def test_a_header_that_is_nested_is_an_error() -> None:
     text = b"[" * 60000
     with pytest.raises(ValueError, match="nested too deeply"):
-        saving.Header.decode(saving.START.pack(saving.FILE_MAGIC, saving.FILE_VERSION, len(text)) + text)
+        saving.decode_start(saving.START.pack(saving.FILE_MAGIC, saving.FILE_VERSION, len(text)) + text)
 
 
 def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
@@ -113,8 +115,8 @@ def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
 def test_another_version_is_named(tmp_path: Path) -> None:
     raw = bytearray(HEADER.encode())
     raw[8] = 9
-    with pytest.raises(checkpoint.CheckpointError, match="version 9, expected version 3"):
-        checkpoint.read(write(tmp_path, bytes(raw)))
+    with pytest.raises(SetError, match="version 9, expected version 3"):
+        PartFile(Content(write(tmp_path, bytes(raw))))
 
 
 @given(st.binary(min_size=1, max_size=300))
@@ -122,8 +124,8 @@ def test_objects_that_make_no_sense_are_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("bad")
-    with pytest.raises(checkpoint.CheckpointError, match="shard-00001"):
-        checkpoint.read(write(folder, HEADER.encode() + data))
+    with pytest.raises(SetError, match="shard-00001"):
+        PartFile(Content(write(folder, HEADER.encode() + data)))
 
 
 OF_ONE = [dataclasses.replace(HEADER, pserver=i) for i in range(2)]
@@ -133,7 +135,7 @@ def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> byt
     """One object of a shard: n values, or rows of `dim` values, and no state."""
     name = b"name"
     numbers = [0.0] * 7
-    what = checkpoint.CREATE.pack(
+    what = objects.CREATE.pack(
         table,
         dim if table else 0,
         n,
@@ -156,7 +158,7 @@ def make_object(*, table: bool, total: int = 5, n: int = 3, dim: int = 2) -> byt
         0.0,
         4,
     )
-    body = checkpoint.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0, 0, 0) + what + name
+    body = objects.FILE_HEAD.pack(0, len(what) + len(name), 7, n, 0, 0, 0) + what + name
     body += bytes(-len(body) % 8)
     body += struct.pack(f"<{n}Q", *range(n)) + bytes(4 * n * dim) if table else bytes(4 * n)
     return body + bytes(-len(body) % 8)
@@ -173,8 +175,8 @@ def test_damaged_objects_are_an_error_or_numbers(
     for header, whole in zip(OF_ONE, WHOLE, strict=True):
         write(folder, header.encode() + data.draw(st.just(whole) | damaged(whole)), header.name)
     try:
-        checkpoint.load(folder)
-    except checkpoint.CheckpointError as e:
+        joined.load(folder)
+    except SetError as e:
         assert str(folder) in str(e)
 
 
@@ -184,40 +186,39 @@ def test_a_number_of_values_that_the_shards_do_not_have_is_an_error(
 ) -> None:
     for header in OF_ONE:
         write(tmp_path, header.encode() + make_object(table=False, total=total, n=n), header.name)
-    with pytest.raises(
-        checkpoint.CheckpointError, match=rf"name: the shards have \[{n}, {n}\] values, which"
-    ):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match=f"lacks values of name: its share of {total} is"):
+        joined.load(tmp_path)
 
 
 def test_tables_of_other_sizes_are_an_error(tmp_path: Path) -> None:
     for header in OF_ONE:
         write(tmp_path, header.encode() + make_object(table=True, dim=1 + header.pserver), header.name)
-    with pytest.raises(checkpoint.CheckpointError, match="the shards have different parameters"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match="the parts have different parameters"):
+        joined.load(tmp_path)
 
 
 def test_a_file_under_the_name_of_another_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER.encode(), "shard-00000-000.bin")
-    with pytest.raises(checkpoint.CheckpointError, match=f"{path}: the content is that of {HEADER.name}"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match=f"{path}: the content is that of {HEADER.name}"):
+        joined.load(tmp_path)
 
 
 def test_files_of_a_training_belong_together(tmp_path: Path) -> None:
-    with pytest.raises(checkpoint.CheckpointError, match="no saved shards"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match="no set of saved parameters"):
+        joined.load(tmp_path)
     write(tmp_path, HEADER.encode())
-    with pytest.raises(checkpoint.CheckpointError, match=r"shard-00000-000\.bin: missing"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match=r"shard-00000-000\.bin: missing"):
+        joined.load(tmp_path)
     other = dataclasses.replace(HEADER, run=1, pserver=0).encode()
     (tmp_path / "shard-00000-000.bin").write_bytes(other + hashlib.sha256(other).digest())
-    with pytest.raises(checkpoint.CheckpointError, match="of different trainings"):
-        checkpoint.load(tmp_path)
+    with pytest.raises(SetError, match="of different trainings"):
+        joined.load(tmp_path)
 
 
 def test_program_joins_saved_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert checkpoint.main([]) == 2
-    assert checkpoint.main([str(tmp_path)]) == 1
+    assert convert.main(["show"]) == 2
+    assert convert.main(["show", str(tmp_path)]) == 1
     (tmp_path / HEADER.name).mkdir()
-    assert checkpoint.main([str(tmp_path)]) == 74
-    assert "no saved shards" in capsys.readouterr().err
+    assert convert.main(["show", str(tmp_path)]) == 74
+    said = capsys.readouterr().err
+    assert "no set of saved parameters" in said and f"Is a directory: '{tmp_path / HEADER.name}'" in said

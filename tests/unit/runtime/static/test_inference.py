@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.files.manifest import hash_file, read_manifest, write_manifest
+from pslaunch.runtime.files.objects import Content
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from support.hostile import damaged, spoilt
@@ -50,10 +54,10 @@ def test_loaded_model_gives_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "limit", "most", "words"),
     [
-        (".pdparams", resource.RLIMIT_FSIZE, 100, "File too large"),
-        (".pdparams", resource.RLIMIT_NOFILE, 0, "Too many open files"),
-        (".pdiparams", resource.RLIMIT_FSIZE, 100, "File too large"),
-        (".pdmodel", resource.RLIMIT_FSIZE, 30_000, "File too large"),  # it is the larger file
+        (".set", resource.RLIMIT_FSIZE, 100, "File too large"),
+        (".set", resource.RLIMIT_NOFILE, 0, "Too many open files"),
+        (".inference", resource.RLIMIT_FSIZE, 100, "File too large"),
+        (".inference", resource.RLIMIT_FSIZE, 30_000, "File too large"),  # the program is the larger file
     ],
 )
 def test_file_that_can_not_be_saved_is_named_and_the_old_one_stays(
@@ -65,21 +69,23 @@ def test_file_that_can_not_be_saved_is_named_and_the_old_one_stays(
     model = str(tmp_path / "m")
 
     def save() -> None:
-        if suffix == ".pdparams":
+        if suffix == ".set":
             static.save(static.default_main_program(), model)
         else:
             static.save_inference_model(model, inputs, [out], executor)
 
     save()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: path.read_bytes() for path in Path(model + suffix).iterdir()}
     own = resource.getrlimit(limit)
     resource.setrlimit(limit, (most, own[1]))
     try:
-        with pytest.raises(OSError, match=rf"{words}.*: '{re.escape(model + suffix)}'"):
+        with pytest.raises(
+            OSError, match=rf"(?s){re.escape(model + suffix)}.*{words}|{words}.*'{re.escape(model + suffix)}"
+        ):
             save()
     finally:
         resource.setrlimit(limit, own)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path: path.read_bytes() for path in Path(model + suffix).iterdir()} == before
 
 
 def test_lacking_input_is_named(tmp_path: Path) -> None:
@@ -88,53 +94,62 @@ def test_lacking_input_is_named(tmp_path: Path) -> None:
         static.save_inference_model(str(tmp_path / "model"), inputs[:1], out)
 
 
+def spoil(folder: Path, text: bytes) -> None:
+    """Put another program into a model, with the right digest."""
+    (path,) = folder.glob("program-*.json")
+    path.write_bytes(text)
+    manifest = read_manifest(folder)
+    parts = [entry for entry in manifest.files if entry.name != path.name]
+    write_manifest(folder, replace(manifest, files=[*parts, hash_file(Content(path))]))
+
+
 @given(st.data())
 def test_model_of_anything_is_a_program_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "spoilt"
-    path, whole = folder / "model.pdmodel", folder / "whole.json"
+    whole, model = folder / "whole.json", folder / "model.inference"
     if not folder.exists():
         executor, inputs, out = make_program()
         static.save_inference_model(str(folder / "model"), inputs, [out], executor)
-        path.rename(whole)
-    model = json.loads(whole.read_text())
+        shutil.copy(next(model.glob("program-*.json")), whole)
+    program = json.loads(whole.read_text())
     if data.draw(st.booleans()):
-        i = data.draw(st.integers(0, len(model["values"]) - 1))
-        model["values"][i] = data.draw(spoilt(model["values"][i]))
-        text = json.dumps(model).encode()
+        i = data.draw(st.integers(0, len(program["values"]) - 1))
+        program["values"][i] = data.draw(spoilt(program["values"][i]))
+        text = json.dumps(program).encode()
     else:
         text = data.draw(
-            damaged(json.dumps(model).encode()) | spoilt(model).map(lambda x: json.dumps(x).encode())
+            damaged(json.dumps(program).encode()) | spoilt(program).map(lambda x: json.dumps(x).encode())
         )
-    path.write_bytes(text)
+    spoil(model, text)
     try:
-        program, names, fetches = static.load_inference_model(str(folder / "model"))
+        found, names, fetches = static.load_inference_model(str(folder / "model"))
     except ValueError as e:
-        assert str(path) in str(e)
+        assert str(model) in str(e)
     else:
-        assert all(isinstance(one, static.Variable) for one in [*program.graph, *fetches])
+        assert all(isinstance(one, static.Variable) for one in [*found.graph, *fetches])
         assert all(isinstance(name, str) for name in names)
-
-
-def test_deep_or_huge_models_are_named(tmp_path: Path) -> None:
-    for text in ("[" * 100_000, "1" * 5000, "\xff"):
-        (tmp_path / "model.pdmodel").write_text(text, encoding="latin-1")
-        with pytest.raises(ValueError, match=r"model\.pdmodel is damaged"):
-            static.load_inference_model(str(tmp_path / "model"))
 
 
 def test_damaged_model_is_named(tmp_path: Path) -> None:
     executor, inputs, out = make_program()
     static.save_inference_model(str(tmp_path / "model"), inputs, out, executor)
-    path = tmp_path / "model.pdmodel"
+    folder = tmp_path / "model.inference"
+    (path,) = folder.glob("program-*.json")
     data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "values": data["values"][1:]}))
-    with pytest.raises(ValueError, match=r"load_inference_model: the program has no value 'word'"):
-        static.load_inference_model(str(tmp_path / "model"))
-    path.write_text(json.dumps({**data, "values": [{"name": "x"}]}))
-    with pytest.raises(ValueError, match=r"model.pdmodel is damaged: 'params'"):
-        static.load_inference_model(str(tmp_path / "model"))
-    path.write_text("{}")
-    with pytest.raises(ValueError, match="is not an inference model of this runtime"):
+    cases = {
+        json.dumps(
+            {**data, "values": data["values"][1:]}
+        ): "load_inference_model: the program has no value 'word'",
+        json.dumps({**data, "values": [{"name": "x"}]}): "model.inference is damaged: 'params'",
+        "{}": "is not an inference model of this version",
+        **dict.fromkeys(["[" * 100_000, "1" * 5000, "\xff"], "model.inference is no inference model"),
+    }
+    for text, words in cases.items():
+        spoil(folder, text.encode("latin-1"))
+        with pytest.raises(ValueError, match=words):
+            static.load_inference_model(str(tmp_path / "model"))
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    with pytest.raises(ValueError, match=f"{path} is not the file of manifest.json"):
         static.load_inference_model(str(tmp_path / "model"))

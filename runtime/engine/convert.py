@@ -1,0 +1,197 @@
+"""`pslaunch show` and `pslaunch convert`: sets for people, and as files of other programs.
+
+`python -m pslaunch.runtime.engine.convert show PATH`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..files.foreign import AnyArray, read_npz, read_pdparams, write_npz, write_pdparams
+from ..files.joined import find_items, join, read_rows, read_values
+from ..files.objects import ObjectShape, SetError, Whole
+from ..files.sets import Set, write_set
+from .keeping import NO_RULE, get_bytes, make_about, make_create
+from .param_config import ParamConfig
+from .parameters import Parameters, read_parameters
+
+USAGE = """usage: pslaunch show PATH
+       pslaunch convert FROM TO
+PATH is a set: a folder with parameters. One of FROM and TO is a set, the other one a file: .npz with all,
+.tar (PaddlePaddle v2) or .pdparams (PaddlePaddle 2) with the values alone."""
+NOTES = "@set"  # the array of an .npz with what its other arrays do not say
+
+
+def show(folder: Path) -> Iterator[str]:
+    """Yield lines about a set, whose files are all verified. Raises SetError, OSError."""
+    found = Set(folder)
+    about, ports = found.manifest, found.layout
+    found.open_all()
+    yield (
+        f"{folder}: job {about.job_id or 'by hand'}, epoch {about.epoch}, step {about.step}, "
+        f"pass {about.passes}, of {ports.pservers} pservers with {ports.ports_num} + "
+        f"{ports.ports_num_for_sparse} ports, digest {found.digest}"
+    )
+    for entry in about.files:
+        yield f"  {entry.name}: {entry.bytes} bytes, sha256 {entry.sha256}"
+    for shape in found.shapes.values():
+        items = find_items(found, shape.name)
+        rows, cols = found.described[shape.name]["shape"]
+        kind = (
+            f"{sum(item.count for item in items)} of {rows} rows of {cols}"
+            if shape.table
+            else f"{rows}x{cols}"
+        )
+        steps = sorted({item.steps for item in items})
+        torn = (
+            ", torn: some values have one step more" if len(steps) > 1 or any(i.torn for i in items) else ""
+        )
+        state = f", state {shape.slots} x" if shape.slots else ""
+        yield f"{shape.name}: {kind}, {steps[0]} steps of {shape.method}{state}{torn}, {digest(found, shape)}"
+
+
+def digest(found: Set, shape: ObjectShape) -> str:
+    """Return a digest of an object's values and state, whatever parts they are in."""
+    total = hashlib.sha256()
+    if shape.table:  # the sum over rows of a hash of each: they are in no order
+        whole = np.zeros(1, np.uint64)
+        for keys, rows in read_rows(found, shape.name):
+            hashed = keys * np.uint64(0x9E3779B97F4A7C15)
+            for column in rows.reshape(len(keys), -1).view(np.uint32).T:
+                hashed = (hashed ^ column ^ (hashed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            whole += hashed.sum(dtype=np.uint64)
+        total.update(get_bytes(whole))
+    else:
+        values = np.empty(shape.total, np.float32)
+        for slot in range(1 + shape.slots):
+            read_values(found, shape.name, slot, values)
+            total.update(get_bytes(values))
+    return f"digest {total.hexdigest():.16}"
+
+
+def convert(source: Path, target: Path) -> None:
+    """Write a set as a file, or a file as a set. Raises SetError, OSError."""
+    if target.suffix in WRITERS and source.is_dir():
+        WRITERS[target.suffix](source, target)
+    elif source.suffix in READERS and target.suffix not in WRITERS:
+        READERS[source.suffix](source, target)
+    else:
+        raise SetError(f"can't convert {source} to {target}: one is a set, the other .npz, .tar or .pdparams")
+
+
+def _write_npz(source: Path, target: Path) -> None:
+    found = Set(source)
+    found.open_all()
+
+    def make() -> Iterator[tuple[str, AnyArray]]:
+        notes = {}
+        for name, shape in found.shapes.items():
+            saved, item = join(found, name), find_items(found, name)[0]
+            rows = found.described[name]["shape"]
+            notes[name] = {"create": item.create.hex(), "shape": rows, "samples": item.samples} | {
+                "steps": item.steps, "passes": item.passes,
+            }  # fmt: skip
+            yield name, saved.values if shape.table else saved.values.reshape(rows)
+            if saved.keys is not None:
+                yield f"{name}@keys", saved.keys
+            if saved.state is not None:
+                yield f"{name}@state", saved.state
+        yield NOTES, np.frombuffer(json.dumps(notes).encode(), np.uint8)
+
+    write_npz(target, make())
+
+
+def _read_npz(source: Path, target: Path) -> None:
+    arrays = read_npz(source)
+    notes = json.loads(arrays.pop(NOTES, np.frombuffer(b"{}", np.uint8)).tobytes())
+    names = [name for name in arrays if not name.endswith(("@keys", "@state"))]
+    if not notes:
+        _write_values(target, {name: arrays[name] for name in names}, str(source))
+        return
+    wholes = []
+    for name, note in notes.items():
+        keys, state = arrays.get(f"{name}@keys"), arrays.get(f"{name}@state")
+        values = arrays[name]
+        parts = [values] if state is None else [values, *state]
+        if keys is None:
+            pieces = [get_bytes(one) for one in parts]
+        else:
+            pieces = [get_bytes(keys), get_bytes(np.concatenate(parts, axis=1))]
+        numbers = {word: note[word] for word in ("steps", "samples", "passes")}
+        count = values.size if keys is None else len(keys)
+        shape, create = tuple(note["shape"]), bytes.fromhex(note["create"])
+        wholes.append(Whole(shape=shape, create=create, count=count, pieces=pieces, **numbers))
+    write_set(target.absolute(), wholes, make_about(), {})
+
+
+def _write_tar(source: Path, target: Path) -> None:
+    _get_whole(source).save_tar(target.absolute())
+
+
+def _write_pdparams(source: Path, target: Path) -> None:
+    found = _get_whole(source)
+    arrays = {name: found.get(name) for name in found}
+    write_pdparams(target.absolute(), {n: one[0] if one.shape[0] == 1 else one for n, one in arrays.items()})
+
+
+def _get_whole(source: Path) -> Parameters:
+    found = Set(source.absolute())
+    slots = sorted({shape.method for shape in found.shapes.values() if shape.slots})
+    if slots:
+        print(f"the state of {', '.join(slots)} is left out; an .npz keeps it", file=sys.stderr)
+    return read_parameters(found)
+
+
+def _read_tar(source: Path, target: Path) -> None:
+    with source.open("rb") as f:
+        Parameters.from_tar(f).save(target)
+
+
+def _read_pdparams(source: Path, target: Path) -> None:
+    _write_values(target, read_pdparams(source), str(source))
+
+
+def _write_values(target: Path, arrays: dict[str, AnyArray], where: str) -> None:
+    wholes = []
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu":
+            raise SetError(f"{where}: {name} has values of {array.dtype}, expected numbers")
+        values = array.astype(np.float32).reshape(array.shape[0] if array.ndim > 1 else 1, -1)
+        config = ParamConfig(name=name, rows=values.shape[0], cols=values.shape[1])
+        create = make_create(config, NO_RULE, 0, table=False)
+        wholes.append(Whole(shape=config.shape, create=create, count=values.size, pieces=[get_bytes(values)]))
+    write_set(target.absolute(), wholes, make_about(), {})
+
+
+WRITERS = {".npz": _write_npz, ".tar": _write_tar, ".pdparams": _write_pdparams}
+READERS = {".npz": _read_npz, ".tar": _read_tar, ".pdparams": _read_pdparams}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one of the commands; return the exit code."""
+    command, *paths = argv or [""]
+    if (command, len(paths)) not in (("show", 1), ("convert", 2)):
+        print(USAGE, file=sys.stderr)
+        return 2
+    try:
+        if command == "convert":
+            convert(Path(paths[0]), Path(paths[1]))
+        for line in show(Path(paths[0])) if command == "show" else ():
+            print(line)
+    except MemoryError as e:
+        print(f"pslaunch {command}: {e}: a set and .npz have only the rows in use", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as e:
+        print(f"pslaunch {command}: {e}", file=sys.stderr)
+        return 74 if isinstance(e, OSError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

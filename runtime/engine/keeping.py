@@ -1,0 +1,165 @@
+"""Parameters and their optimizer's state in sets: written from arrays, and read into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..files.joined import find_items, read_rows, read_values, split_state
+from ..files.manifest import Manifest
+from ..files.objects import SetError, Whole, encode_create
+from ..files.sets import Set, check_shape
+from ..process.settings import get_settings
+from .arrays import F32, U64, split_keys
+from .kernel_numbers import KINDS, Optim
+from .param_config import ParamConfig
+
+NO_RULE = Optim(method="sgd", learning_rate=0.0)  # of a parameter that does not learn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """The optimizer's state of a parameter: [slots, rows, cols], None without slots, and what came before."""
+
+    slots: F32 | None = None
+    steps: int = 0
+    samples: int = 0
+    passes: int = 0
+
+
+def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> bytes:
+    """Return the description of a parameter for a set."""
+    shape = (config.cols, 0, config.rows) if table else (0, 0, config.rows * config.cols)
+    init = seed, KINDS[config.kind], config.mean, config.std
+    packed = rule.pack(), rule.schedule.pack()
+    return encode_create(config.name, shape, *packed, entry=config.entry.pack(), init=init)
+
+
+def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed: int) -> Whole:
+    """Return a parameter for a set. Of a table rows with their initial values and no state are left out."""
+    table, slots = config.sparse, [] if state.slots is None else list(state.slots)
+    create = make_create(config, rule, seed, table=table)
+    if not table:
+        pieces: Iterator[memoryview] = (get_bytes(one) for one in [values, *slots])
+        count = values.size
+    else:
+        used = _find_used(config, values, slots, seed)
+        pieces, count = _cut_table(values, slots, used), int(np.count_nonzero(used))
+    return Whole(
+        shape=config.shape,
+        create=create,
+        count=count,
+        pieces=pieces,
+        steps=state.steps,
+        samples=state.samples,
+        passes=state.passes,
+    )
+
+
+def get_bytes(array: npt.NDArray[Any]) -> memoryview:
+    """Return the values of an array in their order, without a copy if they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
+    """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
+    out = np.empty((len(keys), config.cols), dtype=np.float32)
+    table = _core.hash_name(config.name)
+    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
+    return out
+
+
+def _find_used(config: ParamConfig, values: F32, slots: list[F32], seed: int) -> npt.NDArray[np.bool_]:
+    used = np.ones(config.rows, np.bool_)
+    for keys in split_keys(*values.shape) if config.initializer is None else ():
+        at = slice(int(keys[0]), int(keys[-1]) + 1)
+        initial = make_first_rows(config, keys, seed)
+        used[at] = (values[at].view(np.uint32) != initial.view(np.uint32)).any(axis=1)
+        for one in slots:
+            used[at] |= (one[at] != 0).any(axis=1)
+    return used
+
+
+def _cut_table(values: F32, slots: list[F32], used: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
+    """Yield the keys of the used rows, then these rows, each with its state."""
+    for keys in split_keys(*values.shape):
+        yield get_bytes(keys[used[int(keys[0]) : int(keys[-1]) + 1]])
+    for keys in split_keys(values.shape[0], values.shape[1] * (1 + len(slots))):
+        at = slice(int(keys[0]), int(keys[-1]) + 1)
+        rows = [one[at][used[at]] for one in (values, *slots)]
+        yield get_bytes(np.concatenate(rows, axis=1))
+
+
+def read_array(found: Set, config: ParamConfig) -> F32:
+    """Return the values of a parameter that is in the set, [rows, cols]. Raises SetError."""
+    shape = found.shapes[config.name]
+    if not shape.table:
+        values = np.empty(config.shape, np.float32)
+        read_values(found, config.name, 0, values.reshape(-1))
+        return values
+    saved, seed = find_init(found, config)
+    values = np.empty(config.shape, np.float32)
+    for keys in split_keys(*config.shape):
+        values[int(keys[0]) : int(keys[-1]) + 1] = make_first_rows(saved, keys, seed)
+    for keys, rows in read_rows(found, config.name):
+        values[keys] = rows[:, : config.cols]
+    return values
+
+
+def find_init(found: Set, config: ParamConfig) -> tuple[ParamConfig, int]:
+    """Return the parameter with the initial values that the set's rows come on top of, and their seed."""
+    seed, kind, mean, std = find_items(found, config.name)[0].init
+    kinds = {number: name for name, number in KINDS.items()}
+    return replace(config, kind=kinds[kind], mean=mean, std=std, initializer=None), seed
+
+
+def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
+    """Return the state of a parameter; None if it is that of another optimizer. Raises SetError."""
+    shape = found.shapes[config.name]
+    if shape.method != rule.method or shape.fixed:
+        return None
+    slots = np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32) if shape.slots else None
+    for number, one in enumerate(slots if slots is not None and not shape.table else ()):
+        read_values(found, config.name, 1 + number, one.reshape(-1))
+    if slots is not None and shape.table:
+        for keys, rows in read_rows(found, config.name):
+            slots[:, keys] = split_state(shape, rows)[1]
+    items = find_items(found, config.name)
+    steps, samples, passes = (
+        max(getattr(item, what) for item in items) for what in ("steps", "samples", "passes")
+    )
+    return State(slots=slots, steps=steps, samples=samples, passes=passes)
+
+
+def check_parameters(found: Set, configs: Mapping[str, ParamConfig]) -> None:
+    """Raise SetError unless a set has all parameters, with their shapes."""
+    for name, config in configs.items():
+        if (shape := found.shapes.get(name)) is None:
+            has = ", ".join(found.shapes) or "nothing"
+            raise SetError(f"{found.folder} lacks {name}; it has {has}: it is of another model")
+        dim, total = (config.cols, config.rows) if shape.table else (0, config.rows * config.cols)
+        check_shape(found.folder, shape, table=shape.table, dim=dim, total=total)
+
+
+def make_about(run: int = 0, step: int = 0, passes: int = 0) -> Manifest:
+    """Return what a manifest says of this job."""
+    job = get_settings().job
+    return Manifest(job_id=job.job_id, epoch=job.epoch, run=run, step=step, passes=passes, files=())
+
+
+def describe_left_out(found: Set, rules: Mapping[str, Optim]) -> str:
+    """Return a line for the parameters whose state is that of another optimizer; "" if there are none."""
+    others = {
+        name: (found.shapes[name].method, rule.method)
+        for name, rule in rules.items()
+        if name in found.shapes and found.shapes[name].method != rule.method
+    }
+    if not others:
+        return ""
+    (was, now), names = next(iter(others.values())), ", ".join(others)
+    return f"{found.folder}: the state of {was} is left out, as the program trains with {now}: {names}"

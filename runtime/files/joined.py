@@ -1,0 +1,124 @@
+"""Objects of a set as numpy arrays, joined from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .objects import Item, ObjectShape, SetError
+from .sets import Set
+
+Floats = npt.NDArray[np.float32]
+Keys64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One parameter of a set.
+
+    Dense: keys None, values [n], state [slots, n]. A table: keys [n], values [n, dim], state [slots, n, dim],
+    or [1, n, 1] if it is one of the row. `state` is the optimizer's, or None.
+    """
+
+    name: str
+    steps: int  # updates applied to the values
+    torn: bool  # some values have one update more: the pserver ended while a step was applied
+    total: int  # values of the whole dense parameter; known rows of a table
+    method: str
+    keys: Keys64 | None
+    values: Floats
+    state: Floats | None
+
+
+def find_items(found: Set, name: str) -> list[Item]:
+    """Return the object in each part that has a share of it, or in one if it is empty. Raises SetError."""
+    if found.shapes[name].table:
+        return [item for _, item in found.find_rows(name)]
+    return [item for _, item, *_ in found.find_values(name)] or [found.find_all(name)[0][1]]
+
+
+def read_values(found: Set, name: str, slot: int, out: Floats) -> None:
+    """Read the values of a dense object, slot 0, or a slot of its state, from 1, into out: [total].
+
+    Raises SetError.
+    """
+    at = 0
+    for part, item, begin, size in found.find_values(name):
+        part.read_into(item.at + 4 * (slot * item.count + begin), out[at : at + size])
+        at += size
+
+
+def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[Keys64, Floats]]:
+    """Yield keys [k] and rows with their state [k, row_floats] of a table, in pieces. Raises SetError."""
+    for part, item in found.find_rows(name):
+        step = max(most // (4 * item.row_floats), 1)
+        for begin in range(0, item.count, step):
+            n = min(step, item.count - begin)
+            keys, rows = np.empty(n, np.uint64), np.empty((n, item.row_floats), np.float32)
+            part.read_into(item.keys_at + 8 * begin, keys)
+            part.read_into(item.at + 4 * begin * item.row_floats, rows)
+            yield keys, rows
+
+
+def check_finite(found: Set, names: Iterable[str]) -> None:
+    """Raise SetError unless all values in the open parts are finite."""
+    for part in found.open_parts:
+        for item in (part.items[name] for name in names if name in part.items):
+            size, step = item.count * item.row_floats, 1 << 20
+            for at in range(0, size, step):
+                values = np.empty(min(step, size - at), np.float32)
+                part.read_into(item.at + 4 * at, values)
+                if not np.isfinite(values).all():
+                    raise SetError(
+                        f"{part.path} has values of {item.name} that are not finite; take an older set"
+                    )
+
+
+def load(folder: Path) -> dict[str, Saved]:
+    """Return all parameters of a set by name, in memory.
+
+    Tables are sorted by key; they lack rows that no trainer pushed: those have their initial values.
+    Raises SetError, OSError.
+    """
+    found = Set(folder)
+    try:
+        found.open_all()
+        return {name: join(found, name) for name in found.shapes}
+    finally:
+        found.close()
+
+
+def join(found: Set, name: str) -> Saved:
+    """Return one parameter of a set. Raises SetError."""
+    shape = found.shapes[name]
+    items, keys = find_items(found, name), None
+    if shape.table:
+        count = sum(item.count for item in items)
+        keys, rows = np.empty(count, np.uint64), np.empty((count, shape.row_floats), np.float32)
+        at = 0
+        for own, some in read_rows(found, name):
+            keys[at : at + len(own)], rows[at : at + len(own)] = own, some
+            at += len(own)
+        order = np.argsort(keys)
+        keys, rows = keys[order], rows[order]
+        values, state = split_state(shape, rows)
+    else:
+        whole = np.empty((1 + shape.slots, shape.total), np.float32)
+        for slot, out in enumerate(whole):
+            read_values(found, name, slot, out)
+        values, state = whole[0], whole[1:]
+    steps = {item.steps for item in items}
+    torn = len(steps) > 1 or any(item.torn for item in items)
+    own_state = state if shape.slots else None
+    return Saved(name, min(steps), torn, shape.total, shape.method, keys, values, own_state)
+
+
+def split_state(shape: ObjectShape, rows: Floats) -> tuple[Floats, Floats]:
+    """Return values [k, dim] and state [slots, k, dim], or [1, k, 1], of rows of a table."""
+    width = 1 if shape.by_row else shape.dim
+    state = rows[:, shape.dim :].reshape(len(rows), shape.slots, width)
+    return rows[:, : shape.dim], state.swapaxes(0, 1)

@@ -1,0 +1,385 @@
+"""Sets of parts: opened with their digests verified, written by one process, and dealt over shards.
+
+Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from . import blocks
+from .blocks import Dealt
+from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
+from .objects import (
+    METHODS,
+    NAMES,
+    Content,
+    Item,
+    ObjectShape,
+    PartFile,
+    SetError,
+    Whole,
+    describe_object,
+    read_shape,
+)
+from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
+
+STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
+_SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
+_OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5}|program)-\w+\.(?:bin|json)")  # of a save on request
+# What find of _core.run_shard returns: _core.pyi has it.
+Stretch = tuple[PartFile, Item, int, int]
+Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Ports of a training."""
+
+    pservers: int = 1
+    ports_num: int = 1
+    ports_num_for_sparse: int = 0  # 0: tables are on the dense ones
+
+    @property
+    def dense(self) -> int:
+        """Number of dense shards."""
+        return self.pservers * self.ports_num
+
+    @property
+    def sparse(self) -> int:
+        """Number of shards with tables."""
+        return self.pservers * (self.ports_num_for_sparse or self.ports_num)
+
+    def find_dense(self, pserver: int, port: int) -> int | None:
+        """Return the number of a port among dense shards; None if it is none."""
+        return pserver * self.ports_num + port if port < self.ports_num else None
+
+    def find_sparse(self, pserver: int, port: int) -> int | None:
+        """Return the number of a port among shards with tables."""
+        if not self.ports_num_for_sparse:
+            return self.find_dense(pserver, port)
+        at = port - self.ports_num
+        return pserver * self.ports_num_for_sparse + at if at >= 0 else None
+
+
+def read_layout(header: Header) -> Layout:
+    """Return the ports of a part's training."""
+    return Layout(header.pservers, header.ports_num, header.ports_num_for_sparse)
+
+
+class Set:
+    """A set, whose parts are opened and verified when they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
+        self.folder = folder
+        self._parts: dict[str, PartFile] = {}
+        if (folder / MANIFEST).exists() or not folder.is_dir():
+            self.manifest, self.digest = parse_manifest(folder)
+        else:
+            self.manifest, self._parts = derive_manifest(folder)
+            self.digest = encode_manifest(self.manifest)[1]
+        try:
+            self.layout = Layout(**self.manifest.layout)
+            self.described = {one["name"]: one for one in self.manifest.objects}
+            self.shapes = {shape.name: shape for shape in map(read_shape, self.manifest.objects)}
+        except (AttributeError, LookupError, TypeError) as e:
+            raise SetError(f"{folder / MANIFEST} is no manifest of a set: {e}") from None
+        self._entries = {entry.name: entry for entry in self.manifest.files}
+        self._dense, self._sparse = dict[int, str](), dict[int, str]()
+        for name in self._entries:
+            if found := _SHARD.fullmatch(name):
+                place = int(found[1]), int(found[2])
+                for names, number in (
+                    (self._dense, self.layout.find_dense(*place)),
+                    (self._sparse, self.layout.find_sparse(*place)),
+                ):
+                    if number is not None:
+                        names[number] = name
+        self._first, at = dict[str, int](), 0
+        for shape in self.shapes.values():
+            self._first[shape.name] = at
+            at += 0 if shape.table or shape.fixed else blocks.count_blocks(shape.total, whole=shape.whole)
+
+    def close(self) -> None:
+        """Close all parts."""
+        for part in self._parts.values():
+            part.file.close()
+        self._parts.clear()
+
+    __del__ = close
+
+    def open(self, name: str) -> PartFile:
+        """Return a part, verified. Raises SetError."""
+        if name not in self._parts:
+            self._parts[name] = part = PartFile(self._open_file(name))
+            for item in part.items.values():
+                shape = self.shapes.get(item.name)
+                if shape is None or shape.kind != item.kind:
+                    raise SetError(f"{part.path}: {item.name} differs from {MANIFEST}: saves are mixed")
+        return self._parts[name]
+
+    def read_file(self, name: str) -> bytes:
+        """Return a file that is no part, verified; its name there has the save in it. Raises SetError."""
+        stem, suffix = re.escape(Path(name).stem), re.escape(Path(name).suffix)
+        own = next((one for one in self._entries if re.fullmatch(rf"{stem}(-\w+)?{suffix}", one)), name)
+        f = self._open_file(own)
+        return os.pread(f.fileno(), f.size, 0)
+
+    def _open_file(self, name: str) -> Content:
+        path, entry = self.folder / name, self._entries.get(name)
+        try:
+            f = Content(path)
+        except OSError as e:
+            why = "copy it there, or save to a folder that all nodes share"
+            raise SetError(f"{path}: {e.strerror}, but it is a file of the set: {why}") from None
+        if hash_file(f) != entry:
+            raise SetError(f"{path} is not the file of {MANIFEST}: it is damaged, or of another save")
+        return f
+
+    @property
+    def open_parts(self) -> Collection[PartFile]:
+        """The parts that are open."""
+        return self._parts.values()
+
+    def open_all(self) -> list[PartFile]:
+        """Return all parts. Raises SetError."""
+        return [self.open(name) for name in self._entries if name.endswith(PART_SUFFIX)]
+
+    def open_share(self, dense: tuple[int | None, int], sparse: tuple[int | None, int]) -> None:
+        """Open what a port needs whose program creates the same objects: its number of so many, twice."""
+        if dense[0] is not None:
+            step = math.gcd(dense[1], self.layout.dense)
+            for number in range(dense[0] % step, self.layout.dense, step):
+                self.open(self._find(self._dense, number))
+        if sparse[0] is not None:
+            self._open_overlapping(sparse[0], sparse[1])
+
+    def _find(self, names: Mapping[int, str], number: int) -> str:
+        if number not in names:
+            raise SetError(f"{self.folder / MANIFEST} lacks the part of shard {number}: take another copy")
+        return names[number]
+
+    def _open_overlapping(self, number: int, n: int) -> list[PartFile]:
+        """Return the parts with keys of shard `number` of n: hashes are dealt in ranges."""
+        own, m = range(number * self.layout.sparse, (number + 1) * self.layout.sparse), self.layout.sparse
+        numbers = range(own.start // n, min(-(-own.stop // n), m))
+        return [self.open(self._find(self._sparse, i)) for i in numbers]
+
+    def find_all(self, name: str) -> list[tuple[PartFile, Item]]:
+        """Return the object in all parts that have it."""
+        return [(part, part.items[name]) for part in self.open_all() if name in part.items]
+
+    def find_rows(self, name: str, number: int = 0, n: int = 1) -> list[tuple[PartFile, Item]]:
+        """Return the parts of a table that have keys of shard `number` of n."""
+        if self.shapes[name].fixed:
+            return self.find_all(name)
+        return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
+
+    def find_values(self, name: str, number: int = 0, target: Dealt = (0, 1, False)) -> list[Stretch]:
+        """Return the places of a dense object's values for shard `number` of those of `target`, in order.
+
+        Of each: part, begin among the part's values, and length.
+        """
+        shape = self.shapes[name]
+        if shape.fixed:
+            return [(part, item, 0, shape.total) for part, item in self.find_all(name)]
+        first, n, whole = source = self._first[name], self.layout.dense, shape.whole
+        found = []
+        for piece in blocks.place_again(shape.total, source, number, target):
+            part = self.open(self._find(self._dense, piece.shard))
+            item, share = (
+                part.items.get(name),
+                blocks.count_share(shape.total, first, piece.shard, n, whole=whole),
+            )
+            if item is None or item.count != share:
+                raise SetError(f"{part.path} lacks values of {name}: its share of {shape.total} is {share}")
+            found.append((part, item, piece.start, piece.length))
+        return found
+
+
+def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, PartFile]]:
+    """Return the manifest and the parts of a pservers' save at their end. Raises SetError, OSError."""
+    parts, entries = dict[str, PartFile](), list[Entry]()
+    for path in sorted(folder.glob("shard-?????-???.bin")):
+        entries.append(hash_file(f := Content(path)))
+        parts[path.name] = PartFile(f)
+    if not parts:
+        raise SetError(f"{folder}: no set of saved parameters: it has no {MANIFEST}")
+    headers = {name: part.read_header() for name, part in parts.items()}
+    first = min(headers)
+    for name, header in headers.items():
+        if header.name != name:
+            raise SetError(f"{folder / name}: the content is that of {header.name}")
+        if replace(header, pserver=0, port=0) != replace(headers[first], pserver=0, port=0):
+            raise SetError(f"{folder}: {name} and {first} are of different trainings, or ended differently")
+    kinds = [[item.kind for item in part.items.values()] for part in parts.values()]
+    if any(kind != kinds[0] for kind in kinds):
+        raise SetError(f"{folder}: the parts have different parameters")
+    return _derive(folder, headers[first], parts, entries), parts
+
+
+def _derive(
+    folder: Path, header: Header, parts: Mapping[str, PartFile], entries: Sequence[Entry]
+) -> Manifest:
+    ports = header.ports_num + header.ports_num_for_sparse
+    names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
+    if missing := next((name for name in names if name not in parts), None):
+        raise SetError(f"{folder}: {missing}: missing")
+    items = next(iter(parts.values())).items.values()
+    return Manifest(
+        job_id=header.job_id,
+        epoch=header.epoch,
+        run=header.run,
+        step=max((item.steps for item in items), default=0),
+        passes=max((item.passes for item in items), default=0),
+        layout=asdict(read_layout(header)),
+        objects=[describe_object(item.create) for item in items],
+        files=entries,
+    )
+
+
+class Share:
+    """Values of a set for one port of a pserver, of whatever layout."""
+
+    def __init__(self, folder: Path, layout: Layout, pserver: int, port: int) -> None:
+        """Open and verify the parts. Raises SetError, OSError."""
+        self.set = Set(folder)
+        self._dense = layout.find_dense(pserver, port), layout.dense
+        self._sparse = layout.find_sparse(pserver, port), layout.sparse
+        self._blocks = 0  # of the objects so far
+        self.set.open_share(self._dense, self._sparse)
+
+    def find(self, name: str, table: bool, dim: int, total: int, method: int) -> Found | None:
+        """Return the places of an object, as _core.run_shard wants them; None if the set lacks it.
+
+        It is asked for each object in the order of creation. Raises SetError if the set's has another shape.
+        State of another optimizer is left out.
+        """
+        whole, first = METHODS[NAMES[method]][2], self._blocks
+        self._blocks += 0 if table else blocks.count_blocks(total, whole=whole)
+        shape = self.set.shapes.get(name)
+        if shape is None or shape.fixed:
+            return None
+        check_shape(self.set.folder, shape, table=table, dim=dim, total=total)
+        items: list[Item] = []
+        stored = b""
+        (number, n) = self._sparse if table else self._dense
+        if number is not None and table:
+            for part, item in self.set.find_rows(name, number, n):
+                items.append(item)
+                numbers = item.keys_at, item.at, 0, item.count, item.waiting
+                stored += STORED.pack(part.file.fileno(), *numbers)
+        elif number is not None:
+            for part, item, at, size in self.set.find_values(name, number, (first, n, whole)):
+                items.append(item)
+                stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
+        same = shape.method == NAMES[method]
+        before = [
+            max((getattr(item, what) for item in items), default=0) for what in ("steps", "samples", "passes")
+        ]
+        counted = any(item.counted for item in items)
+        slots = shape.slots if same else 0
+        steps, samples, passes = before if same else (0, 0, 0)
+        init = items[0].init if items else (0, 0, 0.0, 0.0)
+        own = shape.row_floats, counted, init, number or 0, n
+        return (steps, samples, passes, slots, *own, stored)
+
+
+def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, total: int) -> None:
+    """Raise SetError unless a program's object is that of a set."""
+    if (shape.table, shape.dim, shape.total) != (table, dim, total):
+        has, needs = (
+            f"{rows} rows of {width}" if width else f"{rows} values"
+            for rows, width in ((shape.total, shape.dim), (total, dim))
+        )
+        raise SetError(f"{folder}: {shape.name} has {has}, the program {needs}: it is of another model")
+
+
+def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes]) -> str:
+    """Write a set whose values are all in this process, and other files of it; return its digest.
+
+    A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
+    Raises OSError.
+    """
+    layout, described = Layout(), list[Mapping[str, Any]]()
+
+    def note() -> Iterator[Whole]:
+        for one in objects:
+            described.append(one.describe())
+            yield one
+
+    prepare_folder(folder, "saving to ")
+    header = Header(
+        job_id=about.job_id,
+        epoch=about.epoch,
+        run=about.run,
+        pserver=0,
+        port=0,
+        **asdict(layout),
+        num_gradient_servers=1,
+        finished=False,
+        save=secrets.token_hex(4),
+    )
+    with discarding(folder, header.save):
+        entries = [write_part(folder, header, note()), *write_files(folder, files, header.save)]
+        return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+
+
+@contextmanager
+def discarding(folder: Path, save: str) -> Iterator[None]:
+    """Remove the files of a save that failed, if they are here."""
+    try:
+        yield
+    except BaseException:
+        for path in folder.glob(f"*-{save}.*"):
+            path.unlink(missing_ok=True)
+        raise
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator[Entry]:
+    """Write other files of a save. Raises OSError."""
+    for name, content in files.items():
+        path = folder / Path(name).with_stem(f"{Path(name).stem}-{save}").name
+        write_whole(path, partial(_write, content))
+        yield hash_file(Content(path))
+
+
+def _write(content: bytes, f: IO[bytes]) -> None:
+    f.write(content)
+
+
+def write_part(folder: Path, header: Start, objects: Iterable[Whole]) -> Entry:
+    """Write one part durably. Raises SaveError."""
+    file = File(folder, header)
+    with closing(file):
+        for one in objects:
+            one.write(file)
+        try:
+            entry = file.seal()
+        except OSError as e:
+            raise file.make_error(e) from None
+        file.place()
+        sync_folder(folder)
+    return entry
+
+
+def finish_set(folder: Path, manifest: Manifest) -> str:
+    """Write the manifest of parts that are there, then remove those of the set before; return its digest."""
+    digest = write_manifest(folder, manifest)
+    names = {entry.name for entry in manifest.files}
+    for path in folder.iterdir():
+        if _OLD.fullmatch(path.name) and path.name not in names:
+            with suppress(OSError):  # it takes only room
+                path.unlink()
+    return digest
