@@ -24,7 +24,6 @@ sys.exit(int(os.environ["CODE"]))
 """
 RARE = {
     ("gap", ""),
-    ("note", ""),
     ("node", "lost"),
     ("dispatch", "waiting"),
 }  # each made by a test of its own elsewhere
