@@ -20,7 +20,7 @@ from ..engine.parameters import LiveTables, Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import describe_object
-from ..files.saving import TrainerHeader
+from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
@@ -96,7 +96,8 @@ class RemoteUpdater(Updater):
             entries += write_files(folder, files, save)
             if fixed:
                 wholes = (parameters.make_whole(name) for name in fixed)
-                entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
+                start = encode_start({"trainer": 0, "save": save})
+                entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, wholes))
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
         if missing := [entry.name for entry in entries if not (folder / entry.name).exists()]:

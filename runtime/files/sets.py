@@ -32,7 +32,7 @@ from .objects import (
     describe_object,
     read_shape,
 )
-from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
+from .saving import PART_SUFFIX, Entry, File, Header, prepare_folder, write_whole
 
 STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
 _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
@@ -332,7 +332,8 @@ def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Ma
         save=secrets.token_hex(4),
     )
     with discarding(folder, header.save):
-        entries = [write_part(folder, header, note()), *write_files(folder, files, header.save)]
+        part = write_part(folder, header.name, header.encode(), note())
+        entries = [part, *write_files(folder, files, header.save)]
         return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
 
 
@@ -359,19 +360,12 @@ def _write(content: bytes, f: IO[bytes]) -> None:
     f.write(content)
 
 
-def write_part(folder: Path, header: Start, objects: Iterable[Whole]) -> Entry:
+def write_part(folder: Path, name: str, start: bytes, objects: Iterable[Whole]) -> Entry:
     """Write one part durably. Raises SaveError."""
-    file = File(folder, header)
-    with closing(file):
+    with closing(File(folder, name, start)) as file:
         for one in objects:
             one.write(file)
-        try:
-            entry = file.seal()
-        except OSError as e:
-            raise file.make_error(e) from None
-        file.place()
-        sync_folder(folder)
-    return entry
+        return file.finish()
 
 
 def finish_set(folder: Path, manifest: Manifest) -> str:
