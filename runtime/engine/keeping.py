@@ -13,7 +13,7 @@ from .. import _core
 from ..files.joined import find_items, read_rows, read_values, split_state
 from ..files.manifest import Manifest
 from ..files.objects import SetError, Whole, encode_create
-from ..files.sets import Set, check_shape
+from ..files.sets import Set, check_shape, count_before
 from ..process.settings import get_settings
 from .arrays import F32, U64, split_keys
 from .kernel_numbers import KINDS, Optim
@@ -129,10 +129,7 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     if slots is not None and shape.table:
         for keys, rows in read_rows(found, config.name):
             slots[:, keys] = split_state(shape, rows)[1]
-    items = find_items(found, config.name)
-    steps, samples, passes = (
-        max(getattr(item, what) for item in items) for what in ("steps", "samples", "passes")
-    )
+    steps, samples, passes = count_before(find_items(found, config.name))
     return State(slots=slots, steps=steps, samples=samples, passes=passes)
 
 

@@ -17,10 +17,10 @@ from typing import IO, Any, Protocol, cast
 
 import numpy as np
 
-from ..files.foreign import HashedFile, hash_content
+from ..files.foreign import HashedFile
 from ..files.manifest import Manifest
 from ..files.objects import Whole
-from ..files.saving import write_whole
+from ..files.saving import hash_content, write_whole
 from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
@@ -359,7 +359,7 @@ def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> 
     last = next((one for one in members if one.name == _DIGEST), None)
     if last is not None:
         f.seek(start)
-        digest = hash_content(f, last.offset - start)
+        digest = hash_content(f, last.offset - start).encode()
         whole = io.BytesIO()
         with tarfile.open(fileobj=whole, mode="w", format=tarfile.GNU_FORMAT) as tar:
             _add_header(tar, whole, _DIGEST, len(digest))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .objects import SetError
-from .saving import write_whole
+from .saving import hash_content, write_whole
 
 MARK = b"pslaunch sha256 "
 TRAILER_BYTES = len(MARK) + 64
@@ -48,15 +48,6 @@ class HashedFile(io.RawIOBase):
         return self._digest.hexdigest().encode()
 
 
-def hash_content(f: IO[bytes], end: int) -> bytes:
-    """Return the hex digest of the next `end` bytes."""
-    digest = hashlib.sha256()
-    while end > 0 and (piece := f.read(min(end, 4 << 20))):
-        digest.update(piece)
-        end -= len(piece)
-    return digest.hexdigest().encode()
-
-
 def check_content(path: Path, f: IO[bytes]) -> bool:
     """Return True if the file has a digest, which must be that of its content; rewind. Raises SetError."""
     end = max(f.seek(0, os.SEEK_END) - TRAILER_BYTES, 0)
@@ -64,7 +55,7 @@ def check_content(path: Path, f: IO[bytes]) -> bool:
     trailer = f.read()
     f.seek(0)
     has = trailer.startswith(MARK)
-    if has and hash_content(f, end) != trailer[len(MARK) :]:
+    if has and hash_content(f, end).encode() != trailer[len(MARK) :]:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     f.seek(0)
     return has
@@ -108,7 +99,7 @@ def _seal(f: IO[bytes]) -> None:
     f.flush()
     with Path(f.name).open("rb") as own:
         digest = hash_content(own, f.tell())
-    f.write(MARK + digest)
+    f.write(MARK + digest.encode())
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:

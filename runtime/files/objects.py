@@ -5,6 +5,7 @@ csrc/shard/ps_save.h writes the same form; docs/checkpoint.md documents it. Need
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -154,31 +155,15 @@ def read_shape(data: Mapping[str, Any]) -> ObjectShape:
     return ObjectShape(**numbers, fixed=data.get("fixed", False))
 
 
-class Content:
-    """An open file for reads at any place; closed with its last reference."""
+class Content(io.FileIO):
+    """An open file for reads at any place; closed with its last reference, without a warning."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__(str(path))
+        self.path, self.size = path, os.fstat(self.fileno()).st_size
 
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._fd
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return os.fstat(self._fd).st_size
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            self.close()
+    __del__ = io.FileIO.close
 
 
 class PartFile:

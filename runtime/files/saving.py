@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import struct
@@ -99,6 +100,15 @@ class Entry:
     name: str
     bytes: int
     sha256: str
+
+
+def hash_content(f: IO[bytes] | io.RawIOBase, end: int) -> str:
+    """Return the digest of the next `end` bytes. Raises OSError."""
+    digest = hashlib.sha256()
+    while end > 0 and (piece := f.read(min(end, 4 << 20))):
+        digest.update(piece)
+        end -= len(piece)
+    return digest.hexdigest()
 
 
 class SaveError(OSError):
