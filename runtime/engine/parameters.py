@@ -6,18 +6,20 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from types import MappingProxyType
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from ..files.foreign import HashedFile
 from ..files.manifest import Manifest
 from ..files.objects import Whole
 from ..files.saving import hash_content, write_whole
@@ -49,6 +51,22 @@ class LiveTables:
 
     names: frozenset[str]
     read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
+
+
+class _Writable(Protocol):
+    def write(self, data: Any, /) -> object: ...
+
+
+class _HashedFile:
+    """A file that is written, with the size and the digest of all so far."""
+
+    def __init__(self, f: IO[bytes]) -> None:
+        self._write, self.digest, self.size = f.write, hashlib.sha256(), 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.digest.update(data)
+        self.size += len(data)
+        self._write(data)
 
 
 class Keeper(Protocol):
@@ -196,7 +214,7 @@ class Parameters:
             raise ValueError(f"parameter {config.name}: initializer gave {values.shape}, not {config.shape}")
         return values.reshape(config.shape)
 
-    def serialize(self, name: str, f: IO[bytes]) -> None:
+    def serialize(self, name: str, f: _Writable) -> None:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
         rows, cols = self.get_shape(name)
         f.write(_HEADER.pack(0, 4, rows * cols))
@@ -233,23 +251,15 @@ class Parameters:
             print(f"a .tar has values alone: the state of {self.keeper.stateful} is left out, which "
                   "parameters.save(DIR) keeps", file=sys.stderr)  # fmt: skip
             self._said = True
-        own = HashedFile(f)
-        hashed = cast(IO[bytes], own)
-        with tarfile.open(fileobj=hashed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name in self._configs if names is None else names:
-                config = self.get_config(name)
-                size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, hashed, name, size)
-                self.serialize(name, hashed)
-                _pad(tar, hashed, size)
-                encoded = param_config.encode(config)
-                _add_header(tar, hashed, name + _CONFIG_SUFFIX, len(encoded))
-                hashed.write(encoded)
-                _pad(tar, hashed, len(encoded))
-            digest = own.hexdigest()
-            _add_header(tar, hashed, _DIGEST, len(digest))
-            hashed.write(digest)
-            _pad(tar, hashed, len(digest))
+        own = _HashedFile(f)
+        for name in self._configs if names is None else names:
+            config = self.get_config(name)
+            with _adding(own, name, _HEADER.size + 4 * config.rows * config.cols):
+                self.serialize(name, own)
+            encoded = param_config.encode(config)
+            with _adding(own, name + _CONFIG_SUFFIX, len(encoded)):
+                own.write(encoded)
+        f.write(_make_end(own.digest.hexdigest(), own.size))
         self.written = True
 
     @staticmethod
@@ -277,25 +287,25 @@ class Parameters:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
         write_whole(path, self.to_tar)
 
-    def save(self, folder: str | Path) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        names: Iterable[str] | None = None,
+    ) -> None:
         """Write a set: the values of all parameters, and the optimizer's state (docs/checkpoint.md).
 
         With pservers in trainer 0, between its steps: each pserver writes its own part there. A set that is
-        there stays whole until the new one is. Raises OSError that names the file and a remedy.
+        there stays whole until the new one is. `files`: other files of the set. `names`: these parameters'
+        values alone, unless pservers save. Raises OSError that names the file and a remedy.
         """
         own = Path(folder).absolute()
-        if self.keeper is not None:
-            self.keeper.save(own, {})
+        if self.keeper is not None and (names is None or self._live is not None):
+            self.keeper.save(own, files)
         else:
-            self.save_arrays(own, {})
+            self.save_arrays(own, files, names=names)
         self.written = True
-
-    def save_values(self, folder: Path, files: Mapping[str, bytes], names: Iterable[str]) -> None:
-        """Write a set of some parameters' values and other files; with pservers of all, with their state."""
-        if self._live is not None and self.keeper is not None:
-            self.keeper.save(folder.absolute(), files)
-        else:
-            self.save_arrays(folder.absolute(), files, names=names)
 
     def save_arrays(
         self,
@@ -359,21 +369,15 @@ def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> 
     last = next((one for one in members if one.name == _DIGEST), None)
     if last is not None:
         f.seek(start)
-        digest = hash_content(f, last.offset - start).encode()
-        whole = io.BytesIO()
-        with tarfile.open(fileobj=whole, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            _add_header(tar, whole, _DIGEST, len(digest))
-            whole.write(digest)
-            _pad(tar, whole, len(digest))
-        f.seek(last.offset)
-        end = whole.getvalue()[: 2 * tarfile.BLOCKSIZE]
-        if f.read(len(end)) != end:
-            raise ValueError("it is damaged: its digest does not match its content")
-    elif members:
+        size = last.offset - start
+        end = _make_end(hash_content(f, size), size)
+        if f.read(len(end) + 1) != end:
+            raise ValueError("it is damaged: its digest does not match its content, or it is cut short")
+        return
+    if members:
         f.seek(members[-1].offset_data + -(-members[-1].size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
     rest = f.read(tarfile.RECORDSIZE + 1)
-    padded = last is None or (f.tell() - start) % tarfile.RECORDSIZE == 0  # as ours always is
-    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE or not padded:
+    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE:
         raise ValueError("it is cut short, or has other bytes behind its end")
 
 
@@ -391,20 +395,23 @@ def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Param
     return parameters
 
 
-def _add_header(tar: tarfile.TarFile, f: IO[bytes], name: str, size: int) -> None:
-    """Begin a member, whose bytes follow: from Python 3.13 on addfile() wants them at once."""
+@contextmanager
+def _adding(f: _Writable, name: str, size: int) -> Iterator[None]:
+    """Let the caller write a member of a tar file: from Python 3.13 on addfile() wants all at once."""
     info = tarfile.TarInfo(name)
     info.size = size
-    header = info.tobuf(tarfile.GNU_FORMAT)
-    f.write(header)
-    tar.offset += len(header)
+    f.write(info.tobuf(tarfile.GNU_FORMAT))
+    yield
+    f.write(bytes(-size % tarfile.BLOCKSIZE))
 
 
-def _pad(tar: tarfile.TarFile, f: IO[bytes], size: int) -> None:
-    """Complete a member, whose `size` bytes were written to `f`."""
-    rest = -size % tarfile.BLOCKSIZE
-    f.write(bytes(rest))
-    tar.offset += size + rest
+def _make_end(digest: str, size: int) -> bytes:
+    """Return the member with the digest, and the end of a tar file, after `size` bytes."""
+    end = io.BytesIO()
+    with _adding(end, _DIGEST, len(digest)):
+        end.write(digest.encode())
+    end.write(bytes(2 * tarfile.BLOCKSIZE))
+    return end.getvalue() + bytes(-(size + end.tell()) % tarfile.RECORDSIZE)
 
 
 def _open_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:

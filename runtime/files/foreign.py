@@ -5,8 +5,6 @@ Their readers ignore it. Files without one are taken as they are.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import pickle
 import zipfile
@@ -26,26 +24,6 @@ AnyArray = npt.NDArray[Any]
 _CLASSES = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"), ("builtins", "bytes")}
 _CLASSES |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
 _CLASSES |= {(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")}
-
-
-class HashedFile(io.RawIOBase):
-    """A file that is written, with the digest of all so far."""
-
-    def __init__(self, f: IO[bytes]) -> None:
-        self._f, self._digest = f, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Write bytes."""
-        self._digest.update(data)
-        return self._f.write(data)
-
-    def tell(self) -> int:
-        """Return the place in the file."""
-        return self._f.tell()
-
-    def hexdigest(self) -> bytes:
-        """Return the digest of all that was written."""
-        return self._digest.hexdigest().encode()
 
 
 def check_content(path: Path, f: IO[bytes]) -> bool:
@@ -90,16 +68,14 @@ def write_pdparams(path: Path, arrays: Mapping[str, AnyArray]) -> None:
 
     def write(f: IO[bytes]) -> None:
         pickle.dump(dict(arrays), f, protocol=4)
-        _seal(f)
+        _seal(f, f.tell())
 
     write_whole(path, write)
 
 
-def _seal(f: IO[bytes]) -> None:
-    f.flush()
-    with Path(f.name).open("rb") as own:
-        digest = hash_content(own, f.tell())
-    f.write(MARK + digest.encode())
+def _seal(f: IO[bytes], end: int) -> None:
+    f.seek(0)
+    f.write(MARK + hash_content(f, end).encode())
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:
@@ -126,10 +102,7 @@ def write_npz(path: Path, arrays: Iterable[tuple[str, AnyArray]]) -> None:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
             archive.comment = MARK + bytes(64)
-        end = f.seek(0, os.SEEK_END) - TRAILER_BYTES
-        f.seek(end)
-        f.truncate()
-        _seal(f)
+        _seal(f, f.seek(-TRAILER_BYTES, os.SEEK_END))
 
     write_whole(path, write)
 

@@ -153,7 +153,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as f:
+        with part.open("w+b") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())

@@ -90,7 +90,7 @@ def save_inference_model(
     }
     files = {PROGRAM: json.dumps(data, indent=1).encode()}
     parameters = get_parameters(main, "save_inference_model")
-    parameters.save_values(Path(f"{path_prefix}{MODEL}"), files, list(dict.fromkeys(names)))
+    parameters.save(f"{path_prefix}{MODEL}", files=files, names=dict.fromkeys(names))
 
 
 def _encode(value: Value) -> dict[str, Any]:

@@ -91,6 +91,15 @@ def test_tar_has_v2s_form(parameters: Parameters) -> None:
     np.testing.assert_array_equal(np.frombuffer(data[16:], "<f4").reshape(50, 8), parameters["_proj"])
 
 
+def test_a_tar_file_may_begin_anywhere(parameters: Parameters) -> None:
+    file = io.BytesIO(b"before")
+    file.seek(6)
+    parameters.to_tar(file)
+    file.seek(6)
+    assert Parameters.from_tar(file).names() == parameters.names()
+    assert file.getvalue()[6:] == tar_bytes(parameters)
+
+
 def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
     data = tar_bytes(parameters)
     other = Parameters.from_tar(io.BytesIO(data))
