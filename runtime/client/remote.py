@@ -16,7 +16,7 @@ import numpy as np
 from ..engine.arrays import F32, U64, split_keys
 from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
-from ..engine.parameters import LiveTables, Parameters
+from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import describe_object
@@ -64,7 +64,7 @@ class RemoteUpdater(Updater):
             self._started = True
         self.client.pull(self._get_dense())
         self._ahead = {}
-        self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+        self._parameters.attach(self._params.sparse, self._pull_rows)
         self._parameters.keeper = self
 
     def _load(self) -> None:

@@ -13,7 +13,6 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Protocol
@@ -45,12 +44,7 @@ _CONFIG_SUFFIX = ".protobuf"
 _DIGEST = "pslaunch.sha256"  # the last member: the digest of all before it
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTables:
-    """Tables that only pservers have. read(keys by name) returns their current rows by name."""
-
-    names: frozenset[str]
-    read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
+ReadRows = Callable[[Mapping[str, U64]], Mapping[str, F32]]  # keys by name -> their current rows by name
 
 
 class _Writable(Protocol):
@@ -88,7 +82,8 @@ class Parameters:
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
         self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
-        self._live: LiveTables | None = None  # from the first step with pservers on
+        self._live: ReadRows | None = None  # with pservers from the first step on
+        self._live_names: frozenset[str] = frozenset()  # of the tables that only pservers have
         self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
         self.keeper: Keeper | None = None  # from the first training on
 
@@ -155,26 +150,25 @@ class Parameters:
     def get_rows(self, keys: Mapping[str, U64]) -> dict[str, F32]:
         """Return the current rows [k, cols] of each parameter, those from pservers in one call."""
         live = {name: own for name, own in keys.items() if self._is_live(name)}
-        found = self._live.read(live) if self._live is not None and live else {}
+        found = self._live(live) if self._live is not None and live else {}
         return {
             name: found[name] if name in live else np.take(self.get_array(name), own.astype(np.intp), axis=0)
             for name, own in keys.items()
         }
 
     def _is_live(self, name: str) -> bool:
-        return self._live is not None and name in self._live.names
+        return name in self._live_names
 
-    def attach(self, live: LiveTables) -> None:
+    def attach(self, names: Iterable[str], read: ReadRows) -> None:
         """Leave these tables to the pservers until the program ends, and release their values here."""
-        self._live = live
-        for name in live.names:
+        self._live, self._live_names = read, frozenset(names)
+        for name in self._live_names:
             self._values.pop(name, None)
 
     def detach(self) -> None:
         """Take all values from the pservers, to train in this process alone."""
-        if self._live is not None:
-            self._values.update({name: self.get_current(name) for name in self._live.names})
-            self._live = None
+        self._values.update({name: self.get_current(name) for name in self._live_names})
+        self._live, self._live_names = None, frozenset()
 
     __getitem__ = get
 

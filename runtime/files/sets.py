@@ -13,9 +13,9 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from . import blocks
 from .blocks import Dealt
@@ -348,12 +348,8 @@ def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator
     """Write other files of a save. Raises OSError."""
     for name, content in files.items():
         path = folder / Path(name).with_stem(f"{Path(name).stem}-{save}").name
-        write_whole(path, partial(_write, content))
+        write_whole(path, methodcaller("write", content))
         yield hash_file(Content(path))
-
-
-def _write(content: bytes, f: IO[bytes]) -> None:
-    f.write(content)
 
 
 def write_part(folder: Path, name: str, start: bytes, objects: Iterable[Whole]) -> Entry:
