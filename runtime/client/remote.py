@@ -88,16 +88,15 @@ class RemoteUpdater(Updater):
         save, parameters, params = secrets.token_hex(4), self._parameters, self._params
         about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
         objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
-        fixed = [name for name in parameters if name not in params.rules]
-        objects += [parameters.make_whole(name).describe() | {"fixed": True} for name in fixed]
+        fixed = [parameters.make_whole(name) for name in parameters if name not in params.rules]
+        objects += [whole.describe() | {"fixed": True} for whole in fixed]
         with discarding(folder, save):
             with self._guard():
                 entries = self.client.save(folder, save)
             entries += write_files(folder, files, save)
             if fixed:
-                wholes = (parameters.make_whole(name) for name in fixed)
                 start = encode_start({"trainer": 0, "save": save})
-                entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, wholes))
+                entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
         if missing := [entry.name for entry in entries if not (folder / entry.name).exists()]:

@@ -19,7 +19,7 @@ from ..files.foreign import AnyArray, read_npz, read_pdparams, write_npz, write_
 from ..files.joined import find_items, find_steps, join, read_rows, read_values
 from ..files.objects import ObjectShape, SetError, Whole, describe_object, read_shape
 from ..files.sets import Set, write_set
-from .keeping import NO_RULE, get_bytes, make_about, make_create
+from .keeping import get_bytes, make_about
 from .param_config import ParamConfig
 from .parameters import Parameters, read_parameters
 
@@ -163,15 +163,14 @@ def _read_pdparams(source: Path, target: Path) -> None:
 
 
 def _write_values(target: Path, arrays: dict[str, AnyArray], where: str) -> None:
-    wholes = []
+    found = Parameters()
     for name, array in arrays.items():
         if array.dtype.kind not in "fiu":
             raise SetError(f"{where}: {name} has values of {array.dtype}, expected numbers")
-        values = array.astype(np.float32).reshape(array.shape[0] if array.ndim > 1 else 1, -1)
-        config = ParamConfig(name=name, rows=values.shape[0], cols=values.shape[1])
-        create = make_create(config, NO_RULE, 0, table=False)
-        wholes.append(Whole(shape=config.shape, create=create, count=values.size, pieces=[get_bytes(values)]))
-    write_set(target.absolute(), wholes, make_about(), {})
+        values = array.reshape(array.shape[0] if array.ndim > 1 else 1, -1)
+        found.extend({name: ParamConfig(name=name, rows=values.shape[0], cols=values.shape[1])})
+        found.set(name, values)
+    found.save(target)
 
 
 WRITERS = {".npz": _write_npz, ".tar": _write_tar, ".pdparams": _write_pdparams}

@@ -36,8 +36,7 @@ def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> 
     """Return the description of a parameter for a set."""
     shape = (config.cols, 0, config.rows) if table else (0, 0, config.rows * config.cols)
     init = seed, KINDS[config.kind], config.mean, config.std
-    packed = rule.pack(), rule.schedule.pack()
-    return encode_create(config.name, shape, *packed, entry=config.entry.pack(), init=init)
+    return encode_create(config.name, shape, rule.pack(), rule.schedule.pack(), config.entry.pack(), init)
 
 
 def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed: int) -> Whole:

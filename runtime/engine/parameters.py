@@ -174,20 +174,20 @@ class Parameters:
 
     def set(self, name: str, value: Any) -> None:
         """Copy `value` in; raises ValueError if its shape differs."""
-        self._replace(name, np.array(value, dtype=np.float32, order="C"))
+        self.replace({name: np.array(value, dtype=np.float32, order="C")})
 
-    def _replace(self, name: str, values: F32) -> None:
-        """Take `values` without a copy."""
-        shape = self.get_shape(name)
-        if values.shape != shape:
-            raise ValueError(f"parameter {name} has the shape {shape}, the value {values.shape}")
-        if self._live is not None:
-            raise RuntimeError(
-                f"parameter {name}: pservers hold the values from train() to the end of the program; set "
-                "them before"
-            )
-        self._values[name] = values
-        self.changed.add(name)
+    def replace(self, values: Mapping[str, F32]) -> None:
+        """Take all values without a copy; none if a shape differs, which raises ValueError."""
+        for name, one in values.items():
+            if one.shape != (shape := self.get_shape(name)):
+                raise ValueError(f"parameter {name} has the shape {shape}, the value {one.shape}")
+            if self._live is not None:
+                raise RuntimeError(
+                    f"parameter {name}: pservers hold the values from train() to the end of the program; set "
+                    "them before"
+                )
+        self._values.update(values)
+        self.changed.update(values)
 
     __setitem__ = set
 
@@ -234,7 +234,7 @@ class Parameters:
             left = left[len(data) :]
         if left.size or f.read(1):
             raise ValueError(f"parameter {name}: {'fewer' if left.size else 'more'} bytes than {size} values")
-        self._replace(name, values.astype(np.float32, copy=False))
+        self.replace({name: values.astype(np.float32, copy=False)})
 
     def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
         """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes.
@@ -271,11 +271,9 @@ class Parameters:
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
         """Take the values of parameters that are both in a tar file and here."""
-        skip = set(exclude_params)
         other = Parameters.from_tar(f)
-        for name in other.names():
-            if name in self and name not in skip:
-                self._replace(name, other.get_array(name))
+        names = (other.keys() & self._configs.keys()).difference(exclude_params)
+        self.replace({name: other.get_array(name) for name in names})
 
     def save_tar(self, path: Path) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""

@@ -111,4 +111,4 @@ def fit_shape(array: AnyArray, shape: tuple[int, int], what: str) -> AnyArray:
     """Return an array in a parameter's shape: that, or one without the first axis of 1. Raises SetError."""
     if array.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
         raise SetError(f"{what} has the shape {array.shape}, the program {shape}")
-    return array.reshape(shape)
+    return array.reshape(shape).astype(np.float32)

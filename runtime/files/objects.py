@@ -103,16 +103,14 @@ def encode_create(
     shape: tuple[int, int, int],  # dim, or 0 for a dense object; values here; values, or rows, in all
     optim: Sequence[Any],  # Optim.pack() and Schedule.pack() of engine/kernel_numbers.py
     schedule: Sequence[Any],
-    *,
-    mode: tuple[int, int] = (0, 0),  # and discard
-    entry: Sequence[Any] = (0, 0.0, 0.0),
-    init: tuple[int, int, float, float] = (0, 0, 0.0, 0.0),  # seed, kind, mean, std
+    entry: Sequence[Any],
+    init: tuple[int, int, float, float],  # seed, kind, mean, std
 ) -> bytes:
-    """Return the description of an object: the body of CREATE."""
+    """Return the description of an object: the body of CREATE, without mode and discard."""
     (dim, size, total), raw, (kind, a, b, segments) = shape, name.encode(), schedule
     hashed = _core.hash_name(name) if dim else 0
-    numbers = (*optim[1:], kind, a, b, len(segments), mode[1], *entry, init[0], hashed, *init[1:])
-    head = CREATE.pack(bool(dim), dim, size, total, optim[0], mode[0], *numbers, len(raw))
+    numbers = (*optim[1:], kind, a, b, len(segments), 0, *entry, init[0], hashed, *init[1:])
+    head = CREATE.pack(bool(dim), dim, size, total, optim[0], 0, *numbers, len(raw))
     return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
 
 

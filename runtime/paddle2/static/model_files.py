@@ -57,8 +57,8 @@ def load(program: Program, model_path: str, executor: object = None, var_list: N
     found = read_pdparams(theirs)
     if missing := [name for name in parameters if name not in found]:
         raise ValueError(f"{theirs} lacks {', '.join(missing)}; it has {', '.join(found)}")
-    for name in parameters:
-        parameters.set(name, fit_shape(found[name], parameters.get_shape(name), f"{theirs}: {name}"))
+    shapes = {name: parameters.get_shape(name) for name in parameters}
+    parameters.replace({n: fit_shape(found[n], shape, f"{theirs}: {n}") for n, shape in shapes.items()})
 
 
 def save_inference_model(

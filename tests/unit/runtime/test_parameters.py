@@ -111,6 +111,17 @@ def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
     assert fresh["_proj"].sum() == 400
 
 
+def test_a_tar_file_with_another_shape_changes_nothing() -> None:
+    own, other = (
+        Parameters({name: ParamConfig(name=name, rows=2, cols=n) for name, n in cols.items()})
+        for cols in ({"a": 3, "b": 3, "c": 3}, {"a": 3, "b": 4, "c": 3})
+    )
+    other["a"] = other["c"] = np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"parameter b has the shape \(2, 3\), the value \(2, 4\)"):
+        own.init_from_tar(io.BytesIO(tar_bytes(other)))
+    assert not own["a"].any() and not own["c"].any()
+
+
 PEAK = """
 import sys
 from pathlib import Path
