@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.arrays import F32, U64, split_keys
+from ..engine.arrays import F32, U64, split_rows
 from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
 from ..engine.parameters import Parameters
@@ -137,8 +137,8 @@ class RemoteUpdater(Updater):
 
     def _set_table(self, name: str) -> None:
         values = self._parameters.get_array(name)
-        for keys in split_keys(*values.shape):
-            self.client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
+        for at, keys in split_rows(*values.shape):
+            self.client.set_rows(name, keys, values[at])
 
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}

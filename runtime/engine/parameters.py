@@ -25,7 +25,7 @@ from ..files.saving import hash_content, write_whole
 from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
-from .arrays import CHUNK_BYTES, F32, U64, split_keys
+from .arrays import CHUNK_BYTES, F32, U64, split_rows
 from .keeping import (
     NO_RULE,
     State,
@@ -143,8 +143,8 @@ class Parameters:
         if not self._is_live(name):
             return self.get_array(name)
         out = np.empty(self.get_shape(name), dtype=np.float32)
-        for keys in split_keys(*out.shape):
-            out[int(keys[0]) : int(keys[-1]) + 1] = self.get_rows({name: keys})[name]
+        for at, keys in split_rows(*out.shape):
+            out[at] = self.get_rows({name: keys})[name]
         return out
 
     def get_rows(self, keys: Mapping[str, U64]) -> dict[str, F32]:
@@ -212,7 +212,7 @@ class Parameters:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
         rows, cols = self.get_shape(name)
         f.write(_HEADER.pack(0, 4, rows * cols))
-        for keys in split_keys(rows, cols):
+        for _, keys in split_rows(rows, cols):
             f.write(np.ascontiguousarray(self.get_rows({name: keys})[name], "<f4").data.cast("B"))
 
     def deserialize(self, name: str, f: IO[bytes]) -> None:

@@ -60,16 +60,11 @@ class Layout:
         """Number of shards with tables."""
         return self.pservers * (self.ports_num_for_sparse or self.ports_num)
 
-    def find_dense(self, pserver: int, port: int) -> int | None:
-        """Return the number of a port among dense shards; None if it is none."""
-        return pserver * self.ports_num + port if port < self.ports_num else None
-
-    def find_sparse(self, pserver: int, port: int) -> int | None:
-        """Return the number of a port among shards with tables."""
-        if not self.ports_num_for_sparse:
-            return self.find_dense(pserver, port)
-        at = port - self.ports_num
-        return pserver * self.ports_num_for_sparse + at if at >= 0 else None
+    def find_numbers(self, pserver: int, port: int) -> tuple[int | None, int | None]:
+        """Return the number of a port among dense shards, and among those with tables; None if it is none."""
+        at, own = port - self.ports_num, self.ports_num_for_sparse
+        dense = pserver * self.ports_num + port if at < 0 else None
+        return dense, (pserver * own + at if at >= 0 else None) if own else dense
 
 
 def read_layout(header: Header) -> Layout:
@@ -240,17 +235,16 @@ class Share:
     def __init__(self, folder: Path, layout: Layout, pserver: int, port: int) -> None:
         """Open and verify the parts. Raises SetError, OSError."""
         self.set = Set(folder)
-        self._dense = layout.find_dense(pserver, port), layout.dense
-        self._sparse = layout.find_sparse(pserver, port), layout.sparse
+        dense, sparse = layout.find_numbers(pserver, port)
+        self._dense, self._sparse = (dense, layout.dense), (sparse, layout.sparse)
         self._blocks = 0  # of the objects so far
         # What the port needs if the objects of the program are those of the set.
-        (number, n), had = self._dense, self.set.layout.dense
-        step = math.gcd(n, had)
-        for one in () if number is None else range(number % step, had, step):
-            self.set.open_shard(one)
-        number, n = self._sparse
-        if number is not None:
-            self.set.open_overlapping(number, n)
+        if dense is not None:
+            step = math.gcd(layout.dense, had := self.set.layout.dense)
+            for one in range(dense % step, had, step):
+                self.set.open_shard(one)
+        if sparse is not None:
+            self.set.open_overlapping(sparse, layout.sparse)
 
     def find(self, name: str, table: bool, dim: int, total: int, method: int) -> Found | None:
         """Return the places of an object, as _core.run_shard wants them; None if the set lacks it.
