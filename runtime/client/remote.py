@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.arrays import F32, U64, split_keys
+from ..engine.arrays import F32, U64, split_rows
 from ..engine.keeping import describe_left_out, make_about, make_create
 from ..engine.kernel_numbers import Optim
-from ..engine.parameters import LiveTables, Parameters
+from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import describe_object
-from ..files.saving import TrainerHeader
+from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
@@ -64,7 +64,7 @@ class RemoteUpdater(Updater):
             self._started = True
         self.client.pull(self._get_dense())
         self._ahead = {}
-        self._parameters.attach(LiveTables(frozenset(self._params.sparse), self._pull_rows))
+        self._parameters.attach(self._params.sparse, self._pull_rows)
         self._parameters.keeper = self
 
     def _load(self) -> None:
@@ -88,15 +88,15 @@ class RemoteUpdater(Updater):
         save, parameters, params = secrets.token_hex(4), self._parameters, self._params
         about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
         objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
-        fixed = [name for name in parameters if name not in params.rules]
-        objects += [parameters.make_whole(name).describe() | {"fixed": True} for name in fixed]
+        fixed = [parameters.make_whole(name) for name in parameters if name not in params.rules]
+        objects += [whole.describe() | {"fixed": True} for whole in fixed]
         with discarding(folder, save):
             with self._guard():
                 entries = self.client.save(folder, save)
             entries += write_files(folder, files, save)
             if fixed:
-                wholes = (parameters.make_whole(name) for name in fixed)
-                entries.append(write_part(folder, TrainerHeader(trainer=0, save=save), wholes))
+                start = encode_start({"trainer": 0, "save": save})
+                entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
         if missing := [entry.name for entry in entries if not (folder / entry.name).exists()]:
@@ -137,8 +137,8 @@ class RemoteUpdater(Updater):
 
     def _set_table(self, name: str) -> None:
         values = self._parameters.get_array(name)
-        for keys in split_keys(*values.shape):
-            self.client.set_rows(name, keys, values[int(keys[0]) : int(keys[-1]) + 1])
+        for at, keys in split_rows(*values.shape):
+            self.client.set_rows(name, keys, values[at])
 
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}

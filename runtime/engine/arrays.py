@@ -77,8 +77,9 @@ def sum_rows(rows: Rows, grads: Sequence[F32], threads: int = 1) -> F32:
     return total
 
 
-def split_keys(rows: int, cols: int) -> Iterator[U64]:
-    """Yield the keys of all rows in order, in chunks of at most CHUNK_BYTES of values or one row."""
+def split_rows(rows: int, cols: int) -> Iterator[tuple[slice, U64]]:
+    """Yield all rows in order and their keys, in chunks of at most CHUNK_BYTES of values or one row."""
     step = max(1, CHUNK_BYTES // (4 * cols))
     for at in range(0, rows, step):
-        yield np.arange(at, min(at + step, rows), dtype=np.uint64)
+        end = min(at + step, rows)
+        yield slice(at, end), np.arange(at, end, dtype=np.uint64)

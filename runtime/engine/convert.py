@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..files.foreign import AnyArray, read_npz, read_pdparams, write_npz, write_pdparams
-from ..files.joined import find_items, join, read_rows, read_values
-from ..files.objects import ObjectShape, SetError, Whole
+from ..files.joined import find_items, find_steps, join, read_rows, read_values
+from ..files.objects import ObjectShape, SetError, Whole, describe_object, read_shape
 from ..files.sets import Set, write_set
-from .keeping import NO_RULE, get_bytes, make_about, make_create
+from .keeping import get_bytes, make_about
 from .param_config import ParamConfig
 from .parameters import Parameters, read_parameters
 
@@ -48,12 +50,10 @@ def show(folder: Path) -> Iterator[str]:
             if shape.table
             else f"{rows}x{cols}"
         )
-        steps = sorted({item.steps for item in items})
-        torn = (
-            ", torn: some values have one step more" if len(steps) > 1 or any(i.torn for i in items) else ""
-        )
+        steps, is_torn = find_steps(items)
+        torn = ", torn: some values have one step more" if is_torn else ""
         state = f", state {shape.slots} x" if shape.slots else ""
-        yield f"{shape.name}: {kind}, {steps[0]} steps of {shape.method}{state}{torn}, {digest(found, shape)}"
+        yield f"{shape.name}: {kind}, {steps} steps of {shape.method}{state}{torn}, {digest(found, shape)}"
 
 
 def digest(found: Set, shape: ObjectShape) -> str:
@@ -109,25 +109,30 @@ def _write_npz(source: Path, target: Path) -> None:
 
 def _read_npz(source: Path, target: Path) -> None:
     arrays = read_npz(source)
-    notes = json.loads(arrays.pop(NOTES, np.frombuffer(b"{}", np.uint8)).tobytes())
-    names = [name for name in arrays if not name.endswith(("@keys", "@state"))]
-    if not notes:
-        _write_values(target, {name: arrays[name] for name in names}, str(source))
+    if NOTES not in arrays:
+        _write_values(target, arrays, str(source))
         return
-    wholes = []
-    for name, note in notes.items():
-        keys, state = arrays.get(f"{name}@keys"), arrays.get(f"{name}@state")
-        values = arrays[name]
-        parts = [values] if state is None else [values, *state]
-        if keys is None:
-            pieces = [get_bytes(one) for one in parts]
-        else:
-            pieces = [get_bytes(keys), get_bytes(np.concatenate(parts, axis=1))]
-        numbers = {word: note[word] for word in ("steps", "samples", "passes")}
-        count = values.size if keys is None else len(keys)
-        shape, create = tuple(note["shape"]), bytes.fromhex(note["create"])
-        wholes.append(Whole(shape=shape, create=create, count=count, pieces=pieces, **numbers))
+    try:
+        notes = json.loads(arrays.pop(NOTES).tobytes())
+        wholes = [_make_whole(name, note, arrays) for name, note in notes.items()]
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as e:
+        raise SetError(f"{source} is no set of `pslaunch convert`: {e}") from None
     write_set(target.absolute(), wholes, make_about(), {})
+
+
+def _make_whole(name: str, note: dict[str, Any], arrays: dict[str, AnyArray]) -> Whole:
+    """Return an object of an .npz; its owner may have changed the arrays. Raises ValueError, LookupError."""
+    create, (rows, cols) = bytes.fromhex(note.pop("create")), note.pop("shape")
+    keys, state = arrays.get(f"{name}@keys"), arrays.get(f"{name}@state", ())
+    parts = [one.astype(np.float32, copy=False) for one in (arrays[name], *state)]
+    count = parts[0].size if keys is None else len(keys)
+    pieces = parts if keys is None else [keys.astype(np.uint64), np.concatenate(parts, axis=1)]
+    shape = read_shape(describe_object(create))
+    if sum(one.size for one in pieces) != count * (shape.row_floats + shape.table) or (
+        count != shape.total and not shape.table
+    ):
+        raise ValueError(f"{name} has {count} values or rows, and not what {rows}x{cols} and its state take")
+    return Whole(shape=(rows, cols), create=create, count=count, pieces=map(get_bytes, pieces), **note)
 
 
 def _write_tar(source: Path, target: Path) -> None:
@@ -158,15 +163,14 @@ def _read_pdparams(source: Path, target: Path) -> None:
 
 
 def _write_values(target: Path, arrays: dict[str, AnyArray], where: str) -> None:
-    wholes = []
+    found = Parameters()
     for name, array in arrays.items():
         if array.dtype.kind not in "fiu":
             raise SetError(f"{where}: {name} has values of {array.dtype}, expected numbers")
-        values = array.astype(np.float32).reshape(array.shape[0] if array.ndim > 1 else 1, -1)
-        config = ParamConfig(name=name, rows=values.shape[0], cols=values.shape[1])
-        create = make_create(config, NO_RULE, 0, table=False)
-        wholes.append(Whole(shape=config.shape, create=create, count=values.size, pieces=[get_bytes(values)]))
-    write_set(target.absolute(), wholes, make_about(), {})
+        values = array.reshape(array.shape[0] if array.ndim > 1 else 1, -1)
+        found.extend({name: ParamConfig(name=name, rows=values.shape[0], cols=values.shape[1])})
+        found.set(name, values)
+    found.save(target)
 
 
 WRITERS = {".npz": _write_npz, ".tar": _write_tar, ".pdparams": _write_pdparams}

@@ -13,9 +13,9 @@ from .. import _core
 from ..files.joined import find_items, read_rows, read_values, split_state
 from ..files.manifest import Manifest
 from ..files.objects import SetError, Whole, encode_create
-from ..files.sets import Set, check_shape
+from ..files.sets import Set, check_shape, count_before
 from ..process.settings import get_settings
-from .arrays import F32, U64, split_keys
+from .arrays import F32, U64, split_rows
 from .kernel_numbers import KINDS, Optim
 from .param_config import ParamConfig
 
@@ -36,8 +36,7 @@ def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> 
     """Return the description of a parameter for a set."""
     shape = (config.cols, 0, config.rows) if table else (0, 0, config.rows * config.cols)
     init = seed, KINDS[config.kind], config.mean, config.std
-    packed = rule.pack(), rule.schedule.pack()
-    return encode_create(config.name, shape, *packed, entry=config.entry.pack(), init=init)
+    return encode_create(config.name, shape, rule.pack(), rule.schedule.pack(), config.entry.pack(), init)
 
 
 def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed: int) -> Whole:
@@ -76,8 +75,7 @@ def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
 
 def _find_used(config: ParamConfig, values: F32, slots: list[F32], seed: int) -> npt.NDArray[np.bool_]:
     used = np.ones(config.rows, np.bool_)
-    for keys in split_keys(*values.shape) if config.initializer is None else ():
-        at = slice(int(keys[0]), int(keys[-1]) + 1)
+    for at, keys in split_rows(*values.shape) if config.initializer is None else ():
         initial = make_first_rows(config, keys, seed)
         used[at] = (values[at].view(np.uint32) != initial.view(np.uint32)).any(axis=1)
         for one in slots:
@@ -87,10 +85,9 @@ def _find_used(config: ParamConfig, values: F32, slots: list[F32], seed: int) ->
 
 def _cut_table(values: F32, slots: list[F32], used: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
     """Yield the keys of the used rows, then these rows, each with its state."""
-    for keys in split_keys(*values.shape):
-        yield get_bytes(keys[used[int(keys[0]) : int(keys[-1]) + 1]])
-    for keys in split_keys(values.shape[0], values.shape[1] * (1 + len(slots))):
-        at = slice(int(keys[0]), int(keys[-1]) + 1)
+    for at, keys in split_rows(*values.shape):
+        yield get_bytes(keys[used[at]])
+    for at, _ in split_rows(values.shape[0], values.shape[1] * (1 + len(slots))):
         rows = [one[at][used[at]] for one in (values, *slots)]
         yield get_bytes(np.concatenate(rows, axis=1))
 
@@ -104,8 +101,8 @@ def read_array(found: Set, config: ParamConfig) -> F32:
         return values
     saved, seed = find_init(found, config)
     values = np.empty(config.shape, np.float32)
-    for keys in split_keys(*config.shape):
-        values[int(keys[0]) : int(keys[-1]) + 1] = make_first_rows(saved, keys, seed)
+    for at, keys in split_rows(*config.shape):
+        values[at] = make_first_rows(saved, keys, seed)
     for keys, rows in read_rows(found, config.name):
         values[keys] = rows[:, : config.cols]
     return values
@@ -123,17 +120,15 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     shape = found.shapes[config.name]
     if shape.method != rule.method or shape.fixed:
         return None
-    slots = np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32) if shape.slots else None
-    for number, one in enumerate(slots if slots is not None and not shape.table else ()):
-        read_values(found, config.name, 1 + number, one.reshape(-1))
-    if slots is not None and shape.table:
-        for keys, rows in read_rows(found, config.name):
+    slots = np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32)
+    if shape.table:
+        for keys, rows in read_rows(found, config.name) if shape.slots else ():
             slots[:, keys] = split_state(shape, rows)[1]
-    items = find_items(found, config.name)
-    steps, samples, passes = (
-        max(getattr(item, what) for item in items) for what in ("steps", "samples", "passes")
-    )
-    return State(slots=slots, steps=steps, samples=samples, passes=passes)
+    else:
+        for number, one in enumerate(slots, 1):
+            read_values(found, config.name, number, one.reshape(-1))
+    steps, samples, passes = count_before(find_items(found, config.name))
+    return State(slots=slots if shape.slots else None, steps=steps, samples=samples, passes=passes)
 
 
 def check_parameters(found: Set, configs: Mapping[str, ParamConfig]) -> None:

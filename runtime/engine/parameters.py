@@ -6,25 +6,26 @@ written and read in pieces, so that they take little memory beside the values.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from types import MappingProxyType
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from ..files.foreign import HashedFile, hash_content
 from ..files.manifest import Manifest
 from ..files.objects import Whole
-from ..files.saving import write_whole
+from ..files.saving import hash_content, write_whole
 from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
-from .arrays import CHUNK_BYTES, F32, U64, split_keys
+from .arrays import CHUNK_BYTES, F32, U64, split_rows
 from .keeping import (
     NO_RULE,
     State,
@@ -43,12 +44,23 @@ _CONFIG_SUFFIX = ".protobuf"
 _DIGEST = "pslaunch.sha256"  # the last member: the digest of all before it
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTables:
-    """Tables that only pservers have. read(keys by name) returns their current rows by name."""
+ReadRows = Callable[[Mapping[str, U64]], Mapping[str, F32]]  # keys by name -> their current rows by name
 
-    names: frozenset[str]
-    read: Callable[[Mapping[str, U64]], Mapping[str, F32]]
+
+class _Writable(Protocol):
+    def write(self, data: Any, /) -> object: ...
+
+
+class _HashedFile:
+    """A file that is written, with the size and the digest of all so far."""
+
+    def __init__(self, f: IO[bytes]) -> None:
+        self._write, self.digest, self.size = f.write, hashlib.sha256(), 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.digest.update(data)
+        self.size += len(data)
+        self._write(data)
 
 
 class Keeper(Protocol):
@@ -70,7 +82,8 @@ class Parameters:
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
         self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
-        self._live: LiveTables | None = None  # from the first step with pservers on
+        self._live: ReadRows | None = None  # with pservers from the first step on
+        self._live_names: frozenset[str] = frozenset()  # of the tables that only pservers have
         self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
         self.keeper: Keeper | None = None  # from the first training on
 
@@ -130,52 +143,51 @@ class Parameters:
         if not self._is_live(name):
             return self.get_array(name)
         out = np.empty(self.get_shape(name), dtype=np.float32)
-        for keys in split_keys(*out.shape):
-            out[int(keys[0]) : int(keys[-1]) + 1] = self.get_rows({name: keys})[name]
+        for at, keys in split_rows(*out.shape):
+            out[at] = self.get_rows({name: keys})[name]
         return out
 
     def get_rows(self, keys: Mapping[str, U64]) -> dict[str, F32]:
         """Return the current rows [k, cols] of each parameter, those from pservers in one call."""
         live = {name: own for name, own in keys.items() if self._is_live(name)}
-        found = self._live.read(live) if self._live is not None and live else {}
+        found = self._live(live) if self._live is not None and live else {}
         return {
             name: found[name] if name in live else np.take(self.get_array(name), own.astype(np.intp), axis=0)
             for name, own in keys.items()
         }
 
     def _is_live(self, name: str) -> bool:
-        return self._live is not None and name in self._live.names
+        return name in self._live_names
 
-    def attach(self, live: LiveTables) -> None:
+    def attach(self, names: Iterable[str], read: ReadRows) -> None:
         """Leave these tables to the pservers until the program ends, and release their values here."""
-        self._live = live
-        for name in live.names:
+        self._live, self._live_names = read, frozenset(names)
+        for name in self._live_names:
             self._values.pop(name, None)
 
     def detach(self) -> None:
         """Take all values from the pservers, to train in this process alone."""
-        if self._live is not None:
-            self._values.update({name: self.get_current(name) for name in self._live.names})
-            self._live = None
+        self._values.update({name: self.get_current(name) for name in self._live_names})
+        self._live, self._live_names = None, frozenset()
 
     __getitem__ = get
 
     def set(self, name: str, value: Any) -> None:
         """Copy `value` in; raises ValueError if its shape differs."""
-        self._replace(name, np.array(value, dtype=np.float32, order="C"))
+        self.replace({name: np.array(value, dtype=np.float32, order="C")})
 
-    def _replace(self, name: str, values: F32) -> None:
-        """Take `values` without a copy."""
-        shape = self.get_shape(name)
-        if values.shape != shape:
-            raise ValueError(f"parameter {name} has the shape {shape}, the value {values.shape}")
-        if self._live is not None:
-            raise RuntimeError(
-                f"parameter {name}: pservers hold the values from train() to the end of the program; set "
-                "them before"
-            )
-        self._values[name] = values
-        self.changed.add(name)
+    def replace(self, values: Mapping[str, F32]) -> None:
+        """Take all values without a copy; none if a shape differs, which raises ValueError."""
+        for name, one in values.items():
+            if one.shape != (shape := self.get_shape(name)):
+                raise ValueError(f"parameter {name} has the shape {shape}, the value {one.shape}")
+            if self._live is not None:
+                raise RuntimeError(
+                    f"parameter {name}: pservers hold the values from train() to the end of the program; set "
+                    "them before"
+                )
+        self._values.update(values)
+        self.changed.update(values)
 
     __setitem__ = set
 
@@ -196,11 +208,11 @@ class Parameters:
             raise ValueError(f"parameter {config.name}: initializer gave {values.shape}, not {config.shape}")
         return values.reshape(config.shape)
 
-    def serialize(self, name: str, f: IO[bytes]) -> None:
+    def serialize(self, name: str, f: _Writable) -> None:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
         rows, cols = self.get_shape(name)
         f.write(_HEADER.pack(0, 4, rows * cols))
-        for keys in split_keys(rows, cols):
+        for _, keys in split_rows(rows, cols):
             f.write(np.ascontiguousarray(self.get_rows({name: keys})[name], "<f4").data.cast("B"))
 
     def deserialize(self, name: str, f: IO[bytes]) -> None:
@@ -222,7 +234,7 @@ class Parameters:
             left = left[len(data) :]
         if left.size or f.read(1):
             raise ValueError(f"parameter {name}: {'fewer' if left.size else 'more'} bytes than {size} values")
-        self._replace(name, values.astype(np.float32, copy=False))
+        self.replace({name: values.astype(np.float32, copy=False)})
 
     def to_tar(self, f: IO[bytes], names: Iterable[str] | None = None) -> None:
         """Write parameters, all without `names`, in v2's form. Equal parameters give equal bytes.
@@ -233,23 +245,15 @@ class Parameters:
             print(f"a .tar has values alone: the state of {self.keeper.stateful} is left out, which "
                   "parameters.save(DIR) keeps", file=sys.stderr)  # fmt: skip
             self._said = True
-        own = HashedFile(f)
-        hashed = cast(IO[bytes], own)
-        with tarfile.open(fileobj=hashed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name in self._configs if names is None else names:
-                config = self.get_config(name)
-                size = _HEADER.size + 4 * config.rows * config.cols
-                _add_header(tar, hashed, name, size)
-                self.serialize(name, hashed)
-                _pad(tar, hashed, size)
-                encoded = param_config.encode(config)
-                _add_header(tar, hashed, name + _CONFIG_SUFFIX, len(encoded))
-                hashed.write(encoded)
-                _pad(tar, hashed, len(encoded))
-            digest = own.hexdigest()
-            _add_header(tar, hashed, _DIGEST, len(digest))
-            hashed.write(digest)
-            _pad(tar, hashed, len(digest))
+        own = _HashedFile(f)
+        for name in self._configs if names is None else names:
+            config = self.get_config(name)
+            with _adding(own, name, _HEADER.size + 4 * config.rows * config.cols):
+                self.serialize(name, own)
+            encoded = param_config.encode(config)
+            with _adding(own, name + _CONFIG_SUFFIX, len(encoded)):
+                own.write(encoded)
+        f.write(_make_end(own.digest.hexdigest(), own.size))
         self.written = True
 
     @staticmethod
@@ -267,35 +271,33 @@ class Parameters:
 
     def init_from_tar(self, f: IO[bytes], exclude_params: Iterable[str] = ()) -> None:
         """Take the values of parameters that are both in a tar file and here."""
-        skip = set(exclude_params)
         other = Parameters.from_tar(f)
-        for name in other.names():
-            if name in self and name not in skip:
-                self._replace(name, other.get_array(name))
+        names = (other.keys() & self._configs.keys()).difference(exclude_params)
+        self.replace({name: other.get_array(name) for name in names})
 
     def save_tar(self, path: Path) -> None:
         """Write to_tar()'s file by rename: `path` is complete, old or absent at any time."""
         write_whole(path, self.to_tar)
 
-    def save(self, folder: str | Path) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        names: Iterable[str] | None = None,
+    ) -> None:
         """Write a set: the values of all parameters, and the optimizer's state (docs/checkpoint.md).
 
         With pservers in trainer 0, between its steps: each pserver writes its own part there. A set that is
-        there stays whole until the new one is. Raises OSError that names the file and a remedy.
+        there stays whole until the new one is. `files`: other files of the set. `names`: these parameters'
+        values alone, unless pservers save. Raises OSError that names the file and a remedy.
         """
         own = Path(folder).absolute()
-        if self.keeper is not None:
-            self.keeper.save(own, {})
+        if self.keeper is not None and (names is None or self._live is not None):
+            self.keeper.save(own, files)
         else:
-            self.save_arrays(own, {})
+            self.save_arrays(own, files, names=names)
         self.written = True
-
-    def save_values(self, folder: Path, files: Mapping[str, bytes], names: Iterable[str]) -> None:
-        """Write a set of some parameters' values and other files; with pservers of all, with their state."""
-        if self._live is not None and self.keeper is not None:
-            self.keeper.save(folder.absolute(), files)
-        else:
-            self.save_arrays(folder.absolute(), files, names=names)
 
     def save_arrays(
         self,
@@ -359,21 +361,15 @@ def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> 
     last = next((one for one in members if one.name == _DIGEST), None)
     if last is not None:
         f.seek(start)
-        digest = hash_content(f, last.offset - start)
-        whole = io.BytesIO()
-        with tarfile.open(fileobj=whole, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            _add_header(tar, whole, _DIGEST, len(digest))
-            whole.write(digest)
-            _pad(tar, whole, len(digest))
-        f.seek(last.offset)
-        end = whole.getvalue()[: 2 * tarfile.BLOCKSIZE]
-        if f.read(len(end)) != end:
-            raise ValueError("it is damaged: its digest does not match its content")
-    elif members:
+        size = last.offset - start
+        end = _make_end(hash_content(f, size), size)
+        if f.read(len(end) + 1) != end:
+            raise ValueError("it is damaged: its digest does not match its content, or it is cut short")
+        return
+    if members:
         f.seek(members[-1].offset_data + -(-members[-1].size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
     rest = f.read(tarfile.RECORDSIZE + 1)
-    padded = last is None or (f.tell() - start) % tarfile.RECORDSIZE == 0  # as ours always is
-    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE or not padded:
+    if rest.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(rest) <= tarfile.RECORDSIZE:
         raise ValueError("it is cut short, or has other bytes behind its end")
 
 
@@ -391,20 +387,23 @@ def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Param
     return parameters
 
 
-def _add_header(tar: tarfile.TarFile, f: IO[bytes], name: str, size: int) -> None:
-    """Begin a member, whose bytes follow: from Python 3.13 on addfile() wants them at once."""
+@contextmanager
+def _adding(f: _Writable, name: str, size: int) -> Iterator[None]:
+    """Let the caller write a member of a tar file: from Python 3.13 on addfile() wants all at once."""
     info = tarfile.TarInfo(name)
     info.size = size
-    header = info.tobuf(tarfile.GNU_FORMAT)
-    f.write(header)
-    tar.offset += len(header)
+    f.write(info.tobuf(tarfile.GNU_FORMAT))
+    yield
+    f.write(bytes(-size % tarfile.BLOCKSIZE))
 
 
-def _pad(tar: tarfile.TarFile, f: IO[bytes], size: int) -> None:
-    """Complete a member, whose `size` bytes were written to `f`."""
-    rest = -size % tarfile.BLOCKSIZE
-    f.write(bytes(rest))
-    tar.offset += size + rest
+def _make_end(digest: str, size: int) -> bytes:
+    """Return the member with the digest, and the end of a tar file, after `size` bytes."""
+    end = io.BytesIO()
+    with _adding(end, _DIGEST, len(digest)):
+        end.write(digest.encode())
+    end.write(bytes(2 * tarfile.BLOCKSIZE))
+    return end.getvalue() + bytes(-(size + end.tell()) % tarfile.RECORDSIZE)
 
 
 def _open_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:

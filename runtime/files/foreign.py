@@ -5,8 +5,6 @@ Their readers ignore it. Files without one are taken as they are.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import pickle
 import zipfile
@@ -18,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .objects import SetError
-from .saving import write_whole
+from .saving import hash_content, write_whole
 
 MARK = b"pslaunch sha256 "
 TRAILER_BYTES = len(MARK) + 64
@@ -28,35 +26,6 @@ _CLASSES |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "
 _CLASSES |= {(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")}
 
 
-class HashedFile(io.RawIOBase):
-    """A file that is written, with the digest of all so far."""
-
-    def __init__(self, f: IO[bytes]) -> None:
-        self._f, self._digest = f, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Write bytes."""
-        self._digest.update(data)
-        return self._f.write(data)
-
-    def tell(self) -> int:
-        """Return the place in the file."""
-        return self._f.tell()
-
-    def hexdigest(self) -> bytes:
-        """Return the digest of all that was written."""
-        return self._digest.hexdigest().encode()
-
-
-def hash_content(f: IO[bytes], end: int) -> bytes:
-    """Return the hex digest of the next `end` bytes."""
-    digest = hashlib.sha256()
-    while end > 0 and (piece := f.read(min(end, 4 << 20))):
-        digest.update(piece)
-        end -= len(piece)
-    return digest.hexdigest().encode()
-
-
 def check_content(path: Path, f: IO[bytes]) -> bool:
     """Return True if the file has a digest, which must be that of its content; rewind. Raises SetError."""
     end = max(f.seek(0, os.SEEK_END) - TRAILER_BYTES, 0)
@@ -64,7 +33,7 @@ def check_content(path: Path, f: IO[bytes]) -> bool:
     trailer = f.read()
     f.seek(0)
     has = trailer.startswith(MARK)
-    if has and hash_content(f, end) != trailer[len(MARK) :]:
+    if has and hash_content(f, end).encode() != trailer[len(MARK) :]:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     f.seek(0)
     return has
@@ -99,16 +68,14 @@ def write_pdparams(path: Path, arrays: Mapping[str, AnyArray]) -> None:
 
     def write(f: IO[bytes]) -> None:
         pickle.dump(dict(arrays), f, protocol=4)
-        _seal(f)
+        _seal(f, f.tell())
 
     write_whole(path, write)
 
 
-def _seal(f: IO[bytes]) -> None:
-    f.flush()
-    with Path(f.name).open("rb") as own:
-        digest = hash_content(own, f.tell())
-    f.write(MARK + digest)
+def _seal(f: IO[bytes], end: int) -> None:
+    f.seek(0)
+    f.write(MARK + hash_content(f, end).encode())
 
 
 def read_npz(path: Path) -> dict[str, AnyArray]:
@@ -135,10 +102,7 @@ def write_npz(path: Path, arrays: Iterable[tuple[str, AnyArray]]) -> None:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
             archive.comment = MARK + bytes(64)
-        end = f.seek(0, os.SEEK_END) - TRAILER_BYTES
-        f.seek(end)
-        f.truncate()
-        _seal(f)
+        _seal(f, f.seek(-TRAILER_BYTES, os.SEEK_END))
 
     write_whole(path, write)
 
@@ -147,4 +111,4 @@ def fit_shape(array: AnyArray, shape: tuple[int, int], what: str) -> AnyArray:
     """Return an array in a parameter's shape: that, or one without the first axis of 1. Raises SetError."""
     if array.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
         raise SetError(f"{what} has the shape {array.shape}, the program {shape}")
-    return array.reshape(shape)
+    return array.reshape(shape).astype(np.float32)

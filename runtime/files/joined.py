@@ -111,10 +111,14 @@ def join(found: Set, name: str) -> Saved:
         for slot, out in enumerate(whole):
             read_values(found, name, slot, out)
         values, state = whole[0], whole[1:]
-    steps = {item.steps for item in items}
-    torn = len(steps) > 1 or any(item.torn for item in items)
     own_state = state if shape.slots else None
-    return Saved(name, min(steps), torn, shape.total, shape.method, keys, values, own_state)
+    return Saved(name, *find_steps(items), shape.total, shape.method, keys, values, own_state)
+
+
+def find_steps(items: Iterable[Item]) -> tuple[int, bool]:
+    """Return the steps of an object that is in these parts, and whether some values have one more."""
+    steps = {item.steps for item in items}
+    return min(steps), len(steps) > 1 or any(item.torn for item in items)
 
 
 def split_state(shape: ObjectShape, rows: Floats) -> tuple[Floats, Floats]:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .objects import Content, SetError
-from .saving import DIGEST_BYTES, FILE_VERSION, PART_SUFFIX, Entry, write_whole
+from .saving import DIGEST_BYTES, FILE_VERSION, PART_SUFFIX, Entry, hash_content, write_whole
 
 MANIFEST = "manifest.json"
 MAX_BYTES = 64 << 20
-PIECE_BYTES = 4 << 20
 _DIGEST = b', "digest": "'
 
 
@@ -41,43 +39,37 @@ class Manifest:
         """Digest of the objects: names, kinds, shapes, optimizers and schedules."""
         return hashlib.sha256(_dump(list(self.objects))).hexdigest()
 
+    @property
+    def digest(self) -> str:
+        """Digest of all."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def content(self) -> bytes:
+        """The file up to the digest."""
+        return _dump({"form": FILE_VERSION, "model": self.model, **asdict(self)})[:-1]
+
 
 def _dump(data: object) -> bytes:
     return json.dumps(data, sort_keys=True).encode()
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Make the parts of `folder` a set, durably, and return the manifest's digest.
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make the parts of `folder` a set, durably.
 
     The parts are on the disk under their names. An earlier manifest is replaced. Raises OSError.
     """
-    raw, digest = encode_manifest(manifest)
+    raw = manifest.content + _DIGEST + manifest.digest.encode() + b'"}\n'
     write_whole(folder / MANIFEST, lambda f: f.write(raw))
-    return digest
-
-
-def encode_manifest(manifest: Manifest) -> tuple[bytes, str]:
-    """Return the file of a manifest, and its digest."""
-    files = [asdict(entry) for entry in manifest.files]
-    data = {f.name: getattr(manifest, f.name) for f in fields(manifest)} | {"files": files}
-    content = _dump({"form": FILE_VERSION, "model": manifest.model, **data})[:-1]
-    digest = hashlib.sha256(content).hexdigest()
-    return content + _DIGEST + digest.encode() + b'"}\n', digest
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a set; its parts are not read. Raises SetError, and OSError if it is missing."""
-    return parse_manifest(folder)[0]
-
-
-def parse_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Return the manifest and its digest; errors as read_manifest()."""
     path = folder / MANIFEST
     with path.open("rb") as f:
         raw = f.read(MAX_BYTES + 1)
     content, _, rest = raw.rpartition(_DIGEST)
-    digest = hashlib.sha256(content).hexdigest()
-    if rest != digest.encode() + b'"}\n':
+    if rest != hashlib.sha256(content).hexdigest().encode() + b'"}\n':
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     try:
         data = json.loads(content + b"}")
@@ -92,19 +84,18 @@ def parse_manifest(folder: Path) -> tuple[Manifest, str]:
         raise
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
         raise SetError(f"{path} is no manifest of a set: {e}") from None
-    return found, digest
+    return found
 
 
 def hash_file(f: Content) -> Entry:
-    """Return the entry of an open file. A part ends with its digest. Raises SetError, OSError."""
-    path, size = f.path, f.size
-    end = size - DIGEST_BYTES if path.suffix == PART_SUFFIX else size
-    digest = hashlib.sha256()
+    """Return the entry of a file just opened. A part ends with its digest. Raises SetError, OSError."""
+    path, end = f.path, f.size
+    if path.suffix == PART_SUFFIX:
+        end -= DIGEST_BYTES
     try:
-        for at in range(0, end, PIECE_BYTES):
-            digest.update(os.pread(f.fileno(), min(PIECE_BYTES, end - at), at))
+        digest, trailer = hash_content(f, end), f.read()
     except OSError as e:
         raise OSError(e.errno, e.strerror, str(path)) from None
-    if end < size and os.pread(f.fileno(), DIGEST_BYTES, max(end, 0)) != digest.digest():
+    if path.suffix == PART_SUFFIX and trailer.hex() != digest:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
-    return Entry(path.name, size, digest.hexdigest())
+    return Entry(path.name, f.size, digest)

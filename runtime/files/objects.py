@@ -5,6 +5,7 @@ csrc/shard/ps_save.h writes the same form; docs/checkpoint.md documents it. Need
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,16 +103,14 @@ def encode_create(
     shape: tuple[int, int, int],  # dim, or 0 for a dense object; values here; values, or rows, in all
     optim: Sequence[Any],  # Optim.pack() and Schedule.pack() of engine/kernel_numbers.py
     schedule: Sequence[Any],
-    *,
-    mode: tuple[int, int] = (0, 0),  # and discard
-    entry: Sequence[Any] = (0, 0.0, 0.0),
-    init: tuple[int, int, float, float] = (0, 0, 0.0, 0.0),  # seed, kind, mean, std
+    entry: Sequence[Any],
+    init: tuple[int, int, float, float],  # seed, kind, mean, std
 ) -> bytes:
-    """Return the description of an object: the body of CREATE."""
+    """Return the description of an object: the body of CREATE, without mode and discard."""
     (dim, size, total), raw, (kind, a, b, segments) = shape, name.encode(), schedule
     hashed = _core.hash_name(name) if dim else 0
-    numbers = (*optim[1:], kind, a, b, len(segments), mode[1], *entry, init[0], hashed, *init[1:])
-    head = CREATE.pack(bool(dim), dim, size, total, optim[0], mode[0], *numbers, len(raw))
+    numbers = (*optim[1:], kind, a, b, len(segments), 0, *entry, init[0], hashed, *init[1:])
+    head = CREATE.pack(bool(dim), dim, size, total, optim[0], 0, *numbers, len(raw))
     return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
 
 
@@ -154,31 +153,15 @@ def read_shape(data: Mapping[str, Any]) -> ObjectShape:
     return ObjectShape(**numbers, fixed=data.get("fixed", False))
 
 
-class Content:
-    """An open file for reads at any place; closed with its last reference."""
+class Content(io.FileIO):
+    """An open file for reads at any place; closed with its last reference, without a warning."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__(str(path))
+        self.path, self.size = path, os.fstat(self.fileno()).st_size
 
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._fd
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return os.fstat(self._fd).st_size
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            self.close()
+    __del__ = io.FileIO.close
 
 
 class PartFile:

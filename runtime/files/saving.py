@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ..shared.remedies import find_remedy
 
@@ -92,24 +93,6 @@ class Header:
         return header
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerHeader:
-    """Identity of a trainer's part, and what else the trainer keeps."""
-
-    trainer: int
-    save: str = ""  # as that of Header
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return f"trainer-{self.trainer:05d}{self.save and '-'}{self.save}.bin"
-
-    def encode(self) -> bytes:
-        """Return the start of the file."""
-        return encode_start(asdict(self))
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file of a set, as its manifest has it; sha256 is that of its content: a part ends with it."""
@@ -119,12 +102,13 @@ class Entry:
     sha256: str
 
 
-class Start(Protocol):
-    """Header of a part, which knows the part's name."""
-
-    @property
-    def name(self) -> str: ...
-    def encode(self) -> bytes: ...
+def hash_content(f: IO[bytes] | io.RawIOBase, end: int) -> str:
+    """Return the digest of the next `end` bytes. Raises OSError."""
+    digest = hashlib.sha256()
+    while end > 0 and (piece := f.read(min(end, 4 << 20))):
+        digest.update(piece)
+        end -= len(piece)
+    return digest.hexdigest()
 
 
 class SaveError(OSError):
@@ -169,7 +153,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as f:
+        with part.open("w+b") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
@@ -182,53 +166,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     sync_folder(path.parent)
 
 
-class Files:
-    """Files of one pserver, one per shard: temporary until place(), removed by close() otherwise."""
-
-    def __init__(self, folder: Path, headers: Sequence[Header]) -> None:
-        """Create the files with their headers. Raises SaveError and leaves none."""
-        self._folder = folder
-        self.files: list[File] = []
-        try:
-            for header in headers:
-                self.files.append(File(folder, header))
-        except SaveError:
-            self.close()
-            raise
-
-    def place(self, failures: Sequence[BaseException | None]) -> int:
-        """Move all files into place, replacing older ones, or none if a shard failed; return their number.
-
-        Returns 0 and keeps older files if the shards hold no objects. Raises SaveError, and ValueError if
-        values are missing.
-        """
-        for file, failure in zip(self.files, failures, strict=True):
-            if isinstance(failure, OSError):
-                raise file.make_error(failure)
-            if failure is not None:
-                raise failure
-        if all(file.empty for file in self.files):
-            return 0
-        for file in self.files:
-            file.place()
-        sync_folder(self._folder)
-        return len(self.files)
-
-    def close(self) -> None:
-        """Remove files that were not moved into place. Never raises."""
-        for file in self.files:
-            file.close()
-        self.files = []
-
-
 class File:
-    """One shard's file."""
+    """A part that is written: temporary until place() or finish(), removed by close() otherwise."""
 
-    def __init__(self, folder: Path, header: Start) -> None:
-        """Create the file. Raises SaveError."""
+    def __init__(self, folder: Path, name: str, start: bytes) -> None:
+        """Create the file with its start. Raises SaveError."""
         self._failure: OSError | None = None
-        self.path = folder / header.name
-        self._beside = folder / f".{header.name}.part"
+        self.path = folder / name
+        self._beside = folder / f".{name}.part"
         try:
             self._file = self._beside.open("wb")
         except OSError as e:
@@ -236,7 +181,7 @@ class File:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against _remove_abandoned()
             self._digest = hashlib.sha256()
-            self.append(start := header.encode())
+            self.append(start)
             self._least = len(start) + DIGEST_BYTES
         except OSError as e:
             self.close()
@@ -253,17 +198,29 @@ class File:
             self._failure = e
 
     def seal(self) -> Entry:
-        """Write the digest of the content, and wait until the file is on the disk. Raises OSError."""
+        """Write the digest of the content, and wait until the file is on the disk. Raises SaveError."""
         digest = self._digest.digest()
         self.append(digest)
-        if self._failure is not None:
-            raise self._failure
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as e:
+            raise self.make_error(e) from None
         return Entry(self.path.name, self._file.tell(), digest.hex())
+
+    def finish(self) -> Entry:
+        """Seal the file and move it into place, durably. Raises SaveError."""
+        entry = self.seal()
+        self.place()
+        sync_folder(self.path.parent)
+        return entry
 
     def make_error(self, e: OSError) -> SaveError:
         """Return an error with the final name of the file and the system's words."""
+        if isinstance(e, SaveError):
+            return e
         words = os.strerror(e.errno) if e.errno else str(e)
         return SaveError(f"{self.path} could not be saved: {words}{find_remedy(e)}")
 
@@ -285,3 +242,22 @@ class File:
             self._file.close()
         with contextlib.suppress(OSError):
             self._beside.unlink()
+
+
+def place_all(files: Sequence[File], failures: Sequence[BaseException | None]) -> int:
+    """Move one pserver's files into place, replacing older ones, or none if a shard failed; return how many.
+
+    Returns 0 and keeps older files if the shards hold no objects. Raises SaveError, and ValueError if values
+    are missing.
+    """
+    for file, failure in zip(files, failures, strict=True):
+        if isinstance(failure, OSError):
+            raise file.make_error(failure)
+        if failure is not None:
+            raise failure
+    if all(file.empty for file in files):
+        return 0
+    for file in files:
+        file.place()
+    sync_folder(files[0].path.parent)
+    return len(files)

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from . import blocks
 from .blocks import Dealt
-from .manifest import MANIFEST, Manifest, encode_manifest, hash_file, parse_manifest, write_manifest
+from .manifest import MANIFEST, Manifest, hash_file, read_manifest, write_manifest
 from .objects import (
     METHODS,
     NAMES,
@@ -32,7 +32,7 @@ from .objects import (
     describe_object,
     read_shape,
 )
-from .saving import PART_SUFFIX, Entry, File, Header, Start, prepare_folder, sync_folder, write_whole
+from .saving import PART_SUFFIX, Entry, File, Header, prepare_folder, write_whole
 
 STORED = struct.Struct("=i4xQQQQQ")  # ps_stored in csrc/shard/ps_first.h
 _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
@@ -60,16 +60,11 @@ class Layout:
         """Number of shards with tables."""
         return self.pservers * (self.ports_num_for_sparse or self.ports_num)
 
-    def find_dense(self, pserver: int, port: int) -> int | None:
-        """Return the number of a port among dense shards; None if it is none."""
-        return pserver * self.ports_num + port if port < self.ports_num else None
-
-    def find_sparse(self, pserver: int, port: int) -> int | None:
-        """Return the number of a port among shards with tables."""
-        if not self.ports_num_for_sparse:
-            return self.find_dense(pserver, port)
-        at = port - self.ports_num
-        return pserver * self.ports_num_for_sparse + at if at >= 0 else None
+    def find_numbers(self, pserver: int, port: int) -> tuple[int | None, int | None]:
+        """Return the number of a port among dense shards, and among those with tables; None if it is none."""
+        at, own = port - self.ports_num, self.ports_num_for_sparse
+        dense = pserver * self.ports_num + port if at < 0 else None
+        return dense, (pserver * own + at if at >= 0 else None) if own else dense
 
 
 def read_layout(header: Header) -> Layout:
@@ -85,10 +80,10 @@ class Set:
         self.folder = folder
         self._parts: dict[str, PartFile] = {}
         if (folder / MANIFEST).exists() or not folder.is_dir():
-            self.manifest, self.digest = parse_manifest(folder)
+            self.manifest = read_manifest(folder)
         else:
             self.manifest, self._parts = derive_manifest(folder)
-            self.digest = encode_manifest(self.manifest)[1]
+        self.digest = self.manifest.digest
         try:
             self.layout = Layout(**self.manifest.layout)
             self.described = {one["name"]: one for one in self.manifest.objects}
@@ -96,16 +91,8 @@ class Set:
         except (AttributeError, LookupError, TypeError) as e:
             raise SetError(f"{folder / MANIFEST} is no manifest of a set: {e}") from None
         self._entries = {entry.name: entry for entry in self.manifest.files}
-        self._dense, self._sparse = dict[int, str](), dict[int, str]()
-        for name in self._entries:
-            if found := _SHARD.fullmatch(name):
-                place = int(found[1]), int(found[2])
-                for names, number in (
-                    (self._dense, self.layout.find_dense(*place)),
-                    (self._sparse, self.layout.find_sparse(*place)),
-                ):
-                    if number is not None:
-                        names[number] = name
+        names = {name: _SHARD.fullmatch(name) for name in self._entries}
+        self._shards = {(int(at[1]), int(at[2])): name for name, at in names.items() if at}  # pserver, port
         self._first, at = dict[str, int](), 0
         for shape in self.shapes.values():
             self._first[shape.name] = at
@@ -156,25 +143,20 @@ class Set:
         """Return all parts. Raises SetError."""
         return [self.open(name) for name in self._entries if name.endswith(PART_SUFFIX)]
 
-    def open_share(self, dense: tuple[int | None, int], sparse: tuple[int | None, int]) -> None:
-        """Open what a port needs whose program creates the same objects: its number of so many, twice."""
-        if dense[0] is not None:
-            step = math.gcd(dense[1], self.layout.dense)
-            for number in range(dense[0] % step, self.layout.dense, step):
-                self.open(self._find(self._dense, number))
-        if sparse[0] is not None:
-            self._open_overlapping(sparse[0], sparse[1])
-
-    def _find(self, names: Mapping[int, str], number: int) -> str:
-        if number not in names:
+    def open_shard(self, number: int, *, sparse: bool = False) -> PartFile:
+        """Return the part of a dense shard, or of one with tables. Raises SetError."""
+        own, dense = self.layout.ports_num_for_sparse if sparse else 0, self.layout.ports_num
+        pserver, port = divmod(number, own or dense)
+        name = self._shards.get((pserver, port + (dense if own else 0)))
+        if name is None:
             raise SetError(f"{self.folder / MANIFEST} lacks the part of shard {number}: take another copy")
-        return names[number]
+        return self.open(name)
 
-    def _open_overlapping(self, number: int, n: int) -> list[PartFile]:
-        """Return the parts with keys of shard `number` of n: hashes are dealt in ranges."""
-        own, m = range(number * self.layout.sparse, (number + 1) * self.layout.sparse), self.layout.sparse
-        numbers = range(own.start // n, min(-(-own.stop // n), m))
-        return [self.open(self._find(self._sparse, i)) for i in numbers]
+    def open_overlapping(self, number: int, n: int) -> list[PartFile]:
+        """Return the parts with keys of shard `number` of n: hashes are dealt in ranges. Raises SetError."""
+        m = self.layout.sparse
+        numbers = range(number * m // n, -(-(number + 1) * m // n))
+        return [self.open_shard(i, sparse=True) for i in numbers]
 
     def find_all(self, name: str) -> list[tuple[PartFile, Item]]:
         """Return the object in all parts that have it."""
@@ -184,7 +166,7 @@ class Set:
         """Return the parts of a table that have keys of shard `number` of n."""
         if self.shapes[name].fixed:
             return self.find_all(name)
-        return [(part, part.items[name]) for part in self._open_overlapping(number, n)]
+        return [(part, part.items[name]) for part in self.open_overlapping(number, n)]
 
     def find_values(self, name: str, number: int = 0, target: Dealt = (0, 1, False)) -> list[Stretch]:
         """Return the places of a dense object's values for shard `number` of those of `target`, in order.
@@ -197,11 +179,9 @@ class Set:
         first, n, whole = source = self._first[name], self.layout.dense, shape.whole
         found = []
         for piece in blocks.place_again(shape.total, source, number, target):
-            part = self.open(self._find(self._dense, piece.shard))
-            item, share = (
-                part.items.get(name),
-                blocks.count_share(shape.total, first, piece.shard, n, whole=whole),
-            )
+            part = self.open_shard(piece.shard)
+            item = part.items.get(name)
+            share = blocks.count_share(shape.total, first, piece.shard, n, whole=whole)
             if item is None or item.count != share:
                 raise SetError(f"{part.path} lacks values of {name}: its share of {shape.total} is {share}")
             found.append((part, item, piece.start, piece.length))
@@ -255,10 +235,16 @@ class Share:
     def __init__(self, folder: Path, layout: Layout, pserver: int, port: int) -> None:
         """Open and verify the parts. Raises SetError, OSError."""
         self.set = Set(folder)
-        self._dense = layout.find_dense(pserver, port), layout.dense
-        self._sparse = layout.find_sparse(pserver, port), layout.sparse
+        dense, sparse = layout.find_numbers(pserver, port)
+        self._dense, self._sparse = (dense, layout.dense), (sparse, layout.sparse)
         self._blocks = 0  # of the objects so far
-        self.set.open_share(self._dense, self._sparse)
+        # What the port needs if the objects of the program are those of the set.
+        if dense is not None:
+            step = math.gcd(layout.dense, had := self.set.layout.dense)
+            for one in range(dense % step, had, step):
+                self.set.open_shard(one)
+        if sparse is not None:
+            self.set.open_overlapping(sparse, layout.sparse)
 
     def find(self, name: str, table: bool, dim: int, total: int, method: int) -> Found | None:
         """Return the places of an object, as _core.run_shard wants them; None if the set lacks it.
@@ -285,15 +271,19 @@ class Share:
                 items.append(item)
                 stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
         same = shape.method == NAMES[method]
-        before = [
-            max((getattr(item, what) for item in items), default=0) for what in ("steps", "samples", "passes")
-        ]
+        steps, samples, passes = count_before(items if same else [])
         counted = any(item.counted for item in items)
         slots = shape.slots if same else 0
-        steps, samples, passes = before if same else (0, 0, 0)
         init = items[0].init if items else (0, 0, 0.0, 0.0)
         own = shape.row_floats, counted, init, number or 0, n
         return (steps, samples, passes, slots, *own, stored)
+
+
+def count_before(items: Iterable[Item]) -> tuple[int, int, int]:
+    """Return the steps, samples and passes of an object that is in these parts."""
+    counts = [(item.steps, item.samples, item.passes) for item in items] or [(0, 0, 0)]
+    steps, samples, passes = map(max, zip(*counts, strict=True))
+    return steps, samples, passes
 
 
 def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, total: int) -> None:
@@ -306,8 +296,8 @@ def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, tota
         raise SetError(f"{folder}: {shape.name} has {has}, the program {needs}: it is of another model")
 
 
-def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes]) -> str:
-    """Write a set whose values are all in this process, and other files of it; return its digest.
+def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Mapping[str, bytes]) -> None:
+    """Write a set whose values are all in this process, and other files of it.
 
     A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
     Raises OSError.
@@ -332,8 +322,9 @@ def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Ma
         save=secrets.token_hex(4),
     )
     with discarding(folder, header.save):
-        entries = [write_part(folder, header, note()), *write_files(folder, files, header.save)]
-        return finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+        part = write_part(folder, header.name, header.encode(), note())
+        entries = [part, *write_files(folder, files, header.save)]
+        finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
 
 
 @contextmanager
@@ -351,35 +342,23 @@ def write_files(folder: Path, files: Mapping[str, bytes], save: str) -> Iterator
     """Write other files of a save. Raises OSError."""
     for name, content in files.items():
         path = folder / Path(name).with_stem(f"{Path(name).stem}-{save}").name
-        write_whole(path, partial(_write, content))
+        write_whole(path, methodcaller("write", content))
         yield hash_file(Content(path))
 
 
-def _write(content: bytes, f: IO[bytes]) -> None:
-    f.write(content)
-
-
-def write_part(folder: Path, header: Start, objects: Iterable[Whole]) -> Entry:
+def write_part(folder: Path, name: str, start: bytes, objects: Iterable[Whole]) -> Entry:
     """Write one part durably. Raises SaveError."""
-    file = File(folder, header)
-    with closing(file):
+    with closing(File(folder, name, start)) as file:
         for one in objects:
             one.write(file)
-        try:
-            entry = file.seal()
-        except OSError as e:
-            raise file.make_error(e) from None
-        file.place()
-        sync_folder(folder)
-    return entry
+        return file.finish()
 
 
-def finish_set(folder: Path, manifest: Manifest) -> str:
-    """Write the manifest of parts that are there, then remove those of the set before; return its digest."""
-    digest = write_manifest(folder, manifest)
+def finish_set(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of parts that are there, then remove those of the set before."""
+    write_manifest(folder, manifest)
     names = {entry.name for entry in manifest.files}
     for path in folder.iterdir():
         if _OLD.fullmatch(path.name) and path.name not in names:
             with suppress(OSError):  # it takes only room
                 path.unlink()
-    return digest

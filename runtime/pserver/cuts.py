@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..client.control import Control, Message
-from ..files.manifest import MANIFEST, Manifest, parse_manifest, write_manifest
+from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError, describe_object
 from ..files.saving import Entry, Header
 from ..files.sets import read_layout
@@ -196,7 +196,7 @@ class Cuts:
             return None
         if not self._begun:
             return {"state": None, "step": 0}
-        found = parse_manifest(self._root / self._begun)[0]
+        found = read_manifest(self._root / self._begun)
         return {"state": found.extra["trainers"].get(str(trainer)), "step": found.step}
 
 
@@ -205,5 +205,5 @@ def find_sets(root: Path) -> list[tuple[Path, Manifest]]:
     found: list[tuple[Path, Manifest]] = []
     for folder in [root, *root.glob("cut-*-*")]:
         with contextlib.suppress(OSError, SetError):
-            found.append((folder, parse_manifest(folder)[0]))
+            found.append((folder, read_manifest(folder)))
     return sorted(found, key=lambda one: float(one[1].extra.get("written", 0)), reverse=True)

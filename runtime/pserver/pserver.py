@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..client import handshake
 from ..files import saving
@@ -196,20 +195,21 @@ class Pserver:
         for _, sock in self._listeners:
             sock.close()
         try:
-            with contextlib.closing(self._open_files()) as files:
-                self._end_shards(files.files)
+            with contextlib.ExitStack() as stack:
+                files = [stack.enter_context(contextlib.closing(file)) for file in self._open_files()]
+                self._end_shards(files)
                 self._place_files(files)
         except saving.SaveError as e:
             self._end_shards([])
             self._code = None
             self._end(EX_IOERR, str(e))
 
-    def _open_files(self) -> saving.Files:
+    def _open_files(self) -> Iterator[saving.File]:
         """Open the files to save to; none if nothing needs saving. Raises SaveError."""
         o = self._options
-        if o.save_dir is None or 0 not in self._roster.trainers or self._code not in (0, EX_TERM):
-            return saving.Files(Path(), [])
-        return saving.Files(o.save_dir, [self._make_header(i, "") for i in range(o.ports)])
+        if o.save_dir is not None and 0 in self._roster.trainers and self._code in (0, EX_TERM):
+            for header in [self._make_header(i, "") for i in range(o.ports)]:
+                yield saving.File(o.save_dir, header.name, header.encode())
 
     def _make_header(self, port: int, save: str) -> saving.Header:
         """Return the header of a port's part; trainer 0 is known. Called by shards too."""
@@ -239,13 +239,13 @@ class Pserver:
                 self._handle_event(i, *event)
         self._failures = [shard.failure for shard in shards]
 
-    def _place_files(self, files: saving.Files) -> None:
+    def _place_files(self, files: Sequence[saving.File]) -> None:
         """Move the saved files into place and report it. Raises SaveError."""
         folder = self._options.save_dir
         if folder is None:
             return
         try:
-            n = files.place(self._failures) if files.files else 0
+            n = saving.place_all(files, self._failures) if files else 0
         except ValueError as e:
             self._say(f"nothing is saved in {folder}: {e}")
             return

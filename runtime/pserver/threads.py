@@ -22,7 +22,7 @@ from .. import _core
 from ..client.control import MESSAGES
 from ..files.manifest import MANIFEST
 from ..files.objects import SetError
-from ..files.saving import Entry, File, Header, prepare_folder, sync_folder
+from ..files.saving import Entry, File, Header, prepare_folder
 from ..files.sets import Found, Share, read_layout
 from .pserver_options import Options
 
@@ -153,14 +153,10 @@ class Shard:
             folder = self._options.get_cut_folder(header.epoch, step)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MANIFEST).unlink(missing_ok=True)  # of another training
-            file = File(folder, header)
-            with contextlib.closing(file):
+            with contextlib.closing(File(folder, header.name, header.encode())) as file:
                 for piece in pieces:
                     file.append(piece)
-                entry = file.seal()
-                file.place()
-            sync_folder(folder)
-            self.parts[step] = entry
+                self.parts[step] = file.finish()
             return ""
         except (OSError, LostCutError) as e:
             with contextlib.suppress(LostCutError):
@@ -195,7 +191,7 @@ class Shard:
                 self._share = Share(folder, read_layout(header), header.pserver, header.port)
                 return json.dumps({"digest": self._share.set.digest})
             prepare_folder(folder, "saving to ")
-            self._file = File(folder, header)
+            self._file = File(folder, header.name, header.encode())
             return ""
         except (SetError, OSError) as e:
             return json.dumps({"error": str(e)[:MAX_ERROR]})
@@ -205,12 +201,7 @@ class Shard:
         assert self._file is not None  # as SAVE has begun
         with contextlib.closing(self._file) as file:
             self._file = None
-            try:
-                entry = file.seal()
-            except OSError as e:
-                raise file.make_error(e) from None
-            file.place()
-            sync_folder(file.path.parent)
+            entry = file.finish()
         for path in self._older[:-1]:
             path.unlink(missing_ok=True)
         self._older = [*self._older[-1:], file.path]

@@ -57,8 +57,8 @@ def load(program: Program, model_path: str, executor: object = None, var_list: N
     found = read_pdparams(theirs)
     if missing := [name for name in parameters if name not in found]:
         raise ValueError(f"{theirs} lacks {', '.join(missing)}; it has {', '.join(found)}")
-    for name in parameters:
-        parameters.set(name, fit_shape(found[name], parameters.get_shape(name), f"{theirs}: {name}"))
+    shapes = {name: parameters.get_shape(name) for name in parameters}
+    parameters.replace({n: fit_shape(found[n], shape, f"{theirs}: {n}") for n, shape in shapes.items()})
 
 
 def save_inference_model(
@@ -90,7 +90,7 @@ def save_inference_model(
     }
     files = {PROGRAM: json.dumps(data, indent=1).encode()}
     parameters = get_parameters(main, "save_inference_model")
-    parameters.save_values(Path(f"{path_prefix}{MODEL}"), files, list(dict.fromkeys(names)))
+    parameters.save(f"{path_prefix}{MODEL}", files=files, names=dict.fromkeys(names))
 
 
 def _encode(value: Value) -> dict[str, Any]:

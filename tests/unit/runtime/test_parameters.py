@@ -91,6 +91,15 @@ def test_tar_has_v2s_form(parameters: Parameters) -> None:
     np.testing.assert_array_equal(np.frombuffer(data[16:], "<f4").reshape(50, 8), parameters["_proj"])
 
 
+def test_a_tar_file_may_begin_anywhere(parameters: Parameters) -> None:
+    file = io.BytesIO(b"before")
+    file.seek(6)
+    parameters.to_tar(file)
+    file.seek(6)
+    assert Parameters.from_tar(file).names() == parameters.names()
+    assert file.getvalue()[6:] == tar_bytes(parameters)
+
+
 def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
     data = tar_bytes(parameters)
     other = Parameters.from_tar(io.BytesIO(data))
@@ -100,6 +109,17 @@ def test_parameters_survive_a_tar_file(parameters: Parameters) -> None:
     parameters["_proj"] = np.ones((50, 8))
     fresh.init_from_tar(io.BytesIO(tar_bytes(parameters)), exclude_params=["_hidden.w0"])
     assert fresh["_proj"].sum() == 400
+
+
+def test_a_tar_file_with_another_shape_changes_nothing() -> None:
+    own, other = (
+        Parameters({name: ParamConfig(name=name, rows=2, cols=n) for name, n in cols.items()})
+        for cols in ({"a": 3, "b": 3, "c": 3}, {"a": 3, "b": 4, "c": 3})
+    )
+    other["a"] = other["c"] = np.ones((2, 3))
+    with pytest.raises(ValueError, match=r"parameter b has the shape \(2, 3\), the value \(2, 4\)"):
+        own.init_from_tar(io.BytesIO(tar_bytes(other)))
+    assert not own["a"].any() and not own["c"].any()
 
 
 PEAK = """

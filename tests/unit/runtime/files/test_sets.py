@@ -201,6 +201,23 @@ def test_convert_there_and_back_keeps_all_or_the_values(
     assert "can't convert" in capsys.readouterr().err
 
 
+def test_an_npz_that_was_changed_is_a_whole_set_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "set")
+    paths = [str(tmp_path / name) for name in ("set", "m.npz", "back")]
+    assert convert.main(["convert", *paths[:2]]) == 0
+    arrays = read_npz(tmp_path / "m.npz")
+    np.savez(paths[1], **arrays | {"w": arrays["w"].astype(np.float64) + 1})
+    assert convert.main(["convert", *paths[1:]]) == 0
+    assert (joined.load(tmp_path / "back")["w"].values == 2.5).all()
+    for name, array in (("w", arrays["w"][:1]), ("e", arrays["e"][:1]), ("@set", np.zeros(3, np.uint8))):
+        np.savez(paths[1], **arrays | {name: array})
+        assert convert.main(["convert", *paths[1:]]) == 1
+        assert f"{paths[1]} is no set of `pslaunch convert`: " in capsys.readouterr().err
+    assert (joined.load(tmp_path / "back")["w"].values == 2.5).all()
+
+
 def test_damage_of_files_of_others_is_found(tmp_path: Path) -> None:
     arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
     pdparams, npz, tar = (tmp_path / f"m.{kind}" for kind in ("pdparams", "npz", "tar"))

@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.files.foreign import write_pdparams
 from pslaunch.runtime.files.manifest import hash_file, read_manifest, write_manifest
 from pslaunch.runtime.files.objects import Content
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
+from pslaunch.runtime.paddle2.static.model_files import get_parameters
 from support.hostile import damaged, spoilt
 
 
@@ -86,6 +88,19 @@ def test_file_that_can_not_be_saved_is_named_and_the_old_one_stays(
     finally:
         resource.setrlimit(limit, own)
     assert {path: path.read_bytes() for path in Path(model + suffix).iterdir()} == before
+
+
+def test_pdparams_of_another_model_change_nothing(tmp_path: Path) -> None:
+    make_program()
+    main = static.default_main_program()
+    parameters = get_parameters(main, "test")
+    before = {name: parameters[name] for name in parameters}
+    *_, last = before
+    write_pdparams(tmp_path / "m.pdparams", {n: one + 1 for n, one in before.items()} | {last: np.ones(77)})
+    with pytest.raises(ValueError, match=rf"m\.pdparams: {last} has the shape \(77,\), the program"):
+        static.load(main, str(tmp_path / "m"))
+    for name, values in before.items():
+        np.testing.assert_array_equal(parameters[name], values)
 
 
 def test_lacking_input_is_named(tmp_path: Path) -> None:
