@@ -499,6 +499,7 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
         o->step.waiter[t] = o->init_waits[t] = 0;
         s->held_bytes -= ps_object_forget_parked(o, t);
     }
+    ps_stream_begin(s); /* a cut no longer waits for its push in flight */
 }
 
 void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why) {
