@@ -39,7 +39,7 @@ class Snapshots:
         self._controls: list[Control] = []  # to pserver 0; in trainer 0 to all
         self._since = 0  # steps since the last cut
         self._last_s = time.monotonic()
-        self._noted, self._run = 0, client.incarnation
+        self._noted, self._run, self._written = 0, client.incarnation, 0.0
         self._note_due = False
         self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
         self._answers: list[Message | None] = []
@@ -90,8 +90,8 @@ class Snapshots:
         resume = settings.snapshots.resume
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
-        sets = [{one["name"]: one for one in answer["sets"]} for answer in found]
-        common = [one for name, one in sets[0].items() if all(name in other for other in sets)]
+        sets = [{(one["name"], one["run"]): one for one in answer["sets"]} for answer in found]
+        common = [one for key, one in sets[0].items() if all(key in other for other in sets)]
         own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
         chosen = (own or (common if resume else []))[:1]
         if resume and not chosen:
@@ -103,7 +103,7 @@ class Snapshots:
         for one in chosen:
             self._check(one, objects)
             folder = one["folder"] if resume not in ("", "1") else one["name"]  # each pserver has its own
-            self._run = one["run"]
+            self._run, self._written = one["run"], one["written"]
             self._client.load(Path(folder))
             self._log(f"the training goes on from step {one['step']}: {one['folder']}")
         self._controls[0].send({"ask": "go", "folder": folder})
@@ -203,6 +203,7 @@ class Snapshots:
 
     def _seal(self, question: Message, answers: list[Message]) -> None:
         settings = self._settings
+        self._written = max(time.time(), self._written + 0.001)  # the newest has most, whatever clocks say
         trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
         manifest = {
             "job_id": settings.job.job_id,
@@ -210,6 +211,6 @@ class Snapshots:
             "run": self._run,
             "step": question["step"],
             "files": [entry for answer in answers for entry in answer["files"]],
-            "extra": {"written": time.time(), "trainers": trainers},
+            "extra": {"written": self._written, "trainers": trainers},
         }
         self._ask_all({"ask": "seal", "manifest": manifest})
