@@ -37,7 +37,7 @@ WHOLE, LOST, BEGINS = 0, 2**32 - 1, 2**32 - 2
 PIPE_BYTES = 1 << 20
 
 
-def _read_cut(pipe: IO[bytes]) -> Iterator[bytes]:
+def read_cut(pipe: IO[bytes]) -> Iterator[bytes]:
     """Yield the pieces of a cut's body. Raises EOFError if the shard could not send all of it."""
     while len(head := pipe.read(RECORD.size)) == RECORD.size:
         (n,) = RECORD.unpack(head)
@@ -143,7 +143,7 @@ class Shard:
 
     def _write_part(self, pipe: IO[bytes], step: int) -> str:
         """Write a cut to its own file; return why there is none, or ""."""
-        pieces = _read_cut(pipe)
+        pieces = read_cut(pipe)
         self._share = None  # its objects have their values: files that are removed free their disk
         try:
             header = self._make_header(self._number, "")
