@@ -24,7 +24,7 @@ def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> Non
     trainer.send({"ask": ask})
     assert not cuts.hear(asker)
     with pytest.raises(ConnectionError):
-        trainer.receive()
+        trainer.receive(5.0)
     trainer.close()
 
 
@@ -34,7 +34,7 @@ def test_trainer_0_alone_chooses_the_snapshot() -> None:
     asker, trainer = cuts.add(ours, 1), Control(theirs)
     trainer.send({"ask": "go", "folder": "cut-0001-000000000002"})
     assert cuts.hear(asker)
-    assert trainer.receive() == {"error": "trainer 1 may not ask for go"}
+    assert trainer.receive(5.0) == {"error": "trainer 1 may not ask for go"}
     cuts.close()
     trainer.close()
 
