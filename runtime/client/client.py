@@ -5,11 +5,13 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -367,6 +369,19 @@ class Client:
         For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
         """
         return [Entry(**one) for one in self._ask("SAVE", {"folder": str(folder), "save": save}, SaveError)]
+
+    def read_part(self, folder: Path, entry: Entry) -> Iterator[bytes]:
+        """Yield the content of a part from its pserver's node. Raises SaveError, OSError."""
+        with contextlib.closing(self.open_control(int(entry.name.split("-")[1]))) as control:
+            at = 0
+            while at < entry.bytes:
+                control.send({"ask": "piece", "folder": str(folder), "name": entry.name, "at": at})
+                answer = control.receive() or {}
+                piece = base64.b64decode(answer.get("piece", ""))
+                if not piece:
+                    raise SaveError(f"{folder / entry.name}: {answer.get('error', 'it ends too early')}")
+                yield piece
+                at += len(piece)
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.

@@ -6,6 +6,7 @@ it has the answers of all pservers. Pserver 0 also keeps what the trainers note 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import shutil
 import socket
@@ -21,6 +22,8 @@ from ..files.saving import Entry, Header, sync_folder
 from ..files.sets import read_layout
 from .pserver_options import Options
 from .threads import Shard
+
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +103,7 @@ class Cuts:
             what = question["ask"]
             if what == "state":
                 return self._tell_state(asker.trainer)
-            if asker.trainer != 0 or what not in ("sets", "parts", "seal"):
+            if asker.trainer != 0 or what not in ("sets", "parts", "seal", "piece"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
             answer: Message | None = getattr(self, f"_do_{what}")(question)
             return answer
@@ -129,6 +132,12 @@ class Cuts:
                 return None
             self._notes = {s: old for s, old in self._notes.items() if s > step}
         return {"files": [asdict(shard.parts[step]) for shard in self._shards], "trainers": notes}
+
+    def _do_piece(self, question: Message) -> Message:
+        """Return a piece of a part of a save, for a trainer 0 whose node has no such folder."""
+        with (self._root / question["folder"] / Path(question["name"]).name).open("rb") as f:
+            f.seek(question["at"])
+            return {"piece": base64.b64encode(f.read(PIECE_BYTES)).decode()}
 
     def _do_seal(self, question: Message) -> Message:
         """Write the manifest, once all parts of all pservers are on the disk."""
