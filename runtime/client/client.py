@@ -70,8 +70,6 @@ class Client:
     ClientError if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
     """
 
-    _cut = 0  # step after which this trainer has asked for a cut
-
     def __init__(
         self,
         endpoints: Sequence[tuple[str, int]],
@@ -114,6 +112,7 @@ class Client:
             shard=0,
         )
         self.incarnation = hello.incarnation
+        self.cuts_next = False  # trainer 0's next push asks for a cut after its step
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
@@ -238,7 +237,6 @@ class Client:
         factor: float = 1.0,
         *,
         wait: bool = True,
-        cut: bool = False,
     ) -> int:
         """Do one step: push gradients, and store the new dense values in place.
 
@@ -260,8 +258,9 @@ class Client:
             raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
 
         def add() -> None:
-            if cut:
-                self._cut = self._core.cut()
+            if self.cuts_next:
+                self._core.cut()
+                self.cuts_next = False
             for name, i in self._dense.items():
                 self._core.push(i, grads[name], out.get(name), samples, factor)
             for name, i in self._sparse.items():
@@ -303,7 +302,7 @@ class Client:
     @property
     def cut_step(self) -> int:
         """The last step after which pservers were cut, as far as this trainer knows; 0: none."""
-        return max(self._cut, self._core.get_cut_step())
+        return self._core.get_cut_step()
 
     def open_control(self, pserver: int) -> Control:
         """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""
@@ -367,24 +366,23 @@ class Client:
 
         For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
         """
-        found = self._ask("SAVE", {"folder": str(folder), "save": save})
-        if error := next((one["error"] for one in found if "error" in one), ""):
-            raise SaveError(error)
-        return [Entry(**one) for one in found]
+        return [Entry(**one) for one in self._ask("SAVE", {"folder": str(folder), "save": save}, SaveError)]
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
 
         Raises SetError.
         """
-        found = self._ask("LOAD", {"folder": str(folder)})
-        if error := next((one["error"] for one in found if "error" in one), ""):
-            raise SetError(error)
+        self._ask("LOAD", {"folder": str(folder)}, SetError)
 
-    def _ask(self, op: str, what: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _ask(self, op: str, what: Mapping[str, str], error: type[Exception]) -> list[dict[str, Any]]:
         self.connect()
         self._calls.call(lambda: self._core.tell(op, 0, json.dumps(what)))
-        return [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+        found = [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+        for one in found:
+            if "error" in one:
+                raise error(one["error"])
+        return found
 
     @property
     def passes(self) -> int:

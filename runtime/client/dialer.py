@@ -75,7 +75,7 @@ class Dialer:
         take: Callable[[int, int], object],
         log: Callable[[str], None],
     ) -> None:
-        self.shards, self.hello, self._secret = shards, hello, secret
+        self.shards, self._hello, self._secret = shards, hello, secret
         self._connect_timeout_s, self._take, self._log = connect_timeout_s, take, log
         self._loaded: tuple[str, str] | None = None  # the first pserver, and the file that it has loaded
 
@@ -148,7 +148,7 @@ class Dialer:
 
     def _dial(self, shard: ShardPort, limit_s: float) -> int:
         """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""
-        hello = replace(self.hello, pserver=shard.pserver, shard=shard.number)
+        hello = replace(self._hello, pserver=shard.pserver, shard=shard.number)
         with socket.create_connection((shard.host, shard.port), timeout=limit_s) as sock:
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(f"no process listens at {shard.addr}")

@@ -48,7 +48,6 @@ class RemoteUpdater(Updater):
         self.stateful = params.stateful
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
         self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
-        self._cut_due = False
         self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
 
     def start(self) -> None:
@@ -167,18 +166,12 @@ class RemoteUpdater(Updater):
         if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
             self._ahead = {}
         self._note_step()
-        factor, cut = self._params.factor, self._take_cut()
-        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, factor, cut=cut)
+        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
 
     def _note_step(self) -> None:
-        """Note a step of this trainer: pservers may be due for a cut with the next push."""
-        if self._snapshots is not None and self._snapshots.is_due():
-            self._cut_due = True
-
-    def _take_cut(self) -> bool:
-        """Return True if the push that follows is to ask for a cut."""
-        due, self._cut_due = self._cut_due, False
-        return due
+        """Note a step of this trainer, before its push."""
+        if self._snapshots is not None:
+            self._snapshots.note_step()
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""

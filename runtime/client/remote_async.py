@@ -67,9 +67,8 @@ class AsyncUpdater(RemoteUpdater):
 
     def _push(self) -> None:
         fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
-        samples, factor, cut = self._samples, self._params.factor, self._take_cut()
         call = self.client.push_pull(
-            self._dense, fresh, self._sparse, samples=samples, factor=factor, wait=False, cut=cut
+            self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor, wait=False
         )
         self._calls.append((call, fresh))
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0

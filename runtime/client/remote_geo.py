@@ -216,7 +216,6 @@ class GeoUpdater(RemoteUpdater):
             row_changes,
             {name: (self._rows[name].keys, values) for name, (_, values) in rows.items()},
             wait=False,
-            cut=self._take_cut(),
         )
         self._exchange = _Exchange(call=call, dense=dense, rows=rows)
         self.client.progress()

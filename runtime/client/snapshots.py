@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Snapshots:
     """Snapshots of one trainer. `log` gets lines for the user.
 
-    begin() before the first step; is_due() before each, after_step() after it, end_pass() before the end.
+    begin() before the first step; note_step() before each, after_step() after it, end_pass() before the end.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Snapshots:
         self._controls: list[Control] = []  # to pserver 0; in trainer 0 to all
         self._since = 0  # steps since the last cut
         self._last_s = time.monotonic()
-        self._noted = self._run = 0
+        self._noted, self._run, self._written = 0, client.incarnation, 0.0
         self._note_due = False
-        self._asked: list[Message] = []  # by trainer 0, of each pserver, and not answered yet
+        self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
         self._answers: list[Message | None] = []
         self.state: Message | None = None  # of this trainer, in the cut with which it has begun
         self.step = 0  # of that cut
@@ -69,9 +69,9 @@ class Snapshots:
         self._noted = self.step
 
     def _open(self) -> None:
-        if not self._controls:
-            n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
-            self._controls = [self._client.open_control(i) for i in range(n)]
+        n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
+        while len(self._controls) < n:
+            self._controls.append(self._client.open_control(len(self._controls)))
 
     def _ask(self, pserver: int, question: Message) -> Message:
         self._controls[pserver].send(question)
@@ -90,8 +90,8 @@ class Snapshots:
         resume = settings.snapshots.resume
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
-        sets = [{one["name"]: one for one in answer["sets"]} for answer in found]
-        common = [one for name, one in sets[0].items() if all(name in other for other in sets)]
+        sets = [{(one["name"], one["run"]): one for one in answer["sets"]} for answer in found]
+        common = [one for key, one in sets[0].items() if all(key in other for other in sets)]
         own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
         chosen = (own or (common if resume else []))[:1]
         if resume and not chosen:
@@ -99,12 +99,11 @@ class Snapshots:
                 f"resume: {found[0]['root']} has no snapshot that all pservers can read; let snapshot_dir be "
                 "a folder that all nodes share, or start without resume"
             )
-        for one in chosen:
-            self._check(one, objects)
         folder = ""
         for one in chosen:
+            self._check(one, objects)
             folder = one["folder"] if resume not in ("", "1") else one["name"]  # each pserver has its own
-            self._run = one["run"]
+            self._run, self._written = one["run"], one["written"]
             self._client.load(Path(folder))
             self._log(f"the training goes on from step {one['step']}: {one['folder']}")
         self._controls[0].send({"ask": "go", "folder": folder})
@@ -128,17 +127,17 @@ class Snapshots:
 
     # -- cuts
 
-    def is_due(self) -> bool:
-        """Return True if the next step is to be cut."""
+    def note_step(self) -> None:
+        """Count a step, and let trainer 0's next push ask for a cut if one is due."""
         self._since += 1
         settings, now_s = self._settings, time.monotonic()
         steps, minutes = settings.snapshots.steps, settings.snapshots.minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
         if self._asked or not due:
-            return False
+            return
         self._since, self._last_s = 0, now_s
+        self._client.cuts_next = settings.trainer_id == 0
         self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts
-        return settings.trainer_id == 0
 
     def after_step(self, describe: Callable[[], Message]) -> None:
         """Note what `describe` says of this trainer if the step was cut; in trainer 0 go on with the set."""
@@ -154,7 +153,7 @@ class Snapshots:
                     passes = self._client.passes
                     self._ask_all({"ask": "parts", "step": step, "pass": passes, "all": self._sync})
             if self._asked:
-                self._hear()
+                self._hear(self._asked)
         except OSError as e:
             self._give_up(f"connection to a pserver: {e}")
 
@@ -175,10 +174,10 @@ class Snapshots:
         self._open()
         for control in self._controls:
             control.send(question)
-        self._asked = [question] * len(self._controls)
+        self._asked = question
         self._answers = [None] * len(self._controls)
 
-    def _hear(self) -> None:
+    def _hear(self, question: Message) -> None:
         """Take answers that are there; seal the set when all have come, and then report it."""
         for i, control in enumerate(self._controls):
             if self._answers[i] is None:
@@ -188,7 +187,7 @@ class Snapshots:
         if failed:
             self._give_up(failed[0])
         elif len(answers) == len(self._controls):
-            question, self._asked = self._asked[0], []
+            self._asked = None
             if question["ask"] == "parts":
                 self._seal(question, answers)
             else:
@@ -197,21 +196,21 @@ class Snapshots:
 
     def _give_up(self, why: str) -> None:
         self._log(f"WARNING: the snapshot of step {self._noted} has failed: {why}; the one before stays")
-        self._asked = []
+        self._asked = None
         for control in self._controls:
             control.close()
         self._controls = []
 
     def _seal(self, question: Message, answers: list[Message]) -> None:
         settings = self._settings
+        self._written = max(time.time(), self._written + 0.001)  # the newest has most, whatever clocks say
         trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
-        self._run = self._run or self._client.incarnation
         manifest = {
             "job_id": settings.job.job_id,
             "epoch": settings.job.epoch,
             "run": self._run,
             "step": question["step"],
             "files": [entry for answer in answers for entry in answer["files"]],
-            "extra": {"written": time.time(), "trainers": trainers},
+            "extra": {"written": self._written, "trainers": trainers},
         }
         self._ask_all({"ask": "seal", "manifest": manifest})

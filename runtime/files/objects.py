@@ -1,6 +1,6 @@
 """Objects of a part: their form, their descriptions, and their places in an open part.
 
-csrc/shard/ps_save.h writes the same form; docs/checkpoint.md documents it. Needs no numpy.
+csrc/shard/ps_cut.h writes the same form; docs/checkpoint.md documents it. Needs no numpy.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..client.control import Control, Message
 from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError
-from ..files.saving import Entry, Header
+from ..files.saving import Entry, Header, sync_folder
 from ..files.sets import describe_part, read_layout
 from .pserver_options import Options
 from .threads import Shard
@@ -66,13 +66,13 @@ class Cuts:
             while (question := asker.control.receive(0)) is not None:
                 if question.get("ask") == "note":
                     self._note(asker.trainer, question)
-                elif question.get("ask") == "go":
+                elif question.get("ask") == "go" and asker.trainer == 0:
                     self._begun = question["folder"]
                 else:
                     asker.waiting.append(question)
             self._answer_waiting()
             return True
-        except OSError:
+        except (OSError, LookupError, TypeError):  # it is gone, or confused
             self._askers.remove(asker)
             asker.control.close()
             return False
@@ -104,7 +104,7 @@ class Cuts:
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
             answer: Message | None = getattr(self, f"_do_{what}")(question)
             return answer
-        except (LookupError, TypeError, ValueError, OSError) as e:
+        except (LookupError, TypeError, ValueError, AttributeError, OSError) as e:
             return {"error": str(e) or type(e).__name__}
 
     def _note(self, trainer: int, note: Message) -> None:
@@ -138,9 +138,11 @@ class Cuts:
             files = [Entry(**entry) for entry in data["files"]]
             manifest = Manifest(**data | {"files": files} | describe_part(PartFile(f)))
         write_manifest(folder, manifest)
+        sync_folder(self._root)
         self._remove_older(manifest)
-        for shard in self._shards:
-            shard.parts = {step: entry for step, entry in shard.parts.items() if step > manifest.step}
+        for shard in self._shards:  # their other threads add to the parts
+            for step in [step for step in list(shard.parts) if step <= manifest.step]:
+                del shard.parts[step]
         return {}
 
     def _remove_older(self, newest: Manifest) -> None:
@@ -171,8 +173,9 @@ class Cuts:
             "sets": [
                 {"folder": str(folder), "name": folder.name, "step": one.step, "job_id": one.job_id}
                 | {"run": one.run, "trainers": len(one.extra["trainers"]), "objects": list(one.objects)}
+                | {"written": one.extra["written"]}
                 for folder, one in find_sets(root)
-                if self._has(folder, one)
+                if "trainers" in one.extra and self._has(folder, one)
             ],
             "root": str(root),
         }

@@ -29,28 +29,24 @@ from .pserver_options import Options
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
 MAIL = struct.Struct("=iIQ")  # ps_mail
-MAX_ERROR = 900  # characters of an error in an answer, which has a limit
+MAX_ERROR = 900  # bytes of an error in an answer, which has a limit
 STOP, SAVE = -1, 2**32 - 1  # a mail that stops the shard, which saves before if it has PS_MAIL_SAVE
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED, CUT = range(1, 10)
-RECORD, STEP = struct.Struct("=I"), struct.Struct("=Q")  # on the pipe for cuts: ps_mail.h
+RECORD, BEGIN = struct.Struct("=I"), struct.Struct("=IQ")  # on the pipe for cuts: ps_mail.h
 WHOLE, LOST, BEGINS = 0, 2**32 - 1, 2**32 - 2
 PIPE_BYTES = 1 << 20
 
 
-class LostCutError(RuntimeError):
-    """A shard could not send all of a cut."""
-
-
-def _read_cut(pipe: IO[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of a cut's body. Raises LostCutError."""
-    while head := pipe.read(RECORD.size):
+def read_cut(pipe: IO[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a cut's body. Raises EOFError if the shard could not send all of it."""
+    while len(head := pipe.read(RECORD.size)) == RECORD.size:
         (n,) = RECORD.unpack(head)
         if n == WHOLE:
             return
         if n == LOST:
-            raise LostCutError("memory did not suffice, or a newer cut has begun")
+            raise EOFError("memory did not suffice, or a newer cut has begun")
         yield pipe.read(n)
-    raise LostCutError("the shard has ended")
+    raise EOFError("the shard has ended")  # perhaps within a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +136,15 @@ class Shard:
     def _write_cuts(self, cut_out: int, event_in: int) -> None:
         """Write each cut to its file."""
         with open(cut_out, "rb", buffering=PIPE_BYTES) as pipe:
-            while head := pipe.read(RECORD.size):
-                assert RECORD.unpack(head) == (BEGINS,)
-                (step,) = STEP.unpack(pipe.read(STEP.size))
+            while len(head := pipe.read(BEGIN.size)) == BEGIN.size:
+                begins, step = BEGIN.unpack(head)
+                assert begins == BEGINS
                 self._report(event_in, step, self._write_part(pipe, step))
 
     def _write_part(self, pipe: IO[bytes], step: int) -> str:
         """Write a cut to its own file; return why there is none, or ""."""
-        pieces = _read_cut(pipe)
+        pieces = read_cut(pipe)
+        self._share = None  # its objects have their values: files that are removed free their disk
         try:
             header = self._make_header(self._number, "")
             folder = self._options.get_cut_folder(header.epoch, step)
@@ -158,8 +155,8 @@ class Shard:
                     file.append(piece)
                 self.parts[step] = file.finish()
             return ""
-        except (OSError, LostCutError) as e:
-            with contextlib.suppress(LostCutError):
+        except (OSError, EOFError) as e:
+            with contextlib.suppress(EOFError):
                 for _ in pieces:  # the next cut follows
                     pass
             return str(e)
@@ -194,7 +191,8 @@ class Shard:
             self._file = File(folder, header.name, header.encode())
             return ""
         except (SetError, OSError) as e:
-            return json.dumps({"error": str(e)[:MAX_ERROR]})
+            text = str(e).encode(errors="replace")[:MAX_ERROR].decode(errors="ignore")
+            return json.dumps({"error": text}, ensure_ascii=False)
 
     def _end_save(self) -> Entry:
         """Complete the part of a save on request. The one before it stays until the next, as its set does."""

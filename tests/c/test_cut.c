@@ -186,7 +186,7 @@ static uint32_t read_records(int fd, uint64_t *step, content *got) {
 TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     world w;
     int cuts[2];
-    uint64_t step = 0, told = 0;
+    uint64_t told = 0;
     content got = {malloc(MOST_BYTES), 0};
     ps_err err;
     CHECK(pipe(cuts) == 0);
@@ -194,7 +194,7 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     open_cut_world(&w, 2, cuts[1]);
     create_all(&w);
     push_from(&w, 0, 0);
-    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 2);
+    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 2);
     push_from(&w, 0, 0);
     CHECK(ps_client_cut_step(w.clients[0]) == 2 && ps_client_cut_step(w.clients[1]) == 2);
     for (int i = 0; i < 3; i++) push_from(&w, 0, 0); /* most of the cut is still in the shard */
@@ -209,12 +209,49 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
         if (value != -6) CHECK(false);
     }
 
-    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 6);
+    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 6);
     push_from(&w, 0, 0);
-    CHECK(ps_client_cut(w.clients[0], &step, &err) == PS_OK && step == 7); /* before the last was taken */
+    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK &&
+          ps_client_cut_step(w.clients[0]) == 7); /* before the last was taken */
     push_from(&w, 0, 0);
     CHECK(read_records(cuts[0], &told, &got) == PS_CUT_LOST && told == 6);
     CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 7);
+    close_world(&w);
+    close(cuts[0]), close(cuts[1]);
+    free(got.data);
+}
+
+TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
+    world w;
+    int cuts[2];
+    uint32_t shard;
+    uint64_t told = 0;
+    content got = {malloc(MOST_BYTES), 0};
+    ps_err err;
+    CHECK(pipe(cuts) == 0);
+    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
+    open_cut_world(&w, 2, cuts[1]);
+    w.mode = PS_ASYNC;
+    create_all(&w);
+    out[0][0] = 0;
+    int fd = dial(&w, 1); /* as that trainer, in the middle of a push */
+    for (size_t i = 0; i < SIZE; i++) grads[1][i] = 2;
+    send_frame(
+        fd,
+        (ps_header){
+            .op = PS_PUSH, .trainer = 1, .sequence = 4, .samples = 1, .factor = 1, .length = sizeof grads[1]},
+        NULL);
+    CHECK(write(fd, grads[1], 4096) == 4096);
+    for (int i = 0; i < 1000 && out[0][0] != -2; i++) {
+        CHECK(ps_client_pull(w.clients[0], w.dense, out[0], &err) == PS_OK);
+        CHECK(ps_client_run(w.clients[0], 1000, 0, &shard, &err) == PS_OK);
+    }
+    CHECK(out[0][0] == -2 && ps_client_cut(w.clients[0], &err) == PS_OK);
+    add_push(&w, 0);
+    CHECK(ps_client_run(w.clients[0], 100, 0, &shard, &err) == PS_EAGAIN); /* it comes after the cut */
+    close(fd);
+    CHECK(ps_client_run(w.clients[0], 2000, 0, &shard, &err) == PS_OK);
+    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told > 0);
     close_world(&w);
     close(cuts[0]), close(cuts[1]);
     free(got.data);

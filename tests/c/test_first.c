@@ -4,7 +4,7 @@
 
 #include "harness.h"
 #include "shard/ps_first.h"
-#include "shard/ps_save.h"
+#include "shard/ps_cut.h"
 
 enum { ROWS = 40, COLS = 3, MANY = 20000 };
 
@@ -105,7 +105,7 @@ static uint64_t save(ps_object *o, int fd) {
     ps_err err;
     const ps_save to = {put, &fd};
     uint64_t head = PS_SAVE_HEAD_BYTES + PS_CREATE_BYTES + o->spec.name_length;
-    CHECK(ps_save_objects(&to, &o, 1, 0, buffer, sizeof buffer, &err) == PS_OK);
+    CHECK(ps_cut_save(&to, &o, 1, 0, buffer, sizeof buffer, &err) == PS_OK);
     return (head + 7) / 8 * 8;
 }
 
@@ -129,7 +129,7 @@ TEST(saved_rows_come_back_with_state_and_counts_on_any_number_of_shards) {
     ps_sparse_read(o->sparse, all, MANY, before);
     ps_row item;
     CHECK(ps_sparse_keep(o->sparse, &err) == PS_OK);
-    for (uint32_t next = 0; ps_sparse_kept(o->sparse, false, &next, &item);)
+    for (uint32_t next = 0; ps_sparse_kept(o->sparse, false, false, &next, &item);)
         state += (double)item.values[COLS + 1];
     ps_sparse_forget(o->sparse);
     int fd = memfd_create("table", MFD_CLOEXEC);
@@ -151,7 +151,7 @@ TEST(saved_rows_come_back_with_state_and_counts_on_any_number_of_shards) {
             CHECK(ps_key_shard(all[i], 3) != shard ||
                   memcmp(after + i * COLS, before + i * COLS, COLS * sizeof *after) == 0);
         CHECK(ps_sparse_keep(parts[shard]->sparse, &err) == PS_OK);
-        for (uint32_t next = 0; ps_sparse_kept(parts[shard]->sparse, false, &next, &item);)
+        for (uint32_t next = 0; ps_sparse_kept(parts[shard]->sparse, false, false, &next, &item);)
             CHECK(item.counts->shows == 2), loaded += (double)item.values[COLS + 1];
         CHECK(ps_sparse_init(parts[shard]->sparse).seed == 9);
         ps_object_free(parts[shard]);

@@ -24,7 +24,6 @@ sys.exit(int(os.environ["CODE"]))
 """
 RARE = {
     ("gap", ""),
-    ("note", ""),
     ("node", "lost"),
     ("dispatch", "waiting"),
 }  # each made by a test of its own elsewhere
@@ -42,13 +41,13 @@ def documented() -> dict[tuple[str, str], set[str]]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    """All events of a successful and of a failed job, on two nodes each."""
+    """All events of a successful job and of one that fails, also after a restart, on two nodes each."""
     workspace = tmp_path_factory.mktemp("events") / "ws"
     workspace.mkdir()
     (workspace / "train.py").write_text(SAYS_ALL)
     found: list[dict[str, object]] = []
     for code in (0, 3):
-        options = ("--server_num=0", "--worker_num=2", f"--env=CODE={code}")
+        options = ("--server_num=0", "--worker_num=2", f"--env=CODE={code}", "--max_restarts=1")
         with running(LocalPlace(2), workspace, *options) as job:
             assert job.launcher.wait() == code
             found += job.events()

@@ -142,9 +142,9 @@ from support.models import ngram_cost, ngrams
 
 calls = []
 for name in ("push_pull", "pull_tables"):
-    def note(self, *arguments, name=name, method=getattr(Client, name)):
+    def note(self, *arguments, name=name, method=getattr(Client, name), **options):
         calls.append(name)
-        return method(self, *arguments)
+        return method(self, *arguments, **options)
     setattr(Client, name, note)
 
 paddle.init()

@@ -394,18 +394,13 @@ static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_cut(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_cut(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
-    uint64_t step;
     ps_err err = {0};
-    if (ready(self) < 0) return NULL;
-    if (ps_client_cut(self->core, &step, &err) < 0) return py_raise(&err);
-    return PyLong_FromUnsignedLongLong(step);
+    return ready(self) < 0 ? NULL : done(ps_client_cut(self->core, &err), &err);
 }
 
-static PyObject *client_get_cut_step(PyObject *obj, PyObject *none) {
-    (void)none;
+static PyObject *client_get_cut_step(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_cut_step(self->core));
 }
@@ -456,9 +451,8 @@ static PyMethodDef client_methods[] = {
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH, or SAVE or LOAD with a text."},
     {"get_text", client_get_text, METH_VARARGS, "Return the last answer of a shard to SAVE or LOAD."},
-    {"cut", client_cut, METH_NOARGS,
-     "Add the requests for a cut after the next step, and return its number."},
-    {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step after which a shard was cut."},
+    {"cut", client_cut, METH_NOARGS, "Add the requests for a cut after the next step."},
+    {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step with a cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
     {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},
     {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},

@@ -95,7 +95,7 @@ struct ps_client {
     ps_call *building;  /* the call to which requests are added; NULL: none yet */
     ps_call *calls;     /* those that have begun and are not complete */
     uint64_t begun;     /* number of the last one */
-    uint64_t cut_step;  /* the last step after which a shard was cut, as far as answers have it */
+    uint64_t cut_step;  /* ps_client_cut_step() */
     struct iovec *iovs; /* of the request being built */
     size_t iovs_n, iovs_cap;
 };

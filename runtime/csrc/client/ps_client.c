@@ -312,7 +312,8 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, const char *text, ps_err *err) {
     uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
     uint16_t expect = op == PS_END_PASS ? PS_VERSIONS : text != NULL ? PS_TEXT : PS_DONE;
-    size_t n = text == NULL ? 0 : (size_t)ps_fit(text, PS_MAX_TEXT);
+    size_t n = text == NULL ? 0 : strlen(text);
+    if (n > PS_MAX_TEXT) return ps_fail(err, PS_EINVAL, 0, "a text of %zu bytes, limit %d", n, PS_MAX_TEXT);
     char *body = ps_call_stage(c, n + 1, 1);
     int code = body == NULL ? ps_call_no_memory(err) : PS_OK;
     if (code == PS_OK && n > 0) memcpy(body, text, n);
@@ -330,15 +331,15 @@ static bool steps_on(const ps_known *o, uint32_t shard) {
     return o->spec.sparse ? shard >= o->first && shard < o->first + o->n : size_on(o, shard) > 0;
 }
 
-int ps_client_cut(ps_client *c, uint64_t *step, ps_err *err) {
+int ps_client_cut(ps_client *c, ps_err *err) {
     int code = PS_OK;
-    *step = 0;
+    uint64_t step = 0;
     for (uint32_t i = 0; i < c->objects_n; i++)
         for (uint32_t s = 0; s < c->shards; s++)
-            if (c->objects[i].seen[s].version > *step) *step = c->objects[i].seen[s].version;
-    ++*step;
+            if (c->objects[i].seen[s].version > step) step = c->objects[i].seen[s].version;
+    c->cut_step = ++step;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) {
-        ps_header head = {.op = PS_CUT, .version = *step};
+        ps_header head = {.op = PS_CUT, .version = step};
         for (uint32_t i = 0; i < c->objects_n; i++) head.count += steps_on(&c->objects[i], s);
         code = ps_call_request(c, s, head, PS_DONE, 0, err);
     }

@@ -68,13 +68,14 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
 void ps_client_mark(ps_client *c);
 
 /* Add END_PASS or FINISH to every shard, or BARRIER to the first; `number` is that of the pass or the
- * barrier. SAVE and LOAD, to every shard, have a text, cut after PS_MAX_TEXT bytes. */
+ * barrier. SAVE and LOAD, to every shard, have a text of at most PS_MAX_TEXT bytes. */
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, const char *text, ps_err *err);
 
-/* Ask every shard for a cut after the next step, whose pushes follow; *step is its number. Of trainer 0. */
-int ps_client_cut(ps_client *c, uint64_t *step, ps_err *err);
+/* Ask every shard for a cut after the next step, whose pushes follow. Of trainer 0. */
+int ps_client_cut(ps_client *c, ps_err *err);
 
-/* Return the last step after which a shard was cut, as far as answers to pushes have it; 0: none. */
+/* Return the last step with a cut, as far as this trainer has asked for it or answers to pushes have it; 0:
+ * none. */
 uint64_t ps_client_cut_step(const ps_client *c);
 
 /* Forget the call being built: it leaves no trace. Can't fail. */

@@ -75,7 +75,7 @@ static void learn(ps_client *c, const ps_request *r, const ps_header *answer) {
     if (answer->op == PS_ROWS && answer->version < seen->values) seen->values = answer->version;
     if (pushed) seen->pushing = false;
     if (answer->flags & PS_DROPPED) o->dropped++;
-    if (answer->flags & PS_IN_CUT) c->cut_step = answer->version;
+    if (answer->flags & PS_IN_CUT && answer->version > c->cut_step) c->cut_step = answer->version;
     if (r->head.op == PS_SHRINK) seen->shrunk = answer->count;
 }
 

@@ -53,7 +53,7 @@ void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t objec
     ps_answer(s, p, head, o->dense.values, NULL);
 }
 
-static void answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said) {
+void ps_answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said) {
     size_t n = strlen(said);
     void *text = malloc(n + 1);
     if (text != NULL) memcpy(text, said, n + 1);
@@ -61,14 +61,10 @@ static void answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said) 
     ps_answer(s, p, head, text, text);
 }
 
-void ps_answer_reply(ps_shard *s, ps_peer *p) {
-    answer_text(s, p, PS_TEXT, s->reply);
-}
-
 /* Every error is a frame, and the last one of its connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why) {
     ps_event_report(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
-    answer_text(s, p, PS_ERROR, why->text);
+    ps_answer_text(s, p, PS_ERROR, why->text);
     p->in_body = false;
     p->dying = true;
     p->dead_ms = s->now_ms + LINGER_MS;

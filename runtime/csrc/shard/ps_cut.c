@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tables/ps_pool.h"
+
 enum { ALIGN = 8, COUNT_BYTES = 12 };
 
 /* What the body has of an object, in this order: parts of numbered items. */
@@ -39,19 +41,9 @@ struct ps_cut {
 
 _Static_assert(sizeof(ps_counts) == COUNT_BYTES, "counts are written as they are");
 
-static int keep(ps_object *o, ps_err *err) {
-    return o->sparse != NULL ? ps_sparse_keep(o->sparse, err) : ps_dense_keep(&o->dense, err);
-}
-
 /* Let an object change again without copies. */
 static void let_go(ps_cut *c, ps_object *o) {
-    if (o->sparse != NULL) {
-        c->lost |= ps_sparse_lost(o->sparse);
-        ps_sparse_forget(o->sparse);
-    } else {
-        c->lost |= ps_dense_lost(&o->dense);
-        ps_dense_forget(&o->dense);
-    }
+    c->lost |= !(o->sparse != NULL ? ps_sparse_forget(o->sparse) : ps_keep_end(&o->dense.keep));
 }
 
 int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, ps_err *err) {
@@ -68,7 +60,7 @@ int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t p
         whole *w = &c->objects[i];
         *w = (whole){.o = o, .steps = o->step.version, .samples = o->samples, .torn = ps_object_torn(o)};
         if (o->sparse != NULL) w->rows = ps_sparse_rows(o->sparse), w->waiting = ps_sparse_waiting(o->sparse);
-        code = keep(o, err);
+        code = o->sparse != NULL ? ps_sparse_keep(o->sparse, err) : ps_dense_keep(&o->dense, err);
         if (code == PS_OK) c->n++;
     }
     if (code == PS_OK) *out = c;
@@ -120,7 +112,6 @@ static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
     size_t slots = ps_optim_state(d->optim.method, 1);
     const float *floats;
     if (chunks == 0 || at / chunks > slots) return 0;
-    if (at / chunks == slots) ps_dense_pass(d, at % chunks);
     size_t n = ps_dense_kept(d, at / chunks, at % chunks + 1, &floats);
     *from = floats;
     return n * sizeof *floats;
@@ -130,13 +121,12 @@ static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
 static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
     ps_row row;
     bool waiting = c->part == WAITING_KEYS || c->part == WAITING_COUNTS;
-    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY;
+    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY, last = c->part >= (ruled ? COUNTS : ROWS);
     uint32_t number = c->number - 1;
-    if ((!ruled && c->part > ROWS) || !ps_sparse_kept(o->sparse, waiting, &number, &row)) return 0;
+    if ((!ruled && c->part > ROWS) || !ps_sparse_kept(o->sparse, waiting, last, &number, &row)) return 0;
     c->number = number;
     *from = row.key;
     if (c->part == KEYS || c->part == WAITING_KEYS) return sizeof(uint64_t);
-    if (c->part >= (ruled ? COUNTS : ROWS)) ps_sparse_pass(o->sparse, waiting, number - 1);
     *from = c->part == ROWS ? (const void *)row.values : row.counts;
     if (c->part != ROWS) return COUNT_BYTES;
     return sizeof(float) * (o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim));
@@ -177,4 +167,16 @@ size_t ps_cut_read(ps_cut *c, void *to, size_t size) {
         c->number++;
     }
     return got;
+}
+
+int ps_cut_save(const ps_save *to, ps_object *const *objects, uint32_t n, uint64_t pass, void *buffer,
+                size_t size, ps_err *err) {
+    ps_cut *cut;
+    int code = ps_cut_begin(&cut, objects, n, pass, err);
+    for (size_t k = size; code == PS_OK && k == size;) {
+        k = ps_cut_read(cut, buffer, size);
+        if (k > 0) code = to->put(to->owner, buffer, k, err);
+    }
+    ps_cut_end(cut);
+    return code;
 }

@@ -39,16 +39,16 @@ typedef struct batch {
     uint64_t *keys;
     float *rows;
     ps_counts *counts;
-    size_t most;
+    size_t most, width; /* rows; floats of a row that are taken */
 } batch;
 
-/* Keep those of the n rows that belong to this shard, with `width` floats each. Returns their number. */
-static size_t keep_own(const ps_first *f, const batch *b, size_t width, size_t n) {
+/* Keep those of the n rows that belong to this shard. Returns their number. */
+static size_t keep_own(const ps_first *f, const batch *b, size_t n) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         if (ps_key_shard(b->keys[i], f->shards) != f->shard) continue;
         b->keys[kept] = b->keys[i];
-        memmove(b->rows + kept * width, b->rows + i * f->floats, width * sizeof *b->rows);
+        memmove(b->rows + kept * b->width, b->rows + i * f->floats, b->width * sizeof *b->rows);
         b->counts[kept++] = b->counts[i];
     }
     return kept;
@@ -57,7 +57,7 @@ static size_t keep_own(const ps_first *f, const batch *b, size_t width, size_t n
 /* Take rows of a part, or its keys that wait. */
 static int read_rows(const ps_first *f, const ps_stored *p, bool waiting, ps_sparse *t, const batch *b,
                      ps_err *err) {
-    size_t width = f->slots > 0 ? ps_sparse_stride(t) : ps_sparse_dim(t), row = f->floats * sizeof *b->rows;
+    size_t row = f->floats * sizeof *b->rows;
     uint64_t n = waiting ? p->waiting : p->count, before = waiting ? p->count : 0;
     const ps_counts *counts = f->counted ? b->counts : NULL;
     int code = PS_OK;
@@ -69,17 +69,18 @@ static int read_rows(const ps_first *f, const ps_stored *p, bool waiting, ps_spa
             code = read_at(p->fd, b->counts, k * sizeof *b->counts,
                            p->at + p->count * row + i * sizeof *b->counts, err);
         if (code < 0) return code;
-        k = keep_own(f, b, width, k);
-        code = ps_sparse_load(t, b->keys, waiting ? NULL : b->rows, width, counts, k, err);
+        k = keep_own(f, b, k);
+        code = ps_sparse_load(t, b->keys, waiting ? NULL : b->rows, b->width, counts, k, err);
     }
     return code;
 }
 
 static int read_table(const ps_first *f, ps_object *o, ps_err *err) {
-    if (f->floats < (f->slots > 0 ? ps_sparse_stride(o->sparse) : o->spec.dim))
+    size_t state = f->slots > 0 ? ps_optim_state(o->spec.optim.method, o->spec.dim) : 0;
+    if (f->floats < o->spec.dim + state)
         return ps_fail(err, PS_EPROTO, 0, "'%.*s' has more values in a row than the %u loaded ones",
                        PS_NAME(&o->spec), f->floats);
-    batch b = {.most = ps_rows_per_frame(f->floats)};
+    batch b = {.most = ps_rows_per_frame(f->floats), .width = o->spec.dim + state};
     b.keys = malloc(b.most * sizeof *b.keys);
     b.rows = calloc(b.most * f->floats, sizeof *b.rows);
     b.counts = calloc(b.most, sizeof *b.counts);

@@ -2,8 +2,8 @@
 #ifndef PS_MAIL_H
 #define PS_MAIL_H
 
+#include "shard/ps_cut.h"
 #include "shard/ps_first.h"
-#include "shard/ps_save.h"
 
 #define PS_MAX_HELD 4                          /* held gradients per dense object */
 #define PS_MAX_HELD_BYTES (UINT64_C(64) << 20) /* held per shard; beyond it a trainer waits for its turn */
@@ -43,7 +43,7 @@ typedef struct ps_event {
 } ps_event;
 
 /* Carries out SAVE and LOAD of trainer 0. `answer`: writes the answer to the request, `text`, with a zero
- * byte to reply[0..PS_MAX_TEXT], in UTF-8. A SAVE goes on if that is empty: its content goes to ps_save, then
+ * byte to reply[0..PS_MAX_TEXT], in UTF-8. A SAVE goes on if that is empty: its content goes to `save`, then
  * `answer` is called with the text NULL. Returns PS_OK, or the code that ends the connection, with `err`. */
 typedef struct ps_clerk {
     int (*answer)(void *owner, uint16_t op, const char *text, char *reply, ps_err *err);

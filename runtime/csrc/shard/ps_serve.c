@@ -210,8 +210,8 @@ static int do_text(ps_shard *s, ps_peer *p, ps_err *err) {
     int code = clerk->answer(clerk->owner, p->head.op, (const char *)p->create, s->reply, err);
     if (code < 0 || p->head.op == PS_LOAD || s->reply[0] != 0) return code;
     ps_stream_drop(s);
-    code = ps_save_objects(&s->config.save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch,
-                           err);
+    code =
+        ps_cut_save(&s->config.save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch, err);
     return code < 0 ? code : clerk->answer(clerk->owner, p->head.op, NULL, s->reply, err);
 }
 
@@ -369,7 +369,7 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         return PS_OK;
     case PS_SAVE:
     case PS_LOAD:
-        ps_answer_reply(s, p);
+        ps_answer_text(s, p, PS_TEXT, s->reply);
         return PS_OK;
     case PS_INIT:
         respond_init(s, p);
@@ -499,6 +499,7 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
         o->step.waiter[t] = o->init_waits[t] = 0;
         s->held_bytes -= ps_object_forget_parked(o, t);
     }
+    ps_stream_begin(s); /* a cut no longer waits for its push in flight */
 }
 
 void ps_serve_drop(ps_shard *s, ps_peer *p, const char *why) {

@@ -82,8 +82,8 @@ int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys
 /* Answer with the steps of every object. */
 void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
 
-/* Answer with s->reply. */
-void ps_answer_reply(ps_shard *s, ps_peer *p);
+/* Answer with a text. */
+void ps_answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said);
 
 /* Answer with an error, the last frame of the connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);

@@ -287,8 +287,8 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_event_flush(s);
     ps_stream_drop(s);
     if (code == PS_OK && s->saves)
-        code = ps_save_objects(&config->save, s->objects, s->objects_n, s->pass, s->scratch,
-                               sizeof s->scratch, err);
+        code =
+            ps_cut_save(&config->save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

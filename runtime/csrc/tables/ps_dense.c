@@ -34,7 +34,7 @@ int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err) {
 }
 
 void ps_dense_close(ps_dense *d) {
-    ps_dense_forget(d);
+    ps_keep_end(&d->keep);
     give_back(d->values, d->n);
     give_back(d->slots, ps_optim_state(d->optim.method, d->n));
     give_back(d->sum, d->n);
@@ -105,26 +105,14 @@ int ps_dense_keep(ps_dense *d, ps_err *err) {
     return ps_keep_new(&d->keep, (d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK, floats, 2, err);
 }
 
-void ps_dense_forget(ps_dense *d) {
-    ps_keep_free(d->keep);
-    d->keep = NULL;
-}
-
 size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats) {
-    const ps_keep *k = d->keep;
+    ps_keep *k = d->keep;
     if (number > k->n) return 0;
+    if (slot == ps_optim_state(d->optim.method, 1)) k->passed = number - 1;
     if (k->place[number] != 0)
         *floats = ps_pool_item(&k->copies, k->place[number]) + slot * (size_t)PS_DENSE_CHUNK;
     else
         *floats =
             (slot == 0 ? d->values : d->slots + (slot - 1) * d->n) + (number - 1) * (size_t)PS_DENSE_CHUNK;
     return chunk_floats(d, number);
-}
-
-void ps_dense_pass(ps_dense *d, uint32_t number) {
-    d->keep->passed = number;
-}
-
-bool ps_dense_lost(const ps_dense *d) {
-    return d->keep->failed;
 }

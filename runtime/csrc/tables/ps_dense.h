@@ -50,21 +50,12 @@ void ps_dense_end(ps_dense *d, uint64_t step);
 /* End the step: apply the optimizer, unless all went through ps_dense_apply(). Can't fail. */
 void ps_dense_commit(ps_dense *d, uint64_t step);
 
-/* Keep all values and state as they are now for ps_dense_kept(), until ps_dense_forget(): steps may change
- * them meanwhile. PS_OK or PS_ENOMEM. */
+/* Keep all values and state as they are now for ps_dense_kept(), until ps_keep_end(&d->keep): steps may
+ * change them meanwhile. PS_OK or PS_ENOMEM. */
 int ps_dense_keep(ps_dense *d, ps_err *err);
 
-/* Release what was kept. Can't fail. */
-void ps_dense_forget(ps_dense *d);
-
-/* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1. Returns its
- * length in floats; 0: there is none. */
+/* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1; with the
+ * last slot those before it are not needed any more. Returns its length in floats; 0: there is none. */
 size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats);
-
-/* Note that the kept chunks up to this number are not needed any more. Can't fail. */
-void ps_dense_pass(ps_dense *d, uint32_t number);
-
-/* Return true if there was no memory to keep a chunk that has changed. */
-bool ps_dense_lost(const ps_dense *d);
 
 #endif

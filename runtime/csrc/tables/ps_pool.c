@@ -16,7 +16,7 @@ void ps_pool_init(ps_pool *p, size_t floats, size_t head_words) {
 }
 
 void ps_pool_close(ps_pool *p) {
-    ps_keep_free(p->keep);
+    ps_keep_end(&p->keep);
     for (size_t i = 0; i < p->slabs_n; i++) free(p->slabs[i]);
     free(p->slabs);
     *p = (ps_pool){0};
@@ -66,11 +66,6 @@ int ps_pool_keep(ps_pool *p, ps_err *err) {
     return ps_keep_new(&p->keep, p->made, p->floats, p->head_words, err);
 }
 
-void ps_pool_forget(ps_pool *p) {
-    ps_keep_free(p->keep);
-    p->keep = NULL;
-}
-
 void ps_pool_change(ps_pool *p, uint32_t number) {
     uint32_t copy = p->keep == NULL ? 0 : ps_keep_take(p->keep, number);
     if (copy == 0) return;
@@ -79,22 +74,19 @@ void ps_pool_change(ps_pool *p, uint32_t number) {
         memcpy(ps_pool_item(&p->keep->copies, copy), ps_pool_item(p, number), p->floats * sizeof(float));
 }
 
-bool ps_pool_kept(const ps_pool *p, uint32_t *number, const float **item, const uint32_t **head) {
-    const ps_keep *k = p->keep;
+bool ps_pool_kept(const ps_pool *p, bool last, uint32_t *number, const float **item, const uint32_t **head) {
+    ps_keep *k = p->keep;
     for (uint32_t i = *number + 1; i <= k->n; i++) {
         uint32_t place = k->place[i], at = place == 0 ? i : place;
         const ps_pool *from = place == 0 ? p : &k->copies;
         if (place == PS_KEEP_ABSENT || ps_pool_head(from, at)[0] == PS_POOL_FREE) continue;
+        if (last) k->passed = i - 1;
         *number = i;
         *item = ps_pool_item(from, at);
         *head = ps_pool_head(from, at);
         return true;
     }
     return false;
-}
-
-void ps_pool_pass(ps_pool *p, uint32_t number) {
-    p->keep->passed = number;
 }
 
 size_t ps_pool_bytes(const ps_pool *p) {
@@ -108,16 +100,19 @@ int ps_keep_new(ps_keep **out, size_t n, size_t floats, size_t head_words, ps_er
     k->n = (uint32_t)n; /* of a pool, or of a dense object of at most PS_MAX_DENSE_BYTES */
     k->place = calloc(n + 1, sizeof *k->place);
     if (k->place != NULL) return PS_OK;
-    ps_keep_free(k);
-    *out = NULL;
+    ps_keep_end(out);
     return ps_fail(err, PS_ENOMEM, 0, "copies of %zu items", n);
 }
 
-void ps_keep_free(ps_keep *k) {
-    if (k == NULL) return;
+bool ps_keep_end(ps_keep **keep) {
+    ps_keep *k = *keep;
+    *keep = NULL;
+    if (k == NULL) return true;
+    bool whole = !k->failed;
     ps_pool_close(&k->copies);
     free(k->place);
     free(k);
+    return whole;
 }
 
 uint32_t ps_keep_take(ps_keep *k, size_t number) {

@@ -43,21 +43,15 @@ uint32_t ps_pool_take(ps_pool *p);
 /* Give a number back. Can't fail. */
 void ps_pool_give_back(ps_pool *p, uint32_t number);
 
-/* Keep all items as they are now for ps_pool_kept(), until ps_pool_forget(). PS_OK or PS_ENOMEM. */
+/* Keep all items as they are now for ps_pool_kept(), until ps_keep_end(&p->keep). PS_OK or PS_ENOMEM. */
 int ps_pool_keep(ps_pool *p, ps_err *err);
-
-/* Release what was kept. Can't fail. */
-void ps_pool_forget(ps_pool *p);
 
 /* Note that an item, or its head but for the first word, is about to change. Can't fail. */
 void ps_pool_change(ps_pool *p, uint32_t number);
 
 /* Find the first kept item above `number`: its number, floats and head, borrowed until the pool is changed.
- * Returns false after the last. */
-bool ps_pool_kept(const ps_pool *p, uint32_t *number, const float **item, const uint32_t **head);
-
-/* Note that kept items up to this number are not needed any more. Can't fail. */
-void ps_pool_pass(ps_pool *p, uint32_t number);
+ * `last`: those before it are not needed any more. Returns false after the last. */
+bool ps_pool_kept(const ps_pool *p, bool last, uint32_t *number, const float **item, const uint32_t **head);
 
 /* Numbered items as they were at one moment: each is copied before its first change, until the walk over all
  * has passed it. */
@@ -74,8 +68,9 @@ typedef struct ps_keep {
 /* Begin to keep items of this size in *out, all of them unchanged. PS_OK or PS_ENOMEM; then *out is NULL. */
 int ps_keep_new(ps_keep **out, size_t n, size_t floats, size_t head_words, ps_err *err);
 
-/* Release all copies. NULL is allowed. Can't fail. */
-void ps_keep_free(ps_keep *k);
+/* Release all copies and set *keep to NULL, which is allowed before. Returns false if there was no memory to
+ * keep something that has changed. */
+bool ps_keep_end(ps_keep **keep);
 
 /* Return the number of a new copy, for the caller to fill before it changes the item; 0: none is needed, or
  * there is no memory, which `failed` says. */

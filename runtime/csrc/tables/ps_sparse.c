@@ -477,45 +477,25 @@ size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass) {
     return shrink_pool(t, &t->rows, how, (uint32_t)pass);
 }
 
-static ps_pool *pool_of(const ps_sparse *t, bool waiting) {
-    return (ps_pool *)(uintptr_t)(waiting ? &t->waiting : &t->rows);
-}
-
 int ps_sparse_keep(ps_sparse *t, ps_err *err) {
     int rc = ps_pool_keep(&t->rows, err);
     if (rc == PS_OK) rc = ps_pool_keep(&t->waiting, err);
-    if (rc < 0) ps_sparse_forget(t);
+    if (rc < 0) (void)ps_sparse_forget(t);
     return rc;
 }
 
-void ps_sparse_forget(ps_sparse *t) {
-    ps_pool_forget(&t->rows);
-    ps_pool_forget(&t->waiting);
+bool ps_sparse_forget(ps_sparse *t) {
+    bool rows = ps_keep_end(&t->rows.keep), waiting = ps_keep_end(&t->waiting.keep);
+    return rows && waiting;
 }
 
-bool ps_sparse_kept(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row) {
+bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *number, ps_row *row) {
     const float *values;
     const uint32_t *head_words;
-    if (!ps_pool_kept(pool_of(t, waiting), number, &values, &head_words)) return false;
+    if (!ps_pool_kept(waiting ? &t->waiting : &t->rows, last, number, &values, &head_words)) return false;
     head *h = (head *)(uintptr_t)head_words;
     *row = (ps_row){h->key, values, counts_of(h)};
     return true;
-}
-
-void ps_sparse_pass(ps_sparse *t, bool waiting, uint32_t number) {
-    ps_pool_pass(pool_of(t, waiting), number);
-}
-
-bool ps_sparse_lost(const ps_sparse *t) {
-    return t->rows.keep->failed || t->waiting.keep->failed;
-}
-
-uint32_t ps_sparse_stride(const ps_sparse *t) {
-    return t->stride;
-}
-
-uint32_t ps_sparse_dim(const ps_sparse *t) {
-    return t->dim;
 }
 
 size_t ps_sparse_rows(const ps_sparse *t) {

@@ -75,23 +75,12 @@ typedef struct ps_row {
  * may change meanwhile. PS_OK or PS_ENOMEM. */
 int ps_sparse_keep(ps_sparse *t, ps_err *err);
 
-/* Release what was kept. Can't fail. */
-void ps_sparse_forget(ps_sparse *t);
+/* Release what was kept. Returns false if there was no memory to keep a row that has changed. */
+bool ps_sparse_forget(ps_sparse *t);
 
-/* Find the next kept row, or waiting key, above `number`. Returns false after the last. */
-bool ps_sparse_kept(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row);
-
-/* Note that kept rows, or waiting keys, up to this number are not needed any more. Can't fail. */
-void ps_sparse_pass(ps_sparse *t, bool waiting, uint32_t number);
-
-/* Return true if there was no memory to keep a row that has changed. */
-bool ps_sparse_lost(const ps_sparse *t);
-
-/* Return the floats of a row with its state. */
-uint32_t ps_sparse_stride(const ps_sparse *t);
-
-/* Return the values in a row. */
-uint32_t ps_sparse_dim(const ps_sparse *t);
+/* Find the next kept row, or waiting key, above `number`. `last`: those before it are not needed any more.
+ * Returns false after the last. */
+bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *number, ps_row *row);
 
 /* Return the number of rows. */
 size_t ps_sparse_rows(const ps_sparse *t);

@@ -143,10 +143,11 @@ def make_head(port: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def gone_head() -> dict[str, Any]:
-    """Return the address of a head that is no longer there."""
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        return make_head(gone.getsockname()[1])
+def gone_head() -> Iterator[dict[str, Any]]:
+    """The address of a head that is no longer there; its port is held, so that nobody else listens there."""
+    with socket.socket() as gone:
+        gone.bind(("127.0.0.1", 0))
+        yield make_head(gone.getsockname()[1])
 
 
 def test_command_follows_no_job_whose_head_is_gone(gone_head: dict[str, Any]) -> None:

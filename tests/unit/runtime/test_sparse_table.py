@@ -72,12 +72,10 @@ def load() -> ctypes.CDLL:
     lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink), c_uint64]
     lib.ps_sparse_shrink.restype = c_size_t
     lib.ps_sparse_keep.argtypes = [c_void_p, POINTER(Err)]
-    lib.ps_sparse_kept.argtypes = [c_void_p, ctypes.c_bool, POINTER(c_uint32), POINTER(Row)]
+    lib.ps_sparse_kept.argtypes = [c_void_p, *[ctypes.c_bool] * 2, POINTER(c_uint32), POINTER(Row)]
     lib.ps_sparse_kept.restype = ctypes.c_bool
-    lib.ps_sparse_pass.argtypes = [c_void_p, ctypes.c_bool, c_uint32]
-    lib.ps_sparse_pass.restype = None
     lib.ps_sparse_forget.argtypes = [c_void_p]
-    lib.ps_sparse_forget.restype = None
+    lib.ps_sparse_forget.restype = ctypes.c_bool
     lib.ps_sparse_free.argtypes = [c_void_p]
     lib.ps_sparse_free.restype = None
     lib.ps_sparse_read.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
@@ -127,12 +125,10 @@ class Table:
     def walk(self, at: c_uint32) -> tuple[int, bytes] | None:
         """Return the next kept key, with its row, and pass it; None at the end."""
         row = Row()
-        if not LIB.ps_sparse_kept(self.at, False, byref(at), byref(row)):
+        if not LIB.ps_sparse_kept(self.at, False, True, byref(at), byref(row)):
             LIB.ps_sparse_forget(self.at)
             return None
-        found = c_uint64.from_address(row.key).value, ctypes.string_at(row.values, 4 * self.dim)
-        LIB.ps_sparse_pass(self.at, False, at)
-        return found
+        return c_uint64.from_address(row.key).value, ctypes.string_at(row.values, 4 * self.dim)
 
     def waiting(self) -> int:
         return int(LIB.ps_sparse_waiting(self.at))
