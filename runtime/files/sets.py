@@ -273,7 +273,7 @@ class Share:
                 items.append(item)
                 stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
         same = shape.method == NAMES[method]
-        steps, samples, passes = count_before(items if same else [])
+        steps, samples, passes = count_before(items if same else ()).values()
         counted = any(item.counted for item in items)
         slots = shape.slots if same else 0
         init = items[0].init if items else (0, 0, 0.0, 0.0)
@@ -281,11 +281,10 @@ class Share:
         return (steps, samples, passes, slots, *own, stored)
 
 
-def count_before(items: Iterable[Item]) -> tuple[int, int, int]:
+def count_before(items: Collection[Item]) -> dict[str, int]:
     """Return the steps, samples and passes of an object that is in these parts."""
-    counts = [(item.steps, item.samples, item.passes) for item in items] or [(0, 0, 0)]
-    steps, samples, passes = map(max, zip(*counts, strict=True))
-    return steps, samples, passes
+    counts = "steps", "samples", "passes"
+    return {what: max((getattr(item, what) for item in items), default=0) for what in counts}
 
 
 def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, total: int) -> None:
