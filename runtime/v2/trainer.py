@@ -218,7 +218,8 @@ class _Training:
 
         def describe() -> State:
             place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
-            return place | self._describe(total)
+            sums = [total.samples, total.cost_sum, total.errors]
+            return place | {"steps": self._trainer.steps, "sums": sums, "now": randomness.get_state()}
 
         self._handler(event.BeginPass(pass_id))
         batches = enumerate(self._trainer.read_batches(self._feeder, reader))
@@ -256,11 +257,6 @@ class _Training:
             self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
         self._handler(event.EndPass(pass_id, total.cost, total.metrics))
-
-    def _describe(self, total: Totals) -> State:
-        """Return what a snapshot has of this trainer beside its place in the pass."""
-        sums = [total.samples, total.cost_sum, total.errors]
-        return {"steps": self._trainer.steps, "sums": sums, "now": randomness.get_state()}
 
     def _warn_empty(self, pass_id: int) -> None:
         again = "each call of reader() must start from the beginning"
