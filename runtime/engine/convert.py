@@ -18,7 +18,7 @@ import numpy as np
 from ..files.foreign import AnyArray, read_npz, read_pdparams, write_npz, write_pdparams
 from ..files.joined import find_items, find_steps, join, read_rows, read_values
 from ..files.objects import ObjectShape, SetError, Whole, describe_object, read_shape
-from ..files.sets import Set, write_set
+from ..files.sets import Set, count_before, write_set
 from .keeping import get_bytes, make_about
 from .param_config import ParamConfig
 from .parameters import Parameters, read_parameters
@@ -92,11 +92,9 @@ def _write_npz(source: Path, target: Path) -> None:
     def make() -> Iterator[tuple[str, AnyArray]]:
         notes = {}
         for name, shape in found.shapes.items():
-            saved, item = join(found, name), find_items(found, name)[0]
+            saved, items = join(found, name), find_items(found, name)
             rows = found.described[name]["shape"]
-            notes[name] = {"create": item.create.hex(), "shape": rows, "samples": item.samples} | {
-                "steps": item.steps, "passes": item.passes,
-            }  # fmt: skip
+            notes[name] = {"create": items[0].create.hex(), "shape": rows} | count_before(items)
             yield name, saved.values if shape.table else saved.values.reshape(rows)
             if saved.keys is not None:
                 yield f"{name}@keys", saved.keys

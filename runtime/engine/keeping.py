@@ -127,8 +127,8 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
     else:
         for number, one in enumerate(slots, 1):
             read_values(found, config.name, number, one.reshape(-1))
-    steps, samples, passes = count_before(find_items(found, config.name))
-    return State(slots=slots if shape.slots else None, steps=steps, samples=samples, passes=passes)
+    before = count_before(find_items(found, config.name))
+    return State(slots=slots if shape.slots else None, **before)
 
 
 def check_parameters(found: Set, configs: Mapping[str, ParamConfig]) -> None:

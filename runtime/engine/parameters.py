@@ -314,16 +314,11 @@ class Parameters:
         write_set(folder, wholes, about or make_about(), files)
 
     def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
-        """Return a parameter for a set."""
-        config, seed = self.find_init(name)
-        return make_whole(config, self.get_current(name), rule, state, seed)
-
-    def find_init(self, name: str) -> tuple[ParamConfig, int]:
-        """Return the configuration with the initial values of rows, and their seed: of the set, if loaded."""
-        config = self.get_config(name)
+        """Return a parameter for a set. Rows that it leaves out have the initial values of the set before."""
+        config, seed = self.get_config(name), get_settings().seed
         if self.loaded is not None and config.sparse and name in self.loaded.shapes:
-            return find_init(self.loaded, config)
-        return config, get_settings().seed
+            config, seed = find_init(self.loaded, config)
+        return make_whole(config, self.get_current(name), rule, state, seed)
 
     def load(self, folder: str | Path) -> None:
         """Take the values of all parameters, and the optimizer's state, from a set.

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from operator import methodcaller
@@ -206,27 +206,29 @@ def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, PartFile]]:
     kinds = [[item.kind for item in part.items.values()] for part in parts.values()]
     if any(kind != kinds[0] for kind in kinds):
         raise SetError(f"{folder}: the parts have different parameters")
-    return _derive(folder, headers[first], parts, entries), parts
-
-
-def _derive(
-    folder: Path, header: Header, parts: Mapping[str, PartFile], entries: Sequence[Entry]
-) -> Manifest:
+    header = headers[first]
     ports = header.ports_num + header.ports_num_for_sparse
     names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
     if missing := next((name for name in names if name not in parts), None):
         raise SetError(f"{folder}: {missing}: missing")
-    items = next(iter(parts.values())).items.values()
-    return Manifest(
-        job_id=header.job_id,
-        epoch=header.epoch,
-        run=header.run,
-        step=max((item.steps for item in items), default=0),
-        passes=max((item.passes for item in items), default=0),
-        layout=asdict(read_layout(header)),
-        objects=[describe_object(item.create) for item in items],
-        files=entries,
-    )
+    about: dict[str, Any] = {
+        "job_id": header.job_id,
+        "epoch": header.epoch,
+        "run": header.run,
+        "files": entries,
+    }
+    step = max((item.steps for item in parts[first].items.values()), default=0)
+    return Manifest(**about, step=step, **describe_part(parts[first])), parts
+
+
+def describe_part(part: PartFile) -> dict[str, Any]:
+    """Return what a shard's part tells the manifest of its set. Raises SetError."""
+    items = part.items.values()
+    return {
+        "passes": max((item.passes for item in items), default=0),
+        "layout": asdict(read_layout(part.read_header())),
+        "objects": [describe_object(item.create) for item in items],
+    }
 
 
 class Share:
@@ -271,7 +273,7 @@ class Share:
                 items.append(item)
                 stored += STORED.pack(part.file.fileno(), 0, item.at + 4 * at, 4 * item.count, size, 0)
         same = shape.method == NAMES[method]
-        steps, samples, passes = count_before(items if same else [])
+        steps, samples, passes = count_before(items if same else ()).values()
         counted = any(item.counted for item in items)
         slots = shape.slots if same else 0
         init = items[0].init if items else (0, 0, 0.0, 0.0)
@@ -279,11 +281,10 @@ class Share:
         return (steps, samples, passes, slots, *own, stored)
 
 
-def count_before(items: Iterable[Item]) -> tuple[int, int, int]:
+def count_before(items: Collection[Item]) -> dict[str, int]:
     """Return the steps, samples and passes of an object that is in these parts."""
-    counts = [(item.steps, item.samples, item.passes) for item in items] or [(0, 0, 0)]
-    steps, samples, passes = map(max, zip(*counts, strict=True))
-    return steps, samples, passes
+    counts = "steps", "samples", "passes"
+    return {what: max((getattr(item, what) for item in items), default=0) for what in counts}
 
 
 def check_shape(folder: Path, shape: ObjectShape, *, table: bool, dim: int, total: int) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from ..client.control import Control, Message
 from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from ..files.objects import Content, PartFile, SetError, describe_object
+from ..files.objects import Content, PartFile, SetError
 from ..files.saving import Entry, Header, sync_folder
-from ..files.sets import read_layout
+from ..files.sets import describe_part, read_layout
 from .pserver_options import Options
 from .threads import Shard
 
@@ -144,13 +144,8 @@ class Cuts:
         header, data = self._make_header(), question["manifest"]
         folder = self._options.get_cut_folder(header.epoch, data["step"])
         with closing(Content(folder / header.name)) as f:
-            items = PartFile(f).items.values()
-            manifest = Manifest(
-                **data | {"files": [Entry(**entry) for entry in data["files"]]},
-                passes=max((item.passes for item in items), default=0),
-                layout=asdict(read_layout(header)),
-                objects=[describe_object(item.create) for item in items],
-            )
+            files = [Entry(**entry) for entry in data["files"]]
+            manifest = Manifest(**data | {"files": files} | describe_part(PartFile(f)))
         write_manifest(folder, manifest)
         sync_folder(self._root)
         self._remove_older(manifest)
