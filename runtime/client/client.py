@@ -95,8 +95,6 @@ class Client:
         discard: pservers drop a push when as many updates came on top of its values; 0: never.
         stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
         """
-        if not endpoints:
-            raise ValueError("no pservers: endpoints is empty")
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers

@@ -54,6 +54,8 @@ def list_shards(
     endpoints: Sequence[tuple[str, int]], ports_num: int, ports_num_for_sparse: int
 ) -> list[ShardPort]:
     """Return all dense ports, pserver by pserver, then all sparse ones."""
+    if not endpoints:
+        raise ValueError("no pservers: endpoints is empty")
     ranks = list(enumerate(endpoints))
     dense = [ShardPort(h, p + i, rank, i) for rank, (h, p) in ranks for i in range(ports_num)]
     numbers = range(ports_num, ports_num + ports_num_for_sparse)

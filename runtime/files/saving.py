@@ -175,17 +175,26 @@ class File:
         self.path = folder / name
         self._beside = folder / f".{name}.part"
         try:
-            self._file = self._beside.open("wb")
+            self._file = self._open()
         except OSError as e:
             raise self.make_error(e) from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against _remove_abandoned()
             self._digest = hashlib.sha256()
             self.append(start)
             self._least = len(start) + DIGEST_BYTES
         except OSError as e:
             self.close()
             raise self.make_error(e) from None
+
+    def _open(self) -> IO[bytes]:
+        """Return the file, locked against _remove_abandoned(), which may have come before the lock."""
+        while True:
+            file = self._beside.open("wb")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), self._beside.stat()):
+                    return file
+            file.close()
 
     def append(self, piece: bytes | memoryview) -> None:
         """Write further content. An error is kept for seal(), and the rest is dropped."""
