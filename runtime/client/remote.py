@@ -103,7 +103,7 @@ class RemoteUpdater(Updater):
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
 
     def _bring(self, folder: Path, entry: Entry) -> None:
-        """Take a part from the node of its pserver, unless the folder is shared. Raises SaveError, OSError."""
+        """Take a part from its pserver's node, unless the folder is shared. Raises SaveError, OSError."""
         path = folder / entry.name
         if not path.exists():
             write_whole(path, lambda f: f.writelines(self.client.read_part(folder, entry)))

@@ -268,7 +268,7 @@ def succeeded(place: Place, workspace: Path, *options: str, **more: Any) -> Job:
 
 
 def hash_model(workspace: Path) -> str:
-    """Return the digest of the parameters of a job's last pass, or of those that a Fleet program has saved."""
+    """The digest of the parameters of a job's last pass, or of those that a Fleet program has saved."""
     folder = workspace / "output"
     if not (folder / MANIFEST).exists():
         return hashlib.sha256((folder / "parameters.tar").read_bytes()).hexdigest()
