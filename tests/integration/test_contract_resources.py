@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import LocalPlace, finished, succeeded
-from support.process import make_script
+from support.jobs import LocalPlace, finished, running, succeeded
+from support.process import make_script, poll_until
 
 SHOW = """
 import json, os, signal
@@ -59,9 +59,8 @@ USES_GPU = """
 import pathlib, subprocess, time
 child = subprocess.Popen(["sleep", "60"])  # works on the GPU
 pathlib.Path("child").write_text(str(child.pid))
-while not pathlib.Path("asked").exists():
+while not pathlib.Path("enough").exists():
     time.sleep(0.02)
-time.sleep(2.5)  # for the next look at processors
 child.kill()
 """
 
@@ -82,7 +81,13 @@ def test_use_of_gpus_is_reported_and_its_reader_hurts_no_job(
     (tmp_path / "bin").mkdir()
     make_script(tmp_path / "bin/nvidia-smi", f"cd {shlex.quote(str(workspace))}\n{script}")
     environ = {"CUDA_VISIBLE_DEVICES": "0", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    job = succeeded(LocalPlace(1), workspace, "--server_num=0", env=environ)
+    with running(LocalPlace(1), workspace, "--server_num=0", env=environ) as job:
+        if used:
+            job.until(lambda events: any("gpu_bytes" in e for e in events), "the use of the GPU")
+        else:
+            poll_until((workspace / "asked").exists, describe="a question to nvidia-smi")
+        (workspace / "enough").touch()
+        assert job.launcher.wait() == 0, job.launcher.output()
     reports = [e for e in job.events() if e["event"] == "progress"]
     found = {name: x for e in reports for name, x in e.items() if name.startswith("gpu")}
     assert found == used
