@@ -150,6 +150,13 @@ def gone_head() -> Iterator[dict[str, Any]]:
         yield make_head(gone.getsockname()[1])
 
 
+@pytest.fixture
+def silent_head() -> Iterator[socket.socket]:
+    """A head that takes connections and says nothing: the leash answers once it is closed, or later."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        yield head
+
+
 def test_command_follows_no_job_whose_head_is_gone(gone_head: dict[str, Any]) -> None:
     with leashed(TWO) as (one, _):
         assert "Connection refused" in one.follow(gone_head, 3.0)
@@ -159,9 +166,11 @@ def test_command_follows_no_job_whose_head_is_gone(gone_head: dict[str, Any]) ->
         assert one.describe() == ("it was killed by SIGTERM", True)
 
 
-def test_late_answer_of_a_leash_is_no_end(gone_head: dict[str, Any]) -> None:
+def test_late_answer_of_a_leash_is_no_end(silent_head: socket.socket) -> None:
     with leashed("echo $$; exec sleep 1000") as (one, pids):
-        assert one.follow(gone_head, -LEASH_ANSWER_S) == "its leash does not answer"
+        head = make_head(silent_head.getsockname()[1])
+        assert one.follow(head, -LEASH_ANSWER_S) == "its leash does not answer"
+        silent_head.close()
         assert select.select([one.fd], [], [], 45)[0]
         assert not one.wait(0)
         assert one.describe() == ("it has not ended", False)
@@ -170,9 +179,10 @@ def test_late_answer_of_a_leash_is_no_end(gone_head: dict[str, Any]) -> None:
         assert one.describe() == ("it was killed by SIGKILL", True)
 
 
-def test_end_is_understood_behind_an_answer_that_nobody_has_read(gone_head: dict[str, Any]) -> None:
+def test_end_is_understood_behind_an_answer_that_nobody_has_read(silent_head: socket.socket) -> None:
     with leashed("echo $$; exec sleep 1000") as (one, pids):
-        one.follow(gone_head, -LEASH_ANSWER_S)
+        one.follow(make_head(silent_head.getsockname()[1]), -LEASH_ANSWER_S)
+        silent_head.close()
         assert select.select([one.fd], [], [], 45)[0]
         os.kill(pids[0], signal.SIGKILL)
         assert one._leash.wait(45) == 0
