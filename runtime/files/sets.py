@@ -110,9 +110,11 @@ class Set:
         """Return a part, verified. Raises SetError."""
         if name not in self._parts:
             self._parts[name] = part = PartFile(self._open_file(name))
-            for item in part.items.values():
+            for item in [*part.items.values()]:
                 shape = self.shapes.get(item.name)
-                if shape is None or shape.kind != item.kind:
+                if shape is None:  # of the trainers' own use: Client.gather()
+                    del part.items[item.name]
+                elif shape.kind != item.kind:
                     raise SetError(f"{part.path}: {item.name} differs from {MANIFEST}: saves are mixed")
         return self._parts[name]
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pslaunch.runtime.files import joined
 from pslaunch.runtime.files.manifest import MANIFEST
 from support import leaks
+from support.models import hash_set
 from support.process import Started, poll_until, started
 from testbed import Host, Hosts
 
@@ -270,13 +270,9 @@ def succeeded(place: Place, workspace: Path, *options: str, **more: Any) -> Job:
 def hash_model(workspace: Path) -> str:
     """The digest of the parameters of a job's last pass, or of those that a Fleet program has saved."""
     folder = workspace / "output"
-    if not (folder / MANIFEST).exists():
-        return hashlib.sha256((folder / "parameters.tar").read_bytes()).hexdigest()
-    found = hashlib.sha256()
-    for name, saved in sorted(joined.load(folder).items()):
-        for array in (saved.keys, saved.values, saved.state):
-            found.update(name.encode() + (b"" if array is None else array.tobytes()))
-    return found.hexdigest()
+    if (folder / MANIFEST).exists():
+        return hash_set(folder)
+    return hashlib.sha256((folder / "parameters.tar").read_bytes()).hexdigest()
 
 
 def run_pslaunch(
