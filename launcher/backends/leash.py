@@ -33,7 +33,7 @@ TERM_S = 0.5  # from TERM to KILL
 SETTLE_S = 0.5  # after the command's end, for clients that end with their daemons on other machines
 KILLED_S = 0.25  # for the kernel to end what was killed
 LEASH_S = TERM_S + SETTLE_S + KILLED_S + 0.25  # for a leash after `end_now`
-AFTER_S = 1.0  # for the command that runs after it
+AFTER_S = 5.0  # for the command that runs after it
 LEASH_ANSWER_S = 5.0  # for a leash, beyond the limit that it was given
 _SHOWN_BYTES, _READ_BYTES = 4000, 1 << 20
 # Kinds of messages: to the leash; from it; and for an end without a message.

