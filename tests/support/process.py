@@ -150,15 +150,21 @@ class Started:
         while left_s := patience.left_s():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self.proc.wait(left_s)
-                self._reader.join(2.0)  # a grandchild may hold the pipe open
+                self._drain()
                 return code if code >= 0 else 128 - code
         raise AssertionError(f"still running after {timeout_s:g} s: {self._tell()}")
+
+    def _drain(self) -> None:
+        """Read the rest of the output; a grandchild may hold the pipe open."""
+        patience = Patience(2.0)
+        while self._reader.is_alive() and (left_s := patience.left_s()):
+            self._reader.join(left_s)
 
     def _tell(self) -> str:
         code = self.proc.poll()
         if code is None:  # with -X faulthandler it says where it is
             self.proc.send_signal(signal.SIGABRT)
-            self._reader.join(2.0)
+            self._drain()
         return f"{' '.join(self.argv)} (exit code {code}), which wrote:\n{self._text}"
 
     def kill(self) -> None:
@@ -166,7 +172,7 @@ class Started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.proc.wait()
-        self._reader.join(2.0)
+        self._drain()
 
 
 @contextlib.contextmanager
