@@ -142,7 +142,7 @@ fuzz: build/fuzz-shard ## a shard and trainers that say anything, under libFuzze
 
 build/fuzz-shard: tests/c/fuzz/fuzz_shard.c tests/c/fail_alloc.c $(CORE) $(HEADERS) Makefile
 	@mkdir -p build
-	clang $(C_FLAGS) $(SANITIZE) -fsanitize=fuzzer $(WRAP),--wrap=epoll_wait,--wrap=clock_gettime -Wall -Wextra -Werror \
+	clang $(C_FLAGS) $(SANITIZE) -fsanitize=fuzzer $(WRAP),--wrap=epoll_wait,--wrap=poll,--wrap=clock_gettime -Wall -Wextra -Werror \
 	    $(filter %.c,$^) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from .. import _core
 from . import handshake
+from .control import Control, Message
 from .dialer import ATTEMPT_S, ClientError, Dialer, PeerVanished, ShardPort
 
 RUN_MS = 500
@@ -86,7 +87,7 @@ class CallRunner:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
         self._interrupted, began_s = True, time.monotonic()
         try:
-            self._run(call)
+            self._run(lambda: self._core.run(RUN_MS, call))
         except (ClientError, PeerVanished):
             self._core.clear()
             self._interrupted = False
@@ -95,12 +96,25 @@ class CallRunner:
             self.waited_s += time.monotonic() - began_s
         self._interrupted = False
 
-    def _run(self, call: int) -> None:
-        """Send requests and take answers until the call is complete; reconnect where necessary."""
+    def listen(self, pserver: int, control: Control) -> Message:
+        """Return the next answer of a pserver's main thread. Raises OSError, PeerVanished."""
+        number = next(i for i, shard in enumerate(self._shards) if shard.pserver == pserver)
+        heard: list[Message] = []
+
+        def wait() -> tuple[str, int, str] | None:
+            message = control.receive(RUN_MS / 1000)
+            heard.extend([] if message is None else [message])
+            return None if heard else ("wait", number, "")
+
+        self._run(wait)
+        return heard[0]
+
+    def _run(self, go_on: Callable[[], tuple[str, int, str] | None]) -> None:
+        """Let `go_on` send requests and take answers until there is no more; reconnect where necessary."""
         began_s, reported = time.monotonic(), False
         limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
         ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
-        while (report := self._core.run(RUN_MS, call)) is not None:
+        while (report := go_on()) is not None:
             what, i, text = report
             if what == "wait":
                 waited_s = time.monotonic() - began_s

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -28,8 +27,8 @@ from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import MESSAGES, Control
-from .dialer import Dialer, list_shards
+from .control import MESSAGES, Control, Message
+from .dialer import Dialer, PeerVanished, list_shards
 
 GATHER_COLS = 64
 GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
@@ -366,7 +365,8 @@ class Client:
 
         For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
         """
-        return [Entry(**one) for one in self._ask("SAVE", {"folder": str(folder), "save": save}, SaveError)]
+        answers = self._ask({"ask": "save", "folder": str(folder), "save": save}, SaveError)
+        return [Entry(**one) for answer in answers for one in answer["files"]]
 
     def read_part(self, folder: Path, entry: Entry) -> Iterator[bytes]:
         """Yield the content of a part from its pserver's node. Raises SaveError, OSError."""
@@ -386,12 +386,21 @@ class Client:
 
         Raises SetError.
         """
-        self._ask("LOAD", {"folder": str(folder)}, SetError)
+        self._ask({"ask": "load", "folder": str(folder)}, SetError)
 
-    def _ask(self, op: str, what: Mapping[str, str], error: type[Exception]) -> list[dict[str, Any]]:
+    def _ask(self, question: Message, error: type[Exception]) -> list[Message]:
+        """Return the answers of all pservers, once all calls before are complete."""
         self.connect()
-        self._calls.call(lambda: self._core.tell(op, 0, json.dumps(what)))
-        found = [json.loads(self._core.get_text(shard)) for shard in range(len(self._shards))]
+        with self._calls.hold_alone(), contextlib.ExitStack() as stack:
+            self._calls.complete()
+            try:
+                opened = map(self.open_control, range(self.layout.pservers))
+                controls = [stack.enter_context(contextlib.closing(control)) for control in opened]
+                for control in controls:
+                    control.send(question)
+                found = [self._calls.listen(i, control) for i, control in enumerate(controls)]
+            except OSError as e:
+                raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
         for one in found:
             if "error" in one:
                 raise error(one["error"])

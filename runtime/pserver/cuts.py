@@ -1,15 +1,17 @@
-"""Snapshots of a pserver, as trainer 0 asks for them.
+"""Sets of a pserver, as trainer 0 asks for them: saves on request, loads, and snapshots.
 
-Trainer 0 asks for the parts of a step, which are answered once they are on the disk, and seals the set when
-it has the answers of all pservers. Pserver 0 also keeps what the trainers note of themselves.
+Trainer 0 asks for the parts of a save, or of a step, which are answered once they are on the disk, and seals
+the set when it has the answers of all pservers. Pserver 0 also keeps what the trainers note of themselves.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -19,9 +21,9 @@ from ..client.control import Control, Message
 from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError
 from ..files.saving import Entry, Header, sync_folder
-from ..files.sets import describe_part, read_layout
+from ..files.sets import Share, describe_part, read_layout
 from .pserver_options import Options
-from .threads import Shard
+from .threads import REQUESTS, Shard
 
 PIECE_BYTES = 1 << 20
 
@@ -33,6 +35,8 @@ class Asker:
     control: Control
     trainer: int
     waiting: list[Message] = field(default_factory=list)
+    busy: bool = False  # a thread carries out the first one,
+    done: Message | None = None  # and this is its answer
 
 
 class Cuts:
@@ -43,18 +47,11 @@ class Cuts:
         self._options, self._shards, self._make_header = options, shards, make_header
         self._root = options.snapshot_dir
         self._askers: list[Asker] = []
-        self._failed: dict[int, str] = {}  # steps whose cut failed
+        self._saves = REQUESTS  # number of the last save on request
         self._notes: dict[int, dict[int, Message]] = {}  # step -> trainer -> its state
         self._ended: dict[int, tuple[int, Message]] = {}  # trainer -> pass that it has ended, its state then
         self._begun: str | None = None  # the folder of the snapshot; "": without one, None: not known yet
-
-    # -- cuts
-
-    def note_cut(self, port: int, step: int, why: str) -> None:
-        """Note that a cut of a shard is on the disk, or why not."""
-        if why:
-            self._failed[step] = f"port {port}: {why}"
-        self._answer_waiting()
+        self.woken, self._wake = os.pipe()  # the first has bytes when a thread has an answer
 
     # -- questions
 
@@ -73,15 +70,15 @@ class Cuts:
                     self._begun = question["folder"]
                 else:
                     asker.waiting.append(question)
-            self._answer_waiting()
+            self.answer_waiting()
             return True
         except (OSError, LookupError, TypeError):  # it is gone, or confused
             self._askers.remove(asker)
             asker.control.close()
             return False
 
-    def _answer_waiting(self) -> None:
-        """Answer all questions that can be answered now."""
+    def answer_waiting(self) -> None:
+        """Answer all questions that can be answered now. Call it when there may be new parts, or answers."""
         for asker in self._askers:
             try:
                 while asker.waiting and (answer := self._answer(asker, asker.waiting[0])) is not None:
@@ -103,12 +100,34 @@ class Cuts:
             what = question["ask"]
             if what == "state":
                 return self._tell_state(asker.trainer)
-            if asker.trainer != 0 or what not in ("sets", "parts", "seal", "piece"):
+            if asker.trainer != 0 or what not in ("sets", "parts", "seal", "piece", "save", "load"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
-            answer: Message | None = getattr(self, f"_do_{what}")(question)
+            if what == "load":
+                return self._answer_later(asker, question)
+            return self._carry_out(question)
+        except (LookupError, TypeError) as e:
+            return {"error": str(e) or type(e).__name__}
+
+    def _carry_out(self, question: Message) -> Message | None:
+        try:
+            answer: Message | None = getattr(self, f"_do_{question['ask']}")(question)
             return answer
         except (LookupError, TypeError, ValueError, AttributeError, OSError) as e:
             return {"error": str(e) or type(e).__name__}
+
+    def _answer_later(self, asker: Asker, question: Message) -> Message | None:
+        """Let a thread carry out what takes time."""
+
+        def run() -> None:
+            asker.done = self._carry_out(question)
+            os.write(self._wake, b"x")
+
+        if not asker.busy:
+            asker.busy = True
+            threading.Thread(target=run, daemon=True).start()
+        answer, asker.done = asker.done, None
+        asker.busy = answer is None
+        return answer
 
     def _note(self, trainer: int, note: Message) -> None:
         """Keep what a trainer says of itself; there is no answer."""
@@ -119,10 +138,9 @@ class Cuts:
 
     def _do_parts(self, question: Message) -> Message | None:
         step = question["step"]
-        if step in self._failed:
-            return {"error": self._failed[step]}
-        if any(step not in shard.parts for shard in self._shards):
-            return None
+        files = self._list_parts(step)
+        if files is None or "error" in files:
+            return files
         notes: dict[int, Message] = {}
         if self._make_header().pserver == 0:
             sync, number = question["all"], question["pass"]
@@ -131,7 +149,32 @@ class Cuts:
             if sync and len(notes) < self._options.num_gradient_servers:
                 return None
             self._notes = {s: old for s, old in self._notes.items() if s > step}
-        return {"files": [asdict(shard.parts[step]) for shard in self._shards], "trainers": notes}
+        return {**files, "trainers": notes}
+
+    def _list_parts(self, number: int) -> Message | None:
+        """Return the parts of a cut, once they are on the disk, or why there are none."""
+        found = [shard.parts.get(number) for shard in self._shards]
+        failed = [f"port {i}: {one}" for i, one in enumerate(found) if isinstance(one, str)]
+        if failed:
+            return {"error": failed[0]}
+        return None if None in found else {"files": [asdict(one) for one in found if isinstance(one, Entry)]}
+
+    def _do_save(self, question: Message) -> Message | None:
+        """Cut all shards, and answer as to `parts`."""
+        if "number" not in question:
+            folder, save = self._root / question["folder"], str(question["save"])
+            self._saves += 1
+            question["number"] = self._saves
+            for shard in self._shards:
+                shard.save(self._saves, folder, save)
+        return self._list_parts(question["number"])
+
+    def _do_load(self, question: Message) -> Message:
+        """Open and verify what the shards need of a set."""
+        header, folder = self._make_header(), self._root / question["folder"]
+        for port, shard in enumerate(self._shards):
+            shard.load(Share(folder, read_layout(header), header.pserver, port))
+        return {}
 
     def _do_piece(self, question: Message) -> Message:
         """Return a piece of a part of a save, for a trainer 0 whose node has no such folder."""

@@ -149,6 +149,7 @@ class Pserver:
         for i, sock in self._listeners:
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ, i)
+        self._selector.register(self._cuts.woken, selectors.EVENT_READ, None)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
@@ -256,7 +257,7 @@ class Pserver:
 
     def _handle_ready(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
-            os.read(key.fd, 64)  # consume the signal's byte
+            os.read(key.fd, 64)  # consume what woke it
         elif isinstance(key.data, _Unproven):
             if key.data in self._unproven:  # it may have been dropped for another meanwhile
                 self._handle_bytes(key.data)
@@ -419,8 +420,6 @@ class Pserver:
             self._report_traffic(shard, text)
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
-        elif kind == threads.CUT:
-            self._cuts.note_cut(shard, number, text)
         elif kind == threads.DROPPED:
             late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             self._log.write(f"{port} {late}")
@@ -463,6 +462,7 @@ class Pserver:
             self._say("all trainers finished")
             self._progress.report_state("finished")
             self._end(0, "")
+        self._cuts.answer_waiting()
         if self._term:
             self._end(EX_TERM, "TERM: saving")
         if why := self._roster.find_failure(now_s):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,17 +22,17 @@ from ..client.control import MESSAGES
 from ..files.manifest import MANIFEST
 from ..files.objects import SetError
 from ..files.saving import Entry, File, Header, prepare_folder
-from ..files.sets import Found, Share, read_layout
+from ..files.sets import Found, Share
 from .pserver_options import Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
 MAIL = struct.Struct("=iIQ")  # ps_mail
-MAX_ERROR = 900  # bytes of an error in an answer, which has a limit
-STOP, SAVE = -1, 2**32 - 1  # a mail that stops the shard, which saves before if it has PS_MAIL_SAVE
+STOP, SAVE, CUT_NOW = -1, 2**32 - 1, 2**32 - 2  # mails that stop the shard, stop after a save, and only cut
 CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED, CUT = range(1, 10)
 RECORD, BEGIN = struct.Struct("=I"), struct.Struct("=IQ")  # on the pipe for cuts: ps_mail.h
-WHOLE, LOST, BEGINS = 0, 2**32 - 1, 2**32 - 2
+WHOLE, LOST, BEGINS, LAST = 0, 2**32 - 1, 2**32 - 2, 2**64 - 1
+REQUESTS = 2**63  # cuts with a number from here on are saves on request, others snapshots of this step
 PIPE_BYTES = 1 << 20
 
 
@@ -78,8 +77,10 @@ class Shard:
         with contextlib.suppress(OSError):  # the user's pipes may have taken all that is allowed
             fcntl.fcntl(cut_in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.failure: BaseException | None = None
-        self.parts: dict[int, Entry] = {}  # by step, before the event CUT
+        self.parts: dict[int, Entry | str] = {}  # by number, before the event CUT; or why there is none
         self._file: File | None = None
+        self._saves: dict[int, tuple[Path, str]] = {}  # folder and name of saves on request, by number
+        self._first = ""  # the first object
         self._options, self._share, self._number, self._make_header = options, share, number, make_header
         self._older: list[Path] = []  # its part in the last save on request
         self._pipes = (mail_out, self._mail, self.events)
@@ -90,16 +91,12 @@ class Shard:
         def run() -> None:
             try:
                 trainers, epoch = options.num_gradient_servers, options.epoch
-                own = self._save, self._find, self._answer
-                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, *own, cut_in)
-                if self._file is not None:
-                    self._file.seal()
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, self._find, cut_in)
             except BaseException as e:
-                self.failure = self.failure or e
-            finally:
-                os.close(cut_in)
-                writer.join()
-                os.close(event_in)  # the end of the events
+                self.failure = e
+            os.close(cut_in)
+            writer.join()
+            os.close(event_in)  # the end of the events
 
         writer.start()
         self._thread = threading.Thread(target=run, name=f"shard-{number}", daemon=True)
@@ -127,43 +124,74 @@ class Shard:
         self._file = file
         os.write(self._mail, MAIL.pack(STOP, SAVE if file else 0, 0))
 
-    # What the core calls, in the shard's thread.
+    def save(self, number: int, folder: Path, save: str) -> None:
+        """Cut the shard now, and write its part of a save on request."""
+        self._saves[number] = folder, save
+        os.write(self._mail, MAIL.pack(STOP, CUT_NOW, number))
 
-    def _save(self, piece: memoryview) -> None:
-        assert self._file is not None  # as stop() or SAVE asked for it
-        self._file.append(piece)
+    def load(self, share: Share) -> None:
+        """Take the values of new objects from a set. Raises SetError if there are objects."""
+        self._share = share
+        if self._first:
+            raise SetError(f"'{self._first}' was created before the load: let all trainers load before")
 
     def _write_cuts(self, cut_out: int, event_in: int) -> None:
         """Write each cut to its file."""
         with open(cut_out, "rb", buffering=PIPE_BYTES) as pipe:
             while len(head := pipe.read(BEGIN.size)) == BEGIN.size:
-                begins, step = BEGIN.unpack(head)
+                begins, number = BEGIN.unpack(head)
                 assert begins == BEGINS
-                self._report(event_in, step, self._write_part(pipe, step))
+                pieces = read_cut(pipe)
+                if number == LAST:
+                    self._end_file(pieces)
+                else:
+                    self.parts[number] = self._write_part(pieces, number)
+                    self._report(event_in, number)
 
-    def _write_part(self, pipe: IO[bytes], step: int) -> str:
-        """Write a cut to its own file; return why there is none, or ""."""
-        pieces = read_cut(pipe)
-        self._share = None  # its objects have their values: files that are removed free their disk
+    def _end_file(self, pieces: Iterator[bytes]) -> None:
+        """Write the last cut to the borrowed file."""
+        assert self._file is not None  # as stop() has it
         try:
-            header = self._make_header(self._number, "")
-            folder = self._options.get_cut_folder(header.epoch, step)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / MANIFEST).unlink(missing_ok=True)  # of another training
+            for piece in pieces:
+                self._file.append(piece)
+            self._file.seal()
+        except (OSError, EOFError) as e:
+            self.failure = e
+
+    def _write_part(self, pieces: Iterator[bytes], number: int) -> Entry | str:
+        """Write a cut to its own file; return why if there is none."""
+        self._share = None  # its objects have their values: files that are removed free their disk
+        folder, save = self._saves.pop(number, (None, ""))
+        try:
+            header = self._make_header(self._number, save)
+            if folder is None:
+                folder = self._options.get_cut_folder(header.epoch, number)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / MANIFEST).unlink(missing_ok=True)  # of another training
+            else:
+                prepare_folder(folder, "saving to ")
             with contextlib.closing(File(folder, header.name, header.encode())) as file:
                 for piece in pieces:
                     file.append(piece)
-                self.parts[step] = file.finish()
-            return ""
+                entry = file.finish()
+            if save:
+                self._remove_older(file.path)
+            return entry
         except (OSError, EOFError) as e:
             with contextlib.suppress(EOFError):
                 for _ in pieces:  # the next cut follows
                     pass
             return str(e)
 
+    def _remove_older(self, newest: Path) -> None:
+        """Remove parts of older saves. The one before stays until the next save, as its set does."""
+        for path in self._older[:-1]:
+            path.unlink(missing_ok=True)
+        self._older = [*self._older[-1:], newest]
+
     @staticmethod
-    def _report(event_in: int, step: int, why: str) -> None:
-        event = EVENT.pack(CUT, 0, step, why.encode()[:231])
+    def _report(event_in: int, number: int) -> None:
+        event = EVENT.pack(CUT, 0, number, b"")
         while True:
             try:
                 os.write(event_in, event)
@@ -171,39 +199,11 @@ class Shard:
             except BlockingIOError:  # the shard reports much just now
                 time.sleep(0.01)
 
-    def _find(self, *asked: Any) -> Found | None:
-        return self._share.find(*asked) if self._share and asked[0] != MESSAGES else None
-
-    def _answer(self, op: str, text: str | None) -> str:
-        """Carry out LOAD, or begin SAVE with "", and end it without a text; the answer is JSON."""
-        try:
-            if text is None:
-                return json.dumps(asdict(self._end_save()))
-            data = json.loads(text)
-            folder, header = (
-                self._options.snapshot_dir / data["folder"],
-                self._make_header(self._number, data.get("save", "")),
-            )
-            if op == "LOAD":
-                self._share = Share(folder, read_layout(header), header.pserver, header.port)
-                return json.dumps({"digest": self._share.set.digest})
-            prepare_folder(folder, "saving to ")
-            self._file = File(folder, header.name, header.encode())
-            return ""
-        except (SetError, OSError) as e:
-            text = str(e).encode(errors="replace")[:MAX_ERROR].decode(errors="ignore")
-            return json.dumps({"error": text}, ensure_ascii=False)
-
-    def _end_save(self) -> Entry:
-        """Complete the part of a save on request. The one before it stays until the next, as its set does."""
-        assert self._file is not None  # as SAVE has begun
-        with contextlib.closing(self._file) as file:
-            self._file = None
-            entry = file.finish()
-        for path in self._older[:-1]:
-            path.unlink(missing_ok=True)
-        self._older = [*self._older[-1:], file.path]
-        return entry
+    def _find(self, *asked: Any) -> Found | None:  # the core calls it for new objects, in the shard's thread
+        if asked[0] == MESSAGES:
+            return None
+        self._first = self._first or asked[0]
+        return self._share.find(*asked) if self._share else None
 
     def join(self) -> Iterator[Event]:
         """Wait until the thread has ended, and yield its last events; `failure` then has its exception."""

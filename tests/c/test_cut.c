@@ -222,6 +222,38 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     free(got.data);
 }
 
+static void mail(const world *w, uint32_t what, uint64_t number) {
+    const ps_mail mail = {-1, what, number};
+    CHECK(write(w->mail_fd, &mail, sizeof mail) == (ssize_t)sizeof mail);
+}
+
+TEST(a_cut_that_the_owner_wants_comes_after_the_one_that_is_sent) {
+    world w;
+    int cuts[2];
+    uint64_t told = 0;
+    content first = {malloc(MOST_BYTES), 0}, own = {malloc(MOST_BYTES), 0}, last = {malloc(MOST_BYTES), 0};
+    ps_err err;
+    CHECK(pipe(cuts) == 0);
+    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
+    open_cut_world(&w, 1, cuts[1]);
+    create_all(&w);
+    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK);
+    push_from(&w, 0, 0);
+    mail(&w, PS_MAIL_CUT, 77);
+    CHECK(read_records(cuts[0], &told, &first) == PS_CUT_WHOLE && told == 1);
+    CHECK(read_records(cuts[0], &told, &own) == PS_CUT_WHOLE && told == 77);
+    CHECK(equal(&first, &own));
+    push_from(&w, 0, 0);
+    mail(&w, PS_MAIL_CUT, 78); /* it is given up for the last one */
+    mail(&w, PS_MAIL_SAVE, 0);
+    CHECK(read_records(cuts[0], &told, &own) == PS_CUT_LOST && told == 78);
+    CHECK(read_records(cuts[0], &told, &last) == PS_CUT_WHOLE && told == PS_CUT_LAST);
+    CHECK(last.n == first.n && last.data[8] == 2); /* steps */
+    close_world(&w);
+    close(cuts[0]), close(cuts[1]);
+    free(first.data), free(own.data), free(last.data);
+}
+
 TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     world w;
     int cuts[2];

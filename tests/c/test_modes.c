@@ -139,7 +139,7 @@ TEST(calls_overlap_and_complete_each_for_itself) {
     uint64_t push = ps_client_begin(w.clients[0]);
     CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], NULL, &err) == PS_EINVAL);
     ps_client_cancel(w.clients[0]);
-    CHECK(ps_client_tell(w.clients[0], PS_BARRIER, 0, NULL, &err) == PS_OK);
+    CHECK(ps_client_tell(w.clients[0], PS_BARRIER, 0, &err) == PS_OK);
     uint64_t barrier = ps_client_begin(w.clients[0]);
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     CHECK(!ps_client_done(w.clients[0], push) && !ps_client_done(w.clients[0], barrier));
@@ -149,7 +149,7 @@ TEST(calls_overlap_and_complete_each_for_itself) {
         poll(NULL, 0, 1);
     }
     CHECK(ps_client_done(w.clients[0], push) && !ps_client_done(w.clients[0], barrier) && out[0][7] == -3);
-    CHECK(ps_client_tell(w.clients[1], PS_BARRIER, 0, NULL, &err) == PS_OK);
+    CHECK(ps_client_tell(w.clients[1], PS_BARRIER, 0, &err) == PS_OK);
     run_one(&w, 1, 0);
     CHECK(ps_client_run(w.clients[0], 5000, barrier, &shard, &err) == PS_OK);
     CHECK(ps_client_done(w.clients[0], barrier));

@@ -37,13 +37,13 @@ TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
     ps_err err;
     open_world(&w, 3);
     create_all(&w);
-    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, NULL, &err) == PS_OK);
+    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK);
     uint32_t shard;
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     push_from(&w, 1, 3);
     for (uint32_t t = 1; t < 3; t++) {
         check_values(&w, t, -5);
-        CHECK(ps_client_tell(w.clients[t], PS_END_PASS, 0, NULL, &err) == PS_OK);
+        CHECK(ps_client_tell(w.clients[t], PS_END_PASS, 0, &err) == PS_OK);
     }
     run_all(&w, 2);
     CHECK(ps_client_version(w.clients[0], w.dense, 0) == 1);
@@ -215,8 +215,7 @@ TEST(held_frames_are_bounded_and_cheap) {
     CHECK(empty > 150000 && send_many(fd, push, body, empty + 100, empty + 100, 200) == empty);
     CHECK((clock() - begin) / CLOCKS_PER_SEC < 4);
     ps_err err;
-    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, NULL, &err) ==
-          PS_OK); /* now it is the turn of trainer 1 */
+    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK); /* now it is the turn of trainer 1 */
     uint32_t shard;
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     push.sequence += empty + 100;
@@ -263,7 +262,7 @@ TEST(a_trainer_that_is_busy_does_not_stall_the_pass) {
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 2, 700);
     create_all(&w);
-    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, NULL, &err) == PS_OK);
+    CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK);
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     CHECK(!hear_stall(&w, 1, 1400, text));
     close_world(&w);

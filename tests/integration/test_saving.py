@@ -21,6 +21,7 @@ from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.files import joined
 from pslaunch.runtime.files.manifest import Manifest, write_manifest
 from pslaunch.runtime.files.objects import Content, PartFile, SetError, describe_object
+from pslaunch.runtime.files.saving import SaveError
 from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.disks import fill, small_disk
@@ -276,3 +277,22 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
         np.testing.assert_array_equal(c.pull_rows("big", np.array([7], np.uint64)), row)
         for process in found.processes:
             assert read_memory(process, "VmHWM") < table / 2 + 64
+
+
+def test_a_load_is_refused_once_there_are_objects_and_a_damaged_or_missing_set_too(tmp_path: Path) -> None:
+    with cluster(2) as found, found.client(0) as c:
+        with pytest.raises(SetError, match="no set of saved parameters"):
+            c.load(tmp_path)
+        train(c, 1, finish=False)
+        entries = c.save(tmp_path, "one")
+        assert [entry.name for entry in entries] == ["shard-00000-000-one.bin", "shard-00001-000-one.bin"]
+        first = PartFile(Content(tmp_path / entries[0].name))
+        objects = [describe_object(item.create) for item in first.items.values()]
+        write_manifest(tmp_path, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
+        same(joined.load(tmp_path), {})
+        with pytest.raises(SetError, match="'w' was created before the load"):
+            c.load(tmp_path)
+        with pytest.raises(SaveError, match=r"saving to .*/file/below: can't create a file there"):
+            (tmp_path / "file").write_text("")
+            c.save(tmp_path / "file" / "below", "two")
+        step(c)  # the connection goes on

@@ -31,7 +31,7 @@ Index = npt.NDArray[np.intp]
 NORMAL, UNIFORM = 0, 1
 ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
-HEADER, PROTOCOL_VERSION = struct.Struct("<4sHHIIIfQIIQQI"), 4
+HEADER, PROTOCOL_VERSION = struct.Struct("<4sHHIIIfQIIQQI"), 5
 _HALF_ROOT = float.fromhex("0x1.6a09e667f3bcdp-1")
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -311,22 +311,14 @@ static PyObject *client_count_shrunk(PyObject *obj, PyObject *args) {
 
 static PyObject *client_tell(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
-    const char *what, *text = NULL;
+    const char *what;
     unsigned long long number;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "sK|s", &what, &number, &text) || ready(self) < 0) return NULL;
-    uint16_t op = text == NULL ? PS_END_PASS : PS_SAVE, last = text == NULL ? PS_FINISH : PS_LOAD;
-    while (op <= last && strcmp(what, ps_op_name(op)) != 0) op++;
-    if (op <= last) return done(ps_client_tell(self->core, op, number, text, &err), &err);
-    return PyErr_Format(PyExc_ValueError,
-                        "'%s' is not END_PASS, BARRIER or FINISH, nor SAVE or LOAD with a text", what);
-}
-
-static PyObject *client_get_text(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
-    return PyUnicode_FromString(ps_client_text(self->core, shard));
+    if (!PyArg_ParseTuple(args, "sK", &what, &number) || ready(self) < 0) return NULL;
+    for (uint16_t op = PS_END_PASS; op <= PS_FINISH; op++)
+        if (strcmp(what, ps_op_name(op)) == 0)
+            return done(ps_client_tell(self->core, op, number, &err), &err);
+    return PyErr_Format(PyExc_ValueError, "'%s' is not END_PASS, BARRIER or FINISH", what);
 }
 
 /* Return what a connection reports: kind, shard, text. */
@@ -449,8 +441,7 @@ static PyMethodDef client_methods[] = {
     {"set_rows", client_set_rows, METH_VARARGS, "Set rows."},
     {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
-    {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH, or SAVE or LOAD with a text."},
-    {"get_text", client_get_text, METH_VARARGS, "Return the last answer of a shard to SAVE or LOAD."},
+    {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
     {"cut", client_cut, METH_NOARGS, "Add the requests for a cut after the next step."},
     {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step with a cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},

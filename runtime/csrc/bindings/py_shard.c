@@ -5,24 +5,11 @@
 #include "shard/ps_shard.h"
 #include "bindings/py_args.h"
 
-/* Functions of the owner, called in the thread that runs the shard. */
+/* A function of the owner, called in the thread that runs the shard. */
 typedef struct callbacks {
-    PyObject *save, *find, *answer;
+    PyObject *find;
     PyObject *parts; /* bytes that the last find() has returned */
 } callbacks;
-
-/* Hand bytes of a save over. An exception stays set. */
-static int put_bytes(void *owner, const void *data, size_t n, ps_err *err) {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *view = PyMemoryView_FromMemory((char *)(uintptr_t)data, (Py_ssize_t)n, PyBUF_READ);
-    PyObject *result =
-        view == NULL ? NULL : PyObject_CallFunctionObjArgs(((callbacks *)owner)->save, view, NULL);
-    int code = result == NULL ? ps_fail(err, PS_ESYS, 0, "saving") : PS_OK;
-    Py_XDECREF(view);
-    Py_XDECREF(result);
-    PyGILState_Release(state);
-    return code;
-}
 
 /* Make an error of the exception that is set, and clear it. */
 static int take_exception(ps_err *err) {
@@ -78,43 +65,29 @@ static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *e
     return code;
 }
 
-static int answer_text(void *owner, uint16_t op, const char *text, char *reply, ps_err *err) {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *said = PyObject_CallFunction(((callbacks *)owner)->answer, "sz", ps_op_name(op), text);
-    const char *words = said == NULL ? NULL : PyUnicode_AsUTF8AndSize(said, NULL);
-    int code = words == NULL ? take_exception(err) : PS_OK;
-    if (words != NULL) PyOS_snprintf(reply, PS_MAX_TEXT + 1, "%.*s", ps_fit(words, PS_MAX_TEXT), words);
-    Py_XDECREF(said);
-    PyGILState_Release(state);
-    return code;
-}
-
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"trainers", "epoch", "mailbox_fd", "event_fd", "stall_after_s",
-                            "save",     "find",  "answer",     "cut_fd",   NULL};
+    static char *names[] = {"trainers",      "epoch", "mailbox_fd", "event_fd",
+                            "stall_after_s", "find",  "cut_fd",     NULL};
     ps_shard_config config = {0};
     callbacks c = {0};
     double stall_after_s;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOOOi", names, &config.trainers, &config.epoch,
-                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &c.save, &c.find,
-                                     &c.answer, &config.cut_fd))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOi", names, &config.trainers, &config.epoch,
+                                     &config.mailbox_fd, &config.event_fd, &stall_after_s, &c.find,
+                                     &config.cut_fd))
         return NULL;
     if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
         PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
         return NULL;
     }
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
-    config.save = (ps_save){put_bytes, &c};
     config.finder = (ps_finder){find_first, &c};
-    config.clerk = (ps_clerk){answer_text, &c};
     int code;
     Py_BEGIN_ALLOW_THREADS
     code = ps_shard_run(&config, &err);
     Py_END_ALLOW_THREADS
     Py_XDECREF(c.parts);
-    if (PyErr_Occurred() != NULL) return NULL;
     return code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
 }
 
@@ -170,9 +143,11 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_ASYNC", PS_ASYNC},
         {"PS_GEO", PS_GEO},
         {"PS_MAIL_SAVE", PS_MAIL_SAVE},
+        {"PS_MAIL_CUT", PS_MAIL_CUT},
         {"PS_CUT_WHOLE", PS_CUT_WHOLE},
         {"PS_CUT_LOST", PS_CUT_LOST},
         {"PS_CUT_BEGINS", PS_CUT_BEGINS},
+        {"PS_CUT_LAST", PS_CUT_LAST},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},
         {"event bytes", sizeof(ps_event)},

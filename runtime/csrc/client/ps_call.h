@@ -40,7 +40,7 @@ typedef struct ps_link {
     uint32_t open; /* requests not answered */
     bool refusing; /* the text of an error is being received */
     uint32_t text_length, text_got;
-    char text[PS_MAX_TEXT + 1]; /* of an error, or the last answer to SAVE or LOAD */
+    char text[PS_MAX_TEXT + 1]; /* of an error */
 } ps_link;
 
 /* Versions of an object on one shard. */

@@ -309,19 +309,12 @@ int ps_client_sparse(ps_client *c, const ps_create *spec, uint32_t first, uint32
     return code;
 }
 
-int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, const char *text, ps_err *err) {
+int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err) {
     uint32_t shards = op == PS_BARRIER ? 1 : c->shards;
-    uint16_t expect = op == PS_END_PASS ? PS_VERSIONS : text != NULL ? PS_TEXT : PS_DONE;
-    size_t n = text == NULL ? 0 : strlen(text);
-    if (n > PS_MAX_TEXT) return ps_fail(err, PS_EINVAL, 0, "a text of %zu bytes, limit %d", n, PS_MAX_TEXT);
-    char *body = ps_call_stage(c, n + 1, 1);
-    int code = body == NULL ? ps_call_no_memory(err) : PS_OK;
-    if (code == PS_OK && n > 0) memcpy(body, text, n);
-    for (uint32_t s = 0; code == PS_OK && s < shards; s++) {
-        if (n > 0) code = ps_call_iov(c, body, n, err);
-        if (code == PS_OK)
-            code = ps_call_request(c, s, (ps_header){.op = op, .version = number}, expect, n > 0, err);
-    }
+    uint16_t expect = op == PS_END_PASS ? PS_VERSIONS : PS_DONE;
+    int code = PS_OK;
+    for (uint32_t s = 0; code == PS_OK && s < shards; s++)
+        code = ps_call_request(c, s, (ps_header){.op = op, .version = number}, expect, 0, err);
     return code;
 }
 
@@ -348,10 +341,6 @@ int ps_client_cut(ps_client *c, ps_err *err) {
 
 uint64_t ps_client_cut_step(const ps_client *c) {
     return c->cut_step;
-}
-
-const char *ps_client_text(const ps_client *c, uint32_t shard) {
-    return shard < c->shards ? c->links[shard].text : "";
 }
 
 uint64_t ps_client_size(const ps_client *c, uint32_t id) {

@@ -68,8 +68,8 @@ int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t 
 void ps_client_mark(ps_client *c);
 
 /* Add END_PASS or FINISH to every shard, or BARRIER to the first; `number` is that of the pass or the
- * barrier. SAVE and LOAD, to every shard, have a text of at most PS_MAX_TEXT bytes. */
-int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, const char *text, ps_err *err);
+ * barrier. */
+int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
 
 /* Ask every shard for a cut after the next step, whose pushes follow. Of trainer 0. */
 int ps_client_cut(ps_client *c, ps_err *err);
@@ -126,9 +126,6 @@ uint64_t ps_client_shrunk(const ps_client *c, uint32_t id);
 
 /* Return the version of an object on a shard, as far as answers have it; 0 for unknown ones. */
 uint64_t ps_client_version(const ps_client *c, uint32_t id, uint32_t shard);
-
-/* Return the shard's last answer to SAVE or LOAD; "" before, and for an unknown shard. */
-const char *ps_client_text(const ps_client *c, uint32_t shard);
 
 /* Return the pushes of an object that came too late, counted by shard. */
 uint64_t ps_client_dropped(const ps_client *c, uint32_t id);

@@ -79,14 +79,8 @@ static void learn(ps_client *c, const ps_request *r, const ps_header *answer) {
     if (r->head.op == PS_SHRINK) seen->shrunk = answer->count;
 }
 
-static void learn_text(ps_link *l, const ps_request *r) {
-    memcpy(l->text, r->in[0].iov_base, r->in_bytes); /* no longer than PS_MAX_TEXT, as the frame's limit */
-    l->text[r->in_bytes] = 0;
-}
-
 static void answered(ps_client *c, ps_link *l, ps_request *r) {
     if (r->expect == PS_VERSIONS) learn_versions(c, r);
-    else if (r->expect == PS_TEXT) learn_text(l, r);
     else if (r->head.op <= PS_PULL_ROWS || r->head.op == PS_SHRINK) learn(c, r, &l->answer);
     r->answered = true;
     l->reading = NULL;
@@ -94,8 +88,8 @@ static void answered(ps_client *c, ps_link *l, ps_request *r) {
     if (--r->call->open == 0) ps_call_complete(c, r->call);
 }
 
-/* The length of this answer is the shard's to say: it is a text, or has an entry for each object. */
-static int expect_any(ps_request *r, const ps_header *h, ps_err *err) {
+/* The length of this answer is the shard's to say: it has an entry for each object. */
+static int expect_versions(ps_request *r, const ps_header *h, ps_err *err) {
     if (h->length > ps_frame_limit(h->op)) return ps_call_no_memory(err);
     void *body = ps_call_more(r->call, 1, (size_t)h->length + sizeof *r->in);
     if (body == NULL) return ps_call_no_memory(err);
@@ -117,8 +111,8 @@ static int begin_answer(ps_client *c, ps_link *l, const ps_header *h, ps_err *er
     while (r != NULL && (r->head.sequence != h->sequence || r->answered)) r = r->next;
     if (r == NULL || h->op != r->expect || h->trainer != c->trainer || h->epoch != c->epoch)
         return ps_fail(err, PS_EPROTO, 0, "an unexpected answer %s %" PRIu64, ps_op_name(h->op), h->sequence);
-    if (r->expect == PS_VERSIONS || r->expect == PS_TEXT) {
-        int code = expect_any(r, h, err);
+    if (r->expect == PS_VERSIONS) {
+        int code = expect_versions(r, h, err);
         if (code < 0) return code;
     }
     if (h->length != r->in_bytes)

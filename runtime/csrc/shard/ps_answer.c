@@ -53,18 +53,14 @@ void ps_answer_values(ps_shard *s, ps_peer *p, uint64_t sequence, uint32_t objec
     ps_answer(s, p, head, o->dense.values, NULL);
 }
 
-void ps_answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said) {
-    size_t n = strlen(said);
-    void *text = malloc(n + 1);
-    if (text != NULL) memcpy(text, said, n + 1);
-    ps_header head = {.op = op, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
-    ps_answer(s, p, head, text, text);
-}
-
 /* Every error is a frame, and the last one of its connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why) {
+    size_t n = strlen(why->text);
+    void *text = malloc(n + 1);
+    if (text != NULL) memcpy(text, why->text, n + 1);
+    ps_header head = {.op = PS_ERROR, .sequence = p->head.sequence, .length = text == NULL ? 0 : n};
     ps_event_report(s, PS_EVENT_ERROR, p->trainer, 0, why->text);
-    ps_answer_text(s, p, PS_ERROR, why->text);
+    ps_answer(s, p, head, text, text);
     p->in_body = false;
     p->dying = true;
     p->dead_ms = s->now_ms + LINGER_MS;

@@ -260,22 +260,6 @@ static int begin_cut(const ps_peer *p, ps_err *err) {
     return ps_fail(err, PS_EPROTO, 0, "trainer %u asks for a cut; only trainer 0 may", p->trainer);
 }
 
-/* Trainer 0 saves between its own steps, in which no step ends, and loads before there are objects. */
-static int begin_text(const ps_shard *s, ps_peer *p, ps_err *err) {
-    const char *name = ps_op_name(p->head.op);
-    if (p->trainer != 0)
-        return ps_fail(err, PS_EPROTO, 0, "%s of trainer %u; only trainer 0 may", name, p->trainer);
-    if (!p->repeated && p->head.op == PS_LOAD && s->objects_n > 0)
-        return ps_fail(err, PS_EPROTO, 0, "LOAD after '%.*s' was created: let all trainers load before",
-                       PS_NAME(&s->objects[0]->spec));
-    for (uint32_t i = 0; !p->repeated && i < s->objects_n; i++)
-        if (!ps_object_async(s->objects[i]) && (s->ended[0] || s->objects[i]->step.part[0] != PS_PART_NONE))
-            return ps_fail(err, PS_EPROTO, 0, "%s of trainer 0 in the middle of its own step", name);
-    p->sink = PS_SINK_BYTES;
-    p->mem = p->create;
-    return PS_OK;
-}
-
 static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
     if (p->repeated) return PS_OK;
     for (uint32_t i = 0; i < s->objects_n; i++) {
@@ -303,9 +287,6 @@ static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
         return begin_rows(s, p, err);
     case PS_SHRINK:
         return begin_shrink(s, p, err);
-    case PS_SAVE:
-    case PS_LOAD:
-        return begin_text(s, p, err);
     case PS_PULL:
         return begin_pull(s, p, err);
     case PS_CUT:

@@ -25,15 +25,4 @@ size_t ps_cut_read(ps_cut *c, void *to, size_t size);
  * no memory to keep something that has changed. NULL is allowed. */
 bool ps_cut_end(ps_cut *c);
 
-/* The owner of a save: `put` takes the next n bytes, and returns PS_OK, or a code that ends the save. */
-typedef struct ps_save {
-    int (*put)(void *owner, const void *data, size_t n, ps_err *err);
-    void *owner;
-} ps_save;
-
-/* Hand a cut over at once, in pieces of `size` bytes but for the last one, with only `buffer` as memory.
- * PS_OK; as ps_cut_begin(), then nothing was put; or the owner's code. */
-int ps_cut_save(const ps_save *to, ps_object *const *objects, uint32_t n, uint64_t pass, void *buffer,
-                size_t size, ps_err *err);
-
 #endif

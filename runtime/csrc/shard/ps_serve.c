@@ -203,18 +203,6 @@ static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-/* Save or load for trainer 0. */
-static int do_text(ps_shard *s, ps_peer *p, ps_err *err) {
-    const ps_clerk *clerk = &s->config.clerk;
-    p->create[p->head.length] = 0;
-    int code = clerk->answer(clerk->owner, p->head.op, (const char *)p->create, s->reply, err);
-    if (code < 0 || p->head.op == PS_LOAD || s->reply[0] != 0) return code;
-    ps_stream_drop(s);
-    code =
-        ps_cut_save(&s->config.save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch, err);
-    return code < 0 ? code : clerk->answer(clerk->owner, p->head.op, NULL, s->reply, err);
-}
-
 static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
     for (uint32_t t = 0; t < n; t++)
         if (!a[t] && !b[t]) return false;
@@ -279,9 +267,6 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
         return PS_OK;
     case PS_SHRINK:
         return do_shrink(s, p, err);
-    case PS_SAVE:
-    case PS_LOAD:
-        return do_text(s, p, err);
     case PS_PUSH_ROWS:
         return do_push_rows(s, p, err);
     case PS_END_PASS:
@@ -366,10 +351,6 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         return respond_rows(s, p, err);
     case PS_SHRINK:
         respond_shrink(s, p);
-        return PS_OK;
-    case PS_SAVE:
-    case PS_LOAD:
-        ps_answer_text(s, p, PS_TEXT, s->reply);
         return PS_OK;
     case PS_INIT:
         respond_init(s, p);

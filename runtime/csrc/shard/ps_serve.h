@@ -37,12 +37,12 @@ typedef struct ps_shard {
     uint32_t cut_objects; /* that make this step */
     bool cut_due;         /* it has not begun */
     ps_cut *cut;          /* being sent to the owner */
+    uint64_t cut_asked;   /* number of a cut that the owner wants; 0: none */
     uint8_t *piece;       /* [PS_PIECE_BYTES], the records being sent */
     size_t piece_n, piece_sent;
     bool cut_watched; /* by epoll */
 
-    char reply[PS_MAX_TEXT + 1]; /* to trainer 0's last SAVE or LOAD */
-    ps_event *backlog;           /* [backlog_cap], events not yet written to the pipe */
+    ps_event *backlog; /* [backlog_cap], events not yet written to the pipe */
     size_t backlog_n, backlog_cap;
     uint64_t scratch[PS_SCRATCH_BYTES / 8];
 } ps_shard;
@@ -82,9 +82,6 @@ int ps_answer_rows(ps_shard *s, ps_peer *p, uint32_t object, const ps_held *keys
 /* Answer with the steps of every object. */
 void ps_answer_versions(ps_shard *s, ps_peer *p, uint64_t sequence);
 
-/* Answer with a text. */
-void ps_answer_text(ps_shard *s, ps_peer *p, uint16_t op, const char *said);
-
 /* Answer with an error, the last frame of the connection. */
 void ps_answer_error(ps_shard *s, ps_peer *p, const ps_err *why);
 
@@ -104,18 +101,22 @@ void ps_serve_lost(ps_shard *s, ps_peer *p);
 /* Note a CUT: it begins when its step is complete. Can't fail. */
 void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects);
 
-/* Return true if a CUT has not begun although its steps are complete: it waits for pushes in flight, which
- * are in it as a whole. */
+/* Note a cut that the owner wants: it begins at once, or after the one that is being sent. Can't fail. */
+void ps_stream_want(ps_shard *s, uint64_t number);
+
+/* Return true if a cut has not begun although it could: it waits for pushes in flight, which are in it as a
+ * whole. */
 bool ps_stream_due(const ps_shard *s);
 
-/* Begin the cut that is due. Call it after a step. */
+/* Begin the cut that is due. Call it after a step. Can't fail. */
 void ps_stream_begin(ps_shard *s);
-
-/* Give up the cut that is being sent, before a save. Can't fail. */
-void ps_stream_drop(ps_shard *s);
 
 /* Send the owner some of the cut. Never blocks. */
 void ps_stream_send(ps_shard *s);
+
+/* Give up the cut that is being sent; send the owner another one of now, PS_CUT_LAST, and wait until it has
+ * it. PS_OK, or the error of ps_cut_begin() or of the pipe. */
+int ps_stream_last(ps_shard *s, ps_err *err);
 
 /* Describe the shard's current wait, and the trainers without input for at least that long.
  * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of

@@ -146,11 +146,13 @@ static int read_mailbox(ps_shard *s) {
     ps_mail mail;
     ssize_t n = read(s->config.mailbox_fd, &mail, sizeof mail);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PS_OK;
-    if (n != (ssize_t)sizeof mail || mail.fd < 0) {
-        s->saves = n == (ssize_t)sizeof mail && mail.trainer == PS_MAIL_SAVE;
+    bool whole = n == (ssize_t)sizeof mail, cuts = whole && mail.fd < 0 && mail.trainer == PS_MAIL_CUT;
+    if (!whole || (mail.fd < 0 && !cuts)) {
+        s->saves = whole && mail.trainer == PS_MAIL_SAVE;
         return PS_EAGAIN;
     }
-    on_mail(s, &mail);
+    if (cuts) ps_stream_want(s, mail.incarnation);
+    else on_mail(s, &mail);
     return PS_OK;
 }
 
@@ -234,13 +236,14 @@ static int set_up(ps_shard *s, ps_err *err) {
     uint32_t n = s->config.trainers;
     s->peers = calloc(n, sizeof *s->peers);
     for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
+    s->piece = malloc(PS_PIECE_BYTES);
     s->ended = calloc(n, 1);
     s->finished = calloc(n, 1);
     s->at_barrier = calloc(n, 1);
     s->pass_waits = calloc(n, sizeof *s->pass_waits);
     s->barrier_waits = calloc(n, sizeof *s->barrier_waits);
-    if (s->peers == NULL || s->ended == NULL || s->finished == NULL || s->at_barrier == NULL ||
-        s->pass_waits == NULL || s->barrier_waits == NULL)
+    if (s->peers == NULL || s->piece == NULL || s->ended == NULL || s->finished == NULL ||
+        s->at_barrier == NULL || s->pass_waits == NULL || s->barrier_waits == NULL)
         return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
     s->now_ms = clock_ms();
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -285,10 +288,7 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     ps_event_flush(s);
     if (code == PS_OK) report_stats(s, true);
     ps_event_flush(s);
-    ps_stream_drop(s);
-    if (code == PS_OK && s->saves)
-        code =
-            ps_cut_save(&config->save, s->objects, s->objects_n, s->pass, s->scratch, sizeof s->scratch, err);
+    if (code == PS_OK && s->saves) code = ps_stream_last(s, err);
     tear_down(s);
     ps_floats_set(floats);
     return code;

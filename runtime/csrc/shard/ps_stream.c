@@ -1,6 +1,6 @@
 /* The way of a cut to the shard's owner: through a pipe, piece by piece, between the frames of trainers. */
 #include <errno.h>
-#include <stdlib.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -24,10 +24,6 @@ static void end_cut(ps_shard *s, bool whole) {
     put_record(s, &end, RECORD);
 }
 
-void ps_stream_drop(ps_shard *s) {
-    if (s->cut != NULL) end_cut(s, false);
-}
-
 /* Let epoll say when the owner takes more, or not. */
 static void watch(ps_shard *s, bool on) {
     struct epoll_event event = {.events = EPOLLOUT, .data.u64 = PS_CUT_KEY};
@@ -38,9 +34,7 @@ static void watch(ps_shard *s, bool on) {
 
 static int begin(ps_shard *s, uint64_t step, ps_err *err) {
     const uint32_t kind = PS_CUT_BEGINS;
-    if (s->piece == NULL) s->piece = malloc(PS_PIECE_BYTES);
-    if (s->piece == NULL) return ps_fail(err, PS_ENOMEM, 0, "a cut");
-    ps_stream_drop(s);
+    if (s->cut != NULL) end_cut(s, false);
     if (s->piece_n + ROOM / 2 > PS_PIECE_BYTES) return ps_fail(err, PS_ELIMIT, 0, "its owner does not read");
     put_record(s, &kind, sizeof kind);
     put_record(s, &step, sizeof step);
@@ -56,11 +50,20 @@ void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects) {
     ps_stream_begin(s);
 }
 
-bool ps_stream_due(const ps_shard *s) {
+void ps_stream_want(ps_shard *s, uint64_t number) {
+    s->cut_asked = number;
+    ps_stream_begin(s);
+}
+
+static bool step_due(const ps_shard *s) {
     uint32_t made = 0;
     for (uint32_t i = 0; s->cut_due && i < s->objects_n; i++)
         made += !ps_object_async(s->objects[i]) && s->objects[i]->step.version >= s->cut_step;
     return s->cut_due && made == s->cut_objects;
+}
+
+bool ps_stream_due(const ps_shard *s) {
+    return step_due(s) || (s->cut_asked != 0 && s->cut == NULL);
 }
 
 /* Return true if an asynchronous push of a trainer that is here has begun. */
@@ -74,8 +77,11 @@ static bool in_flight(const ps_shard *s) {
 void ps_stream_begin(ps_shard *s) {
     ps_err err;
     if (!ps_stream_due(s) || in_flight(s)) return;
-    s->cut_due = false;
-    if (begin(s, s->cut_step, &err) < 0) ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
+    bool steps = step_due(s);
+    uint64_t number = steps ? s->cut_step : s->cut_asked;
+    if (steps) s->cut_due = false;
+    else s->cut_asked = 0;
+    if (begin(s, number, &err) < 0) ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
     watch(s, true);
 }
 
@@ -105,8 +111,27 @@ void ps_stream_send(ps_shard *s) {
     int code = send_piece(s, &err);
     if (code == PS_ESYS) {
         ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
-        ps_stream_drop(s);
+        if (s->cut != NULL) end_cut(s, false);
         s->piece_n = s->piece_sent = 0;
     }
     if (s->piece_n == 0) watch(s, false);
+    ps_stream_begin(s);
+}
+
+/* Send all that there is. PS_OK or PS_ESYS. */
+static int drain(ps_shard *s, ps_err *err) {
+    int code = PS_OK;
+    do {
+        struct pollfd pipe = {.fd = s->config.cut_fd, .events = POLLOUT};
+        if (code == PS_EAGAIN) (void)poll(&pipe, 1, -1);
+        code = send_piece(s, err);
+    } while (code == PS_EAGAIN || (code == PS_OK && s->piece_n > 0));
+    return code;
+}
+
+int ps_stream_last(ps_shard *s, ps_err *err) {
+    if (s->cut != NULL) end_cut(s, false);
+    int code = drain(s, err);
+    if (code == PS_OK) code = begin(s, PS_CUT_LAST, err);
+    return code == PS_OK ? drain(s, err) : code;
 }

@@ -102,14 +102,11 @@ static op_form form_of(uint16_t op) {
         [PS_BARRIER] = {"BARRIER", 0, 0},
         [PS_FINISH] = {"FINISH", 0, 0},
         [PS_SHRINK] = {"SHRINK", PS_SHRINK_BYTES, 0},
-        [PS_SAVE] = {"SAVE", PS_MAX_TEXT, 0},
-        [PS_LOAD] = {"LOAD", PS_MAX_TEXT, 0},
         [PS_CUT] = {"CUT", 0, 0},
         [PS_DONE] = {"DONE", 0, PS_DROPPED | PS_IN_CUT},
         [PS_VALUES] = {"VALUES", PS_MAX_DENSE_BYTES, PS_DROPPED | PS_IN_CUT},
         [PS_ROWS] = {"ROWS", PS_MAX_ROW_FRAME, 0},
         [PS_VERSIONS] = {"VERSIONS", 16 * (uint64_t)PS_MAX_OBJECTS, 0},
-        [PS_TEXT] = {"TEXT", PS_MAX_TEXT, 0},
         [PS_ERROR] = {"ERROR", PS_MAX_TEXT, 0},
     };
     return op <= PS_ERROR && forms[op].name != NULL ? forms[op] : (op_form){"?", 0, 0};

@@ -14,7 +14,7 @@
 #include "tables/ps_schedule.h"
 
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
-#define PS_VERSION 4
+#define PS_VERSION 5
 #define PS_HEADER_BYTES 64
 #define PS_SHRINK_BYTES 12  /* the body of SHRINK */
 #define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
@@ -28,7 +28,7 @@
 #define PS_MAX_DIM 65536                       /* values in a row */
 #define PS_MAX_NAME 512
 #define PS_MAX_SAMPLES UINT32_MAX /* of a push */
-#define PS_MAX_TEXT 1024          /* a text: of an error, or of SAVE, LOAD and their answers */
+#define PS_MAX_TEXT 1024          /* of an error */
 
 /* Arguments for %.*s: the name of an object in a message, cut to 64 bytes. */
 #define PS_NAME(spec) ps_fit((spec)->name, 64), (spec)->name
@@ -48,15 +48,12 @@ enum {
     PS_BARRIER = 9,   /* wait until every trainer is at barrier `version` */
     PS_FINISH = 10,   /* no further request at all */
     PS_SHRINK = 11,   /* give back rows of a table, from trainer 0 */
-    PS_SAVE = 12,     /* save this shard's objects, from trainer 0; the body says where */
-    PS_LOAD = 13,     /* take the values of new objects from files, from trainer 0 */
-    PS_CUT = 14,      /* cut the shard when `count` objects have made step `version`, from trainer 0 */
+    PS_CUT = 12,      /* cut the shard when `count` objects have made step `version`, from trainer 0 */
     PS_ANSWER = 64,   /* the lowest answer */
     PS_DONE = 64,     /* success, without a body */
     PS_VALUES = 65,   /* values of a dense object */
     PS_ROWS = 66,     /* rows, in the order of the keys asked for */
     PS_VERSIONS = 67, /* steps of each object: count entries of u32 object, u32 zero, u64 version */
-    PS_TEXT = 68,     /* what the shard's owner says to SAVE or LOAD */
     PS_ERROR = 127,   /* error; the body is its text in UTF-8. Ends the connection */
 };
 

@@ -73,9 +73,9 @@ def test_limits_are_the_documented_ones() -> None:
 def test_records_between_threads_have_one_size() -> None:
     assert shards.EVENT.size == CONSTANTS["event bytes"]
     assert shards.MAIL.size == CONSTANTS["mail bytes"]
-    assert CONSTANTS["PS_MAIL_SAVE"] == shards.SAVE
-    records = [CONSTANTS[f"PS_CUT_{name}"] for name in ("WHOLE", "LOST", "BEGINS")]
-    assert records == [shards.WHOLE, shards.LOST, shards.BEGINS]
+    assert (CONSTANTS["PS_MAIL_SAVE"], CONSTANTS["PS_MAIL_CUT"]) == (shards.SAVE, shards.CUT_NOW)
+    records = [CONSTANTS[f"PS_CUT_{name}"] for name in ("WHOLE", "LOST", "BEGINS", "LAST")]
+    assert records == [shards.WHOLE, shards.LOST, shards.BEGINS, shards.LAST]
 
 
 def test_frames_have_the_documented_layout() -> None:

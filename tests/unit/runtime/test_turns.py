@@ -63,7 +63,7 @@ class Shard:
         os.set_blocking(event_in, False)
 
         def run() -> None:
-            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, print, lambda *_: None, lambda *_: "", -1)
+            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, lambda *_: None, -1)
             os.close(event_in)
             os.close(mail_out)
 
