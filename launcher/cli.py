@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -29,6 +30,7 @@ from .options.typer_glue import (
     Listed,
     UsageError,
     make_flag_option,
+    make_option,
     make_parameter,
     make_typer_command,
     report_usage_errors,
@@ -44,7 +46,7 @@ CANT_WRITE: Final = "can't write to standard output"
 WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-Json = Annotated[bool, make_flag_option("json", "Print JSON: one object a line.")]
+JSON: Final = make_flag_option("json", "Print JSON: one object a line.")
 
 
 # --- Commands of the backends. ---
@@ -114,88 +116,49 @@ def _start(line: CommandLine, spec: JobSpec) -> int:
 # --- Commands of later shells, and others. ---
 
 
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="A job's id or name, or the beginning of its id.")
-]
+class Later(NamedTuple):
+    """A command of later shells."""
+
+    text: str
+    function: str  # of run/, as module:name; it takes `own` by name, out, as_json and elsewhere
+    own: Sequence[inspect.Parameter] = ()
 
 
-def jobs(**asked: Any) -> None:
-    """List detached jobs, and the results of earlier ones."""
-    from .run.jobs import show_jobs
-
-    show_jobs(sys.stdout, **asked)
-
-
-def status(job: JobArgument, **asked: Any) -> None:
-    """Print the state of a job and of each of its processes."""
-    from .run.jobs import show_status
-
-    show_status(job, sys.stdout, **asked)
-
-
-def logs(
-    job: JobArgument,
-    process: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PROCESS]",
-            help="One process, such as trainer/1 or setup/0; else all.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[bool, make_flag_option("follow", "Continue until the job ends.", "-f")] = False,
-    **asked: Any,
-) -> None:
-    """Print the output of a job's processes."""
-    from .run.jobs import show_logs
-
-    raise typer.Exit(show_logs(job, process, sys.stdout, follow=follow, **asked))
-
-
-def stop(
-    job: JobArgument,
-    kill: Annotated[bool, make_flag_option("kill", "Stop at once, without SIGTERM and grace.")] = False,
-    **asked: Any,
-) -> None:
-    """Stop a job and wait for its end."""
-    from .run.jobs import stop_job
-
-    raise typer.Exit(stop_job(job, sys.stdout, kill=kill, **asked))
-
-
-def fetch(
-    job: JobArgument,
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder for output/, and log/ with a folder for each node.")
-    ],
-    **asked: Any,
-) -> None:
-    """Fetch a job's output and all logs from its nodes."""
-    from .run.jobs import fetch_job
-
-    raise typer.Exit(fetch_job(job, Path(folder), sys.stdout, **asked))
-
-
-def top(job: JobArgument, **asked: Any) -> None:
-    """Show a running job live, without the output of its programs; Ctrl+C leaves it alone."""
-    from .run.jobs import show_top
-
-    raise typer.Exit(show_top(job, sys.stdout, **asked))
-
-
-def report(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB|LOG_DIR", help="A job, as above, or a folder with its logs.")
-    ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
-    ] = "report.html",
-    **asked: Any,
-) -> None:
-    """Write a page about a job that a browser shows without a network: charts, processes, failure."""
-    from .run.report import write_report
-
-    write_report(job, Path(output), sys.stdout, **asked)
+JOB_WORD: Final = make_parameter(
+    "word", str, typer.Argument(metavar="JOB", help="A job's id or name, or the beginning of its id.")
+)
+KILL: Final = make_flag_option("kill", "Stop at once, without SIGTERM and grace.")
+FOLLOW: Final = make_flag_option("follow", "Continue until the job ends.", "-f")
+STOP: Final = Later(
+    "Stop a job and wait for its end.", "jobs:stop_job", [JOB_WORD, make_parameter("kill", bool, KILL, False)]
+)
+LATER: Final[Mapping[str, Later]] = {
+    "jobs": Later("List detached jobs, and the results of earlier ones.", "jobs:show_jobs"),
+    "status": Later("Print the state of a job and of each of its processes.", "jobs:show_status", [JOB_WORD]),
+    "top": Later("Show a running job live, without the output of its programs; Ctrl+C leaves it alone.",
+        "jobs:show_top", [JOB_WORD]),
+    "logs": Later("Print the output of a job's processes.", "jobs:show_logs", [
+        JOB_WORD,
+        make_parameter("process", str | None, typer.Argument(metavar="[PROCESS]", show_default=False,
+            help="One process, such as trainer/1 or setup/0; else all."), None),
+        make_parameter("follow", bool, FOLLOW, False),
+    ]),
+    "report": Later(
+        "Write a page about a job that a browser shows without a network: charts, processes, failure.",
+        "report:write_report", [
+        make_parameter("word", str, typer.Argument(metavar="JOB|LOG_DIR",
+            help="A job, as above, or a folder with its logs.")),
+        make_parameter("path", Path, typer.Option("--output", "-o", metavar="FILE", help="File to write."),
+            "report.html"),
+    ]),
+    "stop": STOP,
+    "fetch": Later("Fetch a job's output and all logs from its nodes.", "jobs:fetch_job", [
+        JOB_WORD,
+        make_parameter("folder", str, typer.Argument(metavar="DIR",
+            help="Folder for output/, and log/ with a folder for each node.")),
+    ]),
+    "delete": STOP._replace(text="Another name of `pslaunch stop`."),
+}  # fmt: skip
 
 
 # Programs of the runtime: their help, module, and first arguments.
@@ -248,7 +211,7 @@ def help(
         _invoke([*words, "--help"])
 
 
-def version(json: Json = False) -> None:
+def version(json: Annotated[bool, JSON] = False) -> None:
     """Print the version and its build features."""
     from pslaunch.runtime import _core
 
@@ -268,7 +231,6 @@ def version(json: Json = False) -> None:
 
 
 ABOUT: Final[Mapping[str, Callable[..., None]]] = {"version": version, "help": help}
-LATER: Final = {**{f.__name__: f for f in (jobs, status, top, logs, report, stop, fetch)}, "delete": stop}
 # Command lines by other tools' words for them.
 MEANT: Final = {
     **dict.fromkeys(("", "run", "start", "launch", "train", "torchrun"), "pslaunch local"),
@@ -281,26 +243,6 @@ MEANT: Final = {
 }
 
 
-def _ask_place(command: Callable[..., None], faces: Sequence[Face]) -> Callable[..., None]:
-    """Add --json and the options that choose the place to ask; the command gets `as_json` and `elsewhere`."""
-    from .options.kinds import Text
-    from .options.options import Option
-
-    options = {name: said for face in faces for name, said in face.place.items()}
-
-    def run(ctx: typer.Context, json: Json = False, **values: Any) -> None:
-        given = {name: text for name in options if (text := values.pop(name)) is not None}
-        with report_usage_errors(ctx):
-            elsewhere = _find_elsewhere(given, faces)
-        command(**values, as_json=json, elsewhere=elsewhere)
-
-    first, last, _others = inspect.signature(run, eval_str=True).parameters.values()
-    *own, _asked = inspect.signature(command, eval_str=True).parameters.values()
-    added = [make_parameter(Option(name, Text(), text, metavar)) for name, (metavar, text) in options.items()]
-    vars(run)["__signature__"] = inspect.Signature([first, *own, last, *added])
-    return run
-
-
 def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere | None:
     """Return the place to ask for jobs; None if none is given."""
     asked = [face for face in faces if given.keys() & face.place.keys()]
@@ -310,11 +252,26 @@ def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere |
     return asked[0].find_place(given, Path.cwd()) if asked else None
 
 
-def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) -> Any:
+def _make_later(later: Later, words: Sequence[str]) -> Any:
     """Return a command with the options of all places; of other packages too if a word is none of ours."""
+    from .options.kinds import Text
+    from .options.options import Option
 
     def make(names: Sequence[str]) -> Any:
-        return make_typer_command(_ask_place(function, [*map(find_face, names)]), help=text)
+        faces = [*map(find_face, names)]
+        options = {name: said for face in faces for name, said in face.place.items()}
+
+        def run(**values: Any) -> None:
+            given = {name: text for name in options if (text := values.pop(name)) is not None}
+            with report_usage_errors(values.pop("ctx")):
+                elsewhere = _find_elsewhere(given, faces)
+            module, _, name = later.function.partition(":")
+            act = getattr(importlib.import_module(f".run.{module}", __package__), name)
+            raise typer.Exit(act(**values, out=sys.stdout, elsewhere=elsewhere) or codes.OK)
+
+        rows = [Option(name, Text(), text, metavar) for name, (metavar, text) in options.items()]
+        added = [make_parameter("as_json", bool, JSON, False), *map(make_option, rows)]
+        return make_typer_command(run, [*later.own, *added], help=later.text)
 
     command = make(OWN)
     known = {name for option in command.params for name in option.opts}
@@ -324,9 +281,8 @@ def _make_later(function: Callable[..., None], text: str, words: Sequence[str]) 
 
 def _find(name: str) -> Listed:
     """Return a command of ours."""
-    if function := LATER.get(name):
-        text = "Another name of `pslaunch stop`." if name == "delete" else function.__doc__ or ""
-        return Listed(text, lambda words: _make_later(function, text, words))
+    if later := LATER.get(name):
+        return Listed(later.text, lambda words: _make_later(later, words))
     if plain := ABOUT.get(name):
         return Listed(plain.__doc__ or "", lambda _words: make_typer_command(plain))
     if name in PROGRAMS:

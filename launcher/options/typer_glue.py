@@ -242,36 +242,34 @@ def make_flag_option(name: str, text: str, *aliases: str) -> Any:
     return typer.Option(f"--{name}", *aliases, help=f"{text} [default: off]", show_default=False)
 
 
-def make_typer_command(function: Callable[..., None], **settings: Any) -> Any:
-    """Return the command that typer makes of a function."""
+def make_typer_command(
+    function: Callable[..., None], parameters: Iterable[inspect.Parameter] = (), **settings: Any
+) -> Any:
+    """Return the command that typer makes of a function; parameters: of one that takes any, after `ctx`."""
+    if given := [*parameters]:
+        ctx = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        vars(function)["__signature__"] = inspect.Signature([ctx, *given])
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(cls=PlainCommand, **settings)(function)
     return typer.main.get_command(alone)
 
 
 def make_options(options: Iterable[Option]) -> list[Any]:
-    """Return options as typer makes them of a function's signature."""
-
-    def command() -> None:
-        pass
-
-    vars(command)["__signature__"] = inspect.Signature([make_parameter(option) for option in options])
-    return list(make_typer_command(command).params)
+    """Return options as typer makes them of a function's parameters."""
+    return list(make_typer_command(lambda **_: None, map(make_option, options)).params)
 
 
-def make_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a function's signature has it."""
+def make_option(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter of a function."""
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
-    said = typer.Option(
-        f"--{option.name}",
-        *option.aliases,
-        metavar=option.metavar or None,
-        help=option.text,
-        show_default=False,
-    )
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None if option.valued else False,
-        annotation=Annotated[kind, said],
-    )
+    names, metavar = (f"--{option.name}", *option.aliases), option.metavar or None
+    said = typer.Option(*names, metavar=metavar, help=option.text, show_default=False)
+    return make_parameter(option.name, kind, said, None if option.valued else False)
+
+
+def make_parameter(
+    name: str, kind: Any, said: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """Return a parameter of a function; said: what typer is told about it."""
+    annotation = Annotated[kind, said]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -341,7 +341,7 @@ def list_nodes(r: Record) -> list[job.Node]:
 
 
 def fetch_job(
-    word: str, folder: Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
+    word: str, folder: str | Path, out: TextIO, *, as_json: bool = False, elsewhere: Elsewhere | None = None
 ) -> int:
     """Fetch a job's results into `output/` and `log/` of a folder; returns the code of the first failure."""
     from .fetch import fetch_results, hold_folders
@@ -352,8 +352,8 @@ def fetch_job(
         raise _make_lost_error(r)
     r = _add_status(r, elsewhere)
     # Without a process, files there belong to earlier jobs.
-    output = folder / "output" if _has_begun(r) else None
-    logs = folder / "log"
+    output = Path(folder, "output") if _has_begun(r) else None
+    logs = Path(folder, "log")
     folders = {str(place): place for place in (output, logs) if place}
     with hold_folders(folders, r["job"], _warn_fetching), known_jobs.open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
