@@ -113,10 +113,12 @@ def examine_hosts(
         backend.close()
         loop.close()
     sent = count_sent_bytes(placed, entries)
-    seen = [inspection.add_answers(Seen(host=n.name, failed=errors.get(n.id)), n.id) for n in placed.nodes]
+    answered = inspection.list_seen()
+    seen = [answered.get(n.id) or Seen(n.name, errors.get(n.id)) for n in placed.nodes]
     seen = [reject_nonsense(one, wanted, size) for one, size in zip(seen, sent, strict=True)]
     _, lacks = deal_resources(placed, list_resources(seen))
-    seen = [one._replace(lacks=lacks.get(n.id, "")) for n, one in zip(placed.nodes, seen, strict=True)]
+    for node, one in zip(placed.nodes, seen, strict=True):
+        one.lacks = lacks.get(node.id, "")
     return placed.nodes, seen, judge_hosts(seen, wanted, sent)
 
 

@@ -6,6 +6,7 @@ A problem prevents the job; a warning does not. A test compares the kinds with d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import HostError
@@ -129,7 +130,8 @@ STEPS: Final[Mapping[str, str]] = {"resolve": "name", "authenticate": "key", "py
 CHECK_CODES: Final = (codes.SERVICE, codes.USAGE, codes.PREFLIGHT, codes.HOST, codes.RIGHTS)
 
 
-class Seen(NamedTuple):
+@dataclass
+class Seen:
     """Observations of one host."""
 
     host: str

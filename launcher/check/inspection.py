@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ..node import messages
 
 STAGE_LIMIT_S: Final = 45.0  # longer than the slowest answer of a node takes
-ANSWERED: Final = ("lost", "facts", "clock_off_s", "addr", "cut_off", "mpi")  # in Seen as in ReachedHost
 
 
 class ReachedHost:
@@ -35,15 +34,13 @@ class ReachedHost:
 
     def __init__(self, loop: Loop, node: Node, line: Line, lost_after_s: float, trace: Trace | None) -> None:
         """Take over a line."""
-        self.node, self.name, self._diagnosis = node.id, node.name, line.diagnosis
+        self.node, self._diagnosis = node.id, line.diagnosis
+        self.seen = Seen(node.name)
         self.answers: set[str] = set()  # their types
         self.addrs: list[str] = []
         self.free_port = self.door = 0
         self.doors: list[tuple[int, str, int]] = []  # of other nodes, to try: node, address, port
         self.reached: list[tuple[int, str]] = []  # the reached ones
-        self.lost = self.addr = self.cut_off = self.mpi = ""  # as in Seen
-        self.clock_off_s = 0.0
-        self.facts: messages.NodeFacts | None = None
         self._sent = 0.0, 0.0  # time by the wall clock and by the monotonic clock
         self.line: MessageLine[messages.OfCheck] = MessageLine(
             loop,
@@ -53,7 +50,7 @@ class ReachedHost:
             on_message=self._hear,
             on_lost=self._lose,
             seals=line.seals,
-            trace=trace and trace.make_note(f"node {self.node} ({self.name})"),
+            trace=trace and trace.make_note(f"node {node.id} ({node.name})"),
         )
 
     def send(self, message: messages.OfCheck) -> None:
@@ -64,9 +61,9 @@ class ReachedHost:
         """Parse the whole answer here, so that an invalid one loses this host alone."""
         if message["type"] == "clock":
             began_s, since_s = self._sent
-            self.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
+            self.seen.clock_off_s = float(message["time"]) - began_s - (time.monotonic() - since_s) / 2
         elif message["type"] == "refused" or message["type"] == "trouble":
-            self.lost = self.lost or str(message["text"])
+            self.seen.lost = self.seen.lost or str(message["text"])
         elif message["type"] == "inspected":
             facts = message["facts"]
             check_resources(facts["resources"])
@@ -75,7 +72,7 @@ class ReachedHost:
             self.free_port = next((parse_port(port, "port") for port in free), 0)
             if not self.addrs and not facts["interface_error"]:
                 raise ValueError("it reports no address and no error")
-            self.facts = facts
+            self.seen.facts = facts
         elif message["type"] == "opened":
             self.door = parse_port(message["port"], "port")
         elif message["type"] == "reached":
@@ -83,14 +80,14 @@ class ReachedHost:
             if not set(self.reached) <= {(node, addr) for node, addr, _ in self.doors}:
                 raise ValueError("it reports doors that it was not asked to try")
         elif message["type"] == "allreduced":
-            self.mpi = str(message["text"])
+            self.seen.mpi = str(message["text"])
         elif message["type"] not in ("hello", "shut", "finished"):
             return
         self.answers.add(message["type"])
 
     def _lose(self, reason: str) -> None:
-        if not self.lost and "finished" not in self.answers:
-            self.lost = "; ".join(filter(None, (reason, self._diagnosis())))
+        if not self.seen.lost and "finished" not in self.answers:
+            self.seen.lost = "; ".join(filter(None, (reason, self._diagnosis())))
 
 
 class Inspection:
@@ -116,7 +113,7 @@ class Inspection:
     def try_network(self, port: int = 0) -> None:
         """Let all nodes connect to each other, on a free port of a pserver if any, else on `port`."""
         self._ask(lambda one: {"type": "door", "port": one.free_port or port}, "opened")
-        answering = [one for one in self._hosts if one.addrs and not one.lost]
+        answering = [one for one in self._hosts if one.addrs and not one.seen.lost]
         tries = reach.plan_tries(len(answering))
 
         def order(one: ReachedHost) -> messages.ReachMsg:
@@ -125,20 +122,21 @@ class Inspection:
             return {"type": "reach", "doors": one.doors, "limit_s": reach.REACH_S}
 
         self._ask(order, "reached")
-        if any(one.lost for one in answering):
+        if any(one.seen.lost for one in answering):
             return
         places = {one.node: i for i, one in enumerate(answering)}
         opened = {i: [(places[node], addr) for node, addr in one.reached] for i, one in enumerate(answering)}
         known = [one.addrs for one in answering]
-        chosen, wrong = reach.sort_out([one.name for one in answering], known, opened)
+        chosen, wrong = reach.sort_out([one.seen.host for one in answering], known, opened)
         for i, addr in chosen.items():
-            answering[i].addr = addr
+            answering[i].seen.addr = addr
         for i, why in wrong.items():
-            answering[i].cut_off = f"its port {answering[i].door} {why}"
+            answering[i].seen.cut_off = f"its port {answering[i].door} {why}"
 
     def try_mpi(self, python: str, env: dict[str, str], limit_s: float) -> None:
         """Let the ranks of all nodes add up a number by MPI, if all can import mpi4py."""
-        if all(one.facts and "mpi4py" not in one.facts["programs"]["missing"] for one in self._hosts):
+        found = [one.seen.facts for one in self._hosts]
+        if all(facts and "mpi4py" not in facts["programs"]["missing"] for facts in found):
             order: messages.AllreduceMsg = {
                 "type": "allreduce", "python": python, "env": env, "limit_s": min(limit_s, STAGE_LIMIT_S / 2),
             }  # fmt: skip
@@ -153,27 +151,24 @@ class Inspection:
         for one in self._hosts:
             one.line.close()
 
-    def add_answers(self, one: Seen, node: int) -> Seen:
-        """Return `one` with the answers of its host."""
-        host = next((x for x in self._hosts if x.node == node), None)
-        if host is None:
-            return one
-        return one._replace(**{name: getattr(host, name) for name in ANSWERED})
+    def list_seen(self) -> dict[int, Seen]:
+        """Return what the hosts have answered, by node."""
+        return {one.node: one.seen for one in self._hosts}
 
     def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:
         """Ask all hosts and wait for their answers; a host silent until the limit is lost."""
-        waited = [one for one in self._hosts if not one.lost]
+        waited = [one for one in self._hosts if not one.seen.lost]
         for one in waited:
             one.send(message(one))
         end_s = self._loop.now() + STAGE_LIMIT_S
         timer = self._loop.call_at(end_s, lambda: None)
         self._loop.run(
-            lambda: self._loop.now() >= end_s or all(one.lost or answer in one.answers for one in waited)
+            lambda: self._loop.now() >= end_s or all(one.seen.lost or answer in one.answers for one in waited)
         )
         timer.cancel()
         for one in waited:
             if answer not in one.answers:
-                one.lost = one.lost or f"it did not answer within {STAGE_LIMIT_S:g} s"
+                one.seen.lost = one.seen.lost or f"it did not answer within {STAGE_LIMIT_S:g} s"
 
 
 def _stop(number: int) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pslaunch.backends.here import NODE
 from pslaunch.backends.lines import Line
 from pslaunch.check.check_hosts import reject_nonsense
-from pslaunch.check.findings import Seen, Wanted, choose_check_code, judge_hosts
+from pslaunch.check.findings import Wanted, choose_check_code, judge_hosts
 from pslaunch.check.inspection import Inspection
 from pslaunch.check.report import tell
 from pslaunch.follow.remote_head import RemoteHead
@@ -338,7 +338,7 @@ def test_hostile_host_is_a_finding_of_check(answers: list[Message], others: list
             inspection.try_network()
             inspection.end()
             inspection.close()
-    seen = [reject_nonsense(inspection.add_answers(Seen(host="n0"), 0), Wanted(), 0)]
+    seen = [reject_nonsense(inspection.list_seen()[0], Wanted(), 0)]
     findings = judge_hosts(seen, Wanted(), [0])
     assert findings and choose_check_code(findings)  # its line is closed before it has answered all
     for as_json in (False, True):

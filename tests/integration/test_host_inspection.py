@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pslaunch.backends.local.backend import LocalBackend
-from pslaunch.check.findings import Seen
 from pslaunch.check.inspection import Inspection
 from pslaunch.node.agent.inspect import find_lock_holder
 from pslaunch.node.job import Limits, Node
@@ -75,7 +74,7 @@ def test_an_agent_that_is_killed(inspection: Inspection) -> None:
     os.kill(agent, signal.SIGKILL)
     inspection.try_network()
     inspection.end()
-    seen = [inspection.add_answers(Seen(host=name), node) for node, name in enumerate("ab")]
+    seen = [*inspection.list_seen().values()]
     assert len([one for one in seen if "the line was closed" in one.lost]) == 1
     assert len([one for one in seen if not one.lost]) == 1
 
