@@ -21,7 +21,7 @@ from ..node import codes
 from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
 from ..node.loop import Loop
-from ..options.spec import JobSpec, Site
+from ..options.spec import JobSpec
 from ..plan import make_dry_run as plan_as_data
 from ..plan import make_plan, render_plan
 from ..views.outlet import Outlet, make_view
@@ -65,7 +65,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
     return json.dumps(data) if as_json else render_plan(data)
 
 
-def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
+def run(spec: JobSpec, *, as_json: bool) -> int:
     """Run the job to its end and return its exit code; with `--detach`, until its programs run.
 
     Raises PslaunchError if it can't begin.
@@ -79,8 +79,8 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:
-        with _report_failed_start(out or sys.stdout) if as_json else contextlib.nullcontext():
-            code, began = _run(spec, plan, trace, as_json=as_json, out=out)
+        with _report_failed_start() if as_json else contextlib.nullcontext():
+            code, began = _run(spec, plan, trace, as_json=as_json)
     except errors.HostsError as e:
         if _inspect_hosts(spec, e.failed):
             raise errors.PreflightError("no program was started", e.exit_code) from e
@@ -94,7 +94,7 @@ def run(spec: JobSpec, *, as_json: bool, out: TextIO | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _report_failed_start(out: TextIO) -> Iterator[None]:
+def _report_failed_start() -> Iterator[None]:
     """Print the event `end` if a job could not begin: no head has one."""
     began_s = time.monotonic()
     try:
@@ -104,7 +104,7 @@ def _report_failed_start(out: TextIO) -> Iterator[None]:
             "time": round(time.time(), 3), "event": "end", "code": int(e.exit_code), "reason": str(e),
             "elapsed_s": round(time.monotonic() - began_s, 3), "failure": None,
         }  # fmt: skip
-        print(json.dumps(end), file=out, flush=True)
+        print(json.dumps(end), flush=True)
         raise
 
 
@@ -147,15 +147,13 @@ def _add_wheels(plan: Plan, spec: JobSpec) -> Plan:
     return plan._replace(package=plan.package._replace(extras=extras))
 
 
-def _run(
-    spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool, out: TextIO | None
-) -> tuple[int, bool]:
+def _run(spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool) -> tuple[int, bool]:
     """Return the exit code, and True if any program was started."""
     errors.require_extra(spec.log_to or "")
     with contextlib.ExitStack() as at_end:
         warnings = _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)
-        loop, outlet = Loop(), Outlet(out or sys.stdout)
+        loop, outlet = Loop(), Outlet(sys.stdout)
         at_end.callback(outlet.drain)
         if trace:
             at_end.callback(trace.close)
@@ -166,12 +164,7 @@ def _run(
         at_end.callback(way.backend.close)
         at_end.callback(_leave, starting, way.backend)
         starting.give_time()
-        view = make_view(
-            json=as_json,
-            out=cast(TextIO, outlet),
-            clock=time.monotonic,
-            processes=_list_expected(plan, spec.site),
-        )
+        view = make_view(json=as_json, out=cast(TextIO, outlet), clock=time.monotonic)
         if spec.log_to:
             from ..views.board import Board
 
@@ -222,14 +215,6 @@ def _follow_to_end(
     if head.code != codes.NODE_LOST:  # the job's end was seen
         record.remove_secret(str(_name_pointer(way.plan)))
     return code or fetched, watch.any_began
-
-
-def _list_expected(plan: Plan, site: Site) -> list[str]:
-    """Return the names of a job's processes; none where only agents know its nodes."""
-    try:
-        return [process.key for process in place(plan, plan.nodes or site.expected).processes]
-    except ValueError:
-        return []
 
 
 def _leave(starting: SlowWork[Started], backend: Backend) -> None:

@@ -7,7 +7,7 @@ table, which is not redrawn for every line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from signal import SIGINT
 from typing import Any, Final, TextIO
@@ -63,17 +63,11 @@ class LiveView(view.View):
     """View on a terminal by rich; `clock` is in seconds."""
 
     def __init__(
-        self,
-        out: TextIO,
-        clock: Callable[[], float],
-        *,
-        colour: bool = True,
-        processes: Iterable[str] = (),
-        is_own: bool = True,
+        self, out: TextIO, clock: Callable[[], float], *, colour: bool = True, is_own: bool = True
     ) -> None:
         """is_own: Ctrl+C ends the job, not only the view."""
         self._clock, self._is_own = clock, is_own
-        self._transcript = view.Transcript(out.encoding, processes)
+        self._transcript = view.Transcript(out.encoding)
         self._rows: dict[str, _Row] = {}
         self._pending: list[Text] = []
         self._title = self._ending = ""

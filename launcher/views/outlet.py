@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final, TextIO
 
 from ..node.procs import write_all
@@ -23,23 +23,19 @@ GATHERED_CHARS: Final = 1 << 16  # for which the thread is woken before a flush
 class Outlet(io.TextIOBase):
     """Text stream that a thread writes to the descriptor of `out`. Raises OSError after a failed write.
 
-    Unbounded: callers check `is_full` before. Without a descriptor it writes at once.
+    Unbounded: callers check `is_full` before.
     """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._fd = -1
-        with contextlib.suppress(OSError, ValueError):
-            self._fd = out.fileno()
         self._texts: deque[str] = deque()
         self._chars = 0
         self._changed = threading.Condition()
         self._failed: OSError | None = None
         self._over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if self._fd >= 0:
-            out.flush()
-            self._thread.start()
+        out.flush()
+        self._thread.start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override] # an attribute there
@@ -57,8 +53,6 @@ class Outlet(io.TextIOBase):
 
     def write(self, text: str) -> int:
         self.check()
-        if self._fd < 0:
-            return self._out.write(text)
         with self._changed:
             self._texts.append(text)
             self._chars += len(text)
@@ -67,10 +61,8 @@ class Outlet(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Let the thread write what waits; without a descriptor flush `out`."""
+        """Let the thread write what waits."""
         self.check()
-        if self._fd < 0:
-            self._out.flush()
         with self._changed:
             self._changed.notify()
 
@@ -85,16 +77,15 @@ class Outlet(io.TextIOBase):
 
     def drain(self) -> None:
         """Wait until all is written or has failed. May be called twice, never raises."""
-        if self._fd >= 0:
-            with self._changed:
-                self._over = True
-                self._changed.notify()
-            self._thread.join()
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        self._thread.join()
 
     def _run(self) -> None:
         try:
             while text := self._take_waiting():
-                write_all(self._fd, text.encode(self.encoding, self._out.errors or "strict"))
+                write_all(self.fileno(), text.encode(self.encoding, self._out.errors or "strict"))
         except OSError as e:
             self._failed = e
 
@@ -108,25 +99,17 @@ class Outlet(io.TextIOBase):
         return text
 
 
-def make_view(
-    *,
-    json: bool,
-    out: TextIO,
-    clock: Callable[[], float],
-    environ: Mapping[str, str] = os.environ,
-    processes: Iterable[str] = (),
-    is_own: bool = True,
-) -> View:
+def make_view(*, json: bool, out: TextIO, clock: Callable[[], float], is_own: bool = True) -> View:
     """Return the view for `out`: JSON if requested, live on a terminal, else plain lines.
 
-    processes: those expected, for the width of the first lines; is_own: Ctrl+C ends the job.
+    is_own: Ctrl+C ends the job.
     """
     from .view import JsonView, PlainView  # 5 ms, while nodes start
 
     if json:
         return JsonView(out)
-    if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
-        return PlainView(out, clock, processes=processes)
+    if not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return PlainView(out, clock)
     from .live import LiveView
 
-    return LiveView(out, clock, colour=not environ.get("NO_COLOR"), processes=processes, is_own=is_own)
+    return LiveView(out, clock, colour=not os.environ.get("NO_COLOR"), is_own=is_own)

@@ -10,7 +10,7 @@ import json as jsonlib
 import re
 import signal as signals
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
 
 from ..node.head.events import Event  # see docs/events.md
@@ -51,14 +51,13 @@ class Said(NamedTuple):
 class Transcript:
     """Converter of events into lines; remembers names and logs, does no I/O."""
 
-    def __init__(self, encoding: str | None = None, processes: Iterable[str] = ()) -> None:
-        """processes: those expected, so that the first lines are already as wide as theirs."""
+    def __init__(self, encoding: str | None = None) -> None:
         self._encoding = encoding or "utf-8"
         self._nodes: dict[Any, str] = {}
         self._logs: dict[str, str] = {}
         self._open: set[str] = set()  # processes in the middle of a long line
         self._begun = False  # some process runs, or has run
-        self.width = max(map(len, (SELF, *processes)))
+        self.width = len("trainer/0")  # or more, once the processes are known
 
     def make_lines(self, e: Event) -> list[Said]:
         """Return the lines for an event, often none; none for an unknown event."""
@@ -305,9 +304,9 @@ class JsonView(View):
 class PlainView(View):
     """View with prefixed lines, for files, pipes and simple terminals."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float], processes: Iterable[str] = ()) -> None:
+    def __init__(self, out: TextIO, clock: Callable[[], float]) -> None:
         self._out, self._clock = out, clock
-        self._transcript = Transcript(out.encoding, processes)
+        self._transcript = Transcript(out.encoding)
         self._told_s: dict[str, float] = {}  # time of the last progress line of each process
         self._start_s = clock()
         self._sending = DispatchProgress()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -38,9 +38,9 @@ from pslaunch.run.fetch import hold_folders
 class Reaching(LocalBackend):
     """Backend without answering nodes; it interrupts the launcher and waits until that is reported."""
 
-    def __init__(self, out: Heard) -> None:
+    def __init__(self, shown: Iterable[str]) -> None:
         super().__init__()
-        self._out = out
+        self._shown = shown
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
         self._reach(nodes)
@@ -50,22 +50,8 @@ class Reaching(LocalBackend):
 
     def _reach(self, nodes: Sequence[Node]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
-        self._out.told_in_time = self._out.told.wait(10)
+        self.told = next(line for line in self._shown if "ending" in line)
         raise HostsError({n.id: HostError(n.name, "connect", "given up") for n in nodes}, len(nodes))
-
-
-class Heard(io.StringIO):
-    """Output that detects the line about the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told = threading.Event()
-        self.told_in_time = False
-
-    def write(self, text: str) -> int:
-        if "ending" in text:
-            self.told.set()
-        return super().write(text)
 
 
 pytestmark = pytest.mark.timeout(90)
@@ -81,25 +67,28 @@ def job(workspace: Path, head: str, program: str = "") -> JobSpec:
     )
 
 
-def run(spec: JobSpec, out: TextIO) -> tuple[int, bool]:
-    return session._run(spec, make_plan(spec, "j-1"), as_json=False, out=out)
+def run(spec: JobSpec) -> tuple[int, bool]:
+    return session._run(spec, make_plan(spec, "j-1"), as_json=False)
 
 
 @pytest.mark.parametrize("head", ["launcher", "node"])
 def test_interruption_is_answered_during_the_start_of_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
-    spec, out = job(tmp_path, head, "print('never')"), Heard()
-    monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Reaching(out))
-    if head == "node":
-        with pytest.raises(EndedEarlyError):
-            run(spec, out)
-        said = "ending: interrupted (Ctrl+C); no longer waiting for localhost"
-    else:
-        assert run(spec, out) == (codes.INT, False)
-        said = "ending the job: interrupted (Ctrl+C)"
-    assert out.told_in_time, out.getvalue()
-    assert said in out.getvalue()
+    spec = job(tmp_path, head, "print('never')")
+    read_fd, write_fd = os.pipe()
+    with open(read_fd) as shown, open(write_fd, "w") as out:  # noqa: PTH123 - descriptors
+        backend = Reaching(shown)
+        monkeypatch.setattr(LocalFace, "make_backend", lambda *_: backend)
+        monkeypatch.setattr(sys, "stdout", out)
+        if head == "node":
+            with pytest.raises(EndedEarlyError):
+                run(spec)
+            said = "ending: interrupted (Ctrl+C); no longer waiting for localhost"
+        else:
+            assert run(spec) == (codes.INT, False)
+            said = "ending the job: interrupted (Ctrl+C)"
+        assert said in backend.told
 
 
 class Unread(Watch):
@@ -141,7 +130,8 @@ def test_output_broken_before_the_head_exists_ends_the_job(
     kept = os.dup(1)  # gets /dev/null
     try:
         with os.fdopen(write_fd, "w") as out, pytest.raises(FileError, match="can't be written: Broken pipe"):
-            run(spec, out)
+            monkeypatch.setattr(sys, "stdout", out)
+            run(spec)
     finally:
         os.dup2(kept, 1)
         os.close(kept)
@@ -170,7 +160,7 @@ def test_failure_during_the_start_ends_nodes_without_grace(
 
     monkeypatch.setattr(f"pslaunch.{where}", fail)
     with pytest.raises(OSError, match="no descriptors"):
-        run(spec, io.StringIO())
+        run(spec)
     assert not (tmp_path / "ran").exists()
 
 
@@ -209,30 +199,29 @@ def test_job_is_detached_only_if_later_shells_find_it(
 
 
 def test_secret_for_later_shells_ends_with_its_attached_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "state"
     program = f"import pathlib; print([p.name for p in pathlib.Path({str(state)!r}).rglob('*.secret')])"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setattr(LocalFace, "make_backend", lambda *_: Keeping())
-    spec, out = job(tmp_path, "node", program), io.StringIO()
-    assert run(spec._replace(site=spec.site._replace(remote=True)), out) == (codes.OK, True)
-    assert "['j-1.secret']" in out.getvalue()
+    spec = job(tmp_path, "node", program)
+    assert run(spec._replace(site=spec.site._replace(remote=True))) == (codes.OK, True)
+    assert "['j-1.secret']" in capfd.readouterr().out
     assert not [*state.rglob("*.secret")]
 
 
 def test_job_is_refused_beside_another_of_its_folder_then_names_the_places_of_its_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write = "import os; open(os.environ['PSLAUNCH_OUTPUT_DIR'] + '/model', 'w'); raise SystemExit(3)"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     got, logs = tmp_path / "got", tmp_path / "logs"
     spec = job(tmp_path, "launcher", write)._replace(server_num=0, fetch_output=got, fetch_logs=logs)
-    out = io.StringIO()
     with hold_folders({"its": got}, "j-0", print), pytest.raises(SpecError, match="of job j-0"):
-        run(spec, out)
-    assert run(spec, out) == (3, True)
-    last = out.getvalue().splitlines()[-1]
+        run(spec)
+    assert run(spec) == (3, True)
+    last = capfd.readouterr().out.splitlines()[-1]
     log = logs / "0-localhost/train.log"
     assert last.endswith(f"results are in {got}; logs are in {logs}; the log of trainer/0 is {log}")
     assert (got / "model").exists() and log.exists()
@@ -284,10 +273,17 @@ class Cutting(Keeping):
     ],
 )  # fmt: skip
 def test_job_to_detach_is_over_only_if_its_end_was_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Event | None, code: int, state: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    end: Event | None,
+    code: int,
+    state: str,
 ) -> None:
-    spec, out = job(tmp_path, "node")._replace(detach=True), io.StringIO()
+    spec = job(tmp_path, "node")._replace(detach=True)
     plan = make_plan(spec, "j-1")
     monkeypatch.setattr(LocalFace, "make_way", lambda *_: PodsWay(cast(K8sBackend, Cutting(end)), plan))
-    assert run(spec, out) == (code, True)
-    assert f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in out.getvalue()
+    assert run(spec) == (code, True)
+    assert (
+        f"the job {state}; pslaunch status, logs, stop and fetch take its id: j-1" in capfd.readouterr().out
+    )

@@ -221,13 +221,16 @@ def test_live_view_closes_without_an_end_and_leaves_long_lines_to_the_terminal(
     ("columns", "term", "kind"),
     [(100, "xterm", LiveView), (30, "xterm", LiveView), (100, "dumb", PlainView), (0, "xterm", PlainView)],
 )
-def test_live_is_for_terminals_that_can(columns: int, term: str, kind: type) -> None:
+def test_live_is_for_terminals_that_can(
+    monkeypatch: pytest.MonkeyPatch, columns: int, term: str, kind: type
+) -> None:
+    monkeypatch.setenv("TERM", term)
     main, side = pty.openpty()
     try:
         termios.tcsetwinsize(side, (30, columns))
         with os.fdopen(side, "w") as terminal:
             out = terminal if columns else io.StringIO()
-            view = make_view(json=False, out=out, clock=time.monotonic, environ={"TERM": term})
+            view = make_view(json=False, out=out, clock=time.monotonic)
             assert isinstance(view, kind)
             view.close()
             assert isinstance(make_view(json=True, out=out, clock=time.monotonic), JsonView)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 
@@ -54,11 +53,3 @@ def test_a_reader_that_is_gone_is_an_error_of_a_later_write() -> None:
             outlet.check()
         outlet.close()
         assert outlet.closed
-
-
-def test_an_output_without_descriptor_is_written_at_once() -> None:
-    out = io.StringIO()
-    outlet = Outlet(out)
-    outlet.write("text")
-    assert out.getvalue() == "text" and not outlet.isatty() and outlet.encoding == "utf-8"
-    outlet.drain()

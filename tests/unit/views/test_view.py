@@ -50,7 +50,7 @@ def plain(*events: dict[str, Any], clock: Callable[[], float] = time.monotonic) 
 @pytest.mark.parametrize("make", [PlainView, LiveView])
 def test_lines_before_the_job_is_known_are_as_wide_as_later_ones(make: Callable[..., Any]) -> None:
     out = io.StringIO()
-    view = make(out, Clock(), processes=["pserver/0", "trainer/0", "trainer/1"])
+    view = make(out, Clock())
     for e in ({"event": "note", "text": "early"}, JOB, line("trainer/0", "x")):
         view.show_event(e)
     view.close()
@@ -162,7 +162,7 @@ def test_plain_progress_comes_every_ten_seconds_for_each_process() -> None:
             view.show_event({**report, "process": process, "batch": second})
     lines = out.getvalue().splitlines()
     assert len(lines) == 6
-    assert lines[0] == "pslaunch | trainer/0: pass 0, batch 10, cost 5.250, 1,234 samples/s"
+    assert lines[0] == "pslaunch  | trainer/0: pass 0, batch 10, cost 5.250, 1,234 samples/s"
 
 
 @pytest.mark.parametrize(
@@ -253,6 +253,6 @@ def test_plain_lines_now_and_then_and_at_the_end() -> None:
         view.show_event(dispatched(1, s * 1_000_000, 20_000_000, s))
     view.show_event(dispatched(None, 0, 20_000_000, 12.0, state="done", nodes=1, elapsed_s=12.0))
     assert out.getvalue().splitlines() == [
-        "pslaunch | sending: 50 % of 20.0 MB to 1 host, 1.0 MB/s, 10 s left",
-        "pslaunch | sent 1 file, 20.0 MB, to 1 host, in 12.0 s",
+        "pslaunch  | sending: 50 % of 20.0 MB to 1 host, 1.0 MB/s, 10 s left",
+        "pslaunch  | sent 1 file, 20.0 MB, to 1 host, in 12.0 s",
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -55,12 +55,11 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[tuple[Loop, Watch, io.StringIO]]:
-    loop, out = Loop(), io.StringIO()
-    outlet = Outlet(out)
+def watching() -> Iterator[tuple[Loop, Watch]]:
+    loop, outlet = Loop(), Outlet(sys.stdout)
     view = make_view(json=False, out=cast(TextIO, outlet), clock=time.monotonic)
     try:
-        yield loop, Watch(loop, view, outlet), out
+        yield loop, Watch(loop, view, outlet)
     finally:
         view.close()
         loop.close()
@@ -68,15 +67,17 @@ def watching() -> Iterator[tuple[Loop, Watch, io.StringIO]]:
 
 
 @pytest.mark.parametrize("left", [[], [LEFT]])
-def test_rest_of_a_job_that_was_not_removed_is_said(plan: Plan, left: list[str]) -> None:
-    with watching() as (loop, watch, out):
+def test_rest_of_a_job_that_was_not_removed_is_said(
+    plan: Plan, capfd: pytest.CaptureFixture[str], left: list[str]
+) -> None:
+    with watching() as (loop, watch):
         way = PodsWay(cast(K8sBackend, Removing(left)), plan)
         assert way.remove(loop, watch) == (not left)
-        assert (LEFT in out.getvalue()) == bool(left)
+    assert (LEFT in capfd.readouterr().out) == bool(left)
 
 
 def test_interrupt_during_the_removal_hurries_it(plan: Plan) -> None:
-    with watching() as (loop, watch, _out):
+    with watching() as (loop, watch):
         removing = Removing([], slow=True)
         assert PodsWay(cast(K8sBackend, removing), plan).remove(loop, watch)
         assert removing.hurried.is_set()
