@@ -55,7 +55,7 @@ class Trainer:
 
     def __init__(self, address: tuple[str, int], rows: int, every: int) -> None:
         self.client = Client([address], trainer_id=0, num_gradient_servers=1)
-        job = SimpleNamespace(job_id="", epoch=0)
+        job = SimpleNamespace(job_id="", epoch=0, progress="")
         settings: Any = SimpleNamespace(
             trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,
             snapshots=SnapshotSettings(every, 0.0, ""), job=job,

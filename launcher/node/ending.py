@@ -13,6 +13,7 @@ from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 KILL_WAIT_S = 2.0  # for reports after KILL; then a node is given up, and its keeper continues
 NEVER = float("inf")
+CUT = 0  # no signal: a snapshot of its training is wanted
 
 
 class Signal(NamedTuple):
@@ -20,6 +21,19 @@ class Signal(NamedTuple):
 
     keys: tuple[str, ...]
     number: int
+
+
+class LastCut(NamedTuple):
+    """Wait for a snapshot before an ending: for half of its grace, and no longer if a program ends."""
+
+    reason: str  # of the ending
+    before: int  # step of the newest one when it was asked for
+    alive: int  # programs then
+    asked_s: float
+    limit_s: float
+
+    def is_over(self, step: int, alive: int, now_s: float) -> bool:
+        return step != self.before or alive != self.alive or now_s >= self.limit_s
 
 
 class Shutdown:

@@ -143,8 +143,8 @@ class Run:
         self.note_connected(remote)
 
     def _measure_cut(self) -> dict[str, int]:
-        sealed = self.snapshots.sealed if self.snapshots else 0
-        return {"cut": sealed} if sealed else {}
+        found = self.settings.snapshots
+        return {"cut": self.snapshots.sealed} if self.snapshots and (found.steps or found.minutes) else {}
 
     def note_connected(self, remote: RemoteUpdater | Client) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""

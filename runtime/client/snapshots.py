@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..files.objects import SetError
 from ..process.settings import Settings
+from ..shared.reports import WANTED_CUT
 from .control import Control, Message
 from .dialer import ClientError, PeerVanished
 
@@ -41,6 +42,8 @@ class Snapshots:
         self._last_s = time.monotonic()
         self._noted, self._run, self._written = 0, client.incarnation, 0.0
         self._note_due = False
+        progress = settings.job.progress
+        self._wanted = Path(progress + WANTED_CUT) if progress else None  # a file if an agent wants a cut
         self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
         self._answers: list[Message | None] = []
         self.state: Message | None = None  # of this trainer, in the cut with which it has begun
@@ -133,8 +136,10 @@ class Snapshots:
         settings, now_s = self._settings, time.monotonic()
         steps, minutes = settings.snapshots.steps, settings.snapshots.minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
-        if self._asked or not due:
+        if self._asked or not (due or (self._wanted and self._wanted.exists())):
             return
+        if self._wanted:
+            self._wanted.unlink(missing_ok=True)
         self._since, self._last_s = 0, now_s
         self._client.cuts_next = settings.trainer_id == 0
         self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts

@@ -46,12 +46,13 @@ PROGRESS_FIELDS: Mapping[str, Callable[[str], int | float | str]] = {
     "waited_s": float,
     "in_bytes": int,
     "out_bytes": int,
-    "cut": int,  # step of the newest snapshot that is whole
+    "cut": int,  # step of the newest snapshot that is whole, 0 before the first
     "metric": float,  # and metric.NAME
     "state": str,  # trainer: connected, finished; pserver: connected (its first trainer), finished (all)
     "blames": str,  # the process that `why` is about
     "why": unquote,  # just before a process of ours decides to end without success
 }
+WANTED_CUT = ".cut"  # after PSLAUNCH_PROGRESS: the file by which an agent asks a trainer for a snapshot
 MAX_WHY_BYTES = 600
 MAX_PROGRESS_BYTES = 1024  # a datagram to PSLAUNCH_PROGRESS; a longer one is dropped
 

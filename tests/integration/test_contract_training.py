@@ -25,7 +25,7 @@ from support.jobs import (
 pytestmark = [pytest.mark.asan, pytest.mark.parametrize("place", TRAINING_PLACES, indirect=True)]
 
 TRAIN = """
-import os, signal, sys
+import os, signal, sys, time
 import numpy as np
 import pslaunch.runtime as paddle
 
@@ -80,6 +80,34 @@ def test_a_restart_ends_with_the_bits_of_an_undisturbed_run(place: Place, worksp
         os.kill(job.pid("pserver/1"), signal.SIGKILL)
         assert job.launcher.wait() == codes.OK, job.launcher.output()
     assert [e["epoch"] for e in job.events() if e["event"] == "restart"] == [1, 1]
+    assert hash_model(place.workspaces(workspace)[0]) == here
+
+
+SLOW_AFTER_NOTICE = """\
+if event.pass_id == 1 and os.environ["PSLAUNCH_RANK"] == "0":
+            while not os.path.exists(os.environ["PSLAUNCH_PROGRESS"] + ".cut"):
+                time.sleep(0.01)
+    if isinstance(event, paddle.event.EndIteration) and event.pass_id:
+        time.sleep(0.05)  # the snapshot is whole some steps later"""
+
+
+def test_a_request_to_end_waits_for_a_snapshot_from_which_another_job_goes_on(
+    place: Place, workspace: Path
+) -> None:
+    numbers = ("--server_num=2", "--worker_num=2", "--num_passes=4")
+    here = trained(LocalPlace(1), workspace, *numbers)
+    write(workspace, hook=SLOW_AFTER_NOTICE)
+    with running(place, workspace, *numbers, "--snapshot_steps=1000", "--grace=30") as job:
+        job.until(lambda _: job.lines("trainer/0").count("training") == 2, "the second pass")
+        job.launcher.proc.send_signal(signal.SIGTERM)
+        assert job.launcher.wait() == codes.TERM, job.launcher.output()
+    assert job.end()["reason"].endswith("(SIGTERM), after a snapshot of step 14")
+    if place.name == "k8s":
+        return  # its pods took the snapshot along
+    write(workspace)
+    again = succeeded(place, workspace, *numbers, "--resume")
+    assert any(line.startswith("the training goes on from step 14: ") for line in again.lines("trainer/0"))
+    assert again.lines("trainer/0").count("training") == 2  # of passes 2 and 3
     assert hash_model(place.workspaces(workspace)[0]) == here
 
 

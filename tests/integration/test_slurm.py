@@ -212,6 +212,28 @@ def test_time_limit_ends_a_batch_job_in_order(slurm: Slurm, folder: Path) -> Non
     assert f"exit code {codes.TERM}" in (folder / "said").read_text()
 
 
+TAKES_A_SNAPSHOT = """
+import os, signal, socket, time
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    sender.sendto(b"state=connected cut=0", os.environ["PSLAUNCH_PROGRESS"])
+    while not os.path.exists(os.environ["PSLAUNCH_PROGRESS"] + ".cut"):
+        time.sleep(0.01)
+    print("asked", flush=True)
+    if os.environ["PSLAUNCH_RANK"] == "0":
+        sender.sendto(b"cut=7", os.environ["PSLAUNCH_PROGRESS"])
+    signal.pause()
+"""
+
+
+def test_notice_before_the_time_limit_takes_a_snapshot(slurm: Slurm, folder: Path) -> None:
+    job = submit(slurm, folder, TAKES_A_SNAPSHOT, "--server_num=0", "--json")
+    until_said(slurm, folder, job, '"state":"connected","cut":0', 3)
+    slurm.run("scancel", "--batch", "--signal=TERM", job, check=True)  # as by #SBATCH --signal=B:TERM@60
+    assert slurm.wait(job)["ExitCode"] == f"{codes.TERM}:0"
+    said = (folder / "said").read_text()
+    assert '"asked"' in said and ", after a snapshot of step 7" in said
+
+
 def test_requeued_job_runs_anew_in_its_folder(slurm: Slurm, folder: Path) -> None:
     program = (
         "import os, signal\nprint('ready', flush=True)\n'SLURM_RESTART_COUNT' in os.environ or signal.pause()"

@@ -24,7 +24,7 @@ from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
 from ..codes import Refusal, find_remedy
-from ..ending import Shutdown
+from ..ending import CUT, Shutdown
 from ..line import reach
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data, Message, MessageLine
@@ -322,7 +322,8 @@ class Agent:
             program = self._programs.get(key)
             if program:
                 program.signal(m["number"])
-        self._lent.signal(m["keys"], m["number"], self._grace_s)
+        if m["number"] != CUT:
+            self._lent.signal(m["keys"], m["number"], self._grace_s)
 
     def order_clear(self, m: messages.ClearMsg) -> None:
         """End what is left of the programs; those of the next epoch follow."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import env, reports
 
 from .. import codes, logs, procs
+from ..ending import CUT
 from ..line.wire import MAX_OUTPUT_BYTES, Output
 
 if TYPE_CHECKING:
@@ -163,6 +164,10 @@ class Program:
     def signal(self, number: int) -> None:
         """Signal its process group; KILL goes to all descendants too."""
         if self.ended:
+            return
+        if number == CUT:
+            with contextlib.suppress(OSError):  # the disk is full: then there is no snapshot either
+                open(self._progress.getsockname() + reports.WANTED_CUT, "w").close()
             return
         self._signalled = True
         if number == signal.SIGKILL:

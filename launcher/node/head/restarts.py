@@ -37,7 +37,7 @@ class Restarts:
         self._cut: int | None = None  # step of the newest snapshot
         self._began_s = NEVER
         self._at: dict[str, _At] = {}  # by trainer, in this epoch
-        self._has_cut = False  # in this epoch
+        self.sealed: int | None = None  # step of this epoch's newest snapshot, 0 before; None: it takes none
         self._same: list[tuple[str, int, _At]] = []  # the last failures, if they are equal
 
     @property
@@ -56,7 +56,7 @@ class Restarts:
 
     def begin(self, now_s: float) -> Restarted | None:
         """Note that the programs of an epoch are started; return the restart if it begins by one."""
-        self._began_s, self._at, self._has_cut = now_s, {}, False
+        self._began_s, self._at, self.sealed = now_s, {}, None
         if not self.is_due:
             return None
         self.told[-1].update({"step": self._cut, "lost_s": round(now_s - self._failed_s, 3)})
@@ -64,7 +64,8 @@ class Restarts:
 
     def note_progress(self, key: str, report: Mapping[str, Any]) -> None:
         if "cut" in report:
-            self._cut, self._has_cut = report["cut"], True
+            self.sealed = report["cut"]
+            self._cut = self.sealed or self._cut
         if "batch" in report:
             pass_id, batch, before = report.get("pass", 0), report["batch"], self._at.get(key)
             since = before.batch if before and before.pass_id == pass_id else 0 if before else batch
@@ -74,7 +75,7 @@ class Restarts:
         """Return why this failure ends the job, "" if a restart follows."""
         if len(self.told) >= self.most:
             return f"--max_restarts={self.most} {'is' if self.most == 1 else 'are'} used up"
-        if not (self._at or self._has_cut) and now_s - self._began_s < self._after_s:
+        if not (self._at or self.sealed) and now_s - self._began_s < self._after_s:
             return f"no step was made, and it ran less than --restart_after={self._after_s:g} s"
         at = self._at.get(failure.what) or max(self._at.values(), default=None)
         now = [] if at is None else [(failure.what, failure.code, at)]

@@ -6,13 +6,14 @@ Fed with events and a clock value in seconds; returns signals.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 
 from .. import codes
-from ..ending import NEVER, Shutdown, Signal
+from ..ending import CUT, NEVER, LastCut, Shutdown, Signal
 from ..job import Plan
 from ..link import JobFailure
 from .restarts import Restarts
@@ -89,6 +90,8 @@ class Supervisor:
         self._asked = False  # by a signal; then the next one is the second
         self._endings: list[Shutdown] = []
         self._ending_all = False
+        self._last_cut: LastCut | None = None  # taken before the ending begins
+        self._due: list[Signal] = []  # which asks for it
         self.alive: dict[str, str] = {}  # roles of processes started and not ended
         self._trainers_left = {key for key, m in members.items() if m.role == TRAINER}
         self._connected: set[str] = set()  # trainers connected to the pservers
@@ -114,19 +117,39 @@ class Supervisor:
     def stop(self, number: int, reason: str, now_s: float, code: int = 0) -> None:
         """End the job as if by signal `number`: in order the first time, at once the second.
 
+        TERM, which is no person at a terminal, lets the training take a snapshot before.
         code: the job's code instead of the signal's, for a reason that is ignored once the job ends anyway.
         """
-        ends = self._ending_all or self.failure or self._retire_s < NEVER
+        ends = self._ending_all or self._stopped_by or self.failure or self._retire_s < NEVER
         if code and ends and not self.restarting:
             return
         if self.restarting:  # the last word, in the place of the failure
             self.restarting, self.failure, self._ending_all = False, None, False
-        if self._stopped_by and self._asked:
-            for ending in self._endings:
-                ending.kill_now(now_s)
+        second = self._stopped_by and self._asked
+        if second or number != signal.SIGTERM:
+            self._last_cut = None
+        elif not self._stopped_by:
+            self._ask_for_cut(reason, now_s)
         self._asked = self._asked or not code
         self._stopped_by = self._stopped_by or code or codes.SIGNAL_BASE + number
-        self._end_all(reason, now_s)
+        if not self._last_cut:
+            self._end_all(reason, now_s)
+        for ending in self._endings if second else ():
+            ending.kill_now(now_s)
+
+    def _ask_for_cut(self, reason: str, now_s: float) -> None:
+        step = self._restarts.sealed
+        if step is not None and self._connected and not (self.failure or self._endings):
+            self._last_cut = LastCut(reason, step, len(self.alive), now_s, now_s + self.grace_s / 2)
+            self._due = [Signal(tuple(sorted(self._connected)), CUT)]
+
+    def _end_after_cut(self, cut: LastCut, step: int, now_s: float) -> None:
+        """Begin the ending that has waited, in what is left of the grace."""
+        self._last_cut, self.grace_s = None, self.grace_s - (now_s - cut.asked_s)
+        taken = (
+            f", after a snapshot of step {step}" if step > cut.before else "; no snapshot was taken in time"
+        )
+        self._end_all(cut.reason + taken, now_s)
 
     def note_exit(self, key: str, how: Exit, now_s: float) -> None:
         if how.asked and not self._endings:
@@ -187,6 +210,9 @@ class Supervisor:
         """Return the signals due by now; after the last ones `result` is set."""
         if self.result:
             return []
+        step = self._restarts.sealed or 0
+        if self._last_cut and self._last_cut.is_over(step, len(self.alive), now_s):
+            self._end_after_cut(self._last_cut, step, now_s)
         self._look_for_absent(now_s)
         looked = now_s >= self.failed_s + LOOK_FURTHER_S
         if self.failure and not self._ending_all and (self._rank(self.failure) < 2 or looked):
@@ -194,7 +220,8 @@ class Supervisor:
             self._end_for(self.failure, now_s)
         elif now_s >= self._retire_s:
             self._end_all("the trainers have ended", now_s)
-        found = [signal for ending in self._endings for signal in ending.decide(now_s)]
+        found, self._due = self._due, []
+        found += [due for ending in self._endings for due in ending.decide(now_s)]
         ended = self._ending_all and all(ending.over for ending in self._endings)
         done = self.failure is not None or self._stopped_by or self._retire_s < NEVER
         if ended or (done and not self.alive):  # the former also after a failed kill, which its node reports
@@ -204,6 +231,7 @@ class Supervisor:
     def find_due_s(self, now_s: float) -> float:
         """Return the time of the next `decide` if nothing happens before."""
         times = [self._retire_s, self.failed_s + LOOK_FURTHER_S]
+        times += [self._last_cut.limit_s] if self._last_cut else []
         times += [ending.find_due_s(now_s) for ending in self._endings]
         return min((t for t in times if t > now_s), default=NEVER)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import codes
-from pslaunch.node.ending import Signal
+from pslaunch.node.ending import CUT, NEVER, Signal
+from pslaunch.node.head.restarts import Restarts
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor, make_lost_advice
 from pslaunch.node.job import Plan
 from pslaunch.node.link import JobFailure
@@ -20,10 +21,16 @@ TRAINERS = ("trainer/0", "trainer/1")
 TERMED = Exit(143, "SIGTERM", asked=True)  # after our own signal
 
 
-def job(pservers: int = 1, trainers: int = 2, server: str = "bundled", nodes: int = 1) -> Supervisor:
+def job(
+    pservers: int = 1,
+    trainers: int = 2,
+    server: str = "bundled",
+    nodes: int = 1,
+    restarts: Restarts | None = None,
+) -> Supervisor:
     members = {f"pserver/{i}": Member("pserver", i % nodes, f"/log/server.{i}.log") for i in range(pservers)}
     members |= {f"trainer/{i}": Member("trainer", i % nodes, f"/log/train.{i}.log") for i in range(trainers)}
-    supervisor = Supervisor(members, GRACE_S, server)
+    supervisor = Supervisor(members, GRACE_S, server, restarts)
     for key in members:
         supervisor.note_start(key)
     return supervisor
@@ -168,6 +175,83 @@ def test_request_may_set_the_code_of_the_job() -> None:
     assert find_code(s, GRACE_S + 2.0) == codes.IO
 
 
+def taking_cuts(newest: int = 20) -> tuple[Supervisor, Restarts]:
+    """A job whose training takes snapshots, the newest at this step."""
+    restarts = Restarts(0, NEVER)
+    s = job(restarts=restarts)
+    connect(s)
+    restarts.note_progress("trainer/0", {"cut": newest})
+    return s, restarts
+
+
+def end_of(s: Supervisor) -> str:
+    """The reason of the end; the grace began at 1 s, and the trainers have TERM."""
+    assert s.decide(1.0 + GRACE_S) == [Signal(("pserver/0", *TRAINERS), KILL)]
+    s.decide(1.0 + GRACE_S + 2.0)
+    assert s.result is not None and s.result.code == codes.TERM
+    return s.result.reason
+
+
+@pytest.mark.parametrize("newest", [0, 20])
+@pytest.mark.parametrize("code", [0, codes.TERM])
+def test_a_request_by_term_waits_for_a_snapshot(newest: int, code: int) -> None:
+    s, restarts = taking_cuts(newest)
+    s.stop(TERM, "asked", 1.0, code)
+    for more in (codes.TERM, *[0] * bool(code)):  # a scheduler tells all agents, and the launcher
+        s.stop(TERM, "asked again", 1.0, more)
+    assert s.decide(1.0) == [Signal(TRAINERS, CUT)]
+    restarts.note_progress("trainer/1", {"batch": 3})
+    assert s.decide(1.1) == [] and s.find_due_s(1.1) == 1.0 + GRACE_S / 2
+    restarts.note_progress("trainer/0", {"cut": 24})
+    assert s.decide(1.2) == [Signal(TRAINERS, TERM)]
+    assert end_of(s) == "asked, after a snapshot of step 24"
+
+
+@pytest.mark.parametrize("why", ["late", "trainer/1", "pserver/0"])
+def test_a_snapshot_that_does_not_come_is_not_waited_for(why: str) -> None:
+    s, _ = taking_cuts()
+    s.stop(TERM, "asked", 1.0)
+    assert s.decide(1.0) == [Signal(TRAINERS, CUT)] and s.decide(3.4) == []
+    at_s = 3.5 if why == "late" else 3.4
+    if why != "late":
+        s.note_exit(why, Exit(3), at_s)
+    left = tuple(key for key in TRAINERS if key in s.alive)
+    assert s.decide(at_s) == [Signal(left, TERM)]
+    end_rest(s, at_s)
+    s.decide(at_s)
+    assert s.result is not None and s.failure is None
+    assert s.result.reason == "asked; no snapshot was taken in time"
+
+
+def test_only_the_first_request_and_only_term_wait_for_a_snapshot() -> None:
+    s, _ = taking_cuts()
+    s.stop(signal.SIGINT, "Ctrl+C", 1.0)
+    assert s.decide(1.0) == [Signal(TRAINERS, TERM)]
+    s, _ = taking_cuts()
+    s.stop(TERM, "Slurm asked for the end of the job", 1.0, codes.TERM)
+    s.stop(signal.SIGINT, "Ctrl+C", 1.0)
+    assert s.decide(1.0)[-1] == Signal(TRAINERS, TERM)
+    s, _ = taking_cuts()
+    s.stop(TERM, "asked", 1.0)
+    s.stop(TERM, "asked", 1.0)
+    assert s.decide(1.0)[-1] == Signal(("pserver/0", *TRAINERS), KILL)
+
+
+def test_a_training_without_snapshots_or_in_an_ending_is_asked_for_none() -> None:
+    s = job()
+    connect(s)
+    s.stop(TERM, "asked", 1.0)
+    assert s.decide(1.0) == [Signal(TRAINERS, TERM)]
+    s, _ = taking_cuts()
+    s.note_exit("trainer/1", Exit(3), 1.0)
+    s.stop(TERM, "asked", 1.0)
+    assert s.decide(1.0) == [Signal(("trainer/0",), TERM)]
+    s, _ = taking_cuts()
+    train(s, 1.0)
+    s.stop(TERM, "asked", 1.0)
+    assert s.decide(1.0) == [Signal(("pserver/0",), TERM)]
+
+
 def test_vanished_peer_is_secondary_to_failures_of_the_next_second() -> None:
     s = job()
     s.note_exit("trainer/0", Exit(codes.PEER), 1.0)
@@ -302,7 +386,7 @@ def test_trouble_with_a_start_ends_the_job() -> None:
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(["exit", "stop", "lost", "progress", "wait"]),
+        st.sampled_from(["exit", "stop", "term", "lost", "progress", "cut", "wait"]),
         st.integers(0, 5),
         st.sampled_from([Exit(0), Exit(3), Exit(75), Exit(137, "SIGKILL"), TERMED]),
         st.floats(0, 3),
@@ -315,7 +399,8 @@ events = st.lists(
 def test_every_history_ends_and_no_signal_goes_to_ended_processes(
     history: list[tuple[str, int, Exit, float]],
 ) -> None:
-    s = job(pservers=3, trainers=3, nodes=2)
+    restarts = Restarts(0, NEVER)
+    s = job(pservers=3, trainers=3, nodes=2, restarts=restarts)
     keys = list(s.members)
     now = 0.0
     for kind, i, how, wait_s in history:
@@ -324,6 +409,10 @@ def test_every_history_ends_and_no_signal_goes_to_ended_processes(
             s.note_exit(keys[i], how, now)
         elif kind == "stop":
             s.stop(2, "asked", now)
+        elif kind == "term":
+            s.stop(15, "asked", now)
+        elif kind == "cut":
+            restarts.note_progress(keys[i], {"cut": i})
         elif kind == "lost":
             s.note_lost_node(make_loss(i % 2), now)
         elif kind == "progress":
