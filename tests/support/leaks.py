@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,6 +91,16 @@ def our_files() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob("pslaunch-*")}
 
 
+def _describe_file(name: str) -> str:
+    """Return its path, when it was changed, and what it holds, which tells whose it is."""
+    path = Path(tempfile.gettempdir(), name)
+    try:
+        held = [str(one.relative_to(path)) for one in path.rglob("*")][:5]
+        return f"{path} {held or ''} of {time.ctime(path.stat().st_mtime)}, now {time.ctime()}"
+    except OSError as e:
+        return f"{path}: {e.strerror}"
+
+
 kept_hosts: set[str] = set()  # ids of sets of hosts that are there for many tests
 
 
@@ -137,7 +148,7 @@ class Leftovers:
             ),
             *(f"process {p} ended and was not waited for" for p in sorted(self.zombies - before.zombies)),
             *(f"listening on {port}" for port in sorted(self.ports - before.ports)),
-            *(f"{tempfile.gettempdir()}/{name}" for name in sorted(self.files - before.files)),
+            *(_describe_file(name) for name in sorted(self.files - before.files)),
             *sorted(self.hosts - before.hosts),
         ]
 
