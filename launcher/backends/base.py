@@ -10,7 +10,7 @@ tests/integration/test_contract.py checks for every backend:
    nodes, it sends heartbeats on the lines that exist.
 3. A line whose launcher end is closed closes on the node, also when the launcher is killed.
 4. `Line.diagnosis` returns the node's last report: its exit, its last lines of output.
-5. `ended`, if not None, reports that the carrier of all agents is gone: the job then ends with 76.
+5. `ended`, if not None, reports that the carrier of all agents is gone: the job, or its epoch, then ends.
 6. `close` ends and waits for what `start` started on this side, within the grace and two seconds
    more; it may be called twice and never raises.
 """
@@ -32,7 +32,8 @@ class Backend:
 
     name: str
     ended: Ended | None = None  # valid after `start`; None: each line reports its own end
-    starts_again = False  # `start` may be called again, for nodes whose agents are lost
+    starts_again = False  # `start` may be called again, for nodes whose agents are lost, `start_dialing` too
+    carrier = ""  # the program that brings all agents, if one does: then `start` is, for all nodes alone
     tell: Tell | None = None  # takes news of a start in progress, in its thread; set by who shows them
     owns_nodes: bool = False  # the nodes are made for one job: `remove` takes them away with its files
     _grace_s: float = 0.0  # of the job that `start` has started

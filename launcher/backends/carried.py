@@ -79,6 +79,7 @@ class LossyError(NodeLostError):
 class CarriedBackend(Backend, ABC, Generic[R]):
     """Agents that a carrier has started, each with a line over TCP."""
 
+    starts_again = True
     carrier: str  # its program, and
     unit: str  # what it starts, in messages
     mode: str  # of pslaunch.node, which it runs
@@ -89,7 +90,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
     def __init__(self, reach: R) -> None:
         self._reach = reach
         self._running: Leashed | None = None  # the carrier
-        self._held: list[Leashed] = []  # what holds its allocation, if anything
+        self._held: list[Leashed] = []  # what holds its allocation, and carriers of epochs that are over
         self._cancelled = threading.Event()
         self._asking: set[Leashed] = set()  # small carriers of `ask`
         self._awaiting: list[tuple[Node, Line]] = []  # agents that do not know the head's address yet
@@ -133,12 +134,20 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         return Leashed(command.argv, env, self._grace_s, after=command.after, stdout=stdout)
 
     def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
-        return self._start(limits, os.urandom(32), "launcher")
+        started = self._start(limits, os.urandom(32), "launcher")
+        before, here = [(n.name, n.trainers) for n in nodes], [(n.name, n.trainers) for n, _ in started]
+        if nodes and before != here:
+            for _, line in started:
+                line.close()
+            names = ", ".join(name for name, _ in here)
+            raise NodeLostError(f"{self.carrier} has not placed the {self.unit} as before, but on {names}")
+        return started
 
     def _start(self, limits: Limits, secret: bytes, head: str) -> list[tuple[Node, Line]]:
         self._lost_after_s, self._grace_s = limits.lost_after_s, limits.grace_s
         came: list[Arrival] = []
         refused = list[str]()
+        self._end_before()
         order = {
             "name": os.urandom(8).hex(), "head": head,
             "lost_after": limits.lost_after_s, "grace": limits.grace_s, **self._make_order(),
@@ -155,7 +164,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     if self._cancelled.is_set():
                         self._running.end_now()
                     self._wait(loop, self._running, came, refused)
-                self._has_started, self._early = True, self._running.printed.read_new()
+                self._has_started, self._early = True, [*self._early, *self._running.printed.read_new()]
                 came.sort(key=lambda one: one.trainers[0])
                 return [(self._make_node(i, one), one.line) for i, one in enumerate(came)]
             except BaseException:
@@ -163,6 +172,16 @@ class CarriedBackend(Backend, ABC, Generic[R]):
                     one.line.close()
                 self._close_carrier()
                 raise
+
+    def _end_before(self) -> None:
+        """Let the carrier of the epoch before end, whose agents have lost their lines."""
+        before, self._has_started, self._running, self.ended = self._running, False, None, None
+        if before:
+            self._held.append(before)  # its files stay open: the loop may just read them
+            if not before.wait(self._grace_s):
+                before.end_now()
+                before.wait(LEASH_S)
+            self._early = before.printed.read_new(last=True)
 
     def _wait(self, loop: Loop, run: Leashed, came: list[Arrival], refused: Sequence[str]) -> None:
         """Run the loop until all agents are connected; beat on their lines. Raises PslaunchError."""
@@ -204,19 +223,21 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         return CarrierError(cause if cause.known else cause._replace(text=f"{text}: {cause.text}"))
 
     def read_output(self, *, last: bool = False) -> list[tuple[str, str]]:
-        if not (self._running and self._has_started):
+        run = self._running  # which the thread of a start may take away
+        if not (run and self._has_started):
             return []  # the error of a start has its cause
         if last:
-            self._running.wait(max(LAST_WORDS_S, self.begin_close() - LEASH_S - time.monotonic()))
-        printed = [self._attribute(line, self.printer) for line in self._running.printed.read_new(last=last)]
+            run.wait(max(LAST_WORDS_S, self.begin_close() - LEASH_S - time.monotonic()))
+        printed = [self._attribute(line, self.printer) for line in run.printed.read_new(last=last)]
         if self._end_s < float("inf"):
             return printed  # at the end it complains of ranks that have ended
-        lines, self._early = (*self._early, *self._running.said.read_new()), []
+        lines, self._early = (*self._early, *run.said.read_new()), []
         said = [self._attribute(line.strip(), self.carrier) for line in lines]
         return [one for one in said if not self.failures.noise.fullmatch(one[1])] + printed
 
     def keep_output(self, folder: Path) -> None:
-        if self._running and (data := self._running.printed.read(0, _MAX_KEPT_BYTES)):
+        runs = (*self._held, *filter(None, [self._running]))
+        if data := b"".join(run.printed.read(0, _MAX_KEPT_BYTES) for run in runs):
             (folder / f"{self.printer}.log").write_bytes(data)
 
     def _describe_end(self) -> tuple[str, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backends.lines import Line
@@ -13,13 +13,13 @@ from ..node.dispatch.dispatch import Supply
 from ..node.dispatch.to_head import ToHead
 from ..node.head.events import Event, RecentEvents
 from ..node.head.supervisor import make_loss
-from ..node.job import Placed, Plan, to_data
+from ..node.job import Node, Placed, Plan, to_data
 from ..node.later.record import STATUS_SHAPE
 from ..node.line.reach import check_addrs
 from ..node.line.wire import MessageLine
 from ..node.logs import clean_all
-from ..node.loop import Loop
-from ..node.shapes import MOST_COUNTED, check_shape, is_code, is_failure_code, is_port
+from ..node.loop import Loop, ignore
+from ..node.shapes import MOST_COUNTED, check_shape, is_code, is_count, is_failure_code, is_port
 
 if TYPE_CHECKING:
     from ..node import messages
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ANSWERS: Mapping[str, Any] = {
     "leading": {"port": is_port, "addrs": [str]},
     "places": {"places": [[str]]},
+    "bring": {"nodes": [is_count]},
     "refused": {"code": is_failure_code, "text": str},
     "status": {**STATUS_SHAPE, "events": int, "begin?": dict},
     "stopping": {},
@@ -69,6 +70,7 @@ class RemoteHead:
         self.lost = ""  # why the line was lost before the job ended
         self.told = False  # any message has arrived
         self.on_slow: Callable[[str], None] = lambda _text: None  # called if the head does not answer
+        self.bring: Callable[[Sequence[Node]], object] = ignore  # starts agents for lost nodes
         self.answers: dict[str, Any] = {}
         self._supply = supply
         self._take_line(line)
@@ -138,8 +140,10 @@ class RemoteHead:
         answer: messages.LeadingMsg | None = self.ask("leading")
         return (int(answer["port"]), tuple(answer["addrs"])) if answer else (0, ())
 
-    def expect(self) -> None:
-        self._line.send({"type": "expect", "limit_s": self._lost_after_s, "again": False})
+    def expect(self, bring: Callable[[Sequence[Node]], object] | None) -> None:
+        """Tell that all agents have the address. bring: lets others dial it for nodes that are lost."""
+        self.bring = bring or self.bring
+        self._line.send({"type": "expect", "limit_s": self._lost_after_s, "again": bring is not None})
 
     def follow(self, cursor: int = 0) -> None:
         """Request all further events, from the first after `cursor` that the head still has."""
@@ -202,6 +206,8 @@ class RemoteHead:
             check_shape(message, ANSWERS[message["type"]], message["type"])
             if message["type"] == "leading":
                 check_addrs(message["addrs"])
+            elif message["type"] == "bring":
+                self.bring([self.placed.nodes[node] for node in message["nodes"]])
             elif message["type"] == "places":
                 told = zip(self.placed.nodes, message["places"], strict=True)
                 nodes = tuple(n._replace(log_dir=logs, state_dir=state) for n, (logs, state) in told)

@@ -25,9 +25,10 @@ LeadMsg = TypedDict("LeadMsg", {
     "supplies": bool,
 })
 # <- Address for the other agents; -> they have it; <- folders for logs and state of each node. again: others
-# come for agents that are lost.
+# come for agents that are lost; <- let them come, unless the cluster does.
 LeadingMsg = TypedDict("LeadingMsg", {"type": Literal["leading"], "port": int, "addrs": list[str]})
 ExpectMsg = TypedDict("ExpectMsg", {"type": Literal["expect"], "limit_s": float, "again": bool})
+BringMsg = TypedDict("BringMsg", {"type": Literal["bring"], "nodes": list[int]})
 PlacesMsg = TypedDict("PlacesMsg", {"type": Literal["places"], "places": list[tuple[str, str]]})
 
 
@@ -313,6 +314,6 @@ OfObserver = Union[
     NoPackageMsg,
 ]
 ToObserver = Union[
-    LeadingMsg, PlacesMsg, RefusedMsg, WantsMsg, OfPackage, EventsMsg, OverMsg, StatusMsg, StoppingMsg,
-    FreedMsg,
+    LeadingMsg, BringMsg, PlacesMsg, RefusedMsg, WantsMsg, OfPackage, EventsMsg, OverMsg, StatusMsg,
+    StoppingMsg, FreedMsg,
 ]

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..backends.base import Backend
@@ -17,8 +18,8 @@ from ..errors import FileError, NodeLostError, PreflightError, PslaunchError
 from ..follow.watch import Watch
 from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
 from ..node import codes
-from ..node.job import Node, Plan, to_data
-from ..node.loop import Loop
+from ..node.job import Limits, Node, Plan, to_data
+from ..node.loop import Loop, ignore
 from ..options.spec import JobSpec, Site
 from ..plan import place_found
 
@@ -74,6 +75,10 @@ class _Here(Way):
             started.pop(0)
         if self.backend.starts_again:
             head.revive = functools.partial(self._revive, scene, head)
+        self._watch_carrier(loop, head)
+        return head
+
+    def _watch_carrier(self, loop: Loop, head: Head) -> None:
         if ended := self.backend.ended:
 
             def end() -> None:
@@ -82,36 +87,33 @@ class _Here(Way):
                 head.lose_carrier(ended.carrier, how, killed=killed)
 
             loop.watch(ended.fd, read=end)
-        return head
 
-    def _revive(self, scene: Scene, head: Head, node: Node) -> None:
-        """Start another agent for a lost node; try for as long as a silent node counts as there."""
-        over, end_s = threading.Event(), time.monotonic() + self.plan.limits.lost_after_s
+    def _revive(self, scene: Scene, head: Head, lost: Sequence[Node]) -> Sequence[Node]:
+        """Start other agents for lost nodes, or for all where one carrier brings them; return which."""
+        if ended := self.backend.ended:
+            scene.loop.watch(ended.fd)
+        if self.backend.carrier:
+            lost = head.placed.nodes
+        for nodes in [lost] if self.backend.carrier else [[node] for node in lost]:
+            self._start_again(scene, head, nodes)
+        return lost
 
-        def start() -> Started:
-            while True:
-                try:
-                    return self.backend.start([node], self.plan.limits)
-                except PslaunchError:
-                    if time.monotonic() >= end_s or over.wait(REVIVE_EVERY_S):
-                        raise
+    def _start_again(self, scene: Scene, head: Head, nodes: Sequence[Node]) -> None:
+        backend = self.backend
 
-        def take() -> None:
-            try:
-                started = work.wait(lambda: False, self.backend.cancel) or []
-            except PslaunchError as e:
-                head.give_up(node, str(e))
-                return
-            if not head.done:
-                head.attach(node, *started.pop()[1])
+        def take(started: Started) -> None:
+            for node in filter(None, [head.find_awaited(node.id) for node in nodes]):
+                head.attach(node, *started.pop(0)[1])
+            self._watch_carrier(scene.loop, head)
 
-        def leave() -> None:
-            over.set()
-            for _, line in work.leave(self.backend.cancel) or ():
-                line.close()
+        def give_up(why: str) -> None:
+            if backend.carrier:
+                head.lose_carrier(backend.carrier, f"it can't be started again: {why}", killed=True)
+            else:
+                head.give_up(nodes[0], why)
 
-        work = SlowWork(scene.loop, start, take)
-        scene.at_end.callback(leave)
+        start = functools.partial(backend.start, nodes, self.plan.limits)
+        _keep_trying(scene, backend, self.plan.limits, start, take, give_up)
 
 
 class _OnNode(Way):
@@ -122,6 +124,7 @@ class _OnNode(Way):
     def __init__(self, backend: Backend, plan: Plan, *, detach: bool) -> None:
         super().__init__(backend, plan)
         self._secret, self._detach = os.urandom(32).hex(), detach
+        self.starts_again = backend.starts_again and not (backend.carrier or detach)
 
     def start(self) -> Started:
         self.nodes, line = self.backend.start_head(self.plan.nodes, self.plan.limits, self._secret)
@@ -143,7 +146,7 @@ class _OnNode(Way):
             cut = functools.partial(_cut, backend, scene.watch, head)
             work = SlowWork(scene.loop, lambda: backend.start_dialing(rest, limits, dial))
             work.wait(lambda: head.done, cut)
-            head.expect()
+            head.expect(functools.partial(self._bring, scene, dial) if self.starts_again else None)
         elif not head.done:
             refused = head.answers.get("refused", {"code": codes.NODE_LOST, "text": ""})
             kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
@@ -152,12 +155,60 @@ class _OnNode(Way):
         self._head = head
         return head
 
+    def _bring(self, scene: Scene, dial: Dial, lost: Sequence[Node]) -> None:
+        """Let other agents on lost nodes dial the head, which waits for them."""
+
+        def give_up(why: str) -> None:
+            scene.warn(f"no other agent can be started: {why}")
+
+        def start(node: Node) -> Started:
+            backend.start_dialing([node], limits, dial)
+            return []
+
+        backend, limits = self.backend, self.plan.limits
+        for node in lost:
+            _keep_trying(scene, backend, limits, functools.partial(start, node), ignore, give_up)
+
     def free(self, loop: Loop) -> bool:
         head = self._head
         why = SlowWork(loop, self.backend.prepare_release).wait(lambda: head.done, self.backend.cancel)
         if why:
             head.stop(signal.SIGTERM, why, codes.PREFLIGHT)
         return not why and head.free()
+
+
+def _keep_trying(
+    scene: Scene,
+    backend: Backend,
+    limits: Limits,
+    start: Callable[[], Started],
+    take: Callable[[Started], None],
+    give_up: Callable[[str], None],
+) -> None:
+    """Start agents again; try for as long as a silent node counts as there."""
+    over, end_s = threading.Event(), time.monotonic() + limits.lost_after_s
+
+    def work_on() -> Started:
+        while True:
+            try:
+                return start()
+            except PslaunchError:
+                if time.monotonic() >= end_s or over.wait(REVIVE_EVERY_S):
+                    raise
+
+    def tell() -> None:
+        try:
+            take(work.wait(lambda: False, backend.cancel) or [])
+        except PslaunchError as e:
+            give_up(str(e))
+
+    def leave() -> None:
+        over.set()
+        for _, line in work.leave(backend.cancel) or ():
+            line.close()
+
+    work = SlowWork(scene.loop, work_on, tell)
+    scene.at_end.callback(leave)
 
 
 def _cut(backend: Backend, watch: Watch, head: AnyHead) -> None:

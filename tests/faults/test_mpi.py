@@ -109,6 +109,38 @@ def test_job_ends_without_those_who_brought_its_agents(
         assert re.search(words, job.end()["reason"]), job.launcher.output()
 
 
+LIVES_ON = """
+import os, signal, socket
+print("epoch", os.environ["PSLAUNCH_EPOCH"], os.environ["OMPI_COMM_WORLD_RANK"], flush=True)
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    sender.sendto(b"batch=1", os.environ["PSLAUNCH_PROGRESS"])
+while os.environ["PSLAUNCH_EPOCH"] == "0":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("major", "who"), [(4, "agent"), (4, "mpirun"), (5, "rank"), (5, "daemon")])
+def test_ranks_are_started_again_by_another_mpirun(
+    hosts: Hosts, workspace: Path, major: int, who: str
+) -> None:
+    (workspace / "train.py").write_text(LIVES_ON)
+    with running(MpiPlace(hosts, major), workspace, *ALONE, *TIMES, "--max_restarts=1") as job:
+        job.until(
+            lambda found: {e["process"] for e in found if "batch" in e} >= {*TRAINERS}, "a step of each"
+        )
+        cast = {**find_cast(job), "agent": job.guards("trainer/1")[1]}
+        folders = list_sessions(hosts, cast["mpirun"])
+        os.kill(cast[who], signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    (restart,) = (e for e in job.events() if e["event"] == "restart" and e["state"] == "running")
+    for rank, process in enumerate(TRAINERS):
+        assert job.lines(process) == [f"epoch {epoch} {rank}" for epoch in (0, 1)]
+        assert job.log_of(process).read_text().splitlines() == job.lines(process)
+    assert re.search(r"^node 1 " if who == "agent" else LOST[who], restart["why"])
+    until_nothing_runs(5.0)
+    assert not [folder for folder in folders if folder.exists()]
+
+
 def test_guard_that_is_asked_to_end_ends_the_job(hosts: Hosts, workspace: Path) -> None:
     (workspace / "train.py").write_text(STUBBORN)
     with running(MpiPlace(hosts, 5), workspace, *ALONE, *TIMES) as job:

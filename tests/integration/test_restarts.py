@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from pslaunch.node import codes
 from support.jobs import (
     QUICK,
     Event,
-    FabricPlace,
     Job,
     Place,
     finished,
@@ -240,7 +240,10 @@ def check_both_epochs(job: Job) -> None:
     until_nothing_runs(5.0)
 
 
-@pytest.mark.parametrize("place", ["local", "local_cluster", "fabric"], indirect=True)
+LEFT = ["local", "local_cluster", "local_led_cluster", "fabric", "fabric_led", "mpi", "slurm"]
+
+
+@pytest.mark.parametrize("place", LEFT, indirect=True)
 @pytest.mark.parametrize("guard", ["keeper", "agent"])
 def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str) -> None:
     (workspace / "train.py").write_text(LOSES)
@@ -253,13 +256,40 @@ def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str
     check_both_epochs(job)
 
 
-@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("place", ["local_cluster", "local_led_cluster"], indirect=True)
+def test_a_node_may_be_lost_between_two_epochs(place: Place, workspace: Path) -> None:
+    """While another agent waits for the end of a program that the lost one has left on its node."""
+    stays = "\nif (epoch, rank) == ('0', '2'):\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    (workspace / "train.py").write_text(LOSES.replace(BEGIN, BEGIN + stays))
+    options = ("--server_num=0", "--worker_num=3", "--grace=60", "--max_restarts=2")
+    with running(place, workspace, *options) as job:
+        until_progress(job)
+        (_, first), (_, second) = job.guards("trainer/2"), job.guards("trainer/1")
+        os.kill(first, signal.SIGKILL)
+
+        def list_connected(events: list[Event]) -> list[int]:
+            return sorted(e["node"] for e in events if e["event"] == "node" and e["state"] == "connected")
+
+        job.until(lambda events: list_connected(events) == [0, 1, 2, 2], "another agent of node 2")
+        os.kill(second, signal.SIGKILL)
+        job.until(lambda _: len(restarts(job, "ending")) == 2, "the end of a restart")
+        os.kill(job.pid("trainer/2"), signal.SIGKILL)
+        assert job.launcher.wait() == codes.OK, job.launcher.output()
+    assert [e["epoch"] for e in restarts(job)] == [2]
+    assert list_connected(job.events()) == [0, 1, 1, 2, 2, 2]  # the one that waited ends too
+    assert [job.lines(process) for process in THREE] == [["epoch 0", "epoch 2"]] * 3
+    until_nothing_runs(5.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "returns"), [("fabric", True), ("fabric", False), ("mpi", False)], indirect=["place"]
+)
 def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
-    hosts: Hosts, workspace: Path, returns: bool
+    place: Place, hosts: Hosts, workspace: Path, returns: bool
 ) -> None:
     (workspace / "train.py").write_text(LOSES)
     options = (*ALONE, "--lost_after=4", "--worker_num=3", "--max_restarts=1", "--connect_timeout=2")
-    with running(FabricPlace(hosts), workspace, *options) as job:
+    with running(place, workspace, *options) as job:
         until_progress(job)
         hosts[1].cut_link()
         job.until(lambda _: restarts(job, "ending"), "the end of the epoch")
@@ -269,8 +299,9 @@ def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
         if returns:
             check_both_epochs(job)
             return
-        failure = job.end()["failure"]
-        assert "no other agent can be started there" in failure["text"] and hosts[1].name in failure["what"]
+        said = job.end()["reason"]
+        lost = rf"mpirun was lost|node 1 \({hosts[1].name}\) was lost: no other agent can be started there"
+        assert re.search(lost, said) and f"{hosts[1].name}: " in said
         hosts[1].restore_link()
 
 

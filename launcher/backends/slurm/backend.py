@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from ...errors import NodeLostError, PreflightError, ServiceError
 from ...node import codes
-from ...node.job import Node
+from ...node.job import Limits, Node
 from ..carried import CarriedBackend, Command
 from ..failures import CarrierFailure
 from ..gate_of_agents import Arrival, Offer
 from ..leash import Leashed
-from ..lines import News
+from ..lines import Line, News
 from . import words
 from .spec import SlurmReach
 
@@ -38,6 +38,11 @@ HOLD_S: Final = 1.0  # for agents to end after a launcher that is gone, beyond t
 class SlurmBackend(CarriedBackend[SlurmReach]):
     name, carrier, unit, mode, printer = "slurm", "srun", "nodes", "task", "srun"
     failures = words.FAILURES
+
+    def start(self, nodes: Sequence[Node], limits: Limits) -> list[tuple[Node, Line]]:
+        if nodes:  # of the epoch before; the allocation may have more
+            self._reach = self._reach._replace(only=",".join(node.name for node in nodes))
+        return super().start(nodes, limits)
 
     @contextlib.contextmanager
     def _prepare(self, reach: SlurmReach, _offer: Offer, program: Sequence[str]) -> Iterator[Command]:

@@ -36,7 +36,7 @@ class SlurmReach(NamedTuple):
     job: str  # the allocation; "" for one of its own, until that is granted
     args: tuple[str, ...]  # by which salloc gets it
     agents: CarriedAgents
-    only: str = ""  # name of the one node that is asked
+    only: str = ""  # names of its nodes that a step is for; "": any
 
     def list_expected(self) -> tuple[Node, ...]:
         """Return the planned nodes, whose names Slurm tells later."""

@@ -19,7 +19,6 @@ from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
-from ..silence import Silence
 from .events import PROGRESS, EventLog
 from .restarts import Restarts
 from .startup import Startup
@@ -110,7 +109,8 @@ class Head:
         self._hearers = self, self._startup, package
         self._timer: Timer | None = None
         self._told_ending = False
-        self.revive: Callable[[job.Node], None] | None = None  # starts another agent for a lost node
+        # Starts other agents for lost nodes; returns all nodes that get one.
+        self.revive: Callable[[Sequence[job.Node]], Sequence[job.Node]] | None = None
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
@@ -146,8 +146,10 @@ class Head:
 
     def lose_carrier(self, name: str, why: str, *, killed: bool) -> None:
         """End the job without the carrier of its agents; a program may explain the end of one not killed."""
-        failure = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}")
-        self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed)
+        failure, returns = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}"), False
+        for link in self.links.values():
+            link.bereft, returns = True, self._revives
+        self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed, returns=returns)
         self._decide()
 
     @property
@@ -193,22 +195,6 @@ class Head:
         for link in self.links.values():
             link.line.close()
 
-    def expect(self, port: int, limit_s: float) -> None:
-        """Expect all agents to dial `port` within this time."""
-        silence = Silence(self._loop.now())
-
-        def look() -> None:
-            if silence.measure(self._loop.now()) < limit_s:
-                self._loop.call_after(1.0, look)
-            elif not self._finishing:
-                for node in self.placed.nodes:
-                    if node.id not in self.links:
-                        why = f"its agent never came to port {port} of node 0"
-                        self._tell_lost_node(node.id, node.name, why)
-                self._decide()
-
-        look()
-
     def _tell_lost_node(self, node: int, host: str, why: str) -> None:
         plan, pause = self.placed.plan, self._loop.describe_pause(self.placed.plan.limits.lost_after_s)
         failure = make_loss(plan, f"node {node} ({host})", node, why, self._startup.who, pause)
@@ -217,9 +203,10 @@ class Head:
         self._supervisor.note_lost_node(failure, self._loop.now(), returns=returns)
 
     def give_up(self, node: job.Node, why: str) -> None:
-        """Note that there is no other agent for a lost node."""
+        """Note that no agent comes for a node."""
+        again = "no other agent can be started there: " if self.placed.plan.epoch else ""
         if not self._finishing:
-            self._tell_lost_node(node.id, node.name, f"no other agent can be started there: {why}")
+            self._tell_lost_node(node.id, node.name, again + why)
         self._decide()
 
     @property
@@ -325,7 +312,8 @@ class Head:
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost its rank process, which was ended from outside"
         failure = JobFailure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
-        self._supervisor.note_loss(failure, self._loop.now(), secondary=True)
+        link.bereft = True
+        self._supervisor.note_loss(failure, self._loop.now(), secondary=True, returns=self._revives)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         shapes = {k: PROGRESS.get("metric" if k.startswith("metric.") else k) for k in m}
@@ -381,7 +369,7 @@ class Head:
         now = self._loop.now()
         for action in self._supervisor.decide(now):
             self._send_signals(action)
-        if self._supervisor.restarting and not self._restarts.is_due:
+        if self._supervisor.restarting and not self._restarts.has_told(self.placed.plan.epoch + 1):
             self._tell_restart()
         if self._supervisor.result and not self._finishing:
             (self._restart if self._supervisor.restarting else self._finish)()
@@ -417,12 +405,12 @@ class Head:
         plan = self.placed.plan
         self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
         self._supervisor = self._make_supervisor()
-        lost = [node for node in self.placed.nodes if self.links[node.id].gone]
-        self.links = {number: link for number, link in self.links.items() if not link.gone}
-        self._startup.begin_again(self.placed.plan.epoch, [node.id for node in lost])
-        for node in lost:
-            assert self.revive is not None
-            self.revive(node)
+        renewed = self._startup.returning
+        links = [link for link in self.links.values() if link.gone or link.bereft or link.node.id in renewed]
+        if links and self.revive:
+            for node in self.revive([link.node for link in links]):
+                self.links.pop(node.id).line.close()
+        self._startup.begin_again(self.placed.plan.epoch)
 
     def _finish(self) -> None:
         self._finish_s = self._loop.now()

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job, logs
@@ -24,6 +25,7 @@ from ..line.gate import OBSERVER, Gate, Seals
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data
 from ..loop import Loop, Timer
+from ..silence import Silence
 from .head import Head
 from .observed import SAY_GOODBYE_S, Observed, Observer
 
@@ -172,11 +174,32 @@ class Leader(Observed):
 
     def order_expect(self, observer: Observer, m: messages.ExpectMsg) -> None:
         """Expect the agents of the other nodes, which have got our address."""
-        if observer is self._launcher and (head := self._head) and self._gate:
-            expect = functools.partial(head.expect, self._gate.port, float(m["limit_s"]))
+        if observer is self._launcher:
+            expect = functools.partial(self._expect, float(m["limit_s"]))
             expect()
             if m["again"]:
-                head.revive = lambda _node: expect()
+                self._led.revive = functools.partial(self._revive, expect)
+
+    def _revive(self, expect: Callable[[], None], lost: Sequence[job.Node]) -> Sequence[job.Node]:
+        """Let the launcher or the cluster start other agents for lost nodes."""
+        self._launcher.line.send({"type": "bring", "nodes": [node.id for node in lost]})
+        expect()
+        return lost
+
+    def _expect(self, limit_s: float) -> None:
+        """Expect the missing agents to dial our gate within this time, unless others are lost meanwhile."""
+        head, silence, epoch = self._led, Silence(self._loop.now()), self._led.placed.plan.epoch
+
+        def look() -> None:
+            if head.placed.plan.epoch != epoch or not self._gate:
+                return
+            if silence.measure(self._loop.now()) < limit_s:
+                self._loop.call_after(1.0, look)
+                return
+            for node in filter(None, map(head.find_awaited, range(len(head.placed.nodes)))):
+                head.give_up(node, f"its agent never came to port {self._gate.port} of node 0")
+
+        look()
 
     def order_lease(self, observer: Observer, m: messages.LeaseMsg) -> None:
         """Let another observer hold the job instead of this one; a lease of 0 s is for a free job."""

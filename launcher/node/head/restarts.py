@@ -45,6 +45,10 @@ class Restarts:
         """True from a failure that leads to a restart until that begins."""
         return bool(self.told) and self.told[-1]["lost_s"] is None
 
+    def has_told(self, epoch: int) -> bool:
+        """Return True if the restart that begins this epoch is noted."""
+        return bool(self.told) and self.told[-1]["epoch"] == epoch
+
     def prepare(self, epoch: int, failure: JobFailure, failed_s: float) -> Restarted:
         """Note and return the restart that begins this epoch."""
         self._failed_s = failed_s

@@ -43,7 +43,7 @@ class Startup:
         self._resources: dict[int, messages.Resources] = {}  # of each node
         self._shares: Mapping[str, job.Share] = {}
         self.who = "the launcher" if launcher else "the head of the job"
-        self._returning: set[int] = set()  # nodes whose agents are new
+        self.returning: set[int] = set()  # nodes whose agents are new, until programs start
         self.has_furnished = False  # --install or --setup has begun on a node
 
     def _ask_all(
@@ -65,6 +65,8 @@ class Startup:
         self._go_on()
 
     def _take_answer(self, link: Link, m: messages.HelloMsg | messages.OfAgent) -> None:
+        if link.epoch != self._desk.placed.plan.epoch:
+            return  # to a question before the last `clear`
         if m["type"] not in self._answers:
             raise ValueError(f"{m['type']!r} was not asked for")
         self._missing.discard(link.node.id)
@@ -134,8 +136,8 @@ class Startup:
 
     def _settle_paths(self) -> None:
         self._desk.settle()
-        if self._returning:
-            self._package.begin(self._propose_ports, self._returning)
+        if self.returning:
+            self._package.begin(self._propose_ports, self.returning)
             return
         self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
         for node, text in lacks.items():
@@ -170,16 +172,16 @@ class Startup:
 
         self._ask_all(make_order, self._find_addrs, "furnished")
 
-    def begin_again(self, epoch: int, lost: Sequence[int]) -> None:
+    def begin_again(self, epoch: int) -> None:
         """Start the programs of the next epoch, once the agents have ended what is left of the last one.
 
-        lost: nodes whose agents are lost, and others are on their way.
+        Other agents are on their way to nodes without a link.
         """
 
         def make_order(link: Link) -> messages.ClearMsg:
             return {"type": "clear", "epoch": epoch}
 
-        self._returning = {*lost}
+        lost = self.returning = {node.id for node in self._desk.placed.nodes} - {*self._desk.links}
         then = self._prepare if lost else self._propose_ports
         self._ask_all(make_order, then, "cleared", "hello", awaited=lost)
 
@@ -314,6 +316,7 @@ class Startup:
         placed, links = self._desk.placed, self._desk.links
         run_dirs = tuple(links[n.id].run_dir for n in placed.nodes)
         facts = job.Facts(run_dirs, self._bound_ports, self._shares)
+        self.returning = set()
         self._desk.start(job.bind(placed, facts))
 
     def on_refused(self, link: Link, m: messages.RefusedMsg) -> None:

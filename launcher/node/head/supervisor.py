@@ -193,16 +193,16 @@ class Supervisor:
         ended_well = self._retire_s < NEVER and not self.failure and not self._stopped_by
         return ended_well and self.server == "script" and self.members[key].role == PSERVER
 
-    def note_loss(self, failure: JobFailure, now_s: float, *, secondary: bool) -> None:
+    def note_loss(self, failure: JobFailure, now_s: float, *, secondary: bool, returns: bool = False) -> None:
         """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
 
-        secondary: any other failure within a second explains it.
+        secondary: any other failure within a second explains it; returns: as of `note_lost_node`.
         """
         if self._retire_s < NEVER:
             return
         if secondary:
             self._secondary.append(failure)
-        self.note_failure(failure, now_s)
+        (self._note_failure if returns else self.note_failure)(failure, now_s)
 
     # --- decisions ---
 

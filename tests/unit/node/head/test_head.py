@@ -152,6 +152,7 @@ def test_what_is_said_of_programs_of_an_older_epoch_is_not_heard(led: Led) -> No
         EXITED,
         {**TROUBLE, "key": "trainer/0"},
         {"type": "progress", "key": "trainer/0", "batch": 1},
+        {"type": "bound"},  # ports of that epoch
     ):
         led.say(encode({**old, "code": 3} if old is EXITED else old))
     assert not led.head.is_ending and not led.events("process") and not led.events("progress")
