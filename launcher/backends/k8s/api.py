@@ -48,7 +48,8 @@ def _list_rights(resource: str, *verbs: str, group: str = "") -> tuple[api_error
     return tuple(api_errors.Right(verb, resource, group) for verb in verbs)
 
 
-# Rights in a namespace; templates/k8s/role.yaml gives them, as a test checks. Of a job's objects and pods:
+# Rights in a namespace. templates/k8s/role.yaml gives them, as a test checks, and those of kubectl for the
+# steps of docs/kubernetes.md. Of a job's objects and pods:
 JOB: Final = (
     *_list_rights("jobs", "create", "list", "patch", "delete", group="batch"),
     *_list_rights("services", "create", "list", "delete"),
@@ -56,15 +57,6 @@ JOB: Final = (
     *_list_rights("secrets", "create", "delete"),
     *_list_rights("pods", "list", "watch", "delete"),
     *_list_rights("events", "list"),
-)
-# For the steps of docs/kubernetes.md with kubectl: `apply`, `get`, `logs`, `describe`.
-KUBECTL: Final = (
-    *_list_rights("jobs", "get", "watch", group="batch"),
-    *_list_rights("services", "get", "watch", "patch"),
-    *_list_rights("configmaps", "get", "watch"),
-    *_list_rights("pods", "get"),
-    *_list_rights("pods/log", "get"),
-    *_list_rights("events", "get", "watch"),
 )
 # The line to a running job. The library asks for it by GET; later servers want to see `create` too.
 EXEC: Final = _list_rights("pods/exec", "get", "create")
@@ -75,9 +67,8 @@ LOOK: Final = (
     *_list_rights("resourcequotas", "list"),
     *_list_rights("networkpolicies", "list", group="networking.k8s.io"),
 )
-# For `--network_policy` in addition, and for kubectl with it.
+# For `--network_policy` in addition.
 POLICY: Final = _list_rights("networkpolicies", "create", "delete", group="networking.k8s.io")
-KUBECTL_POLICY: Final = _list_rights("networkpolicies", "get", "watch", "patch", group="networking.k8s.io")
 
 
 class Cluster:

@@ -24,7 +24,7 @@ from ...views.table import show
 from ..face import CommandLine
 from ..lines import News, Tell
 from . import cluster_findings, manifests
-from .api import AT_ONCE, EXEC, JOB, KUBECTL, KUBECTL_POLICY, LOOK, POLICY, Cluster, open_cluster
+from .api import AT_ONCE, EXEC, JOB, LOOK, POLICY, Cluster, open_cluster
 from .api_errors import ConflictError, Right
 from .job_records import Object
 from .spec import K8sReach
@@ -59,8 +59,7 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
 
 def list_rights(needs: cluster_findings.Needs) -> list[Right]:
     has_policy = any(thing["kind"] == "NetworkPolicy" for thing in needs.objects)
-    of_policies = (*POLICY, *KUBECTL_POLICY) if has_policy else ()
-    return [*JOB, *EXEC, *LOOK, *KUBECTL, *of_policies]
+    return [*JOB, *EXEC, *LOOK, *(POLICY if has_policy else ())]
 
 
 def examine(cluster: Cluster, needs: cluster_findings.Needs) -> cluster_findings.ClusterSeen:

@@ -16,7 +16,7 @@ from ...errors import PslaunchError
 from ...node import codes
 from ...node.beginning import is_wheel_for
 from ...views.table import Level, Table
-from .api import EXEC, KUBECTL, KUBECTL_POLICY, LOOK, make_plural
+from .api import EXEC, LOOK, make_plural
 from .api_errors import Right, find_refusal_remedy, make_rule
 from .job_records import Object
 
@@ -56,8 +56,6 @@ CLUSTER_FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "don't reach the job"),
     "no look": FindingKind("rights", "warning",
         "nothing for the job, since only this check and --validate need it; RULE"),
-    "no kubectl": FindingKind("rights", "warning",
-        "nothing for pslaunch, but kubectl needs it: apply, get, logs, describe; RULE"),
     "refused": FindingKind("objects", "problem",
         "correct the option or the --patch that gives this, or ask the cluster's administrator"),
     **{name: FindingKind("objects", level,
@@ -162,7 +160,6 @@ def _judge_rights(missing: Sequence[Right], needs: Needs) -> Iterator[Finding]:
     kinds = {
         **dict.fromkeys(EXEC, "no transfer" if needs.brings else "no exec" if needs.attached else "no line"),
         **dict.fromkeys(LOOK, "no look"),
-        **dict.fromkeys((*KUBECTL, *KUBECTL_POLICY), "no kubectl"),
     }
     found: dict[tuple[str, str, str], list[Right]] = {}
     for right in missing:

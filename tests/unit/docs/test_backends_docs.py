@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from pslaunch.backends.k8s.api import EXEC, JOB, KUBECTL, LOOK, make_plural
+from pslaunch.backends.k8s.api import EXEC, JOB, LOOK, make_plural
 from pslaunch.backends.k8s.backend import LABELLED
 from pslaunch.backends.k8s.job_records import INSTANCE, QUEUE_LABEL
 from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES
@@ -47,7 +47,7 @@ def test_patch_of_the_page_is_accepted() -> None:
 def test_numbers_and_labels_of_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_PACKAGE_BYTES // 1024} KiB when compressed" in PAGE
     assert f"`{QUEUE_LABEL}`" in section("kubernetes.md", "Kueue")
-    rights = len([*JOB, *EXEC, *LOOK, *KUBECTL])
+    rights = len([*JOB, *EXEC, *LOOK])
     assert f"  {rights} of {rights}  " in section("kubernetes.md", "Checking the cluster")
 
 
