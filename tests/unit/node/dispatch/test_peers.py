@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +28,11 @@ SIZE = 12_000_000
 
 
 class Nodes:
-    """A head that sends only the rest, a node that has the package, and another without it."""
+    """A head that sends only the rest, a node that has the package, as `served`, and another without it."""
 
-    def __init__(self, source: Source, workspace: Path, secret: bytes) -> None:
+    def __init__(
+        self, source: Source, workspace: Path, secret: bytes = SECRET, served: Source | None = None
+    ) -> None:
         self.loop = Loop()
         near, far = socket.socketpair()
         self.ends: list[Exception | None] = []
@@ -43,7 +46,7 @@ class Nodes:
             refuse=self.ends.append,
         )  # fmt: skip
         self.take, self.filling.take = self.filling.take, self.count  # type: ignore[method-assign]
-        self.serving = Serving(self.loop, "127.0.0.1", SECRET, source)
+        self.serving = Serving(self.loop, "127.0.0.1", SECRET, served or source)
         self.secret = secret
         self.aside = Aside(self.loop)
         self.sender = Sender(self.aside, source, self.head, fail=self.ends.append)
@@ -121,6 +124,21 @@ def test_head_sends_the_rest_after_the_loss_of_the_other_node(
     if nodes.secret == SECRET:
         assert 0 < nodes.sender.total_bytes <= SIZE // 2 + 5 * 1024 * 1024
     assert nodes.told[-1]["received"] == nodes.told[-1]["bytes"] == SIZE + 5
+
+
+def test_content_damaged_on_the_disk_of_the_other_node_comes_from_the_head(
+    source: Source, tmp_path: Path
+) -> None:
+    shutil.copytree(tmp_path / "source", tmp_path / "other")
+    large = source.entries[0]
+    with (tmp_path / "other" / large.path).open("r+b") as f:
+        f.write(bytes(100))
+    os.utime(f.name, ns=(large.mtime_ns, large.mtime_ns))
+    served = Source(str(tmp_path / "other"), source.entries)
+    with contextlib.closing(Nodes(source, tmp_path / "ws", served=served)) as nodes:
+        nodes.loop.run(lambda: bool(nodes.ends))
+        assert nodes.ends == [None] and whole(source, tmp_path / "ws")
+        assert nodes.sender.total_bytes >= SIZE
 
 
 @pytest.mark.timeout(60)
