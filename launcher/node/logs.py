@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import re
 from typing import Any, Callable, NamedTuple
 
@@ -19,15 +18,9 @@ OWN_LOGS = EVENTS_LOG, NODE_TRACE, HEAD_TRACE, GUARDS_LOG
 
 # Colours, cursor movements, titles: whole escape sequences, then the remaining control characters, and those
 # that turn the direction of the text after them, which would show a message in another order than it has.
-_ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
-_BREAKS = r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+"
-_CONTROLS = r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-
-
-@functools.lru_cache
-def _compile_patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Compile the patterns on first use: an agent starts faster without."""
-    return re.compile(_ESCAPES), re.compile(_BREAKS), re.compile(_CONTROLS)
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str, encoding: str = "utf-8") -> str:
@@ -36,8 +29,7 @@ def clean(text: str, encoding: str = "utf-8") -> str:
     Applied to everything from elsewhere before it is shown: output, names, messages of hosts.
     """
     if not (text.isascii() and text.isprintable()):
-        escapes, breaks, controls = _compile_patterns()
-        text = controls.sub("", breaks.sub(" ", escapes.sub("", text)))
+        text = _CONTROLS.sub("", _BREAKS.sub(" ", _ESCAPES.sub("", text)))
         text = text.encode(encoding, "backslashreplace").decode(encoding)
     return text
 
