@@ -74,7 +74,8 @@ class Fleet:
         with keep_beating(beat) as beaten, ThreadPoolExecutor(threads) as pool:
             try:
                 # ssh -G runs while the libraries load.
-                routes = [pool.submit(self._find_route, host) for host in hosts]
+                find = self._config.find_route
+                routes = [pool.submit(find, host.name, host.user, host.port) for host in hosts]
                 self._prepare()
                 return list(pool.map(functools.partial(self._try, beaten, argv), hosts, routes))
             except BaseException:  # Ctrl+C: the pool waits for its threads
@@ -139,7 +140,7 @@ class Fleet:
 
         assert self._shared is not None
         booted = make_boot(argv, self._reach.agent_python)
-        if route.only_ssh:
+        if route.only_ssh or self._has_authority(route):
             return self._start_binary(route, booted)
         try:
             connection = self._get_connection(route.hops)
@@ -164,16 +165,14 @@ class Fleet:
                 self._config.ssh, route.hops[-1], booted, limit_s, self._cancel, self._askpass
             )
 
-    def _find_route(self, host: Host) -> Route:
-        route = self._config.find_route(host.name, host.user, host.port)
-        for hop in route.hops:
-            authority = next((e for e in hostkeys.find_entries(hop) if e.marker == "@cert-authority"), None)
-            if authority and not self._config.ssh:
-                detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
-                raise HostError(host.name, "host key", detail)
-            if authority:
-                return route._replace(only_ssh=f"@cert-authority in {authority.where}")
-        return route
+    def _has_authority(self, route: Route) -> bool:
+        """Return True if a certificate may prove a host of this route, which only ssh checks."""
+        entries = [entry for hop in route.hops for entry in hostkeys.find_entries(hop)]
+        authority = next((entry for entry in entries if entry.marker == "@cert-authority"), None)
+        if authority and not self._config.ssh:
+            detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
+            raise HostError(route.hops[-1].name, "host key", detail)
+        return authority is not None
 
     def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
         """Return the shared connection to the last of these hops; the first caller opens it."""

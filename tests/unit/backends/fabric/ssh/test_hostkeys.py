@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,17 +76,6 @@ def test_names_of_known_hosts_are_matched_as_by_ssh(
         HostKeyChecker(None).check(settings, KEY)
     else:
         assert "which is not known" in refusal(settings, HostKeyChecker(None))
-
-
-def test_hashed_names_are_matched_without_paramiko(known: Path) -> None:
-    write(known, f"{paramiko.HostKeys.hash_host('node')} {text()}\n")
-    code = (
-        "import sys; from pslaunch.backends.fabric.ssh import hostkeys, settings\n"
-        f"host = settings.HopSettings('n', 'node', 'u', 22, user_known_hosts=({str(known)!r},))\n"
-        "print(len(hostkeys.find_entries(host)), 'paramiko' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 False\n", "threads look hosts up while another imports it: both would fail"
 
 
 def test_a_key_of_another_kind_is_a_changed_one(known: Path, host: Callable[..., HopSettings]) -> None:
