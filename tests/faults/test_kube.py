@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes import client, config
+from kubernetes import client
 
 from pslaunch.backends.k8s.backend import GONE_EXTRA_S
 from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S
@@ -106,8 +106,7 @@ def place(cluster: Kube, number: int, machine: str = "") -> None:
 @pytest.fixture
 def bind(cluster: Kube) -> Iterator[Callable[[bool], None]]:
     """Takes the user's rights away, and gives them back."""
-    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
-    rights = client.RbacAuthorizationV1Api(admin)
+    rights = client.RbacAuthorizationV1Api(cluster.admin.api_client)
 
     def do(given: bool) -> None:
         if given:
@@ -118,7 +117,6 @@ def bind(cluster: Kube) -> Iterator[Callable[[bool], None]]:
     yield do
     with contextlib.suppress(client.ApiException):  # given back already
         do(True)
-    admin.close()
 
 
 def test_rights_that_an_api_server_knows_only_later_are_waited_for(

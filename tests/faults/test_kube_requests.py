@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,11 +83,8 @@ def test_objects_of_a_launcher_that_is_killed_before_all_are_there_are_swept(
         assert job.spec.suspend and int(job.metadata.annotations[BEGINNING]) > 0
         over = {"metadata": {"annotations": {BEGINNING: "-1"}}}  # its minute has passed
         cluster.batch.patch_namespaced_job(job.metadata.name, cluster.namespace, over)
-        where = cluster.where
-        listed = subprocess.run(
-            [*PSLAUNCH, "jobs", *where, "--json"], env=environ, capture_output=True, text=True, check=True
-        )
-        assert listed.stdout == ""
+        listed = cluster.run("jobs", *cluster.where, "--json")
+        assert (listed.returncode, listed.stdout) == (0, ""), listed.stderr
         cluster.wait_until_gone()
     finally:
         cluster.empty()
@@ -183,16 +179,10 @@ def test_program_that_goes_just_as_a_job_begins_is_brought_again(
 
     def answer(request: bytes) -> None:
         if re.match(rb"PATCH \S*/jobs/", request) and not deleted:  # the release
-            deleted.extend(name for name in list_program(cluster)[:2])
+            deleted.extend(shared.name for shared in cluster.list_shared()[:2])
             for name in deleted:
                 cluster.core.delete_namespaced_config_map(name, cluster.namespace)
 
     run_to_the_end(cluster, see(answer), workspace)
     assert len(deleted) == 2
     cluster.wait_until_gone()
-
-
-def list_program(cluster: Kube) -> list[str]:
-    """Name the ConfigMaps that jobs share."""
-    found = cluster.core.list_namespaced_config_map(cluster.namespace).items
-    return [one.metadata.name for one in found if one.metadata.name.startswith("pslaunch-program-")]

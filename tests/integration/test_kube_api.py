@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client, config
+from kubernetes import client
 
-from pslaunch.backends.k8s.api import ACCOUNT, Cluster, open_cluster
+from pslaunch.backends.k8s.api import ACCOUNT, open_cluster
 from pslaunch.backends.k8s.api_errors import Right
 from pslaunch.backends.k8s.spec import Access
 from pslaunch.errors import ClusterError, PslaunchError, RightsError, SpecError
@@ -63,13 +63,6 @@ def fail(access: Access) -> PslaunchError:
         list_jobs(access)
     assert time.monotonic() - began_s < LIMIT_S
     return caught.value
-
-
-@pytest.fixture
-def opened(cluster: Kube) -> Iterator[Cluster]:
-    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
-    yield found
-    found.close()
 
 
 def test_missing_kubeconfig_is_named(tmp_path: Path) -> None:
@@ -144,11 +137,12 @@ def test_missing_rights_name_the_rule(cluster: Kube) -> None:
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [list]}' in str(error)
 
 
-def test_rights_are_known_before_they_are_used(opened: Cluster) -> None:
-    assert opened.has_right(Right("create", "jobs", "batch"))
-    assert not opened.has_right(Right("get", "secrets"))
-    with pytest.raises(RightsError, match="has no right to get secrets"):
-        opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
+def test_rights_are_known_before_they_are_used(cluster: Kube) -> None:
+    with cluster.open() as opened:
+        assert opened.has_right(Right("create", "jobs", "batch"))
+        assert not opened.has_right(Right("get", "secrets"))
+        with pytest.raises(RightsError, match="has no right to get secrets"):
+            opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
 
 
 ACCOUNT_NAME = "trainings"
@@ -163,8 +157,7 @@ def in_pod(
     cluster: Kube, workspace: Path, tmp_path: Path
 ) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Runs a command as a pod with a service account that has the documented rights."""
-    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
-    rights, here = client.RbacAuthorizationV1Api(admin), cluster.namespace
+    rights, here = client.RbacAuthorizationV1Api(cluster.admin.api_client), cluster.namespace
     subject = {"kind": "ServiceAccount", "name": ACCOUNT_NAME, "namespace": here}
     binding: dict[str, Any] = {
         **make_binding("pslaunch"),
@@ -196,7 +189,6 @@ def in_pod(
     finally:
         rights.delete_namespaced_role_binding(ACCOUNT_NAME, here)
         cluster.admin.delete_namespaced_service_account(ACCOUNT_NAME, here)
-        admin.close()
 
 
 def test_service_account_with_the_documented_rights_is_enough(

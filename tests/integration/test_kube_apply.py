@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from support.packages import fill_package
 from support.process import Started, poll_until, started
 from support.proxy import CuttingProxy
 from support.pservers import HOST
-from testbed.kube.cluster import PYTHON
 
 ALONE = ("--server_num=0",)
 
@@ -56,9 +54,7 @@ def test_shorter_time_limit_of_a_job_holds_from_its_beginning(cluster: Kube, wor
 
 def list_owners(cluster: Kube) -> list[set[str]]:
     """Name the jobs that own each of the ConfigMaps that jobs share."""
-    found = cluster.core.list_namespaced_config_map(cluster.namespace).items
-    shared = [one.metadata for one in found if one.metadata.name.startswith("pslaunch-program-")]
-    return [{owner.name for owner in metadata.owner_references} for metadata in shared]
+    return [{owner.name for owner in shared.owner_references} for shared in cluster.list_shared()]
 
 
 def test_jobs_at_the_same_time_share_one_program_which_goes_with_the_last(
@@ -187,9 +183,8 @@ signal.pause()
 @contextlib.contextmanager
 def applied_apart(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
     """An attached job of two trainers and two pservers, each in a pod."""
-    where = (*cluster.where, f"--image={PYTHON}")
     pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
-    with started([*PSLAUNCH, "k8s", "apply", *where, *pods, *options], cwd=workspace) as launcher:
+    with started([*PSLAUNCH, *cluster.apply, *pods, *options], cwd=workspace) as launcher:
         yield launcher
         cluster.wait_until_gone()
 
@@ -280,10 +275,8 @@ print(f"trainer {rank} sees both in", os.getcwd())
 @pytest.fixture
 def claim(cluster: Kube) -> Iterator[tuple[str, Path]]:
     """A claim whose volume is a folder of this machine, which both nodes have: its name, and the folder."""
-    folder, name = (
-        cluster.kubeconfig.with_name(f"shared-{cluster.namespace}"),
-        f"shared-{os.urandom(3).hex()}",
-    )
+    folder = cluster.kubeconfig.with_name(f"shared-{cluster.namespace}")
+    name = f"shared-{os.urandom(3).hex()}"
     folder.mkdir()
     folder.chmod(0o777)  # for the user of the pods
     common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -318,12 +311,8 @@ def test_pods_share_the_workspace_on_a_claim(cluster: Kube, claim: tuple[str, Pa
     (folder / "ws").mkdir()
     (folder / "ws").chmod(0o777)
     (folder / "ws/train.py").write_text(SHARE)
-    where = (*cluster.where, f"--image={PYTHON}")
     what = (f"--pvc={name}:/data", "--job_workspace=/data/ws", "--nodes=2", "--server_num=0")
-    done = subprocess.run(
-        [*PSLAUNCH, "k8s", "apply", *where, *what, "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
+    done = cluster.run(*cluster.apply, *what, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"nothing is sent: /data/ws is in the volume claim {name}" in done.stdout
     for rank in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from support.jobs import PSLAUNCH, QUICK, finished, running
+from support.jobs import QUICK, finished, running
 from support.kube import Kube, KubePlace
 from testbed.kube.cluster import PYTHON
 from testbed.net import HERE
@@ -44,10 +43,9 @@ def apply(cluster: Kube, workspace: Path, *options: str, image: str = PYTHON) ->
     """Run a job as the limited user; return its code, its last words and its time."""
     (workspace / "train.py").write_text("")
     (workspace / "secret.yaml").write_text(PATCH)
-    where = (*cluster.where, f"--image={image}")
+    what = (f"--image={image}", "--server_num=0", "--grace=1")
     began_s = time.monotonic()
-    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--grace=1", *options]
-    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, timeout=120.0, check=False)
+    done = cluster.run("k8s", "apply", *cluster.where, *what, *options, cwd=workspace)
     took_s = time.monotonic() - began_s
     cluster.wait_until_gone()
     return done.returncode, done.stderr + done.stdout, took_s

@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kubernetes import client, config
+from kubernetes import client
 
-from pslaunch.backends.k8s.api import Cluster, open_cluster
+from pslaunch.backends.k8s.api import Cluster
 from pslaunch.backends.k8s.manifests import make_objects, pack_package
 from pslaunch.backends.k8s.patch import merge_patch
-from pslaunch.backends.k8s.spec import Access, make_k8s_spec
+from pslaunch.backends.k8s.spec import make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node import codes
 from pslaunch.plan import make_plan
 from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 from support.command_line import make_line
-from support.jobs import PSLAUNCH
 from support.kube import Kube
 from testbed.kube.cluster import PYTHON
 
@@ -38,8 +37,7 @@ def check(cluster: Kube, workspace: Path) -> Check:
         default = cluster.where
         names = {word.partition("=")[0] for word in options}
         words = [word for word in default if word.partition("=")[0] not in names]
-        argv = [*PSLAUNCH, "check", "k8s", f"--image={PYTHON}", *words, *options, "--json"]
-        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+        done = cluster.run("check", "k8s", f"--image={PYTHON}", *words, *options, "--json", cwd=workspace)
         assert not done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
 
@@ -49,12 +47,11 @@ def check(cluster: Kube, workspace: Path) -> Check:
 @pytest.fixture
 def added(cluster: Kube) -> Iterator[Callable[[str, dict[str, Any]], None]]:
     """Adds an object as the administrator, until the test ends."""
-    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
-    core, network = client.CoreV1Api(admin), client.NetworkingV1Api(admin)
+    network = client.NetworkingV1Api(cluster.admin.api_client)
     undo: list[Callable[[], object]] = []
 
     def add(kind: str, spec: dict[str, Any]) -> None:
-        api = network if kind == "network_policy" else core
+        api = network if kind == "network_policy" else cluster.admin
         create, delete = (getattr(api, f"{verb}_namespaced_{kind}") for verb in ("create", "delete"))
         create(cluster.namespace, {"metadata": {"name": "of-a-test"}, "spec": spec})
         undo.append(lambda: delete("of-a-test", cluster.namespace))
@@ -64,7 +61,6 @@ def added(cluster: Kube) -> Iterator[Callable[[str, dict[str, Any]], None]]:
     finally:
         for each in undo:
             each()
-        admin.close()
 
 
 def name_findings(told: dict[str, Any]) -> list[str]:
@@ -100,8 +96,7 @@ def test_wheel_that_no_node_takes_is_seen_before_the_job_is_made(
     admin = f"--kubeconfig={cluster.kubeconfig.with_name('admin.kubeconfig')}"
     code, told = check(admin, f"--wheel={name}")
     assert (code, name_findings(told)) == (codes.PREFLIGHT, ["no wheel"])
-    argv = [*PSLAUNCH, "k8s", "apply", f"--image={PYTHON}", admin, cluster.where[1], f"--wheel={name}"]
-    done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+    done = cluster.run(*cluster.apply, admin, f"--wheel={name}", cwd=workspace)
     assert done.returncode == codes.PREFLIGHT and "give --wheel=FILE" in done.stderr, done.stderr
     assert not cluster.list_names()
 
@@ -126,9 +121,9 @@ def apply(cluster: Kube, workspace: Path) -> Apply:
 
     def run(*options: str, config: str = "kubeconfig") -> subprocess.CompletedProcess[str]:
         where = [f"--kubeconfig={cluster.kubeconfig.with_name(config)}", f"--namespace={cluster.namespace}"]
-        argv = [*PSLAUNCH, "k8s", "apply", f"--image={PYTHON}", "--job_name=j", *where, *options]
+        what = (f"--image={PYTHON}", "--job_name=j")
         before = cluster.list_names()
-        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False, timeout=60)
+        done = cluster.run("k8s", "apply", *what, *where, *options, cwd=workspace)
         assert cluster.list_names() == before
         return done
 
@@ -269,9 +264,8 @@ def make(folder: Path, words: list[str]) -> list[dict[str, Any]]:
 @pytest.fixture
 def server(cluster: Kube) -> Iterator[Cluster]:
     """The API as the limited user sees it; its models don't check what is sent."""
-    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
-    yield found
-    found.close()
+    with cluster.open() as found:
+        yield found
 
 
 def test_every_object_is_valid_for_the_server(server: Cluster, folder: Path) -> None:

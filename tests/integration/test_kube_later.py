@@ -7,22 +7,20 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client, config
+from kubernetes import client
 
 from integration.test_contract import POLITE
 from integration.test_kube_failures import suspend
 from integration.test_kube_rendered import Applied
-from pslaunch.backends.k8s.api import Cluster, open_cluster
 from pslaunch.backends.k8s.job_records import BEGINNING
 from pslaunch.backends.k8s.manifests import MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.pod_exec import PodExec
 from pslaunch.backends.k8s.pods import list_job_objects
-from pslaunch.backends.k8s.spec import Access
 from pslaunch.node import codes
 from support.jobs import PSLAUNCH, running
 from support.kube import Kube, KubePlace
@@ -39,39 +37,32 @@ while not os.path.exists("/tmp/go"):
 """
 
 
-@pytest.fixture
-def opened(cluster: Kube) -> Iterator[Cluster]:
-    found = open_cluster(Access(str(cluster.kubeconfig), namespace=cluster.namespace), {})
-    yield found
-    found.close()
-
-
-def make_suspended(cluster: Kube, name: str, annotations: Mapping[str, str] = {}) -> None:
+def make_suspended(cluster: Kube, name: str, **annotations: str) -> None:
     """Create a Job as a launcher does before all else, and an object that it owns."""
     labels = {"app.kubernetes.io/managed-by": "pslaunch", "app.kubernetes.io/instance": name}
     metadata: dict[str, Any] = {"name": name, "labels": labels}
     container = {"name": "node", "image": PYTHON}
     pods = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    annotated = {
-        **metadata,
-        "annotations": {key.replace("__", "/"): text for key, text in annotations.items()},
+    job = {
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {"suspend": True, "template": pods},
     }
-    job = {"metadata": annotated, "spec": {"suspend": True, "template": pods}}
     made = cluster.batch.create_namespaced_job(cluster.namespace, job)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": made.metadata.uid}
     owned = {"metadata": {**metadata, "ownerReferences": [owner]}}
     cluster.core.create_namespaced_config_map(cluster.namespace, owned)
 
 
-def test_job_that_no_launcher_released_is_swept(cluster: Kube, opened: Cluster) -> None:
+def test_job_that_no_launcher_released_is_swept(cluster: Kube) -> None:
     kept = {f"{kind} {name}" for kind in ("job", "configmap") for name in ("begun", "paused")}
-    make_suspended(cluster, "swept", {BEGINNING: "0"})
-    make_suspended(cluster, "begun", {BEGINNING: "600"})
+    make_suspended(cluster, "swept", **{BEGINNING: "0"})
+    make_suspended(cluster, "begun", **{BEGINNING: "600"})
     make_suspended(cluster, "paused")
     try:
-        poll_until(lambda: len(list_job_objects(opened)) == 2, describe="swept is there")
-        cluster.wait_until_gone(kept)
-        assert [job["metadata"]["name"] for job in list_job_objects(opened, "begun")] == ["begun"]
+        with cluster.open() as opened:
+            poll_until(lambda: len(list_job_objects(opened)) == 2, describe="swept is there")
+            cluster.wait_until_gone(kept)
+            assert [job["metadata"]["name"] for job in list_job_objects(opened, "begun")] == ["begun"]
     finally:
         for name in ("begun", "paused"):
             cluster.batch.delete_namespaced_job(name, cluster.namespace, propagation_policy="Background")
@@ -83,24 +74,14 @@ class Detached:
     def __init__(self, cluster: Kube, workspace: Path, home: Path, *options: str) -> None:
         self._cluster, self._home = cluster, home
         self.where = cluster.where
-        what = [f"--image={PYTHON}", "--server_num=0", "--detach", "--json"]
-        done = self.run("k8s", "apply", *self.where, *what, *options, cwd=workspace)
+        done = self.run(*cluster.apply, "--server_num=0", "--detach", "--json", *options, cwd=workspace)
         assert done.returncode == 0, done.stdout + done.stderr
         self.told = [json.loads(line) for line in done.stdout.splitlines()]
         (self.id,) = (name.partition(" ")[2] for name in cluster.list_names() if name.startswith("job "))
 
     def run(self, *words: str, cwd: Path | None = None, own: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command; as on another machine if not `own`."""
-        env = {**os.environ, "XDG_STATE_HOME": str(self._home / ("own" if own else "other"))}
-        return subprocess.run(
-            [*PSLAUNCH, *words],
-            cwd=cwd,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        return self._cluster.run(*words, cwd=cwd, state=self._home / ("own" if own else "other"))
 
     def ask(self, verb: str, *words: str) -> list[Any]:
         """Return the answer of a command on another machine."""
@@ -110,12 +91,11 @@ class Detached:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def let_end(self) -> None:
-        opened = open_cluster(Access(str(self._cluster.kubeconfig), namespace=self._cluster.namespace), {})
-        for pod in self._cluster.list_pods(self.id):
-            touch = PodExec(opened, pod.metadata.name, ["touch", "/tmp/go"])
-            assert touch.find_code() == 0, touch.describe_end()
-            os.close(touch.fd)
-        opened.close()
+        with self._cluster.open() as opened:
+            for pod in self._cluster.list_pods(self.id):
+                touch = PodExec(opened, pod.metadata.name, ["touch", "/tmp/go"])
+                assert touch.find_code() == 0, touch.describe_end()
+                os.close(touch.fd)
 
     def until_ended(self) -> Any:
         def find() -> Any:
@@ -139,12 +119,8 @@ def test_detached_job_is_found_asked_and_stopped_from_anywhere(
     job = detach("--nodes=2", "--worker_num=2")
     assert job.told[-1]["text"] == "its output and logs can be fetched until 600 s after its end (--linger)"
     (found,) = job.ask("jobs")
-    assert (found["job"], found["state"], found["backend"], found["nodes"]) == (
-        job.id,
-        "running",
-        "k8s",
-        2,
-    ), found
+    facts = [found[name] for name in ("job", "state", "backend", "nodes")]
+    assert facts == [job.id, "running", "k8s", 2], found
     (status,) = job.ask("status")
     assert [p["state"] for p in status["processes"]] == ["running"] * 2
     poll_until(lambda: [e["text"] for e in job.ask("logs", "trainer/1")] == ["ready"], describe="no line")
@@ -236,16 +212,8 @@ def test_job_that_keeps_no_files_and_ends_at_once_has_its_own_code(
     cluster: Kube, workspace: Path, tmp_path: Path, holding: str, code: int
 ) -> None:
     (workspace / "train.py").write_text(f"raise SystemExit({code})")
-    where = cluster.where
-    done = subprocess.run(
-        [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0", holding, "--linger=0"],
-        cwd=workspace,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    options = ("--server_num=0", holding, "--linger=0")
+    done = cluster.run(*cluster.apply, *options, cwd=workspace, state=tmp_path)
     goes_on = "continues by itself" in done.stdout  # its end came after all
     assert done.returncode == (0 if goes_on else code), done.stdout + done.stderr
     assert code or "its files end with its pods" in done.stdout, done.stdout
@@ -264,10 +232,10 @@ def test_jobs_run_and_stop_without_exec(
     refused = job.run("logs", job.id, *job.where, own=False)
     assert refused.returncode == codes.RIGHTS
     assert "resources: [pods/exec]" in refused.stderr
-    attached = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", cwd=workspace)
+    attached = job.run(*cluster.apply, cwd=workspace)
     assert attached.returncode == codes.RIGHTS and "resources: [pods/exec]" in attached.stderr
     (workspace / "data").write_bytes(os.urandom(MAX_PACKAGE_BYTES))  # for the line
-    large = job.run("k8s", "apply", *job.where, f"--image={PYTHON}", "--detach", cwd=workspace)
+    large = job.run(*cluster.apply, "--detach", cwd=workspace)
     assert large.returncode == codes.RIGHTS and "resources: [pods/exec]" in large.stderr
     (pod,) = cluster.list_pods(job.id)
     log = cluster.core.read_namespaced_pod_log(
@@ -281,8 +249,7 @@ def test_jobs_run_and_stop_without_exec(
 @pytest.fixture
 def no_exec(cluster: Kube) -> Iterator[None]:
     """Takes the right to run programs in pods from the user, for one test."""
-    admin = config.new_client_from_config(str(cluster.kubeconfig.with_name("admin.kubeconfig")))
-    rights = client.RbacAuthorizationV1Api(admin)
+    rights = client.RbacAuthorizationV1Api(cluster.admin.api_client)
     role = rights.read_namespaced_role("pslaunch", cluster.namespace)
     rules = list(role.rules)
     role.rules = [rule for rule in rules if "pods/exec" not in rule.resources]
@@ -292,15 +259,14 @@ def no_exec(cluster: Kube) -> Iterator[None]:
     finally:
         role.rules = rules
         rights.replace_namespaced_role("pslaunch", cluster.namespace, role)
-        admin.close()
 
 
 class Rendered:
     """A rendered job that was applied by hand; asked without a note of it on this machine."""
 
     def __init__(self, cluster: Kube, workspace: Path, home: Path) -> None:
-        self._workspace, self._home = workspace, home
-        self._applied, self._where = Applied(cluster), cluster.where
+        self._cluster, self._workspace, self._home = cluster, workspace, home
+        self._applied = Applied(cluster)
         self.name = self._applied.name
 
     def apply(self, *options: str) -> None:
@@ -310,7 +276,10 @@ class Rendered:
     def ask(self, verb: str, *words: str, code: int = 0) -> str:
         """Return what a verb prints about the job, or says of its failure with `code`."""
         job = () if verb == "jobs" else (self.name,)
-        return self._run(verb, *job, *words, *self._where, code=code)
+        where = self._cluster.where
+        done = self._cluster.run(verb, *job, *words, *where, cwd=self._workspace, state=self._home)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
 
     def find_state(self) -> tuple[str, str | None]:
         """Return state and reason as `status` gives them, which are those of `jobs` too."""
@@ -318,15 +287,6 @@ class Rendered:
         (listed,) = map(json.loads, self.ask("jobs", "--json").splitlines())
         assert {status["state"], listed["state"]} <= {"waiting", "running", "unknown"}, (status, listed)
         return status["state"], status["reason"]
-
-    def _run(self, *words: str, code: int = 0) -> str:
-        env = {**os.environ, "XDG_STATE_HOME": str(self._home)}
-        argv = [*PSLAUNCH, *words]
-        done = subprocess.run(
-            argv, cwd=self._workspace, env=env, capture_output=True, text=True, check=False, timeout=120
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stderr if code else done.stdout
 
 
 @pytest.fixture
@@ -375,14 +335,11 @@ def test_attached_job_is_protected_from_a_second_one_and_removed_by_its_launcher
     (workspace / "train.py").write_text(WAITING)
     with running(KubePlace(cluster, 1), workspace, "--server_num=0") as job:
         job.until_printed("ready", ["trainer/0"])
-        name, where = str(job.get_job()["job"]), cluster.where
-        again = [*PSLAUNCH, "k8s", "apply", *where, f"--image={PYTHON}", "--server_num=0"]
-        second = subprocess.run(again, cwd=workspace, capture_output=True, text=True, check=False)
+        name = str(job.get_job()["job"])
+        second = cluster.run(*cluster.apply, "--server_num=0", cwd=workspace)
         assert second.returncode == codes.USAGE and name in second.stderr
         assert [one for one in cluster.list_names() if one.startswith("job ")] == [f"job {name}"]
-        subprocess.run(
-            [*PSLAUNCH, "stop", name, *where], check=True, capture_output=True, text=True, timeout=120
-        )
+        assert cluster.run("stop", name, *cluster.where).returncode == 0
         assert job.launcher.wait() == codes.TERM
     assert (workspace / "output/model").read_text() == "the model"
     assert cluster.list_names() == set()

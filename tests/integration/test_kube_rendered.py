@@ -54,8 +54,8 @@ class Applied:
 
     def render(self, workspace: Path, *options: str) -> list[dict[str, Any]]:
         """Return the objects that `pslaunch k8s render` prints."""
-        argv = [*PSLAUNCH, "k8s", "render", f"--image={PYTHON}", f"--job_name={self.name}", *options]
-        done = subprocess.run(argv, cwd=workspace, capture_output=True, text=True, check=False)
+        what = (f"--image={PYTHON}", f"--job_name={self.name}")
+        done = self._cluster.run("k8s", "render", *what, *options, cwd=workspace)
         assert done.returncode == 0, done.stderr
         assert f"kubectl create secret generic {self.name}-secret" in done.stderr
         return list(yaml.safe_load_all(done.stdout))
@@ -207,8 +207,7 @@ def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: P
     (workspace / "train.py").write_text("")
     jobs, name = cluster.batch, cluster.namespace
     version = jobs.list_namespaced_job(name).metadata.resource_version
-    where = (f"--kubeconfig={cluster.kubeconfig}", f"--namespace={name}", f"--image={PYTHON}")
-    argv = [*PSLAUNCH, "k8s", "apply", *where, "--server_num=0", "--queue=team", "--wait_timeout=60"]
+    argv = [*PSLAUNCH, *cluster.apply, "--server_num=0", "--queue=team", "--wait_timeout=60"]
     with started(argv, cwd=workspace) as launcher:
         seen = watch.Watch().stream(
             jobs.list_namespaced_job, name, resource_version=version, timeout_seconds=60
@@ -222,8 +221,8 @@ def test_queue_that_releases_early_is_not_taken_back(cluster: Kube, workspace: P
 def test_time_in_a_queue_does_not_count(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text("import getpass; print('by', getpass.getuser())")
     jobs, name, wait_s = cluster.batch, cluster.namespace, 10.0
-    argv = [*PSLAUNCH, "k8s", "apply", *cluster.where, f"--image={PYTHON}", "--server_num=0"]
-    with started([*argv, "--queue=team", f"--wait_timeout={wait_s:g}"], cwd=workspace) as launcher:
+    argv = [*PSLAUNCH, *cluster.apply, "--server_num=0", "--queue=team", f"--wait_timeout={wait_s:g}"]
+    with started(argv, cwd=workspace) as launcher:
         launcher.expect("the queue team has not released it")
         released_s = time.monotonic() + 1.5 * wait_s
         poll_until(lambda: time.monotonic() > released_s, describe="time stands", timeout_s=2 * wait_s)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from pslaunch.backends.k8s.spec import ROOT
+from pslaunch.backends.k8s.api import Cluster as Api
+from pslaunch.backends.k8s.api import open_cluster
+from pslaunch.backends.k8s.spec import ROOT, Access
 from support import kube_shells, leaks
 from support.jobs import PSLAUNCH, has
 from support.process import poll_until
@@ -65,6 +68,27 @@ class Kube:
         return f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"
 
     @property
+    def apply(self) -> tuple[str, ...]:
+        """Words of a command for a job of this user and namespace, before its own options."""
+        return "k8s", "apply", *self.where, f"--image={PYTHON}"
+
+    def run(
+        self, *words: str, cwd: Path | None = None, state: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of pslaunch to its end. state: its records, as those of another machine."""
+        env = {**os.environ, "XDG_STATE_HOME": str(state)} if state else None
+        return subprocess.run(
+            [*PSLAUNCH, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=200
+        )
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Api]:
+        """Open the API as a launcher does."""
+        access = Access(str(self.kubeconfig), namespace=self.namespace)
+        with contextlib.closing(open_cluster(access, {})) as api:
+            yield api
+
+    @property
     def address(self) -> tuple[str, int]:
         """Address of the API server."""
         host, _, port = str(self.core.api_client.configuration.host).removeprefix("https://").partition(":")
@@ -77,6 +101,11 @@ class Kube:
         there |= {"server": "https://{}:{}".format(*endpoint), "tls-server-name": self.address[0]}
         path.write_text(yaml.safe_dump(read))
         return path
+
+    def list_shared(self) -> list[Any]:
+        """Return the ConfigMaps that jobs share."""
+        found = self.core.list_namespaced_config_map(self.namespace).items
+        return [one.metadata for one in found if f"configmap {one.metadata.name}".startswith(SHARED)]
 
     def list_names(self) -> set[str]:
         """Name all objects in the namespace that a job may have made, but those that the cluster removes."""
