@@ -1,7 +1,8 @@
-"""The cost of snapshots every 100 steps of a table of 10,000,000 rows: bench/cuts.py.
+"""The cost of snapshots every 100 steps: bench/cuts.py.
 
-A trainer pushes and reads 4,096 rows a step, and waits 20 ms for its data, so that other work on the machine
-changes little. The stop is the longest step with snapshots less the longest one without.
+First of the word2vec example, as a whole job; then of a table of 10,000,000 rows. There a trainer pushes and
+reads 4,096 rows a step, and waits 20 ms for its data, so that other work on the machine changes little. The
+stop is the longest step with snapshots less the longest one without.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +27,14 @@ from pslaunch.runtime.client.snapshots import Snapshots
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.process.settings import SnapshotSettings
 from pslaunch.runtime.pserver import ports
-from turns import Table, make_fresh_folder
+from turns import (
+    Table,
+    compute_ratio,
+    find_beside_python,
+    make_fresh_folder,
+    make_user_environ,
+    take_turns,
+)
 
 DIM, BATCH, EVERY = 8, 4096, 100
 WAIT_S = 0.02  # for the data of a step
@@ -83,14 +92,38 @@ class Trainer:
         return time.perf_counter() - begun_s
 
 
+def measure_example(turns: int) -> None:
+    """Print the table of the word2vec example with 2 pservers and 2 trainers."""
+    example = Path(__file__).parents[1] / "examples/word2vec"
+    with make_fresh_folder() as folder, make_user_environ() as environ:
+        subprocess.run([sys.executable, str(example / "prepare.py"), str(folder / "ws")], check=True)
+        argv = [find_beside_python("pslaunch"), "local", "--server_num=2", "--worker_num=2"]
+        argv += [f"--job_workspace={folder / 'ws'}"]
+
+        def time_job(*options: str) -> float:
+            begin_s = time.perf_counter()
+            done = subprocess.run(
+                [*argv, *options, "train.py"], env=environ, capture_output=True, check=False
+            )
+            if done.returncode:
+                raise SystemExit(done.stdout.decode())
+            return time.perf_counter() - begin_s
+
+        times = take_turns({"cut": partial(time_job, f"--snapshot_steps={EVERY}"), "plain": time_job}, turns)
+    table = Table(f"Snapshots every {EVERY} steps, word2vec", beside="without")
+    cut, plain = (f"{statistics.median(times[name]):.2f} s" for name in ("cut", "plain"))
+    table.add_row("the job", cut, plain, compute_ratio(times["cut"], times["plain"]), "<= 1.05")
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=5, help="of 200 steps each way (%(default)s)")
     parser.add_argument("--rows", type=int, default=10_000_000, help="of the table (%(default)s)")
     given = parser.parse_args()
+    measure_example(given.turns)
     times: dict[bool, list[list[float]]] = {False: [], True: []}
     with make_fresh_folder() as folder, start_pserver(folder) as address:
         trainer = Trainer(address, given.rows, EVERY)

@@ -28,6 +28,13 @@ print("here", flush=True)
 if os.environ["TRAINING_ROLE"] == "PSERVER" or "wait" in sys.argv:
     signal.pause()
 """
+# Its first trainer is killed once.
+AGAIN = """\
+import os, signal
+print("here", flush=True)
+if os.environ["PSLAUNCH_EPOCH"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL) if os.environ["PSLAUNCH_RANK"] == "0" else signal.pause()
+"""
 BARE_FABRIC = """\
 import resource, sys
 from fabric import ThreadingGroup
@@ -118,6 +125,15 @@ class Jobs:
     def run_alone(self) -> Seen:
         """Trainers alone, so that what counts is how their files get there."""
         return self.run("--server_num=0", f"--worker_num={self.count}")
+
+    def run_again(self) -> float:
+        """Return the time from the death of a trainer until all of the next epoch have printed a line."""
+        (self.package / "again.py").write_text(AGAIN)
+        options = "--server_num=0", f"--worker_num={self.count}", "--max_restarts=1", "--restart_after=0"
+        seen = watch_job(self.make_command(*options, program=("again.py",)), self.environ)
+        lines = [e["time"] for _, e in seen.events if e["event"] == "line"]
+        killed: list[float] = [e["time"] for _, e in seen.events if e.get("signal") == "SIGKILL"]
+        return float(lines[-1] - killed[0])
 
     def send_first(self, size_bytes: int) -> tuple[float, float]:
         """Fill hosts that have nothing of the package: seconds, and how often it left this machine."""
