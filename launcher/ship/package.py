@@ -87,7 +87,7 @@ def list_package(
     """
     walked = {"": _walk(package)}
     for name, folder in package.extras.items():
-        walked[name] = _resolve_links(walk_folder(folder, links_out=True))
+        walked[name] = walk_folder(folder)
     _remark_heavy(walked[""], warn)
     links = repr(sorted(package.links.items())).encode()
     fingerprint = compute_digest(b"\0\0\0".join((links, *(w.take_fingerprint() for w in walked.values()))))
@@ -97,10 +97,10 @@ def list_package(
     entries: list[Entry] = []
     certain = True
     for name, there in walked.items():
-        hashes = (_LinkedHashes if name else Hashes)(_find_cache(there.root, environ, "hashes"))
+        hashes = Hashes(_find_cache(there.root, environ, "hashes"))
         found = add_hashes(there, hashes)
         if name:
-            _check_problems(there.root, there.problems, "")
+            _check_problems(there.root, there.problems, "; cp -rL makes a copy without links")
             entries.append(Entry(name, "d", 0o755, 0, 0, ""))
             entries += [e._replace(path=f"{name}/{e.path}") for e in found]
         else:
@@ -154,19 +154,6 @@ def _check_problems(folder: str, problems: list[str], advice: str) -> None:
         raise Refusal(codes.USAGE, f"{folder} can't be sent: {show_few(problems, MAX_NAMED, '; ')}{advice}")
 
 
-def _resolve_links(walked: Walked) -> Walked:
-    """Replace links to files elsewhere by the files: the nodes do not have them."""
-    files, others, problems = list(walked.files), list[Entry](), list(walked.problems)
-    for e in walked.others:
-        if e.kind != "m":
-            others.append(e)
-        elif Path(e.content).is_file():
-            files.append((e.path, Path(e.content).stat()))
-        else:
-            problems.append(f"{e.path} is a link that leads out, to {e.content}")
-    return walked._replace(files=files, others=others, problems=problems)
-
-
 def _check_data_shards(package: Package, entries: list[Entry]) -> None:
     """Refuse a pattern that fits no file: every trainer would get all files."""
     for pattern in package.data_shards:
@@ -202,11 +189,6 @@ def _walk(package: Package) -> Walked:
             st = os.fstat(fd)
             ours.add((st.st_dev, st.st_ino))
     return walked._replace(files=[(p, st) for p, st in walked.files if (st.st_dev, st.st_ino) not in ours])
-
-
-class _LinkedHashes(Hashes):
-    def get_hash(self, path: str, st: os.stat_result) -> str:
-        return super().get_hash(os.path.realpath(path), st)
 
 
 def _add_links(entries: list[Entry], links: Mapping[str, str], label: str) -> list[Entry]:

@@ -80,7 +80,7 @@ class Source:
     def get_path(self, e: Entry) -> str:
         top, _, rest = e.path.partition("/")
         if top in self._extras:
-            return os.path.realpath(os.path.join(self._extras[top], rest))  # it may be a link to a file
+            return os.path.join(self._extras[top], rest)
         return os.path.join(self._folder, e.path)
 
     def open(self, e: Entry) -> int:
