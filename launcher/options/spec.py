@@ -187,18 +187,10 @@ def _read_fields(given: Given, fields: Container[str]) -> dict[str, Any]:
 
 def _choose_head(given: Given) -> Literal["launcher", "node"]:
     """Return the place of the head: a node if `--detach` or `--head` asks for it."""
-    if "head" not in given.options:
-        return "launcher"
-    word: Literal["launcher", "node"] = given.read("head")
     if not given.is_set("detach"):
-        return word
-    value, detach = given.get("head"), given.get("detach")
-    # The command line overrules a file.
-    if value and detach and word == "launcher" and (value.on_line or not detach.on_line):
-        raise SpecError(
-            f"{value.label}={value.text} together with {detach.label}: "
-            "the head of a detached job is on a node"
-        )
+        return given.read("head") if "head" in given.options else "launcher"
+    if "head" in given.options and given.read("head") == "launcher":
+        refuse_without_effect(given, "head", "with --detach: the head of a detached job is on a node")
     return "node"
 
 

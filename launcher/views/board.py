@@ -10,7 +10,6 @@ from typing import Any, Final
 from ..node.head.events import Event
 from .view import View
 
-FLUSHED_EVERY_S: Final = 10.0
 MAX_STEP: Final = 2**63 - 1
 BY_BATCH: Final = ("cost", "samples_per_s", "dropped", "metric")
 BY_TIME: Final = ("cpu_percent", "memory_bytes", "gpu_percent", "gpu_bytes")
@@ -23,7 +22,6 @@ class Board(View):
         self._view, self._folder, self._failed = view, folder, False
         self._writers: dict[str, Any] = {}
         self._batches: dict[str, int] = {}  # of a pass so far, by process
-        self._flushed_s: dict[str, float] = {}
         self._began_s = 0.0
 
     def show_event(self, e: Event) -> None:
@@ -62,6 +60,4 @@ class Board(View):
             values = [summary_pb2.Summary.Value(tag=tag, simple_value=x) for tag, x in figures.items()]
             summary = summary_pb2.Summary(value=values)
             self._writers[process].write_event(event_pb2.Event(wall_time=now_s, step=at, summary=summary))
-        if now_s > self._flushed_s.get(process, 0.0) + FLUSHED_EVERY_S:
-            self._flushed_s[process] = now_s
-            self._writers[process].flush()
+        self._writers[process].flush()

@@ -222,7 +222,10 @@ def check_error(told: str, here: Path, *line: str, conf: str = "") -> None:
         (["--hosts=a", "--fetch_logs=p.whl"], "--fetch_logs='p.whl' is not a folder"),
         (["--hosts=a", "--fetch_output=o", "--detach"], "--fetch_output=o has no effect with --detach"),
         (["--hosts=a", "--connect"], "--connect has no effect without --dry_run"),
-        (["--hosts=a", "--detach", "--head=launcher"], "--head=launcher together with --detach"),
+        (
+            ["--hosts=a", "--detach", "--head=launcher"],
+            "--head=launcher has no effect with --detach",
+        ),
         (["--hosts=a", "--server_num=0", "--ports_num=2"], "--ports_num=2 has no effect without pservers"),
         (["--hosts=a", "--use_gpu=1"], "--use_gpu=1: the bundled runtime"),
         (["--hosts=a,b", "--server_num=3", "--port=65535"], "--port=65535: 2 pservers need ports"),
