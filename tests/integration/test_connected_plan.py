@@ -42,11 +42,3 @@ def test_faulty_host_is_reported_in_the_table_of_check(hosts: Hosts, workspace: 
     done = connected(hosts, workspace, "--nics=eth77", "--server_num=0")
     assert done.returncode == codes.PREFLIGHT and not done.stdout
     assert "eth77" in done.stderr and done.stderr.count("node2") >= 1
-
-
-def test_a_host_that_is_not_reached_has_the_code_of_check(workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    words = ["--hosts=127.0.0.1:1", f"--job_workspace={workspace}", "--server_num=0"]  # nobody listens there
-    for command in (["fabric", "--dry_run", "--connect"], ["check", "fabric"]):
-        done = run_pslaunch(*command, *words)
-        assert done.returncode == codes.HOST, done.stderr

@@ -196,20 +196,6 @@ def test_a_terminal_shows_fitting_columns_and_all_findings(
     assert any(line[:2] == ["PROBLEM", "b:"] for line in lines) and lines[-1][:3] == ["1", "of", "2"]
 
 
-def test_no_cell_breaks_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = change_facts(
-        memory__available=1, proxies=["http_proxy"], interface_error="none", ports__7164="x: busy",
-        programs__missing=["some_long_name", "another"], folders__workspace__error="/r: denied",
-    )  # fmt: skip
-    host = "somebody@node17.cluster.example.org:2222"
-    text = draw([Seen(host=host, facts=wrong, clock_off_s=99, cut_off="cut")], 80, monkeypatch)
-    lines = [line.strip() for line in text.splitlines()]
-    at = next(i for i, line in enumerate(lines) if line.startswith("host "))
-    assert lines[at + 2].startswith(f"{host} ") and not lines[at + 3], "one line for one host"
-    assert max(map(len, lines[at : at + 3])) <= 80
-    assert lines[at + 4].startswith("too narrow for ")
-
-
 def test_one_object_a_host() -> None:
     a, b = map(json.loads, write([GOOD, Seen(host="b", lost="gone")], as_json=True).splitlines())
     assert a["ok"] and a["facts"] == FACTS and a["addr"] == "10.0.0.1"

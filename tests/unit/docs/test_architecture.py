@@ -114,16 +114,6 @@ def test_faces_are_light() -> None:
     assert loaded <= {*faces, *shared, *errors, *remedies}
 
 
-def test_whole_packages_are_imported_only_to_find_their_files() -> None:
-    found = {
-        module: {alias.name for alias in node.names}
-        for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import) and any(alias.name.startswith("pslaunch") for alias in node.names)
-    }
-    assert set(found) == {"pslaunch.ship.wheel", "pslaunch.ship.zipapp"}
-
-
 def test_no_module_imports_itself_by_a_circle() -> None:
     # Its error names the circle. The names of the Python API are imported at their first use.
     TopologicalSorter({m: [*found] for m, found in IMPORTS.items() if m != "pslaunch"}).prepare()

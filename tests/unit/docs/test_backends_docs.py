@@ -13,7 +13,6 @@ from pslaunch.backends.k8s.manifests import ENDING_EXTRA_S, MAX_PACKAGE_BYTES
 from pslaunch.backends.k8s.patch import patch_object
 from pslaunch.backends.k8s.pod_failures import FAILURES
 from pslaunch.backends.mpi.mpirun import PATTERNS
-from pslaunch.backends.registry import OWN, get_options
 from pslaunch.backends.slurm.words import OF_TASK
 from support.pages import DOCS, rows, section
 
@@ -30,11 +29,6 @@ def test_page_has_every_failure_with_its_code_and_remedy() -> None:
     assert [tuple(row) for row in rows("kubernetes.md", "Failures") if len(row) == 4] == [
         *dict.fromkeys(ours)
     ]
-
-
-def test_page_names_the_options_that_only_pods_have() -> None:
-    names = get_options("k8s").keys() - get_options("local").keys() - get_options("fabric").keys()
-    assert [name for name in sorted(names) if f"--{name}" not in PAGE] == []
 
 
 def test_patch_of_the_page_is_accepted() -> None:
@@ -65,25 +59,6 @@ def test_pods_have_5_s_more_than_the_longest_ending_of_its_page() -> None:
 def test_page_of_mpi_has_the_message_of_every_failure() -> None:
     messages = [(str(int(p.code)), p.text.format("…", "…", **PARTS)) for p in PATTERNS]
     assert [(code, message) for _, code, message in rows("mpi.md", "Failures")] == [*dict.fromkeys(messages)]
-
-
-def test_page_of_mpi_names_the_options_that_only_hosts_have() -> None:
-    page = (DOCS / "mpi.md").read_text()
-    names = get_options("mpi").keys() - get_options("local")
-    missing = [
-        n for n in names if f"--{n}" not in page and f"-{n.replace('_', '-')}" not in page and n != "host"
-    ]
-    assert missing == [] and "`-H " in page
-
-
-def test_lists_of_backends_are_complete() -> None:
-    pages = [*DOCS.glob("*.md"), *(DOCS.parent / name for name in ("README.md", "CHANGELOG.md"))]
-    parts = [part for page in pages for part in re.split(r"\n\s*\n|\n(?=\s*\* |\|)", page.read_text())]
-    listed = [(part, {name for name in OWN if re.search(rf"\b{name}\b", part)}) for part in parts]
-    lists = [(part, names) for part, names in listed if {"fabric", "k8s"} < names - {"local"}]
-    assert [part for part, names in lists if not names >= {*OWN[1:]}] == [] and len(lists) > 4
-    commands = re.findall(r"^\| `pslaunch (\w+)", (DOCS.parent / "README.md").read_text(), re.MULTILINE)
-    assert commands == [*OWN]
 
 
 def test_page_names_the_variables_of_a_task_of_slurm() -> None:

@@ -1,4 +1,4 @@
-"""Functions and classes are small, their names begin as ours do, and tests lie beside their modules."""
+"""Functions and classes are small, a public name has one meaning, and tests lie beside their modules."""
 
 from __future__ import annotations
 
@@ -38,34 +38,6 @@ def test_functions_and_classes_are_small(path: Path) -> None:
     assert [*find_large(path)] == []
 
 
-QUESTIONS: Final = ("what", "whether", "where", "how", "which")
-NO_VERBS: Final = ("again", "events", "in", "over", "part", "parts")
-# Names that a protocol, a standard or PaddlePaddle fixes; parts of a job, as the commands for them are named.
-ALLOWED: Final = frozenset(
-    {"buffered", "distributed_optimizer", "events", "events_async", "in_dynamic_mode", "seed"}
-)
-VERBS_IN_ED: Final = ("feed", "need")
-
-Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def find_names(path: Path) -> list[str]:
-    """Return each name in a file that begins with a question word or without a verb, with its line."""
-    return [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, Named) and node.name not in ALLOWED and not begins_well(node)
-    ]
-
-
-def begins_well(node: Named) -> bool:
-    word = node.name.strip("_").lower().split("_")[0]
-    if isinstance(node, ast.ClassDef) or any("property" in ast.unparse(d) for d in node.decorator_list):
-        return word not in QUESTIONS
-    past = word.endswith("ed") and word not in VERBS_IN_ED
-    return not past and word not in (*QUESTIONS, *NO_VERBS)
-
-
 # Of each backend under one name; `main` begins a program, T is any type.
 OF_EACH: Final = {"FACE", "FAILURES", "OPTIONS", "OURS", "PATTERNS", "REFUSED", "T", "describe_start", "main"}
 FACES: Final = ("runtime/v2/", "runtime/paddle2/")  # PaddlePaddle's names
@@ -82,10 +54,6 @@ def test_a_public_name_of_a_module_is_that_of_no_other(side: str) -> None:
                 homes.setdefault(name, set()).add(home)
     public = homes.keys() - {name for name in homes if name.startswith("_")} - OF_EACH - {""}
     assert {name: homes[name] for name in public if len(homes[name]) > 1} == {}
-
-
-def test_names_begin_with_a_verb_or_a_noun() -> None:
-    assert [found for path in PATHS for found in find_names(path)] == []
 
 
 def test_unit_tests_of_the_launcher_lie_beside_their_modules() -> None:

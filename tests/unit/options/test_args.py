@@ -92,17 +92,12 @@ def test_a_value_survives_byte_for_byte(name: str, value: str) -> None:
         ("--json=", Split(ours(json="False"))),
         ("--num-passes 4", Split(trainer_flags={"num_passes": "4"})),
         ("--local train.py", Split(trainer_flags={"local": "True"}, program="train.py")),
+        ("--save_dir=out t.py --local", Split({}, {"save_dir": "out"}, (), "t.py", ("--local",))),
         ("--local=false", Split(trainer_flags={"local": "false"})),
     ],
 )
 def test_words_by_owner(line: str, found: Split) -> None:
     assert split(*line.split()) == found
-
-
-def test_trainer_flags_are_split_off() -> None:
-    found = split("--num_passes=3", "--save_dir", "out", "--no_save", "train.py", "--num_passes=9")
-    assert found.trainer_flags == {"num_passes": "3", "save_dir": "out", "no_save": "True"}
-    assert found.program_args == ("--num_passes=9",)
 
 
 @pytest.mark.parametrize(
