@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pslaunch.runtime.shared.env import EnvError, parse_bool
 
@@ -140,14 +140,6 @@ class Text(NamedTuple):
 
 
 OptionKind = Number | Seconds | Choice | Truth | Text
-# Types that values of typed files have.
-_TYPES: Final[Mapping[type, Sequence[type]]] = {
-    Number: (int,),
-    Seconds: (int, float),
-    Choice: (str,),
-    Text: (str,),
-    **dict.fromkeys((Truth, Flag), (bool, int, str)),
-}
 
 
 def describe_kind(kind: OptionKind) -> str:
@@ -167,8 +159,8 @@ def describe_kind(kind: OptionKind) -> str:
 
 
 def to_text(kind: OptionKind, value: object, label: str) -> str:
-    """Return the text of a typed file's value. Raises SpecError if its type is wrong."""
-    text = to_plain_text(value) if type(value) in _TYPES[type(kind)] else None
+    """Return the text of a file's value, which may have the option's type. Raises SpecError for another's."""
+    text = to_plain_text(value)
     if isinstance(kind, Text) and kind.values > 1 and isinstance(value, list):
         whole = len(value) == kind.values and all(isinstance(part, str) for part in value)
         text = " ".join(value) if whole and not any(" " in part for part in value[:-1]) else None

@@ -63,9 +63,7 @@ def read_conf(path: Path, name: str, tell: Callable[[str], None] = lambda _text:
             layer["hosts"] = list(_read_hosts(value, places))
         elif key in KEYS:
             label = places.make_label(key)
-            # Numbers as text are common.
-            text = value if isinstance(value, str) else to_text(_KINDS[KEYS[key]], value, label)
-            layer[KEYS[key]] = [Value(text, label)]
+            layer[KEYS[key]] = [Value(to_text(_KINDS[KEYS[key]], value, label), label)]
         elif _UPPER.fullmatch(key):
             variable = list(_read_variable(key, value, places))
             layer.setdefault("env", []).extend(variable)
