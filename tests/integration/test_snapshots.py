@@ -145,7 +145,8 @@ def test_a_training_that_is_killed_and_started_again_has_the_same_bits(
         for said, trainer in zip(heard, trainers, strict=True):
             said |= lines(trainer.output(), "batch")
     assert sets(folder)
-    outputs = run_job(with_snapshots(cut, 3, PADDLE_INIT_RESUME="1"), program, folder)
+    (other,) = (shape for shape in SHAPES if shape is not cluster)  # with other numbers of pservers and ports
+    outputs = run_job(with_snapshots(other, 3, PADDLE_INIT_RESUME="1"), program, folder)
     assert digests(outputs) == digests(plain)
     for before, output, said in zip(plain, outputs, heard, strict=True):
         assert lines(output, "pass").items() <= lines(before, "pass").items()
@@ -196,11 +197,11 @@ else:
 
 
 def run_loop(
-    folder: Path, servers: int, kill_at: str = "", mode: str = "sync", **variables: str
+    folder: Path, servers: int, kill_at: str = "", mode: str = "sync", workers: int = 2, /, **variables: str
 ) -> list[str]:
-    """Run the program on servers and two workers, up to this line of worker 0 if given; what workers say."""
+    """Run the program on servers and workers, up to this line of worker 0 if given; what workers say."""
     (folder / "train.py").write_text(LOOP)
-    blocks = [{**block, **variables} for block in make_local_blocks(servers, 2)]
+    blocks = [{**block, **variables} for block in make_local_blocks(servers, workers)]
     if not kill_at:
         found = run_by_hand(folder, *blocks, program=("train.py", mode))
         assert [process.wait() for process in found] == [0] * len(found), found[-1].output()
@@ -239,9 +240,11 @@ def test_asynchronous_trainings_go_on_from_what_each_worker_has_noted(tmp_path: 
     run_loop(tmp_path, 2, "batch 2 2", mode, **variables)
     (manifest,) = (read_manifest(folder) for folder in sets(tmp_path)[-1:])
     assert set(manifest.extra["trainers"]) == {"0", "1"}
-    for one in run_loop(tmp_path, 2, "", mode, PADDLE_INIT_RESUME="1", **variables):
-        found = re.search(r"the first (\d+) training runs are in the snapshot", one)
-        assert found, one
+    outputs = run_loop(tmp_path, 2, "", mode, 3, PADDLE_INIT_RESUME="1", **variables)
+    *before, fresh = (re.search(r"the first (\d+) training runs are in the snapshot", one) for one in outputs)
+    assert fresh is None, "a worker that was not there begins at the start"
+    for found in before:
+        assert found, outputs
         assert int(found[1]) >= 4
 
 
