@@ -87,7 +87,7 @@ def measure(turns: int) -> None:
         add_row(
             table,
             name,
-            lambda a=a, b=b, out=out: _core.matmul(a, b, out),  # type: ignore[misc]
+            lambda a=a, b=b, out=out: _core.matmul(a, b, out, None, 1),  # type: ignore[misc]
             lambda a=a, b=b, out=other: np.matmul(a, b, out=out),  # type: ignore[misc]
             turns,
         )

@@ -27,6 +27,7 @@ def apply_optim(
     slots: _F32
     | None,  # in place; [slots, *value.shape], of a method of rows [1]; None without state; zero at first
     grad: _F32,  # value's size
+    /,
 ) -> None: ...
 def apply_sparse(
     rule: _Rule,
@@ -35,6 +36,7 @@ def apply_sparse(
     slots: _F32 | None,  # [slots, rows, dim], of a method of rows [1, rows, 1]
     rows: _U64,  # [k], unique
     grad: _F32,  # [k, dim]
+    /,
 ) -> None: ...
 
 # Name, slots, by row, whole, and the own numbers with their usual values: csrc/kernels/ps_optim.h.
@@ -54,6 +56,7 @@ def init_rows(
     kind: int,  # 0 normal, 1 uniform in (mean - std, mean + std)
     mean: float,
     std: float,  # 0: all are mean
+    /,
 ) -> None: ...
 def hash_name(name: str, /) -> int: ...
 def get_features() -> dict[str, bool]: ...  # avx2, gpu, double, rdma
@@ -64,8 +67,9 @@ def matmul(
     a: _F32,  # [m, k], any strides
     b: _F32,  # [k, n], any strides
     out: _F32,  # [m, n]
-    start: _F32 | None = None,  # first link of each chain: [1, n], or `out` itself; None: zero
-    threads: int = 1,
+    start: _F32 | None,  # first link of each chain: [1, n], or `out` itself; None: zero
+    threads: int,
+    /,
 ) -> None: ...
 def activate(act: str, x: _F32, threads: int, /) -> None: ...  # in place; sigmoid, tanh, relu, softmax, exp
 def undo_activation(act: str, y: _F32, grad: _F32, out: _F32, threads: int, /) -> None: ...

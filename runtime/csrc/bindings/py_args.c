@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/ps_cpu.h"
+
 static const char *const item_names[] = {"float32", "float64", "uint64", "int64"};
 
 /* Format letters of the struct module. */
@@ -48,12 +50,6 @@ int py_need_tuple(PyObject *obj, const char *expected) {
     return -1;
 }
 
-int py_need_ndim(const Py_buffer *view, int ndim, const char *name) {
-    if (view->ndim == ndim) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: expected %d dimensions, got %d", name, ndim, view->ndim);
-    return -1;
-}
-
 int py_need_items(const Py_buffer *view, size_t n, const char *name, const char *like) {
     if (py_items(view) == n) return 0;
     PyErr_Format(PyExc_ValueError, "%s has %zu items, but %s needs %zu", name, py_items(view), like, n);
@@ -80,22 +76,54 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b) {
 
 int py_room(py_arrays *all, size_t n) {
     all->of = PyMem_Calloc(n, sizeof *all->of);
-    all->names = PyMem_Calloc(n, sizeof *all->names);
-    if (all->of != NULL && all->names != NULL) return 0;
+    all->taken = PyMem_Calloc(n, sizeof *all->taken);
+    if (all->of != NULL && all->taken != NULL) return 0;
     PyErr_NoMemory();
+    return -1;
+}
+
+/* Return the size that an axis of this letter must have: that of the first such one. */
+static Py_ssize_t fix_size(py_arrays *all, char letter, Py_ssize_t own) {
+    if (letter == '1') return 1;
+    if (letter == '_') return own;
+    unsigned at = (unsigned)(letter - 'a');
+    if (!(all->known >> at & 1)) all->sizes[at] = own, all->known |= 1U << at;
+    return all->sizes[at];
+}
+
+static int check_shape(py_arrays *all, const Py_buffer *view, const py_want *want) {
+    bool whole = *want->shape == '*';
+    const char *letters = want->shape + whole;
+    int ndim = (int)strlen(letters);
+    Py_ssize_t own[2] = {0}, expected[2] = {0};
+    if (!whole && view->ndim != ndim) {
+        PyErr_Format(PyExc_ValueError, "%s: expected %d dimensions, got %d", want->name, ndim, view->ndim);
+        return -1;
+    }
+    for (int i = 0; i < ndim; i++) {
+        own[i] = whole ? (Py_ssize_t)py_items(view) : view->shape[i];
+        expected[i] = fix_size(all, letters[i], own[i]);
+    }
+    if (own[0] == expected[0] && own[1] == expected[1]) return 0;
+    if (ndim == 1)
+        PyErr_Format(PyExc_ValueError, "%s has %zd items, expected %zd", want->name, own[0], expected[0]);
+    else
+        PyErr_Format(PyExc_ValueError, "%s is [%zd, %zd], expected [%zd, %zd]", want->name, own[0], own[1],
+                     expected[0], expected[1]);
     return -1;
 }
 
 Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want) {
     static const int flags[] = {PyBUF_C_CONTIGUOUS, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE,
-                                PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES};
-    if (all->of == NULL) all->of = all->few, all->names = all->few_names;
+                                PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, PyBUF_STRIDES,
+                                PyBUF_STRIDES | PyBUF_WRITABLE};
+    if (all->of == NULL) all->of = all->few, all->taken = all->few_taken;
     Py_buffer *view = &all->of[all->n];
     if (want->access != PY_WRITE_OR_NONE || obj != Py_None)
         if (get_buffer(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
-    all->names[all->n++] = want->name;
-    if (want->ndim > 0 && py_need_ndim(view, want->ndim, want->name) < 0) return NULL;
-    if (want->access != PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;
+    all->taken[all->n++] = *want;
+    if (want->shape != NULL && check_shape(all, view, want) < 0) return NULL;
+    if (want->access < PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;
     PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", want->name);
     return NULL;
 }
@@ -109,29 +137,39 @@ PyObject *py_release(py_arrays *all) {
     while (all->n > 0) PyBuffer_Release(&all->of[--all->n]);
     if (all->of != all->few) {
         PyMem_Free(all->of);
-        PyMem_Free(all->names);
+        PyMem_Free(all->taken);
     }
     return NULL;
 }
 
-PyObject *py_finish(py_arrays *all, int rc, const ps_err *err) {
-    py_release(all);
-    return rc == PS_OK ? Py_NewRef(Py_None) : py_raise(err);
-}
-
-int py_need_alone(const py_arrays *all, int which) {
-    for (int i = 0; i < all->n; i++) {
-        if (i == which || !overlap(&all->of[i], &all->of[which])) continue;
-        PyErr_Format(PyExc_ValueError, "%s and %s share memory", all->names[i], all->names[which]);
-        return -1;
-    }
-    return 0;
+static bool is_written(const py_want *want) {
+    return want->access != PY_READ && want->access != PY_STRIDED;
 }
 
 int py_need_apart(const py_arrays *all) {
-    for (int i = all->n - 1; i > 0; i--)
-        if (py_need_alone(all, i) < 0) return -1;
+    for (int i = 1; i < all->n; i++)
+        for (int j = 0; j < i; j++) {
+            const py_want *a = &all->taken[j], *b = &all->taken[i];
+            if (!is_written(a) && !is_written(b)) continue;
+            if ((a->access == PY_PART && b->access == PY_PART) || !overlap(&all->of[j], &all->of[i]))
+                continue;
+            PyErr_Format(PyExc_ValueError, "%s and %s share memory", a->name, b->name);
+            return -1;
+        }
     return 0;
+}
+
+PyObject *py_run(py_arrays *all, py_kernel *run, void *own) {
+    ps_err err;
+    int rc;
+    if (py_need_apart(all) < 0) return py_release(all);
+    Py_BEGIN_ALLOW_THREADS
+    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
+    rc = run(all, own, &err);
+    ps_floats_set(floats);
+    Py_END_ALLOW_THREADS
+    py_release(all);
+    return rc == PS_OK ? Py_NewRef(Py_None) : py_raise(&err);
 }
 
 int py_threads(PyObject *obj, void *threads) {

@@ -29,20 +29,19 @@ size_t py_items(const Py_buffer *view);
 /* Return -1 with TypeError, `expected`, unless `obj` is a tuple. */
 int py_need_tuple(PyObject *obj, const char *expected);
 
-/* Return -1 with ValueError unless the array has `ndim` dimensions. */
-int py_need_ndim(const Py_buffer *view, int ndim, const char *name);
-
 /* Return -1 with ValueError unless the array has `n` items; `like` names the origin of that number. */
 int py_need_items(const Py_buffer *view, size_t n, const char *name, const char *like);
 
-/* Access to an array: dense to read or to write, or with any strides, of a matrix of float32. */
-typedef enum py_access { PY_READ, PY_WRITE, PY_WRITE_OR_NONE, PY_STRIDED } py_access;
+/* Access to an array: dense to read or to write, or with any strides, a matrix of float32; PY_PART is
+ * written, and may share memory with its like. */
+typedef enum py_access { PY_READ, PY_WRITE, PY_WRITE_OR_NONE, PY_STRIDED, PY_PART } py_access;
 
-/* An array that a call takes. */
+/* An array that a call takes. shape: a letter for each axis, equal ones for equal sizes in all arrays of the
+ * call, '1' for 1 and '_' for any size; "*n": n items in any number of axes; NULL: any shape. */
 typedef struct py_want {
     const char *name; /* for messages */
     py_item item;
-    int ndim; /* 0: any */
+    const char *shape;
     py_access access;
 } py_want;
 
@@ -50,11 +49,18 @@ typedef struct py_want {
 typedef struct py_arrays {
     const py_want *wants;
     Py_buffer *of; /* `few`, or as py_room() made them */
-    const char **names;
+    py_want *taken;
     int n;
+    unsigned known; /* letters whose size is known */
+    Py_ssize_t sizes[26];
     Py_buffer few[4];
-    const char *few_names[4];
+    py_want few_taken[4];
 } py_arrays;
+
+/* Return the size of the axes of a letter. */
+static inline size_t py_size(const py_arrays *all, char letter) {
+    return (size_t)all->sizes[letter - 'a'];
+}
 
 /* Make room for n arrays, before the first is taken. -1 with MemoryError. */
 int py_room(py_arrays *all, size_t n);
@@ -69,14 +75,15 @@ int py_take(PyObject *obj, void *arrays);
 /* Release the arrays. NULL, to return with the exception that is set. */
 PyObject *py_release(py_arrays *all);
 
-/* Release the arrays; return None, or NULL with the exception of `rc`. */
-PyObject *py_finish(py_arrays *all, int rc, const ps_err *err);
-
-/* Return -1 with ValueError if two of the arrays share memory. */
+/* Return -1 with ValueError if an array that is written shares memory with another one. */
 int py_need_apart(const py_arrays *all);
 
-/* Return -1 with ValueError if of[which] shares memory with another one. */
-int py_need_alone(const py_arrays *all, int which);
+/* A kernel: computes with the arrays of a call, and with its own arguments. */
+typedef int py_kernel(const py_arrays *all, void *own, ps_err *err);
+
+/* Run a kernel, if the arrays are apart, without the interpreter and in IEEE mode; release them. None, or
+ * NULL with an exception. */
+PyObject *py_run(py_arrays *all, py_kernel *run, void *own);
 
 /* Converter for "O&": a number of threads, at least 1, to an unsigned. 1, or 0 with an exception. */
 int py_threads(PyObject *obj, void *threads);

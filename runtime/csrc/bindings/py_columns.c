@@ -133,10 +133,12 @@ static bool read_sequence(const column *c, PyObject *items, size_t at, size_t n)
     return read;
 }
 
-/* Check that each sample has its range of the column's items. offsets: [samples + 1]. */
-static int check_offsets(const int64_t *offsets, size_t samples, size_t n) {
-    bool fits = offsets[0] == 0 && (size_t)offsets[samples] == n;
-    for (size_t i = 0; i < samples; i++) fits &= offsets[i] <= offsets[i + 1];
+/* Check that each sample has its range of the column's n items. */
+static int check_offsets(const Py_buffer *view, size_t n) {
+    const int64_t *offsets = view->buf;
+    size_t samples = py_items(view) - 1;
+    bool fits = view->len > 0 && offsets[0] == 0 && (size_t)offsets[samples] == n;
+    for (size_t i = 0; fits && i < samples; i++) fits = offsets[i] <= offsets[i + 1];
     if (fits) return 0;
     PyErr_SetString(PyExc_ValueError, "offsets: expected numbers that ascend from 0 to the number of items");
     return -1;
@@ -159,29 +161,27 @@ static PyObject *read_column(const column *c, PyObject *samples, Py_ssize_t plac
 }
 
 static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
-    PyObject *samples, *out, *starts, *below, *result = NULL;
+    PyObject *samples, *out, *starts, *below;
     Py_ssize_t place, half = -1;
-    Py_buffer view = {0}, offsets = {0};
+    const int64_t *offsets = NULL;
+    py_arrays all = {0};
     if (!PyArg_ParseTuple(args, "OnOOO|n", &samples, &place, &below, &out, &starts, &half)) return NULL;
     bool ids = below != Py_None;
     column c = {.below = ids ? PyLong_AsUnsignedLongLong(below) : 0, .half = half};
     if (PyErr_Occurred()) return NULL;
-    if (py_array(out, &view, ids ? PY_I64 : PY_F32, true, "out") < 0) return NULL;
-    if (py_need_ndim(&view, ids ? 1 : 2, "out") < 0) goto done;
-    c.n = (size_t)view.shape[0], c.dim = ids ? 1 : (size_t)view.shape[1];
-    c.ids = ids ? view.buf : NULL, c.floats = ids ? NULL : view.buf;
-    size_t n = c.n;
+    const py_want want = {"out", ids ? PY_I64 : PY_F32, ids ? "n" : "nd", PY_WRITE};
+    const Py_buffer *view = py_take_as(&all, out, &want), *own = NULL;
+    if (view == NULL) return py_release(&all);
+    size_t n = c.n = (size_t)view->shape[0];
+    c.dim = ids ? 1 : (size_t)view->shape[1];
+    c.ids = ids ? view->buf : NULL, c.floats = ids ? NULL : view->buf;
     if (starts != Py_None) {
-        if (py_array(starts, &offsets, PY_I64, false, "offsets") < 0) goto done;
-        if (py_items(&offsets) == 0) py_need_items(&offsets, 1, "offsets", "its first");
-        else if (check_offsets(offsets.buf, n = py_items(&offsets) - 1, c.n) == 0)
-            result = read_column(&c, samples, place, offsets.buf, n);
-    } else {
-        result = read_column(&c, samples, place, NULL, n);
+        own = py_take_as(&all, starts, &(py_want){"offsets", PY_I64, "_", PY_READ});
+        if (own == NULL || check_offsets(own, c.n) < 0) return py_release(&all);
+        offsets = own->buf, n = py_items(own) - 1;
     }
-done:
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&view);
+    PyObject *result = read_column(&c, samples, place, offsets, n);
+    py_release(&all);
     return result;
 }
 

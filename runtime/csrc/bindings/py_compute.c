@@ -5,65 +5,13 @@
 #include "kernels/ps_matmul.h"
 #include "bindings/py_args.h"
 
-static ps_matrix as_matrix(const Py_buffer *view) {
-    return (ps_matrix){view->buf, view->strides[0] / 4, view->strides[1] / 4};
-}
-
-static int need_shape(const py_arrays *all, int which, Py_ssize_t rows, Py_ssize_t cols) {
-    const Py_ssize_t *shape = all->of[which].shape;
-    if (shape[0] == rows && shape[1] == cols) return 0;
-    PyErr_Format(PyExc_ValueError, "%s is [%zd, %zd], expected [%zd, %zd]", all->names[which], shape[0],
-                 shape[1], rows, cols);
-    return -1;
-}
-
-/* The arrays of a product. `out` may share memory with no other one; those that are only read may. */
-enum { A, B, OUT, START };
-
-/* start: None, `out` itself, or [1, n]. */
-static int get_start(py_arrays *all, PyObject *start, ps_product *p) {
-    if (start == Py_None) return 0;
-    if (start == all->of[OUT].obj) {
-        p->start = p->out;
-        return 0;
-    }
-    if (!py_take(start, all) || need_shape(all, START, 1, (Py_ssize_t)p->n) < 0) return -1;
-    p->start = as_matrix(&all->of[START]);
-    p->start.row = 0;
-    return 0;
-}
-
-static int get_product(py_arrays *all, PyObject *start, ps_product *p) {
-    const Py_buffer *a = &all->of[A], *b = &all->of[B];
-    if (need_shape(all, B, a->shape[1], b->shape[1]) < 0) return -1;
-    if (need_shape(all, OUT, a->shape[0], b->shape[1]) < 0) return -1;
-    p->m = (size_t)a->shape[0], p->n = (size_t)b->shape[1], p->k = (size_t)a->shape[1];
-    p->a = as_matrix(a), p->b = as_matrix(b);
-    p->out = (ps_matrix){all->of[OUT].buf, b->shape[1], 1};
-    return get_start(all, start, p) < 0 ? -1 : py_need_alone(all, OUT);
-}
-
-static PyObject *matmul(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"a", "b", "out", "start", "threads", NULL};
-    static const py_want wants[] = {{"a", PY_F32, 2, PY_STRIDED},
-                                    {"b", PY_F32, 2, PY_STRIDED},
-                                    {"out", PY_F32, 2, PY_WRITE},
-                                    {"start", PY_F32, 2, PY_STRIDED}};
-    PyObject *start = Py_None;
-    int rc;
-    unsigned threads = 1;
-    py_arrays all = {.wants = wants};
-    ps_product p = {0};
-    ps_err err;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&O&|OO&", names, py_take, &all, py_take, &all, py_take,
-                                     &all, &start, py_threads, &threads) ||
-        get_product(&all, start, &p) < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_matmul(&p, threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
-}
+/* What a kernel gets beside its arrays. */
+typedef struct options {
+    ps_act act;
+    unsigned threads;
+    size_t errors;
+    ps_product product;
+} options;
 
 /* Converter for "O&": the name of an activation to a ps_act. */
 static int get_act(PyObject *name, void *act) {
@@ -77,42 +25,48 @@ static int get_act(PyObject *name, void *act) {
     return 0;
 }
 
-static PyObject *activate(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"x", PY_F32, 2, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    ps_act act;
-    ps_err err;
+/* Run a kernel with the arguments of a call: an activation if it `has_act`, `n` arrays, and threads. */
+static PyObject *compute(PyObject *args, bool has_act, const py_want *wants, Py_ssize_t n, py_kernel *run) {
+    options own = {0};
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&", get_act, &act, py_take, &all, py_threads, &threads))
-        return py_release(&all);
-    const Py_buffer *x = all.of;
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_act_apply(act, x->buf, (size_t)x->shape[0], (size_t)x->shape[1], threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+    n += has_act;
+    if (PyTuple_Size(args) != n + 1) return PyErr_Format(PyExc_TypeError, "expected %zd arguments", n + 1);
+    if (has_act && !get_act(PyTuple_GetItem(args, 0), &own.act)) return NULL;
+    for (Py_ssize_t i = has_act; i < n; i++)
+        if (!py_take(PyTuple_GetItem(args, i), &all)) return py_release(&all);
+    if (!py_threads(PyTuple_GetItem(args, n), &own.threads)) return py_release(&all);
+    return py_run(&all, run, &own);
 }
 
-static PyObject *undo_activation(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {
-        {"y", PY_F32, 2, PY_READ}, {"grad", PY_F32, 2, PY_READ}, {"out", PY_F32, 2, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    ps_act act;
-    ps_err err;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&O&O&", get_act, &act, py_take, &all, py_take, &all, py_take, &all,
-                          py_threads, &threads))
-        return py_release(&all);
-    const Py_buffer *y = all.of, *grad = y + 1, *out = y + 2;
-    if (need_shape(&all, 1, y->shape[0], y->shape[1]) < 0 ||
-        need_shape(&all, 2, y->shape[0], y->shape[1]) < 0 || py_need_apart(&all) < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_act_undo(act, y->buf, grad->buf, out->buf, (size_t)y->shape[0], (size_t)y->shape[1], threads,
-                     &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+/* A kernel as a function of Python, from the call in C and the arrays. In the call o has the options, A, B
+ * and C are the memory of the arrays, N and K the sizes of the letters n and k. */
+#define KERNEL(name, has_act, call, ...)                                                \
+    static int run_##name(const py_arrays *all, void *own, ps_err *err) {               \
+        const options *o = own;                                                         \
+        return call;                                                                    \
+    }                                                                                   \
+    static PyObject *name(PyObject *Py_UNUSED(self), PyObject *args) {                  \
+        static const py_want wants[] = {__VA_ARGS__};                                   \
+        return compute(args, has_act, wants, sizeof wants / sizeof *wants, run_##name); \
+    }
+#define A all->of[0].buf
+#define B all->of[1].buf
+#define C all->of[2].buf
+#define N py_size(all, 'n')
+#define K py_size(all, 'k')
+
+KERNEL(activate, true, ps_act_apply(o->act, A, N, K, o->threads, err), {"x", PY_F32, "nk", PY_WRITE})
+KERNEL(undo_activation, true, ps_act_undo(o->act, A, B, C, N, K, o->threads, err),
+       {"y", PY_F32, "nk", PY_READ}, {"grad", PY_F32, "nk", PY_READ}, {"out", PY_F32, "nk", PY_WRITE})
+KERNEL(sum_columns, false, ps_sum_columns(A, B, N, K, o->threads, err), {"x", PY_F32, "nk", PY_READ},
+       {"out", PY_F32, "1k", PY_WRITE})
+KERNEL(dot_rows, false, ps_dot_rows(A, B, C, N, K, o->threads, err), {"x", PY_F32, "nk", PY_READ},
+       {"y", PY_F32, "nk", PY_READ}, {"out", PY_F32, "n", PY_WRITE})
+KERNEL(take_logs, false, ps_take_logs(A, N, o->threads, err), {"x", PY_F32, "n", PY_WRITE})
+
+static int run_cross_entropy(const py_arrays *all, void *own, ps_err *err) {
+    options *o = own;
+    return ps_cross_entropy(A, B, C, N, K, &o->errors, o->threads, err);
 }
 
 static int check_labels(const Py_buffer *labels, Py_ssize_t classes) {
@@ -127,77 +81,53 @@ static int check_labels(const Py_buffer *labels, Py_ssize_t classes) {
 }
 
 static PyObject *cross_entropy(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {
-        {"scores", PY_F32, 2, PY_WRITE}, {"labels", PY_I64, 1, PY_READ}, {"cost", PY_F32, 1, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    size_t errors;
-    ps_err err;
+    static const py_want wants[] = {{"scores", PY_F32, "nk", PY_WRITE},
+                                    {"labels", PY_I64, "n", PY_READ},
+                                    {"cost", PY_F32, "n", PY_WRITE}};
+    options own = {0};
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O&O&O&O&", py_take, &all, py_take, &all, py_take, &all, py_threads,
-                          &threads))
+                          &own.threads) ||
+        check_labels(&all.of[1], all.of[0].shape[1]) < 0)
         return py_release(&all);
-    const Py_buffer *scores = all.of, *labels = scores + 1, *cost = scores + 2;
-    size_t rows = (size_t)scores->shape[0], cols = (size_t)scores->shape[1];
-    if (check_labels(labels, scores->shape[1]) < 0 || py_need_apart(&all) < 0 ||
-        py_need_items(labels, rows, "labels", "scores, one for each row,") < 0 ||
-        py_need_items(cost, rows, "cost", "scores, one for each row,") < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_cross_entropy(scores->buf, labels->buf, cost->buf, rows, cols, &errors, threads, &err);
-    Py_END_ALLOW_THREADS
-    py_release(&all);
-    return rc == PS_OK ? PyLong_FromSize_t(errors) : py_raise(&err);
+    PyObject *done = py_run(&all, run_cross_entropy, &own);
+    if (done == NULL) return NULL;
+    Py_DECREF(done);
+    return PyLong_FromSize_t(own.errors);
 }
 
-static PyObject *sum_columns(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"x", PY_F32, 2, PY_READ}, {"out", PY_F32, 2, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    ps_err err;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&", py_take, &all, py_take, &all, py_threads, &threads))
-        return py_release(&all);
-    const Py_buffer *x = all.of, *out = x + 1;
-    if (need_shape(&all, 1, 1, x->shape[1]) < 0 || py_need_apart(&all) < 0) return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_sum_columns(x->buf, out->buf, (size_t)x->shape[0], (size_t)x->shape[1], threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+static ps_matrix as_matrix(const Py_buffer *view) {
+    return (ps_matrix){view->buf, view->strides[0] / 4, view->strides[1] / 4};
 }
 
-static PyObject *dot_rows(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {
-        {"x", PY_F32, 2, PY_READ}, {"y", PY_F32, 2, PY_READ}, {"out", PY_F32, 1, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    ps_err err;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&O&", py_take, &all, py_take, &all, py_take, &all, py_threads,
-                          &threads))
-        return py_release(&all);
-    const Py_buffer *x = all.of, *y = x + 1, *out = x + 2;
-    size_t rows = (size_t)x->shape[0], cols = (size_t)x->shape[1];
-    if (need_shape(&all, 1, x->shape[0], x->shape[1]) < 0 ||
-        py_need_items(out, rows, "out", "x, one for each row,") < 0 || py_need_alone(&all, 2) < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_dot_rows(x->buf, y->buf, out->buf, rows, cols, threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+static int run_matmul(const py_arrays *Py_UNUSED(all), void *own, ps_err *err) {
+    const options *o = own;
+    return ps_matmul(&o->product, o->threads, err);
 }
 
-static PyObject *take_logs(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"x", PY_F32, 1, PY_WRITE}};
-    int rc;
-    unsigned threads;
-    ps_err err;
+/* start: None, `out` itself, or [1, n]. */
+static PyObject *matmul(PyObject *Py_UNUSED(self), PyObject *args) {
+    static const py_want wants[] = {{"a", PY_F32, "mk", PY_STRIDED},
+                                    {"b", PY_F32, "kn", PY_STRIDED},
+                                    {"out", PY_F32, "mn", PY_WRITE},
+                                    {"start", PY_F32, "1n", PY_STRIDED}};
+    PyObject *start;
+    options own = {0};
+    ps_product *p = &own.product;
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_threads, &threads)) return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = ps_take_logs(all.of->buf, py_items(all.of), threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+    if (!PyArg_ParseTuple(args, "O&O&O&OO&", py_take, &all, py_take, &all, py_take, &all, &start, py_threads,
+                          &own.threads))
+        return py_release(&all);
+    *p = (ps_product){py_size(&all, 'm'),    py_size(&all, 'n'),    py_size(&all, 'k'),
+                      as_matrix(&all.of[0]), as_matrix(&all.of[1]), {0},
+                      as_matrix(&all.of[2])};
+    if (start == all.of[2].obj) {
+        p->start = p->out;
+    } else if (start != Py_None) {
+        if (!py_take(start, &all)) return py_release(&all);
+        p->start = (ps_matrix){all.of[3].buf, 0, all.of[3].strides[1] / 4};
+    }
+    return py_run(&all, run_matmul, &own);
 }
 
 static PyObject *choose_build(PyObject *Py_UNUSED(self), PyObject *arg) {
@@ -214,7 +144,7 @@ static PyObject *get_build(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused
 }
 
 PyMethodDef ps_compute_methods[] = {
-    {"matmul", PY_KEYWORDS(matmul), "Write start + a b to out."},
+    {"matmul", matmul, METH_VARARGS, "Write start + a b to out."},
     {"activate", activate, METH_VARARGS, "Apply an activation to x in place."},
     {"undo_activation", undo_activation, METH_VARARGS, "Write the gradient of an activation's input to out."},
     {"cross_entropy", cross_entropy, METH_VARARGS,

@@ -24,79 +24,71 @@ static int check_optim(const ps_optim *o, const py_arrays *all, size_t rows, siz
     return -1;
 }
 
-static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"rule", "step", "value", "slots", "grad", NULL};
-    static const py_want wants[] = {
-        {"value", PY_F32, 0, PY_WRITE}, {"slots", PY_F32, 0, PY_WRITE_OR_NONE}, {"grad", PY_F32, 0, PY_READ}};
-    ps_optim o = {0};
-    unsigned long long step;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&", names, py_optim, &o, &step, py_take, &all,
-                                     py_take, &all, py_take, &all))
-        return py_release(&all);
-    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *grad = &all.of[2];
-    size_t n = py_items(value);
-    if (check_optim(&o, &all, 1, n) < 0 || py_need_items(grad, n, "grad", "value") < 0 ||
-        py_need_apart(&all) < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_rate rate = ps_optim_rate(&o, step);
-    ps_optim_apply(&o, rate, value->buf, slots->buf, n, grad->buf, n);
-    ps_optim_finish(&o, rate, value->buf, slots->buf, n);
-    ps_floats_set(floats);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, PS_OK, NULL);
+/* A step by a rule. */
+typedef struct step {
+    ps_optim rule;
+    unsigned long long number;
+} step;
+
+static int run_optim(const py_arrays *all, void *own, ps_err *Py_UNUSED(err)) {
+    const step *s = own;
+    float *value = all->of[VALUE].buf, *slots = all->of[SLOTS].buf;
+    size_t n = py_size(all, 'n');
+    ps_rate rate = ps_optim_rate(&s->rule, s->number);
+    ps_optim_apply(&s->rule, rate, value, slots, n, all->of[2].buf, n);
+    ps_optim_finish(&s->rule, rate, value, slots, n);
+    return PS_OK;
 }
 
-/* value [rows, dim], rows [k], grad [k, dim]. */
-static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"rule", "step", "value", "slots", "rows", "grad", NULL};
-    static const py_want wants[] = {{"value", PY_F32, 2, PY_WRITE},
-                                    {"slots", PY_F32, 0, PY_WRITE_OR_NONE},
-                                    {"rows", PY_U64, 1, PY_READ},
-                                    {"grad", PY_F32, 2, PY_READ}};
-    ps_optim o = {0};
-    ps_err err;
-    unsigned long long step;
-    int rc;
+static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args) {
+    static const py_want wants[] = {{"value", PY_F32, "*n", PY_WRITE},
+                                    {"slots", PY_F32, NULL, PY_WRITE_OR_NONE},
+                                    {"grad", PY_F32, "*n", PY_READ}};
+    step own = {0};
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KO&O&O&O&", names, py_optim, &o, &step, py_take, &all,
-                                     py_take, &all, py_take, &all, py_take, &all))
+    if (!PyArg_ParseTuple(args, "O&KO&O&O&", py_optim, &own.rule, &own.number, py_take, &all, py_take, &all,
+                          py_take, &all) ||
+        check_optim(&own.rule, &all, 1, py_size(&all, 'n')) < 0)
         return py_release(&all);
-    const Py_buffer *value = &all.of[VALUE], *slots = &all.of[SLOTS], *rows = &all.of[2], *grad = &all.of[3];
-    size_t rows_n = (size_t)value->shape[0], dim = (size_t)value->shape[1];
-    if (check_optim(&o, &all, rows_n, dim) < 0 || py_need_apart(&all) < 0) return py_release(&all);
-    if (grad->shape[0] != rows->shape[0] || grad->shape[1] != value->shape[1]) {
-        PyErr_Format(PyExc_ValueError, "grad is [%zd, %zd], but rows and value need [%zd, %zd]",
-                     grad->shape[0], grad->shape[1], rows->shape[0], value->shape[1]);
+    return py_run(&all, run_optim, &own);
+}
+
+static int run_sparse(const py_arrays *all, void *own, ps_err *err) {
+    const step *s = own;
+    const Py_buffer *of = all->of;
+    return ps_optim_apply_rows(&s->rule, ps_optim_rate(&s->rule, s->number), of[VALUE].buf, of[SLOTS].buf,
+                               py_size(all, 'n'), py_size(all, 'd'), of[2].buf, of[3].buf, py_size(all, 'k'),
+                               err);
+}
+
+static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args) {
+    static const py_want wants[] = {{"value", PY_F32, "nd", PY_WRITE},
+                                    {"slots", PY_F32, NULL, PY_WRITE_OR_NONE},
+                                    {"rows", PY_U64, "k", PY_READ},
+                                    {"grad", PY_F32, "kd", PY_READ}};
+    step own = {0};
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "O&KO&O&O&O&", py_optim, &own.rule, &own.number, py_take, &all, py_take, &all,
+                          py_take, &all, py_take, &all) ||
+        check_optim(&own.rule, &all, py_size(&all, 'n'), py_size(&all, 'd')) < 0)
         return py_release(&all);
-    }
-    Py_BEGIN_ALLOW_THREADS
-    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    rc = ps_optim_apply_rows(&o, ps_optim_rate(&o, step), value->buf, slots->buf, rows_n, dim, rows->buf,
-                             grad->buf, py_items(rows), &err);
-    ps_floats_set(floats);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+    return py_run(&all, run_sparse, &own);
+}
+
+static int run_add(const py_arrays *all, void *Py_UNUSED(own), ps_err *Py_UNUSED(err)) {
+    ps_add(all->of[0].buf, all->of[1].buf, py_size(all, 'n'));
+    return PS_OK;
 }
 
 static PyObject *add(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"acc", PY_F32, 0, PY_WRITE}, {"g", PY_F32, 0, PY_READ}};
+    static const py_want wants[] = {{"acc", PY_F32, "*n", PY_WRITE}, {"g", PY_F32, "*n", PY_READ}};
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
-    const Py_buffer *acc = all.of, *g = acc + 1;
-    if (py_need_items(g, py_items(acc), "g", "acc") < 0 || py_need_apart(&all) < 0) return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    ps_add(acc->buf, g->buf, py_items(acc));
-    ps_floats_set(floats);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, PS_OK, NULL);
+    return py_run(&all, run_add, NULL);
 }
 
 static PyObject *sum_squares(PyObject *Py_UNUSED(self), PyObject *arg) {
-    static const py_want wants[] = {{"values", PY_F32, 0, PY_READ}};
+    static const py_want wants[] = {{"values", PY_F32, NULL, PY_READ}};
     py_arrays all = {.wants = wants};
     if (!py_take(arg, &all)) return py_release(&all);
     double sum;
@@ -120,28 +112,25 @@ static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
     return -1;
 }
 
-static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"out", "keys", "seed", "table", "kind", "mean", "std", NULL};
-    static const py_want wants[] = {{"out", PY_F32, 2, PY_WRITE}, {"keys", PY_U64, 1, PY_READ}};
+static int run_init(const py_arrays *all, void *init, ps_err *Py_UNUSED(err)) {
+    float *out = all->of[0].buf;
+    const uint64_t *keys = all->of[1].buf;
+    size_t dim = py_size(all, 'd');
+    for (size_t i = 0; i < py_size(all, 'n'); i++) ps_init_row(init, keys[i], out + i * dim, dim);
+    return PS_OK;
+}
+
+static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args) {
+    static const py_want wants[] = {{"out", PY_F32, "nd", PY_WRITE}, {"keys", PY_U64, "n", PY_READ}};
     ps_init init;
     int kind;
     PyObject *seed, *table;
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&OOiff", names, py_take, &all, py_take, &all, &seed,
-                                     &table, &kind, &init.mean, &init.std) ||
+    if (!PyArg_ParseTuple(args, "O&O&OOiff", py_take, &all, py_take, &all, &seed, &table, &kind, &init.mean,
+                          &init.std) ||
         get_init(&init, seed, table, kind) < 0)
         return py_release(&all);
-    const Py_buffer *out = all.of, *keys = out + 1;
-    size_t n = (size_t)out->shape[0], dim = (size_t)out->shape[1];
-    if (py_need_items(keys, n, "keys", "out, one for each row,") < 0 || py_need_apart(&all) < 0)
-        return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    unsigned floats = ps_floats_set(PS_FLOATS_IEEE);
-    for (size_t i = 0; i < n; i++)
-        ps_init_row(&init, ((const uint64_t *)keys->buf)[i], (float *)out->buf + i * dim, dim);
-    ps_floats_set(floats);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, PS_OK, NULL);
+    return py_run(&all, run_init, &init);
 }
 
 static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
@@ -201,15 +190,15 @@ static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unu
 }
 
 PyMethodDef ps_kernels_methods[] = {
-    {"apply_optim", PY_KEYWORDS(apply_optim), "Apply one optimizer step to value, in place."},
-    {"apply_sparse", PY_KEYWORDS(apply_sparse), "Apply one optimizer step to some rows of value, in place."},
+    {"apply_optim", apply_optim, METH_VARARGS, "Apply one optimizer step to value, in place."},
+    {"apply_sparse", apply_sparse, METH_VARARGS, "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"sum_squares", sum_squares, METH_O, "Return the sum of the squares of an array."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},
     {"find_rate", find_rate, METH_VARARGS, "Return the learning rate of an update."},
-    {"init_rows", PY_KEYWORDS(init_rows), "Write the initial values of the rows `keys` to out."},
+    {"init_rows", init_rows, METH_VARARGS, "Write the initial values of the rows `keys` to out."},
     {"hash_name", hash_name, METH_O, "Return the 64-bit FNV-1a hash of a parameter's name."},
     {"get_features", get_features, METH_NOARGS, "Return the features of this build on this machine."},
     {NULL, NULL, 0, NULL},

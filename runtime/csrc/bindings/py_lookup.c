@@ -4,15 +4,11 @@
 #include "kernels/ps_lookup.h"
 #include "bindings/py_args.h"
 
-/* Borrow the next array: dense rows [dim] at any distance from each other. NULL with an exception. */
-static Py_buffer *take_part(py_arrays *all, PyObject *obj, Py_ssize_t dim, bool writable) {
-    Py_buffer *view = py_take_as(all, obj, &(py_want){"parts", PY_F32, 2, PY_STRIDED});
-    if (view == NULL) return NULL;
-    if (writable && view->readonly) PyErr_SetString(PyExc_ValueError, "parts: an array is read-only");
-    else if (view->shape[1] != dim)
-        PyErr_Format(PyExc_ValueError, "parts: rows of %zd values, expected %zd", view->shape[1], dim);
-    else if (view->strides[1] != 4 && dim > 1) PyErr_SetString(PyExc_ValueError, "parts: rows are not dense");
-    else return view;
+/* Borrow the next array: dense rows at any distance from each other. NULL with an exception. */
+static Py_buffer *take_part(py_arrays *all, PyObject *obj, py_access access) {
+    Py_buffer *view = py_take_as(all, obj, &(py_want){"parts", PY_F32, "_d", access});
+    if (view == NULL || view->strides[1] == 4 || view->shape[1] <= 1) return view;
+    PyErr_SetString(PyExc_ValueError, "parts: rows are not dense");
     return NULL;
 }
 
@@ -24,7 +20,7 @@ static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
     if (!PyArg_ParseTuple(table, "sO!O", &name, &PyLong_Type, &rows, &ids)) return -1;
     l->rows = PyLong_AsUnsignedLongLong(rows);
     if (PyErr_Occurred()) return -1;
-    Py_buffer *view = py_take_as(all, ids, &(py_want){name, PY_I64, 1, PY_READ});
+    Py_buffer *view = py_take_as(all, ids, &(py_want){name, PY_I64, "_", PY_READ});
     if (view == NULL) return -1;
     l->ids = view->buf, l->n = py_items(view);
     return 0;
@@ -42,22 +38,23 @@ static int deal_results(ps_lookup *lookups, size_t n, const Py_buffer *keys, con
 }
 
 /* Return the number of keys of each table, or NULL with an error for the first id out of range. */
-static PyObject *list_counts(const ps_lookup *lookups, const char *const *names, size_t n) {
+static PyObject *list_counts(const ps_lookup *lookups, const py_want *tables, size_t n) {
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (size_t i = 0; list != NULL && i < n; i++) {
         const ps_lookup *l = &lookups[i];
         PyObject *k = NULL;
         if (l->bad == l->n) k = PyLong_FromSize_t(l->k);
         else
-            PyErr_Format(PyExc_ValueError, "table %s: id %lld at place %zu, expected 0 to %llu", names[i],
-                         (long long)l->ids[l->bad], l->bad, (unsigned long long)(l->rows - 1));
+            PyErr_Format(PyExc_ValueError, "table %s: id %lld at place %zu, expected 0 to %llu",
+                         tables[i].name, (long long)l->ids[l->bad], l->bad,
+                         (unsigned long long)(l->rows - 1));
         if (k == NULL || PyList_SetItem(list, (Py_ssize_t)i, k) < 0) Py_CLEAR(list);
     }
     return list;
 }
 
 static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, 1, PY_WRITE}, {"index", PY_I64, 1, PY_WRITE}};
+    static const py_want wants[] = {{"keys", PY_U64, "_", PY_WRITE}, {"index", PY_I64, "_", PY_WRITE}};
     PyObject *tables, *keys, *index, *result = NULL;
     int rc;
     unsigned threads;
@@ -71,62 +68,62 @@ static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     if (py_room(&all, n + 2) < 0 || !py_take(keys, &all) || !py_take(index, &all)) goto done;
     for (size_t i = 0; i < n; i++)
         if (get_table(PyList_GetItem(tables, (Py_ssize_t)i), &lookups[i], &all) < 0) goto done;
-    if (deal_results(lookups, n, &all.of[0], &all.of[1]) < 0) goto done;
-    if (py_need_alone(&all, 0) < 0 || py_need_alone(&all, 1) < 0) goto done;
+    if (deal_results(lookups, n, &all.of[0], &all.of[1]) < 0 || py_need_apart(&all) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS
     rc = ps_lookup_run(lookups, n, threads, &err);
     Py_END_ALLOW_THREADS
-    result = rc == PS_OK ? list_counts(lookups, all.names + 2, n) : py_raise(&err);
+    result = rc == PS_OK ? list_counts(lookups, all.taken + 2, n) : py_raise(&err);
 done:
     py_release(&all);
     PyMem_Free(lookups);
     return result;
 }
 
+/* Rows that are gathered, or summed. */
+typedef struct move {
+    bool sums;
+    unsigned threads;
+} move;
+
 /* Move each part's rows, the first by the first ones of the index. */
-static int move_parts(bool sums, const py_arrays *all, unsigned threads, ps_err *err) {
-    const Py_buffer *table = &all->of[0];
+static int move_parts(const py_arrays *all, void *own, ps_err *err) {
+    const move *m = own;
+    float *table = all->of[0].buf;
     const int64_t *index = all->of[1].buf;
-    size_t rows = (size_t)table->shape[0], dim = (size_t)table->shape[1];
+    size_t rows = (size_t)all->of[0].shape[0], dim = py_size(all, 'd');
     int rc = PS_OK;
-    if (sums) ps_clear_sums(table->buf, rows * dim);
+    if (m->sums) ps_clear_sums(table, rows * dim);
     for (const Py_buffer *part = all->of + 2; rc == PS_OK && part < all->of + all->n; part++) {
         size_t n = (size_t)part->shape[0];
         ptrdiff_t stride = part->strides[0] / 4;
-        if (sums) rc = ps_add_rows(table->buf, rows, dim, index, n, part->buf, stride, threads, err);
-        else rc = ps_gather(table->buf, rows, dim, index, n, part->buf, stride, threads, err);
+        if (m->sums) rc = ps_add_rows(table, rows, dim, index, n, part->buf, stride, m->threads, err);
+        else rc = ps_gather(table, rows, dim, index, n, part->buf, stride, m->threads, err);
         index += n;
     }
     return rc;
 }
 
-/* Move rows between a table and parts [.., dim], with a row for each of the index. */
+/* Move rows between a table and parts [.., dim], with a row for each of the index. Parts that are written may
+ * be columns of one array. */
 static PyObject *move_rows(PyObject *args, bool sums) {
-    const py_want wants[] = {{sums ? "sums" : "table", PY_F32, 2, sums ? PY_WRITE : PY_READ},
-                             {"index", PY_I64, 1, PY_READ}};
+    const py_want wants[] = {{sums ? "sums" : "table", PY_F32, "_d", sums ? PY_WRITE : PY_READ},
+                             {"index", PY_I64, "_", PY_READ}};
     PyObject *table, *index, *parts;
-    int rc;
-    unsigned threads;
-    ps_err err;
+    move own = {.sums = sums};
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &threads))
+    if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &own.threads))
         return NULL;
     Py_ssize_t n = PyList_Size(parts);
     if (py_room(&all, (size_t)n + 2) < 0 || !py_take(table, &all) || !py_take(index, &all))
         return py_release(&all);
     size_t rows = 0;
     for (Py_ssize_t i = 0; i < n && i < PyList_Size(parts); i++) {
-        Py_buffer *part = take_part(&all, PyList_GetItem(parts, i), all.of[0].shape[1], !sums);
+        Py_buffer *part = take_part(&all, PyList_GetItem(parts, i), sums ? PY_STRIDED : PY_PART);
         if (part == NULL) return py_release(&all);
         rows += (size_t)part->shape[0];
     }
     if (py_need_items(&all.of[1], rows, "index", "parts, one for each row,") < 0) return py_release(&all);
-    /* Parts may be columns of one array. */
-    if (py_need_alone(&all, 0) < 0 || py_need_alone(&all, 1) < 0) return py_release(&all);
-    Py_BEGIN_ALLOW_THREADS
-    rc = move_parts(sums, &all, threads, &err);
-    Py_END_ALLOW_THREADS
-    return py_finish(&all, rc, &err);
+    return py_run(&all, move_parts, &own);
 }
 
 static PyObject *gather_rows(PyObject *Py_UNUSED(self), PyObject *args) {

@@ -89,7 +89,7 @@ static int check_sizes(const int64_t *sizes, size_t slots) {
 }
 
 static PyObject *count_slots(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"sizes", PY_I64, 0, PY_READ}, {"counts", PY_I64, 0, PY_WRITE}};
+    static const py_want wants[] = {{"sizes", PY_I64, NULL, PY_READ}, {"counts", PY_I64, NULL, PY_WRITE}};
     PyObject *lines;
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O!O&O&", &PyList_Type, &lines, py_take, &all, py_take, &all))
@@ -125,10 +125,10 @@ static bool read_line(cursor c, column *columns, size_t slots) {
 }
 
 static int borrow_column(py_arrays *all, PyObject *array, column *to) {
-    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, 0, PY_WRITE}), *view = ids;
+    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, NULL, PY_WRITE}), *view = ids;
     if (ids == NULL) {
         PyErr_Clear();
-        view = py_take_as(all, array, &(py_want){"column", PY_F32, 0, PY_WRITE});
+        view = py_take_as(all, array, &(py_want){"column", PY_F32, NULL, PY_WRITE});
     }
     if (view == NULL) return -1;
     *to = (column){ids ? view->buf : NULL, ids ? NULL : view->buf, 0, py_items(view)};

@@ -86,20 +86,20 @@ def test_shapes_overlaps_and_names_that_do_not_fit_are_errors() -> None:
     a, wide, whole = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32), np.ones((3, 3), np.float32)
     cost = np.empty(2, np.float32)
     with pytest.raises(ValueError, match=r"b is \[2, 4\], expected \[3, 4\]"):
-        _core.matmul(a, wide, wide)
+        _core.matmul(a, wide, wide, None, 1)
     with pytest.raises(ValueError, match=r"out is \[2, 4\], expected \[2, 3\]"):
-        _core.matmul(a, whole, wide)
+        _core.matmul(a, whole, wide, None, 1)
     with pytest.raises(ValueError, match=r"start is \[2, 4\], expected \[1, 3\]"):
-        _core.matmul(a, whole, a.copy(), wide)
+        _core.matmul(a, whole, a.copy(), wide, 1)
     with pytest.raises(ValueError, match="a and out share memory"):
-        _core.matmul(whole[::-1], whole.copy(), whole)
+        _core.matmul(whole[::-1], whole.copy(), whole, None, 1)
     with pytest.raises(ValueError, match="threads=0"):
         _core.matmul(a, whole, a.copy(), None, 0)
     with pytest.raises(ValueError, match="unknown activation relo"):
         _core.activate("relo", a, 1)
     with pytest.raises(ValueError, match=r"labels\[1\] is 3, but there are 3 classes"):
         _core.cross_entropy(a, np.array([0, 3]), cost, 1)
-    with pytest.raises(ValueError, match="labels has 1 items"):
+    with pytest.raises(ValueError, match="labels has 1 items, expected 2"):
         _core.cross_entropy(a, np.array([0]), cost, 1)
 
 

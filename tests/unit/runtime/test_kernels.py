@@ -149,7 +149,7 @@ def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
 def test_sparse_kernels_refuse_wrong_shapes() -> None:
     value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
     rows = np.arange(4, dtype=np.uint64)
-    with pytest.raises(ValueError, match=r"grad is \[3, 3\], but rows and value need \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"grad is \[3, 3\], expected \[4, 3\]"):
         _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad[:3])
     with pytest.raises(ValueError, match=r"grad is \[6, 2\]"):
         _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad.reshape(6, 2))
