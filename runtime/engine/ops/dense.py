@@ -260,16 +260,3 @@ class Cast(Op, op="cast", takes=(None,), gives=None, options=("to",), is_view=Tr
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad,)
-
-
-class Row(Op, op="row", takes=("id",), gives="id", options=("index",), is_view=True):
-    """One item of counts along the first axis, which is no batch."""
-
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        if x.has_batch or not 0 <= attrs["index"] < x.shape[0]:
-            raise ValueError(f"input {describe(x)} has no item {attrs['index']} to take")
-        return x.shape[1:]
-
-    def forward(self, step: Step, x: Array) -> Array:
-        return np.reshape(x[self.value.attrs["index"]], self.value.shape)

@@ -43,7 +43,7 @@ def auc(
     for keeps in (slide_steps == 0, True):
         attrs = {"keeps": keeps, "thresholds": num_thresholds}
         counts = add_value("auc_counts", [input, label], attrs)
-        found.append((add_value("auc", [counts]), [add_value("row", [counts], {"index": i}) for i in (1, 0)]))
+        found.append((add_value("auc", [counts]), [counts[1], counts[0]]))
         if keeps:
             default_main_program().always.append(counts)
     (batch, batch_counts), (total, counts_of_all) = found

@@ -274,7 +274,6 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         "transpose",
         lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: x.transpose(0, 2, 1), {"perm": [0, 2, 1]}),
     ),
-    ("row", lambda s: Example([s.draw_ids(9, 3, s.k)], lambda x: x[1], {"index": 1}, fixed=[0])),
     ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
     ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
     *(
