@@ -27,11 +27,12 @@ static bool take_word(cursor *c, const char **word) {
     return c->at > *word;
 }
 
-/* Take a whole number below 2**63, of digits alone. */
+/* Take a whole number below 2**63, of digits, perhaps after a plus. */
 static bool take_whole(cursor *c, int64_t *to) {
     const char *word;
     uint64_t found = 0;
     if (!take_word(c, &word)) return false;
+    word += *word == '+' && c->at - word > 1;
     for (; word < c->at; word++) {
         if (*word < '0' || *word > '9') return false;
         uint64_t digit = (uint64_t)(*word - '0');

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from ..program.program import DTYPES, Variable
 Line = tuple[str, int, bytes]  # file, number from 1, text
 Columns = Mapping[str, Column]
 _MAX_ID = 2**63 - 1
+_WHOLE = re.compile(rb"[+-]?[0-9]+")
 
 
 def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, Column]:
@@ -27,15 +29,17 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
     texts = [text for _, _, text in lines]
     sizes = np.array([-slot.size if slot.is_sequence else slot.size for slot in slots])
     counts = np.empty((len(slots), len(lines)), np.int64)
-    if lines and _core.count_slots(texts, sizes, counts) == len(lines):
-        values = [
-            np.empty(count, DTYPES[slot.kind])
-            for slot, count in zip(slots, counts.sum(axis=1).tolist(), strict=True)
-        ]
-        if _core.read_slots(texts, values) == len(lines):
-            found = zip(slots, values, counts, strict=True)
-            return {slot.name: _make_column(slot, own, count // slot.size) for slot, own, count in found}
-    return _read_words(lines, slots)
+    values: list[npt.NDArray[Any]] = []
+    fitting = _core.count_slots(texts, sizes, counts)
+    if fitting == len(lines):
+        totals = counts.sum(axis=1).tolist()
+        values = [np.empty(total, DTYPES[slot.kind]) for slot, total in zip(slots, totals, strict=True)]
+        fitting = _core.read_slots(texts, values)
+    if fitting < len(lines):
+        file, number, text = lines[fitting]
+        raise ValueError(f"{file}:{number}: {_find_error(text, slots)}")
+    found = zip(slots, values, counts, strict=True)
+    return {slot.name: _make_column(slot, own, count // slot.size) for slot, own, count in found}
 
 
 def _make_column(slot: Variable, values: npt.NDArray[Any], counts: Ids) -> Column:
@@ -44,77 +48,42 @@ def _make_column(slot: Variable, values: npt.NDArray[Any], counts: Ids) -> Colum
     return Sequences(items, _add_up(counts)) if slot.is_sequence else items
 
 
-def _read_words(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, Column]:
-    """Do as read_columns(), but slowly: for lines that are not in the core's form, to name the first."""
-    found: list[tuple[Variable, list[bytes], list[int]]] = [(slot, [], []) for slot in slots]
-    for line in lines:
-        words = line[2].split()
-        at = 0
-        for slot, values, counts in found:
-            try:
-                count = int(words[at])
-            except IndexError:
-                _refuse(line, f"the line ends before slot {slot.name}; expected a count and its values")
-            except ValueError:
-                _refuse(
-                    line, f"slot {slot.name} begins with {_show(words[at])}, expected the count of its values"
-                )
-            items, rest = divmod(count, slot.size)
-            if rest or count < 0 or not (items == 1 or slot.is_sequence):
-                expected = f"a multiple of {slot.size}" if slot.is_sequence else slot.size
-                _refuse(
-                    line,
-                    f"slot {slot.name} has the count {count}, expected {expected} (shape {list(slot.shape)})",
-                )
-            at += 1 + count
-            if at > len(words):
-                _refuse(
-                    line,
-                    f"slot {slot.name} has {count + len(words) - at} values, expected {count}, its count",
-                )
-            values += words[at - count : at]
-            counts.append(items)
-        if at < len(words):
-            _refuse(
-                line,
-                f"{_show(words[at])} follows the last slot, {slots[-1].name}; expected the end of the line",
-            )
-    return {slot.name: _convert_column(lines, slot, values, counts) for slot, values, counts in found}
+def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
+    """Return what is wrong in a line that the core does not read."""
+    words, at = text.split(), 0
+    values: list[tuple[Variable, bytes]] = []
+    for slot in slots:
+        if at == len(words):
+            return f"the line ends before slot {slot.name}; expected a count and its values"
+        if not _WHOLE.fullmatch(words[at]):
+            return f"slot {slot.name} begins with {_show(words[at])}, expected the count of its values"
+        count = int(words[at])
+        if count < 0 or count % slot.size or not (count == slot.size or slot.is_sequence):
+            expected = f"a multiple of {slot.size}" if slot.is_sequence else slot.size
+            return f"slot {slot.name} has the count {count}, expected {expected} (shape {list(slot.shape)})"
+        at += 1 + count
+        if at > len(words):
+            return f"slot {slot.name} has {count + len(words) - at} values, expected {count}, its count"
+        values += [(slot, word) for word in words[at - count : at]]
+    if at < len(words):
+        return f"{_show(words[at])} follows the last slot, {slots[-1].name}; expected the end of the line"
+    slot, word = next(one for one in values if not _is_value(*one))
+    expected = f"a whole number from 0 to {_MAX_ID}" if slot.kind == "id" else "a number"
+    return f"slot {slot.name} has the value {_show(word)}, expected {expected}"
 
 
-def _convert_column(lines: Sequence[Line], slot: Variable, values: list[bytes], counts: list[int]) -> Column:
+def _is_value(slot: Variable, word: bytes) -> bool:
+    if slot.kind == "id":
+        return bool(_WHOLE.fullmatch(word)) and word[:1] != b"-" and int(word) <= _MAX_ID
     try:
-        numbers = _convert(slot, values)
-    except (ValueError, OverflowError):
-        expected, at = f"a whole number from 0 to {_MAX_ID}" if slot.kind == "id" else "a number", 0
-        for line, count in zip(lines, counts, strict=True):
-            for word in values[at : at + count * slot.size]:
-                try:
-                    _convert(slot, [word])
-                except (ValueError, OverflowError):
-                    _refuse(line, f"slot {slot.name} has the value {_show(word)}, expected {expected}")
-            at += count * slot.size
-        raise  # every value fits alone
-    return _make_column(slot, numbers.astype(DTYPES[slot.kind], copy=False), np.array(counts, np.int64))
-
-
-def _convert(slot: Variable, values: Sequence[bytes]) -> npt.NDArray[Any]:
-    """Return whole numbers, or numbers in double precision as a reader has them."""
-    if slot.kind == "float":
-        return np.fromiter(map(float, values), np.float64, len(values))
-    ids = np.fromiter(map(int, values), np.int64, len(values))
-    if ids.size and ids.min() < 0:
-        raise ValueError
-    return ids
+        float(word)
+    except ValueError:
+        return False
+    return b"_" not in word
 
 
 def _show(word: bytes) -> str:
     return repr(word[:40].decode(errors="replace"))
-
-
-def _refuse(line: Line, text: str) -> NoReturn:
-    file, number, _ = line
-    raise ValueError(f"{file}:{number}: {text}")
 
 
 def _add_up(counts: Ids) -> Ids:

@@ -14,7 +14,6 @@ from pslaunch.runtime import _core
 from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.static.slots import (
-    _read_words,
     choose_samples,
     count_samples,
     join_columns,
@@ -92,21 +91,16 @@ TEXT = st.text("0123456789 .-+e_naif\0\t", max_size=30).map(str.encode)
 
 
 @given(st.lists(st.one_of(TEXT, SAMPLES.map(lambda one: write_lines(one)[0][2])), min_size=1, max_size=4))
-def test_core_reads_any_text_as_python_does(texts: list[bytes]) -> None:
-    lines, slots = [("a.txt", number, text) for number, text in enumerate(texts, 1)], make_slots()
+def test_any_text_is_read_or_its_first_error_is_named(texts: list[bytes]) -> None:
+    lines = [("a.txt", number, text) for number, text in enumerate(texts, 1)]
     try:
-        expected: Any = list_samples(_read_words(lines, slots))
+        assert count_samples(read_columns(lines, make_slots())) == len(texts)
     except ValueError as e:
-        expected = str(e)
-    try:
-        found: Any = list_samples(read_columns(lines, slots))
-    except ValueError as e:
-        found = str(e)
-    assert repr(found) == repr(expected)  # nan is equal to itself
+        assert re.match(r"a\.txt:\d+: ", str(e))  # most texts are wrong
 
 
-def test_forms_of_numbers_that_are_rare_are_read_too() -> None:
-    columns = read_columns([("a.txt", 1, b" 3\t1_0 +5 inf 1 +7 +1 1_000\r 0 \n")], make_slots())
+def test_signs_and_spaces_of_numbers_are_read_as_in_c() -> None:
+    columns = read_columns([("a.txt", 1, b" 3\t1e1 +5 inf 1 +7 +1 1000\r 0 \n")], make_slots())
     assert list_samples(columns) == [([10.0, 5.0, np.inf], 7, [1000], [])]
 
 
@@ -143,6 +137,11 @@ GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
     [
         ("", "the line ends before slot dense; expected a count and its values"),
         ("3 0.5 1 -2 1 7", "the line ends before slot words; expected"),
+        ("3 0.5 1_0 -2 1 7 0 0", "slot dense has the value '1_0', expected a number"),
+        ("3 0.5 1 -2 1 7 1_0 0", "slot words begins with '1_0', expected the count of its values"),
+        ("3 0.5 1 -2 1 1_0 0 0", "slot word has the value '1_0', expected a whole number from 0"),
+        ("3 0.5 1 -2 1 -0 0 0", "slot word has the value '-0', expected a whole number from 0"),
+        ("3 0.5 1 -2 1 + 0 0", "slot word has the value '+', expected a whole number from 0"),
         ("three 1", "slot dense begins with 'three', expected the count of its values"),
         ("2 0.5 1 1 7 0 0", "slot dense has the count 2, expected 3 (shape [-1, 3])"),
         ("3 0.5 1 -2 0 0 0", "slot word has the count 0, expected 1 (shape [-1, 1])"),
