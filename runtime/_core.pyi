@@ -111,7 +111,7 @@ def sum_rows(
 def read_items(  # returns the number of samples before the first whose item does not fit
     samples: Sequence[Any],
     place: int,  # of the item in a sample
-    below: int | None,  # ids are whole numbers from 0 to below - 1; None: floats
+    below: int | None,  # ids are whole numbers from 0 to below - 1, with 0 any; None: floats
     out: npt.NDArray[np.int64] | _F32,  # ids [n], or vectors [n, dim]
     offsets: npt.NDArray[np.int64] | None,  # [samples + 1]: each item is a sequence; None: n samples
     half: int = -1,  # of the pair, 0 or 1, that each item of a sequence is; -1: the item itself
@@ -123,7 +123,7 @@ def count_items(  # returns the number of samples before the first whose item ha
     offsets: npt.NDArray[np.int64],  # [samples + 1], written: the starts of the sequences
     /,
 ) -> int: ...
-def find_outside(  # returns the first column with an id that is not below its limit, and its place in it
+def find_outside(  # returns the first column with an id not below its limit, and its place; limit 0: none
     columns: list[tuple[npt.NDArray[np.int64], int]], /
 ) -> tuple[int, int] | None: ...
 

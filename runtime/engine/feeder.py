@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,14 @@ class Feeder:
 
 
 def _get_limit(layer: Value) -> int:
-    """Return the number that all ids are below."""
-    below: int | None = layer.attrs["below"]
-    return 2**63 if below is None else below
+    """Return the number that all ids are below; 0: they may be any."""
+    return layer.attrs["below"] or 0
+
+
+def _find_range(layer: Value) -> tuple[int, int]:
+    """Return the least and the greatest id."""
+    limit = _get_limit(layer)
+    return (0, limit - 1) if limit else (-(2**63), 2**63 - 1)
 
 
 def _take_column(layer: Value, given: Column) -> Column:
@@ -132,24 +137,14 @@ def _read_items(
     return _core.read_items(samples, place, below, items, offsets, half) == len(samples)
 
 
-def read_column(layer: Value, samples: Sequence[Any], place: int) -> npt.NDArray[Any] | None:
-    """Return the items at `place` of all samples in the layer's shape; None if one of them does not fit.
-
-    The items of a layer of ids are whole numbers if its shape is [batch], else lists or arrays of them.
-    """
+def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
+    """Read one item of each sample: a vector, an id, or a list of ids in a shape with more axes."""
     is_list = layer.kind == "id" and len(layer.shape) > 1
     offsets = np.arange(len(samples) + 1) * layer.size if is_list else None
     items = _make_items(layer, len(samples) * layer.size if is_list else len(samples))
-    found = _read_items(layer, samples, place, items, offsets)
-    return items.reshape(-1, *layer.shape[1:]) if found else None
-
-
-def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
-    items = read_column(layer, samples, place)
-    if items is not None:
-        return items
-    column = list(_list_items(layer, samples, place))
-    return _make_ids(layer, enumerate(column)) if layer.kind == "id" else _stack(layer, column)
+    if not _read_items(layer, samples, place, items, offsets):
+        items = _convert_items(layer, list(enumerate(_list_items(layer, samples, place))))
+    return items.reshape(-1, *layer.shape[1:])
 
 
 def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int = -1) -> Column:
@@ -163,9 +158,7 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int 
         column = list(_list_items(layer, samples, place))
         if found < len(samples):
             raise _make_item_error(layer, found, column[found], "a list or an array of items")
-        numbered = [(i, one) for i, own in enumerate(column) for one in own]
-        is_id = layer.kind == "id"
-        items = _make_ids(layer, numbered) if is_id else _stack(layer, [one for _, one in numbered])
+        items = _convert_items(layer, [(i, one) for i, own in enumerate(column) for one in own])
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
 
 
@@ -193,39 +186,49 @@ def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[An
             raise ValueError(f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}") from None
 
 
-def _make_ids(layer: Value, items: Iterable[tuple[int, Any]]) -> Ids:
-    """Return ids, given with their samples, some of them numpy's bools or arrays with one id."""
-    return np.array([_read_id(layer, sample, item) for sample, item in items], dtype=np.int64)
+def _convert_items(layer: Value, numbered: Sequence[tuple[int, Any]]) -> npt.NDArray[Any]:
+    """Return items that the core does not read, given with the numbers of their samples, in its form."""
+    items = [item for _, item in numbered]
+    if layer.kind != "id":
+        return _stack(layer, items)
+    found = _take_whole_numbers(items)
+    if found.size == len(items) * layer.size and np.can_cast(found.dtype, np.int64):
+        ids = found.astype(np.int64).reshape(-1)
+        if _core.find_outside([(ids, _get_limit(layer))]) is None:
+            return ids
+    return np.array([_read_ids(layer, *one) for one in numbered], np.int64).reshape(-1)
 
 
-def _read_id(layer: Value, sample: int, item: Any) -> int:
-    """Return one id; raises ValueError naming layer, sample, item, and the range."""
-    whole, limit = _find_whole_number(item), _get_limit(layer)
-    if whole is None:
-        raise _make_item_error(layer, sample, item, f"a whole number from 0 to {limit - 1}")
-    if not 0 <= whole < limit:
-        raise ValueError(_describe_id(layer, sample, whole))
-    return whole
+def _read_ids(layer: Value, sample: int, item: Any) -> list[int]:
+    """Return the ids of an item; raises ValueError naming layer, sample, item, and the range."""
+    try:
+        ids = [operator.index(item)]
+    except TypeError:
+        ids = _take_whole_numbers(item).reshape(-1).tolist()
+    low, high = _find_range(layer)
+    if len(ids) != layer.size:
+        what = "a whole number" if layer.size == 1 else f"{layer.size} whole numbers"
+        raise _make_item_error(layer, sample, item, f"{what} from {low} to {high}")
+    for one in ids:
+        if not low <= one <= high:
+            raise ValueError(_describe_id(layer, sample, one))
+    return ids
+
+
+def _take_whole_numbers(item: Any) -> npt.NDArray[Any]:
+    """Return the whole numbers and bools of an array or of lists; none if there are others."""
+    try:
+        found = np.asarray(item)
+    except ValueError:  # lists of several sizes
+        return np.zeros(0, np.int64)
+    return found if found.dtype.kind in "biu" else np.zeros(0, np.int64)
 
 
 def _describe_id(layer: Value, sample: int, found: int) -> str:
+    low, high = _find_range(layer)
     return (
-        f"data layer {layer.name}: sample {sample} of the batch has the id {found}, "
-        f"expected 0 to {_get_limit(layer) - 1}"
+        f"data layer {layer.name}: sample {sample} of the batch has the id {found}, expected {low} to {high}"
     )
-
-
-def _find_whole_number(item: Any) -> int | None:
-    """Return the whole number that an int, a bool or a numpy array with one of them is, else None."""
-    try:
-        return operator.index(item)
-    except TypeError:
-        pass
-    try:
-        array = np.asarray(item)
-    except ValueError:
-        return None
-    return int(array.item()) if array.size == 1 and array.dtype.kind in "biu" else None
 
 
 def _stack(layer: Value, column: list[Any]) -> F32:

@@ -6,16 +6,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..engine.feeder import read_column
+from ..engine.feeder import Column, Feeder
 from ..v2.reader import batch, buffered
 from .core import EOFException
-from .program.program import DTYPES, Variable, default_main_program
+from .program.program import Variable, default_main_program
 
 __all__ = ["DataLoader"]
 
-Feed = dict[str, npt.NDArray[Any]]
+Feed = dict[str, Column]
 Reader = Callable[[], Iterable[Any]]
 
 
@@ -86,7 +85,7 @@ class GeneratorLoader:
 
     def set_sample_list_generator(self, reader: Reader, places: object = None) -> GeneratorLoader:
         """Take a reader of batches: lists of samples."""
-        return self._set(reader, self._stack_samples)
+        return self._set(reader, Feeder(self._variables))
 
     def set_batch_generator(self, reader: Reader, places: object = None) -> GeneratorLoader:
         """Take a reader of batches: an array for each variable, or a dict of them."""
@@ -102,23 +101,6 @@ class GeneratorLoader:
         self._read = buffered(lambda: map(convert, reader()), self._capacity, self._end)
         return self
 
-    def _stack_samples(self, samples: Sequence[Any]) -> Feed:
-        found: Feed = {}
-        for place, variable in enumerate(self._variables):
-            read = read_column(variable, samples, place) if isinstance(samples, list | tuple) else None
-            if read is not None:
-                found[variable.name] = read
-                continue
-            try:
-                column = [sample[place] for sample in samples]
-            except (IndexError, TypeError):
-                raise ValueError(
-                    f"{variable.name}: a sample has no item {place}; the reader must give lists of samples, "
-                    f"each with {len(self._variables)} items"
-                ) from None
-            found[variable.name] = self._shape(variable, column)
-        return found
-
     def _take_arrays(self, arrays: Any) -> Feed:
         if isinstance(arrays, Mapping):
             return dict(arrays)
@@ -127,23 +109,6 @@ class GeneratorLoader:
                 f"DataLoader: a batch has {len(arrays)} arrays for {len(self._variables)} variables"
             )
         return {one.name: np.asarray(array) for one, array in zip(self._variables, arrays, strict=True)}
-
-    def _shape(self, variable: Variable, column: Sequence[Any]) -> npt.NDArray[Any]:
-        """Return the items of a variable as an array of its shape."""
-        try:
-            array = np.asarray(column)
-            if array.dtype.kind == ("f" if variable.kind == "float" else "i") or (
-                variable.kind == "float" and array.dtype.kind == "i"
-            ):
-                shape = [len(column), *variable.shape[1:]]
-                return array.astype(DTYPES[variable.kind], copy=False).reshape(shape)
-            cause = f"they are {array.dtype}"
-        except (ValueError, OverflowError) as e:
-            cause = str(e)
-        raise ValueError(
-            f"{variable.name}: the reader's items do not fit {DTYPES[variable.kind]}, shape "
-            f"{list(variable.shape)}: {cause}"
-        )
 
     # -- passes
 

@@ -7,11 +7,11 @@
 
 /* The column of all samples' items: ids, or vectors of floats. */
 typedef struct column {
-    int64_t *ids;             /* [n]; NULL: floats */
-    float *floats;            /* [n, dim] */
-    size_t n, dim;            /* of ids: 1 */
-    unsigned long long below; /* ids are below it */
-    Py_ssize_t half;          /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
+    int64_t *ids;            /* [n]; NULL: floats */
+    float *floats;           /* [n, dim] */
+    size_t n, dim;           /* of ids: 1 */
+    unsigned long long last; /* the greatest id; the greatest number at all: any id fits, also below 0 */
+    Py_ssize_t half;         /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
 } column;
 
 /* Return a new reference to an item, or NULL without an exception. */
@@ -40,9 +40,9 @@ static Py_ssize_t count(PyObject *items) {
     return n;
 }
 
-static bool are_in_range(const int64_t *ids, size_t n, unsigned long long below) {
+static bool are_in_range(const int64_t *ids, size_t n, unsigned long long last) {
     bool outside = false;
-    for (size_t i = 0; i < n; i++) outside |= (unsigned long long)ids[i] >= below;
+    for (size_t i = 0; i < n; i++) outside |= (unsigned long long)ids[i] > last;
     return !outside;
 }
 
@@ -63,7 +63,7 @@ static bool copy_array(const column *c, const Py_buffer *view, size_t at, size_t
     else
         memcpy(c->ids != NULL ? (void *)(c->ids + at) : c->floats + at * c->dim, view->buf,
                (size_t)view->len);
-    return c->ids == NULL || are_in_range(c->ids + at, n, c->below);
+    return c->ids == NULL || are_in_range(c->ids + at, n, c->last);
 }
 
 /* Read n items from an array; false if it is none that fits. */
@@ -88,7 +88,7 @@ static bool read_id(const column *c, PyObject *item, size_t at) {
     }
     c->ids[at] = PyLong_AsLongLongAndOverflow(whole, &overflow);
     Py_DECREF(whole);
-    return overflow == 0 && (unsigned long long)c->ids[at] < c->below;
+    return overflow == 0 && (unsigned long long)c->ids[at] <= c->last;
 }
 
 static bool read_float(PyObject *item, float *to) {
@@ -167,7 +167,7 @@ static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
     py_arrays all = {0};
     if (!PyArg_ParseTuple(args, "OnOOO|n", &samples, &place, &below, &out, &starts, &half)) return NULL;
     bool ids = below != Py_None;
-    column c = {.below = ids ? PyLong_AsUnsignedLongLong(below) : 0, .half = half};
+    column c = {.last = ids ? PyLong_AsUnsignedLongLong(below) - 1 : 0, .half = half};
     if (PyErr_Occurred()) return NULL;
     const py_want want = {"out", ids ? PY_I64 : PY_F32, ids ? "n" : "nd", PY_WRITE};
     const Py_buffer *view = py_take_as(&all, out, &want), *own = NULL;
@@ -214,8 +214,8 @@ static PyObject *find_outside(PyObject *Py_UNUSED(self), PyObject *args) {
         if (!PyArg_ParseTuple(PyList_GetItem(columns, i), "OK", &array, &below)) return NULL;
         if (py_array(array, &view, PY_I64, false, "ids") < 0) return NULL;
         const int64_t *ids = view.buf;
-        size_t n = py_items(&view), at = are_in_range(ids, n, below) ? n : 0;
-        while (at < n && (unsigned long long)ids[at] < below) at++;
+        size_t n = py_items(&view), at = are_in_range(ids, n, below - 1) ? n : 0;
+        while (at < n && (unsigned long long)ids[at] <= below - 1) at++;
         PyBuffer_Release(&view);
         if (at < n) return Py_BuildValue("(nn)", i, (Py_ssize_t)at);
     }

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...client.run import Run
+from ...engine.feeder import Column
 from ...engine.graph import Value
 from ...engine.learner import make_learner
 from ...engine.parameters import Parameters
@@ -27,7 +28,7 @@ from .commands import Commands
 from .slot_datasets import QueueDataset
 
 Array = npt.NDArray[Any]
-Feed = Mapping[str, Array]
+Feed = Mapping[str, Column]
 Fetch = Value | str
 Fetches = Fetch | Sequence["Fetches"]
 READ_AHEAD = 64  # batches of a dataset
