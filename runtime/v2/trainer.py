@@ -15,11 +15,11 @@ import numpy as np
 from ..client.run import Run
 from ..engine.average import ModelAverage
 from ..engine.feeder import Batch, Feeder, Feeding
-from ..engine.learner import make_learner
+from ..engine.learner import Learner, make_learner
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters
 from ..engine.plan import BatchInput, StepResult
-from ..engine.updater import ParamRules
+from ..engine.updater import ParamRules, Updater
 from ..process.infolog import format_metrics
 from ..process.settings import get_settings
 from . import event, randomness
@@ -96,7 +96,7 @@ class SGD:
         self._settings = settings = get_settings()
         if not cost.is_cost:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
-        self._cost = cost
+        self._cost, self.has_error_rate = cost, cost.error_rate
         program = make_program([cost, *extra])
         parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
@@ -132,7 +132,9 @@ class SGD:
         with self._run.guard_training():
             passes = self._run.choose_passes(num_passes)
             handler = event_handler or (lambda _: None)
-            loop = _Training(self, self._run, feeder, handler, test_reader, feeding, passes)
+            loop = _Training(
+                self, self._run, self._learner, self._updater, feeder, handler, test_reader, feeding, passes
+            )
             self._updater.start()
             state = self._run.begin_with()
             if state is not None:
@@ -162,20 +164,6 @@ class SGD:
         """Return the gradients of this trainer that pservers dropped because they came too late."""
         return self._updater.count_dropped()
 
-    @property
-    def has_error_rate(self) -> bool:
-        """True if the cost also counts wrong classes."""
-        return self._cost.error_rate
-
-    def end_pass(self) -> None:
-        """Wait until all trainers have ended the pass."""
-        self._updater.end_pass()
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of this trainer so far."""
-        return self._learner.steps
-
     def read_batches(
         self, feeder: Feeder, reader: BatchReader
     ) -> Iterator[tuple[BatchInput, BatchInput | None]]:
@@ -199,6 +187,8 @@ class _Training:
 
     _trainer: SGD
     _run: Run
+    _learner: Learner
+    _updater: Updater
     _feeder: Feeder
     _handler: Handler
     _test_reader: BatchReader | None
@@ -219,7 +209,7 @@ class _Training:
         def describe() -> State:
             place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
             sums = [total.samples, total.cost_sum, total.errors]
-            return place | {"steps": self._trainer.steps, "sums": sums, "now": randomness.get_state()}
+            return place | {"steps": self._learner.steps, "sums": sums, "now": randomness.get_state()}
 
         self._handler(event.BeginPass(pass_id))
         batches = enumerate(self._trainer.read_batches(self._feeder, reader))
@@ -251,8 +241,8 @@ class _Training:
             self._report(pass_id, *last, total.samples, began_s)
         if self._run.snapshots:
             self._run.snapshots.end_pass(describe)
-        self._trainer.end_pass()
-        if dropped := self._trainer.count_dropped():
+        self._updater.end_pass()
+        if dropped := self._updater.count_dropped():
             shown = ", ".join(f"{name} {count}" for name, count in dropped.items())
             self._run.log.say(f"Pass={pass_id} gradients dropped so far, counted by port, as late: {shown}")
         self._log(f"Pass={pass_id} end:", total, total, time.monotonic() - began_s)
@@ -282,7 +272,7 @@ class _Training:
 
     def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)
-        dropped = sum(self._trainer.count_dropped().values())
+        dropped = sum(self._updater.count_dropped().values())
         fields = {"pass": pass_id, "passes": self._passes, "batch": batch_id, "cost": step.cost}
         known = {"batches": self._batches, "dropped": dropped}
         fields |= {"samples_per_s": rate, **{name: count for name, count in known.items() if count}}
