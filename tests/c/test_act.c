@@ -95,10 +95,3 @@ TEST(label_out_of_range_is_an_error_and_costs_infinity) {
     CHECK(ps_cross_entropy(scores, label, cost, 2, 2, &errors, 1, NULL) == PS_OK);
     CHECK(errors == 2 && cost[0] == INFINITY && cost[1] == INFINITY);
 }
-
-TEST(sums_by_hand) {
-    float values[] = {1, 2, 3, 4, 5, 6}, out[3];
-    CHECK(ps_sum_columns(values, out, 2, 3, 1, NULL) == PS_OK && out[0] == 5 && out[1] == 7 && out[2] == 9);
-    CHECK(ps_dot_rows(values, values, out, 2, 3, 1, NULL) == PS_OK && out[0] == 14 && out[1] == 77);
-    CHECK(ps_sum_columns(values, out, 0, 3, 2, NULL) == PS_OK && out[0] == 0 && out[2] == 0);
-}

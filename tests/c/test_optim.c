@@ -6,8 +6,6 @@
 #include "kernels/ps_compute.h"
 #include "kernels/ps_optim.h"
 
-enum { N = 100 };
-
 static const ps_optim some = {.method = PS_ADAGRAD, .learning_rate = 0.1F, .l2 = 0.01F, .numbers = {1e-6F}};
 
 /* A rule of each method, with all that a rule may have. */
@@ -45,41 +43,6 @@ static bool same(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) != 0 && !(a[i] != a[i] && b[i] != b[i])) return false;
     return true;
-}
-
-static void check_isas(ps_optim o, size_t n) {
-    size_t state = ps_optim_state(o.method, n);
-    float *value = some_floats(n), *slots = some_floats(state), *grad = some_floats(n);
-    for (size_t i = 0; i < state; i++)
-        if (slots[i] < 0) slots[i] = -slots[i];
-    float *base = copy(value, n), *base_slots = copy(slots, state);
-    float *avx2 = copy(value, n), *avx2_slots = copy(slots, state);
-    ps_rate rate = ps_optim_rate(&o, 3);
-    ps_build_choose(PS_ISA_BASE);
-    ps_optim_apply(&o, rate, base, base_slots, n, grad, n);
-    ps_build_choose(PS_ISA_AVX2);
-    ps_optim_apply(&o, rate, avx2, avx2_slots, n, grad, n);
-    ps_build_choose(PS_ISA_BEST);
-    ps_optim_apply(&o, rate, value, slots, n, grad, n);
-    CHECK(same(base, avx2, n) && same(base, value, n));
-    CHECK(same(base_slots, avx2_slots, state) && same(base_slots, slots, state));
-
-    ps_build_choose(PS_ISA_BASE);
-    ps_add(base, grad, n);
-    ps_build_choose(PS_ISA_AVX2);
-    ps_add(avx2, grad, n);
-    ps_build_choose(PS_ISA_BEST);
-    ps_add(value, grad, n);
-    CHECK(same(base, avx2, n) && same(base, value, n));
-    free(value), free(slots), free(grad), free(base), free(base_slots), free(avx2), free(avx2_slots);
-}
-
-TEST(optim_has_the_same_bits_in_every_build) {
-    for (uint32_t method = 0; method < PS_METHODS; method++)
-        for (int full = 0; full < 2; full++) {
-            for (size_t n = 0; n < N; n++) check_isas(rule_of(method, full), n);
-            check_isas(rule_of(method, full), 10007);
-        }
 }
 
 static float apply_one(const ps_optim *o, float p, float *slots, float g) {
@@ -166,30 +129,6 @@ TEST(pieces_of_any_size_give_the_same_bits) {
     }
 }
 
-/* A fused multiply-add keeps digits of a product that rounding drops: then these would not be 0. */
-TEST(optim_rounds_every_product) {
-    float x = 1 + 0x1p-12F, square = x * x, values[9], slots[9], grad[9];
-    for (uint32_t method = 0; method < PS_ADAM; method++) {
-        for (int i = 0; i < 9; i++) values[i] = x, slots[i] = 0, grad[i] = -square;
-        ps_optim o = {.method = method, .learning_rate = 1, .l2 = x};
-        if (method != PS_SGD) o.numbers[0] = 1;
-        ps_optim_apply(&o, (ps_rate){.rate = 1}, values, slots, 9, grad, 9);
-        CHECK(values[0] == x && values[8] == x);
-    }
-    for (int i = 0; i < 9; i++) slots[i] = -square, grad[i] = x;
-    ps_optim o = {.method = PS_ADAGRAD, .numbers = {1}};
-    ps_optim_apply(&o, (ps_rate){.rate = 0}, values, slots, 9, grad, 9);
-    CHECK(slots[0] == 0 && slots[8] == 0);
-}
-
-TEST(optim_slots_by_method) {
-    CHECK(ps_optim_state(PS_SGD, 7) == 0 && ps_optim_state(PS_MOMENTUM, 7) == 7);
-    CHECK(ps_optim_state(PS_ADAM, 7) == 14 && ps_optim_state(PS_ROW_ADAGRAD, 7) == 1);
-    CHECK(ps_optim_state(99, 7) == 0 && ps_optim_method(99) == NULL);
-    CHECK(ps_optim_by_row(PS_ROW_ADAGRAD) && !ps_optim_by_row(PS_ADAGRAD));
-    CHECK(ps_optim_whole(PS_LAMB) && !ps_optim_whole(PS_ADAM));
-}
-
 static void check_refusal(ps_optim o, const char *words) {
     ps_err err;
     CHECK(ps_optim_check(&o, &err) == PS_EINVAL && strstr(err.text, words) != NULL);
@@ -249,18 +188,4 @@ TEST(optim_rows_are_all_applied_or_none) {
     CHECK(memcmp(value + 6, zero, 3 * sizeof *zero) == 0);
     CHECK(slots[1 * 3] == 81);
     CHECK(apply_rows(good, 0, value, slots) == PS_OK);
-}
-
-TEST(optim_rows_in_any_order) {
-    enum { ROWS = 200 };
-    uint64_t rows[ROWS];
-    float value[ROWS], grad[ROWS];
-    ps_optim o = {.method = PS_SGD, .learning_rate = 1};
-    for (size_t i = 0; i < ROWS; i++) rows[i] = ROWS - 1 - i, value[i] = 0, grad[i] = (float)i;
-    CHECK(ps_optim_apply_rows(&o, (ps_rate){.rate = 1}, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) ==
-          PS_OK);
-    for (size_t i = 0; i < ROWS; i++) CHECK(value[rows[i]] == -(float)i);
-    rows[150] = rows[20];
-    CHECK(ps_optim_apply_rows(&o, (ps_rate){.rate = 1}, value, NULL, ROWS, 1, rows, grad, ROWS, NULL) ==
-          PS_EINVAL);
 }

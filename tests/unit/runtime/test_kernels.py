@@ -288,6 +288,8 @@ def test_initializer_refuses_invalid_arguments() -> None:
         _core.init_rows(out, keys, 0, 0, 2, 0.0, 1.0)
     with pytest.raises(ValueError, match="std -1"):
         _core.init_rows(out, keys, 0, 0, 0, 0.0, -1.0)
+    with pytest.raises(ValueError, match="mean nan"):
+        _core.init_rows(out, keys, 0, 0, 0, float("nan"), 1.0)
     with pytest.raises(ValueError, match="keys has 3 items"):
         _core.init_rows(out, keys[:3], 0, 0, 0, 0.0, 1.0)
     assert not out.any()
