@@ -99,20 +99,8 @@ static PyObject *sum_squares(PyObject *Py_UNUSED(self), PyObject *arg) {
     return PyFloat_FromDouble(sum);
 }
 
-/* Arguments of the initializer; 64-bit ones as objects, because "K" does not check overflow. */
-static int get_init(ps_init *init, PyObject *seed, PyObject *table, int kind) {
-    init->seed = PyLong_AsUnsignedLongLong(seed);
-    if (PyErr_Occurred()) return -1;
-    init->table = PyLong_AsUnsignedLongLong(table);
-    if (PyErr_Occurred()) return -1;
-    init->kind = (uint32_t)kind;
-    ps_err err;
-    if (ps_init_check(init, &err) == PS_OK) return 0;
-    py_raise(&err);
-    return -1;
-}
-
-static int run_init(const py_arrays *all, void *init, ps_err *Py_UNUSED(err)) {
+static int run_init(const py_arrays *all, void *init, ps_err *err) {
+    if (ps_init_check(init, err) < 0) return PS_EINVAL;
     float *out = all->of[0].buf;
     const uint64_t *keys = all->of[1].buf;
     size_t dim = py_size(all, 'd');
@@ -122,19 +110,17 @@ static int run_init(const py_arrays *all, void *init, ps_err *Py_UNUSED(err)) {
 
 static PyObject *init_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"out", PY_F32, "nd", PY_WRITE}, {"keys", PY_U64, "n", PY_READ}};
+    unsigned long long seed, table;
     ps_init init;
-    int kind;
-    PyObject *seed, *table;
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&OOiff", py_take, &all, py_take, &all, &seed, &table, &kind, &init.mean,
-                          &init.std) ||
-        get_init(&init, seed, table, kind) < 0)
+    if (!PyArg_ParseTuple(args, "O&O&KKIff", py_take, &all, py_take, &all, &seed, &table, &init.kind,
+                          &init.mean, &init.std))
         return py_release(&all);
+    init.seed = seed, init.table = table;
     return py_run(&all, run_init, &init);
 }
 
 static PyObject *hash_name(PyObject *Py_UNUSED(self), PyObject *arg) {
-    if (!PyUnicode_Check(arg)) return PyErr_Format(PyExc_TypeError, "hash_name: expected a string");
     Py_ssize_t n;
     const char *name = PyUnicode_AsUTF8AndSize(arg, &n);
     return name == NULL ? NULL : PyLong_FromUnsignedLongLong(ps_table_id(name, (size_t)n));
