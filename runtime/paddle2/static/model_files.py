@@ -94,16 +94,9 @@ def save_inference_model(
 
 
 def _encode(value: Value) -> dict[str, Any]:
-    return {
-        "name": value.name,
-        "op": value.op,
-        "shape": value.shape,
-        "inputs": [one.name for one in value.inputs],
-        "attrs": dict(value.attrs),
-        "kind": value.kind,
-        "is_sequence": value.is_sequence,
-        "params": [config.name for config in value.params],
-    }
+    own = {name: getattr(value, name) for name in ("name", "op", "shape", "attrs", "kind", "is_sequence")}
+    names = {"inputs": [one.name for one in value.inputs], "params": [one.name for one in value.params]}
+    return own | names
 
 
 def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]:

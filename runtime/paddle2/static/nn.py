@@ -37,9 +37,13 @@ def fc(
     own = name or make_unique_name("fc")
     if len(weight_attrs) != len(inputs):
         raise ValueError(f"{own}: {len(weight_attrs)} weight_attr for {len(inputs)} inputs")
+    if activation not in (None, *ACTIVATIONS):
+        raise ValueError(
+            f"{own}: activation={activation!r}, expected None or one of {', '.join(ACTIVATIONS)}"
+        )
     attrs = {"keeps": num_flatten_dims % len(inputs[0].shape), "size": size}
     out = _add_layer("fc", inputs, attrs, own, weight_attrs, bias_attr)
-    return activate(out, activation, own)
+    return out if activation is None else add_value(activation, [out])
 
 
 def _add_layer(
@@ -59,17 +63,6 @@ def _add_layer(
     if bias_attr is not False:
         params.append(make_param(bias_attr, f"{own}.b_0", bias, is_bias=True))
     return add_value(op, inputs, attrs, params, name=f"{own}.tmp_0")
-
-
-def activate(x: Variable, activation: str | None, where: str) -> Variable:
-    """Return the result of an activation by its name; None: x itself."""
-    if activation is None:
-        return x
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"{where}: activation={activation!r}, expected None or one of {', '.join(ACTIVATIONS)}"
-        )
-    return add_value(activation, [x])
 
 
 def embedding(
