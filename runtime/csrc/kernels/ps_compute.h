@@ -4,10 +4,25 @@
 #ifndef PS_COMPUTE_H
 #define PS_COMPUTE_H
 
+#include <string.h>
+
 #include "base/ps_cpu.h"
 #include "base/ps_err.h"
 
 enum { PS_MAX_THREADS = 1024 };
+
+/* Return the lesser of two sizes. */
+PS_INLINE size_t ps_least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Copy n floats of a short row, in pieces whose sizes the compiler knows. */
+PS_INLINE void ps_copy(float *restrict to, const float *restrict from, size_t n) {
+    for (; n >= 8; n -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
+    if (n & 4) memcpy(to, from, 4 * sizeof *to), to += 4, from += 4;
+    if (n & 2) memcpy(to, from, 2 * sizeof *to), to += 2, from += 2;
+    if (n & 1) *to = *from;
+}
 
 /* Part of a computation, of `parts` in all. scratch: this thread's memory, 64-byte aligned, any content. */
 typedef void (*ps_task)(const void *job, unsigned part, unsigned parts, float *scratch);

@@ -104,18 +104,11 @@ PS_INLINE bool get_row(const move *m, size_t i, size_t *row) {
     return false;
 }
 
-/* Sizes that the compiler knows, because most rows are short. */
-PS_INLINE void copy(float *restrict to, const float *restrict from, size_t dim) {
-    for (; dim >= 8; dim -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
-    if (dim & 4) memcpy(to, from, 4 * sizeof *to), to += 4, from += 4;
-    if (dim & 2) memcpy(to, from, 2 * sizeof *to), to += 2, from += 2;
-    if (dim & 1) *to = *from;
-}
-
 PS_INLINE void add_some(float *restrict to, const float *restrict from, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] += from[i];
 }
 
+/* As ps_copy(). */
 PS_INLINE void add(float *restrict to, const float *restrict from, size_t dim) {
     for (; dim >= 8; dim -= 8, to += 8, from += 8) add_some(to, from, 8);
     if (dim & 4) add_some(to, from, 4), to += 4, from += 4;
@@ -129,7 +122,7 @@ static void gather_part(const void *job, unsigned part, unsigned parts, float *s
     const move *m = job;
     size_t end = ps_part_begin(m->n, part + 1, parts), row;
     for (size_t i = ps_part_begin(m->n, part, parts); i < end; i++)
-        if (get_row(m, i, &row)) copy(m->to + (ptrdiff_t)i * m->stride, m->from + row * m->dim, m->dim);
+        if (get_row(m, i, &row)) ps_copy(m->to + (ptrdiff_t)i * m->stride, m->from + row * m->dim, m->dim);
 }
 
 /* A part has some columns of all rows: frequent ids would make parts of equal numbers of ids unequal. */

@@ -1,16 +1,10 @@
 #include "kernels/ps_matmul.h"
 
-#include <string.h>
-
 #include "kernels/ps_pack.h"
 #include "kernels/ps_tiles.h"
 
 /* Links of a chain between two stores; rows of `a` and columns of `b` that are packed at a time. */
 enum { DEPTH = 256, BLOCK = 1008, WIDTH = 256 };
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 static float *place(ps_matrix m, size_t i, size_t j) {
     return m.at + (ptrdiff_t)i * m.row + (ptrdiff_t)j * m.col;
@@ -71,7 +65,7 @@ static void compute_band(const ps_tiles *t, band own, size_t n, size_t k, float 
                          ps_matrix out) {
     for (size_t i = 0; i < own.tiles; i++)
         for (size_t j = 0; j < n; j += t->cols)
-            compute_tile(t, own.height, least(t->cols, n - j), get_tile(own, i),
+            compute_tile(t, own.height, ps_least(t->cols, n - j), get_tile(own, i),
                          (ps_matrix){b + j * k, (ptrdiff_t)t->cols, 1}, k,
                          shift(start, own.first + i * own.height, j),
                          shift(out, own.first + i * own.height, j));
@@ -82,7 +76,7 @@ static void compute_row(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, p
                         ps_matrix out, float *packed) {
     for (size_t j = 0; j < n;) {
         ps_tiles t = ps_tiles_choose(isa, m, n - j);
-        size_t cols = least(t.cols, n - j);
+        size_t cols = ps_least(t.cols, n - j);
         ps_matrix own = shift(b, 0, j);
         if (cols < t.cols || b.col != 1) {
             ps_pack(packed, t.cols, own.at, own.col, own.row, cols, k);
@@ -115,7 +109,7 @@ static void compute_rows(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, 
     if (tiles == 1) return compute_row(isa, m, n, k, get_tile(bands[0], 0), b, start, out, packed);
     for (size_t j = 0; j < n;) {
         ps_tiles own = ps_tiles_choose(isa, m, n - j);
-        size_t cols = least(WIDTH, n - j), whole = cols / own.cols * own.cols;
+        size_t cols = ps_least(WIDTH, n - j), whole = cols / own.cols * own.cols;
         if (whole > 0) cols = whole; /* what is left may have narrower tiles */
         ps_pack(packed, own.cols, place(b, 0, j), b.col, b.row, cols, k);
         for (int i = 0; i < 2; i++)
@@ -126,9 +120,9 @@ static void compute_rows(ps_isa isa, size_t m, size_t n, size_t k, ps_matrix a, 
 
 static void compute(const ps_product *p, ps_isa isa, float *scratch) {
     for (size_t from = 0; from == 0 || from < p->k; from += DEPTH) {
-        size_t k = least(DEPTH, p->k - from);
+        size_t k = ps_least(DEPTH, p->k - from);
         for (size_t i = 0; i < p->m; i += BLOCK)
-            compute_rows(isa, least(BLOCK, p->m - i), p->n, k, shift(p->a, i, from), shift(p->b, from, 0),
+            compute_rows(isa, ps_least(BLOCK, p->m - i), p->n, k, shift(p->a, i, from), shift(p->b, from, 0),
                          shift(from == 0 ? p->start : p->out, i, 0), shift(p->out, i, 0), scratch);
     }
 }
@@ -146,12 +140,12 @@ static void compute_part(const void *arg, unsigned part, unsigned parts, float *
     size_t rows = divide_up(p.m, t.rows), cols = divide_up(p.n, t.cols);
     if (rows > cols) {
         size_t begin = ps_part_begin(rows, part, parts) * t.rows;
-        size_t end = least(ps_part_begin(rows, part + 1, parts) * t.rows, p.m);
+        size_t end = ps_least(ps_part_begin(rows, part + 1, parts) * t.rows, p.m);
         p.a = shift(p.a, begin, 0), p.start = shift(p.start, begin, 0), p.out = shift(p.out, begin, 0);
         p.m = end - begin;
     } else {
         size_t begin = ps_part_begin(cols, part, parts) * t.cols;
-        size_t end = least(ps_part_begin(cols, part + 1, parts) * t.cols, p.n);
+        size_t end = ps_least(ps_part_begin(cols, part + 1, parts) * t.cols, p.n);
         p.b = shift(p.b, 0, begin), p.start = shift(p.start, 0, begin), p.out = shift(p.out, 0, begin);
         p.n = end - begin;
     }

@@ -1,14 +1,8 @@
 #include "kernels/ps_pack.h"
 
-#include <string.h>
-
 #if PS_HAVE_AVX2
 #include <immintrin.h>
 #endif
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 /* Copy rows of lanes to whole panels, some panels at a time: lines of too many of them would be for the same
  * place of the first cache. With a width that the compiler knows, a copy is a few instructions. */
@@ -21,24 +15,18 @@ PS_INLINE void copy_rows(float *restrict to, const size_t width, const float *re
                 memcpy(to + l * k + i * width, from + (ptrdiff_t)i * step + l, width * sizeof *to);
 }
 
-/* Copy the rows of the last panel if it is narrower than its width, in pieces that the compiler knows. */
+/* Copy the rows of the last panel if it is narrower than its width. */
 PS_INLINE void copy_rest(float *restrict to, size_t width, const float *restrict from, ptrdiff_t step,
                          size_t rest, size_t k) {
     if (rest > 0) memset(to, 0, k * width * sizeof *to);
-    for (size_t i = 0; i < k && rest > 0; i++, from += step, to += width) {
-        size_t l = 0;
-        for (; l + 8 <= rest; l += 8) memcpy(to + l, from + l, 8 * sizeof *to);
-        if (rest & 4) memcpy(to + l, from + l, 4 * sizeof *to), l += 4;
-        if (rest & 2) memcpy(to + l, from + l, 2 * sizeof *to), l += 2;
-        if (rest & 1) to[l] = from[l];
-    }
+    for (size_t i = 0; i < k && rest > 0; i++, from += step, to += width) ps_copy(to, from, rest);
 }
 
 /* Copy one lane after the other. */
 static void copy_lanes(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane,
                        ptrdiff_t step, size_t lanes, size_t k) {
     for (; lanes > 0; to += width * k) {
-        size_t own = least(width, lanes);
+        size_t own = ps_least(width, lanes);
         for (size_t l = 0; l < own; l++, from += lane)
             for (size_t i = 0; i < k; i++) to[i * width + l] = from[(ptrdiff_t)i * step];
         for (size_t l = own; l < width; l++)
@@ -96,7 +84,7 @@ PS_TARGET_FMA PS_INLINE void transpose(float *restrict to, size_t width, const f
             for (size_t g = 0; g < groups; g++) _mm256_storeu_ps(to + r * width + 8 * g, row[r][g]);
     }
     for (; i < k; i++, to += width)
-        for (size_t l = 0; l < least(width, 8 * groups); l++) to[l] = from[l][i];
+        for (size_t l = 0; l < ps_least(width, 8 * groups); l++) to[l] = from[l][i];
 }
 
 PS_TARGET_FMA static void transpose_avx2(float *restrict to, size_t width, const float *from, ptrdiff_t lane,
@@ -105,7 +93,7 @@ PS_TARGET_FMA static void transpose_avx2(float *restrict to, size_t width, const
         for (size_t l = 0; l < width; l += PS_PACK_LANES) {
             const float *own[PS_PACK_LANES];
             for (size_t j = 0; j < PS_PACK_LANES; j++)
-                own[j] = from + (ptrdiff_t)least(first + l + j, lanes - 1) * lane;
+                own[j] = from + (ptrdiff_t)ps_least(first + l + j, lanes - 1) * lane;
             if (width - l > 8) transpose(to + l, width, own, 2, k);
             else transpose(to + l, width, own, 1, k);
         }
