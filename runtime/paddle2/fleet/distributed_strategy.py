@@ -70,22 +70,13 @@ def _check_configs(value: object) -> None:
 
 
 class StrategyFactory:
-    """The older names of the modes."""
+    """The older names of the modes: in sync a step waits for all workers, in half_async a push for its own
+    answer, and in async a worker goes on while its pushes are on their way.
+    """
 
-    @staticmethod
-    def create_sync_strategy() -> Strategy:
-        """Return sync: a step waits for all workers."""
-        return Strategy()
-
-    @staticmethod
-    def create_half_async_strategy() -> Strategy:
-        """Return half_async: a push waits for its own answer."""
-        return Strategy(mode="half_async")
-
-    @staticmethod
-    def create_async_strategy() -> Strategy:
-        """Return async: a worker goes on while its pushes are on their way."""
-        return Strategy(mode="async")
+    create_sync_strategy = staticmethod(lambda: Strategy())
+    create_half_async_strategy = staticmethod(lambda: Strategy(mode="half_async"))
+    create_async_strategy = staticmethod(lambda: Strategy(mode="async"))
 
     @staticmethod
     def create_geo_strategy(update_frequency: int = GEO_STEPS) -> Strategy:
