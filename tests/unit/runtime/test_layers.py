@@ -59,20 +59,6 @@ def test_first_values_follow_the_attributes() -> None:
     assert (table.kind, table.mean, table.std) == ("uniform", 1.0, 2.0)
 
 
-def test_one_name_one_parameter() -> None:
-    attr = paddle.attr.Param(name="shared")
-    first = paddle.layer.fc(input=make_vector(size=4), size=4, param_attr=attr, bias_attr=False)
-    second = paddle.layer.fc(input=first, size=4, param_attr=attr, bias_attr=False)
-    assert list(make_program([second]).params) == ["shared"]
-    third = paddle.layer.fc(input=second, size=5, param_attr=attr, bias_attr=False)
-    with pytest.raises(ValueError, match=r"parameter shared: .* needs \(4, 5\)"):
-        make_program([third])
-    other = paddle.attr.Param(name="shared", learning_rate=3.0)
-    fourth = paddle.layer.fc(input=second, size=4, param_attr=other, bias_attr=False)
-    with pytest.raises(ValueError, match="gives it other attributes"):
-        make_program([fourth])
-
-
 def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ValueError, match="input w is not a vector"):
         paddle.layer.fc(input=make_word(), size=3)

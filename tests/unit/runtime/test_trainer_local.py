@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,14 +93,6 @@ def test_batches_of_arrays_give_the_bits_of_tuples() -> None:
             yield {f"w{i}": column for i, column in enumerate(np.array(batch).T)}
 
     assert digest(train(read=read_arrays)[0]) == digest(train()[0])
-
-
-def test_every_build_and_number_of_threads_give_the_same_bits(builds: range) -> None:
-    found = set()
-    for build, threads in itertools.product(builds, (1, 2, 4)):
-        _core.choose_build(build)
-        found.add(digest(train(batch=100, drop_rate=0.5, threads=threads)[0]))
-    assert len(found) == 1
 
 
 def test_a_slow_build_is_noted(builds: range, capfd: pytest.CaptureFixture[str]) -> None:
