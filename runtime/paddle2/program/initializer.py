@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ... import _core
 from ...engine.arrays import F32
-from ...engine.attr import Initializer as Maker
-from ...engine.kernel_numbers import KINDS, InitialKind
+from ...engine.kernel_numbers import KINDS
+from ...engine.param_config import ParamConfig
 from ...process.settings import get_settings
 
 __all__ = [
@@ -24,22 +24,12 @@ __all__ = [
 DRAWS = 8  # of a truncated value; later ones are needed once in 10**10 values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beginning:
-    """Initial values as a parameter's configuration has them. std: half the width if uniform."""
-
-    kind: InitialKind = "normal"
-    mean: float = 0.0
-    std: float = 0.0
-    make: Maker | None = None  # returns all values, in place of the others
-
-
 class Initializer(ABC):
     """Base of all initial values."""
 
     @abstractmethod
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        """Return the initial values of a parameter of a shape."""
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        """Return the configuration of a parameter of this shape with its initial values, instead of 0."""
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -76,8 +66,8 @@ class Constant(Initializer):
     def __init__(self, value: float = 0.0) -> None:
         self._value = float(value)
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return Beginning(mean=self._value)
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return replace(config, mean=self._value)
 
 
 class Uniform(Initializer):
@@ -88,8 +78,8 @@ class Uniform(Initializer):
             raise ValueError(f"initializer.Uniform: low={low} is above high={high}")
         self._low, self._high = float(low), float(high)
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return _spread((self._low + self._high) / 2, (self._high - self._low) / 2)
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return _spread(config, (self._low + self._high) / 2, (self._high - self._low) / 2)
 
 
 class Normal(Initializer):
@@ -100,16 +90,16 @@ class Normal(Initializer):
             raise ValueError(f"initializer.Normal: std={std} must be finite and not negative")
         self._mean, self._std = float(mean), float(std)
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return Beginning(mean=self._mean, std=self._std)
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return replace(config, mean=self._mean, std=self._std)
 
 
 class TruncatedNormal(Normal):
     """Normal distribution, without values further than 2 std from the mean."""
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
         make = _TruncatedMaker(shape=tuple(shape), mean=self._mean, std=self._std)
-        return Beginning(mean=self._mean, std=self._std, make=make)
+        return replace(config, mean=self._mean, std=self._std, initializer=make)
 
 
 class XavierUniform(Initializer):
@@ -126,15 +116,15 @@ class XavierUniform(Initializer):
         )
         return math.sqrt(2.0 / (fan_in + fan_out))
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return _spread(0.0, math.sqrt(3.0) * self._find_std(shape))
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return _spread(config, 0.0, math.sqrt(3.0) * self._find_std(shape))
 
 
 class XavierNormal(XavierUniform):
     """Normal distribution with a variance of 2 / (fan_in + fan_out)."""
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return Beginning(std=self._find_std(shape))
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return replace(config, std=self._find_std(shape))
 
 
 class KaimingUniform(Initializer):
@@ -148,15 +138,15 @@ class KaimingUniform(Initializer):
     def _find_std(self, shape: Sequence[int]) -> float:
         return self._gain / math.sqrt(self._fan_in or _find_fans(shape)[0])
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return _spread(0.0, math.sqrt(3.0) * self._find_std(shape))
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return _spread(config, 0.0, math.sqrt(3.0) * self._find_std(shape))
 
 
 class KaimingNormal(KaimingUniform):
     """Normal distribution with a variance of gain**2 / fan_in."""
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
-        return Beginning(std=self._find_std(shape))
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
+        return replace(config, std=self._find_std(shape))
 
 
 class Assign(Initializer):
@@ -165,13 +155,13 @@ class Assign(Initializer):
     def __init__(self, value: Any, name: str | None = None) -> None:
         self._values: F32 = np.array(value, dtype=np.float32)
 
-    def begin(self, shape: Sequence[int]) -> Beginning:
+    def begin(self, config: ParamConfig, shape: Sequence[int]) -> ParamConfig:
         if self._values.shape != tuple(shape):
             raise ValueError(
                 f"initializer.Assign: the value has the shape {list(self._values.shape)}, the parameter "
                 f"{list(shape)}"
             )
-        return Beginning(make=_GivenMaker(self._values.shape, self._values.tobytes()))
+        return replace(config, initializer=_GivenMaker(self._values.shape, self._values.tobytes()))
 
 
 # Makers of equal values are equal: so several values of a program may share a parameter.
@@ -186,8 +176,8 @@ class _GivenMaker:
         return np.frombuffer(self.data, np.float32).reshape(self.shape)
 
 
-def _spread(mean: float, half: float) -> Beginning:
-    return Beginning(kind="uniform", mean=mean, std=half) if half else Beginning(mean=mean)
+def _spread(config: ParamConfig, mean: float, half: float) -> ParamConfig:
+    return replace(config, kind="uniform" if half else "normal", mean=mean, std=half)
 
 
 def _find_fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -69,21 +69,17 @@ def make_param(
     own = attr or ParamAttr()
     if not isinstance(own, ParamAttr):
         raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
-    begin = (own.initializer or get_usual(is_bias=is_bias)).begin(shape)
     rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
-    return ParamConfig(
+    config = ParamConfig(
         name=own.name or default_name,
         rows=rows,
         cols=cols,
-        kind=begin.kind,
-        mean=begin.mean,
-        std=begin.std,
         learning_rate=float(own.learning_rate),
         decay=_get_coeff(own.regularizer, L2Decay),
         l1=_get_coeff(own.regularizer, L1Decay),
         clip=None if own.need_clip else 0.0,
         is_static=not own.trainable,
         sparse=sparse,
-        initializer=begin.make,
         entry=entry,
     )
+    return (own.initializer or get_usual(is_bias=is_bias)).begin(config, shape)

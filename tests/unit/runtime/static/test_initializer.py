@@ -29,8 +29,9 @@ def usual() -> Iterator[None]:
 )
 def test_kaiming_has_the_gain_of_its_function(nonlinearity: str, slope: float, gain: float) -> None:
     assert calculate_gain(nonlinearity, slope) == pytest.approx(gain)
-    assert KaimingNormal(None, slope, nonlinearity).begin([16, 4]).std == pytest.approx(gain / 4)
-    assert KaimingUniform(64, slope, nonlinearity).begin([16, 4]).std == pytest.approx(3**0.5 * gain / 8)
+    normal, uniform = KaimingNormal(None, slope, nonlinearity), KaimingUniform(64, slope, nonlinearity)
+    assert make_param(normal, "p", [16, 4], is_bias=False).std == pytest.approx(gain / 4)
+    assert make_param(uniform, "p", [16, 4], is_bias=False).std == pytest.approx(3**0.5 * gain / 8)
 
 
 def test_unknown_function_is_an_error() -> None:
