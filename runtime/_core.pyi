@@ -84,8 +84,8 @@ def get_build() -> str: ...  # "AVX-512", "AVX2", "NEON" or "plain C"
 
 # -- lookups in embedding tables: py_lookup.c; the same results for any number of threads
 
-def find_rows(  # returns the number of keys of each table; ValueError names the table of an id out of range
-    tables: list[tuple[str, int, npt.NDArray[np.int64]]],  # name, rows, ids [n]
+def find_rows(  # returns the number of keys of each table; ValueError has the place of an id out of range
+    tables: list[tuple[int, npt.NDArray[np.int64]]],  # rows, ids [n]
     keys: _U64,  # [sum of all n]; of each table the unique ids first, in the order of their first use
     index: npt.NDArray[np.intp],  # [sum of all n]; the place of each id in the keys of its table
     threads: int,

@@ -55,13 +55,13 @@ class Rows:
 def find_rows(ids: Mapping[str, tuple[int, Ids]], threads: int = 1) -> dict[str, Rows]:
     """Return the unique rows of each table for its number of rows and the ids of a batch, [n], in one pass.
 
-    Raises ValueError that names table and id if an id is out of range.
+    Raises ValueError if an id is out of range.
     """
-    tables = [(name, rows, own) for name, (rows, own) in ids.items()]
-    total = sum(len(own) for *_, own in tables)
+    total = sum(len(own) for _, own in ids.values())
     keys, index = np.empty(total, dtype=np.uint64), np.empty(total, dtype=np.intp)
     found, at = {}, 0
-    for (name, _, own), count in zip(tables, _core.find_rows(tables, keys, index, threads), strict=True):
+    counts = _core.find_rows(list(ids.values()), keys, index, threads)
+    for (name, (_, own)), count in zip(ids.items(), counts, strict=True):
         found[name] = Rows(keys[at : at + count], index[at : at + len(own)])
         at += len(own)
     return found

@@ -12,15 +12,14 @@ static Py_buffer *take_part(py_arrays *all, PyObject *obj, py_access access) {
     return NULL;
 }
 
-/* Read the tuple of a table: name, rows, ids. */
+/* Read the tuple of a table: rows, ids. */
 static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
-    const char *name;
     PyObject *rows, *ids;
-    if (py_need_tuple(table, "tables: expected tuples of name, rows and ids") < 0) return -1;
-    if (!PyArg_ParseTuple(table, "sO!O", &name, &PyLong_Type, &rows, &ids)) return -1;
+    if (py_need_tuple(table, "tables: expected tuples of rows and ids") < 0) return -1;
+    if (!PyArg_ParseTuple(table, "O!O", &PyLong_Type, &rows, &ids)) return -1;
     l->rows = PyLong_AsUnsignedLongLong(rows);
     if (PyErr_Occurred()) return -1;
-    Py_buffer *view = py_take_as(all, ids, &(py_want){name, PY_I64, "_", PY_READ});
+    Py_buffer *view = py_take_as(all, ids, &(py_want){"ids", PY_I64, "_", PY_READ});
     if (view == NULL) return -1;
     l->ids = view->buf, l->n = py_items(view);
     return 0;
@@ -38,16 +37,15 @@ static int deal_results(ps_lookup *lookups, size_t n, const Py_buffer *keys, con
 }
 
 /* Return the number of keys of each table, or NULL with an error for the first id out of range. */
-static PyObject *list_counts(const ps_lookup *lookups, const py_want *tables, size_t n) {
+static PyObject *list_counts(const ps_lookup *lookups, size_t n) {
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (size_t i = 0; list != NULL && i < n; i++) {
         const ps_lookup *l = &lookups[i];
         PyObject *k = NULL;
         if (l->bad == l->n) k = PyLong_FromSize_t(l->k);
         else
-            PyErr_Format(PyExc_ValueError, "table %s: id %lld at place %zu, expected 0 to %llu",
-                         tables[i].name, (long long)l->ids[l->bad], l->bad,
-                         (unsigned long long)(l->rows - 1));
+            PyErr_Format(PyExc_ValueError, "table %zu: id %lld at place %zu, expected 0 to %llu", i,
+                         (long long)l->ids[l->bad], l->bad, (unsigned long long)(l->rows - 1));
         if (k == NULL || PyList_SetItem(list, (Py_ssize_t)i, k) < 0) Py_CLEAR(list);
     }
     return list;
@@ -72,7 +70,7 @@ static PyObject *find_rows(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     rc = ps_lookup_run(lookups, n, threads, &err);
     Py_END_ALLOW_THREADS
-    result = rc == PS_OK ? list_counts(lookups, all.taken + 2, n) : py_raise(&err);
+    result = rc == PS_OK ? list_counts(lookups, n) : py_raise(&err);
 done:
     py_release(&all);
     PyMem_Free(lookups);

@@ -48,7 +48,7 @@ def test_ids_of_many_batches_and_threads_are_those_of_the_oracle() -> None:
 @pytest.mark.parametrize("wrong", [100, -1, 2**63 - 1, -(2**63)])
 def test_an_id_out_of_range_is_named_with_its_table(wrong: int) -> None:
     ids = np.array([1, 99, wrong, 100], np.int64)
-    with pytest.raises(ValueError, match=f"^table words: id {wrong} at place 2, expected 0 to 99$"):
+    with pytest.raises(ValueError, match=f"^table 1: id {wrong} at place 2, expected 0 to 99$"):
         find_rows({"other": (100, ids[:2].copy()), "words": (100, ids)})
 
 
@@ -127,8 +127,8 @@ def test_rows_that_do_not_fit_are_refused(table: F32, index: Index, parts: list[
 def test_results_of_a_wrong_size_or_place_are_refused() -> None:
     ids = np.arange(4)
     with pytest.raises(ValueError, match="keys has 3 items, but tables needs 4"):
-        _core.find_rows([("t", 9, ids)], np.zeros(3, np.uint64), np.zeros(4, np.intp), 1)
-    with pytest.raises(ValueError, match="keys and t share memory"):
-        _core.find_rows([("t", 9, ids)], ids.view(np.uint64), np.zeros(4, np.intp), 1)
+        _core.find_rows([(9, ids)], np.zeros(3, np.uint64), np.zeros(4, np.intp), 1)
+    with pytest.raises(ValueError, match="keys and ids share memory"):
+        _core.find_rows([(9, ids)], ids.view(np.uint64), np.zeros(4, np.intp), 1)
     with pytest.raises(ValueError, match="threads=0"):
         _core.find_rows([], np.zeros(0, np.uint64), np.zeros(0, np.intp), 0)
