@@ -117,32 +117,23 @@ def _find_sample(column: Column, place: int) -> int:
     return place * len(column) // column.size
 
 
-def _make_items(layer: Value, count: int) -> npt.NDArray[Any]:
-    """Return an array for items in the form of the core: ids [n], or vectors [n, dim]."""
-    if layer.kind == "id":
-        return np.empty(count, np.int64)
-    return np.empty((count, layer.size), np.float32)
-
-
 def _read_items(
-    layer: Value,
-    samples: Sequence[Any],
-    place: int,
-    items: npt.NDArray[Any],
-    offsets: Ids | None,
-    half: int = -1,
-) -> bool:
-    """Read the items of all samples; returns False if one of them is none for the core."""
-    below = _get_limit(layer) if layer.kind == "id" else None
-    return _core.read_items(samples, place, below, items, offsets, half) == len(samples)
+    layer: Value, samples: Sequence[Any], place: int, count: int, offsets: Ids | None, half: int = -1
+) -> npt.NDArray[Any] | None:
+    """Return `count` items of all samples, ids [n] or vectors [n, dim]; None if the core can't read one."""
+    is_id = layer.kind == "id"
+    items = np.empty(count, np.int64) if is_id else np.empty((count, layer.size), np.float32)
+    below = _get_limit(layer) if is_id else None
+    return items if _core.read_items(samples, place, below, items, offsets, half) == len(samples) else None
 
 
 def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
     """Read one item of each sample: a vector, an id, or a list of ids in a shape with more axes."""
     is_list = layer.kind == "id" and len(layer.shape) > 1
     offsets = np.arange(len(samples) + 1) * layer.size if is_list else None
-    items = _make_items(layer, len(samples) * layer.size if is_list else len(samples))
-    if not _read_items(layer, samples, place, items, offsets):
+    count = len(samples) * (layer.size if is_list else 1)
+    items = _read_items(layer, samples, place, count, offsets)
+    if items is None:
         items = _convert_items(layer, list(enumerate(_list_items(layer, samples, place))))
     return items.reshape(-1, *layer.shape[1:])
 
@@ -151,12 +142,13 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int 
     """Read the items of all samples, or with `half` from 0 that half of their pairs."""
     offsets = np.empty(len(samples) + 1, np.int64)
     found = _core.count_items(samples, place, offsets)
-    items = _make_items(layer, offsets[-1] if found == len(samples) else 0)
-    if found < len(samples) or not _read_items(layer, samples, place, items, offsets, half):
+    are_counted = found == len(samples)
+    items = _read_items(layer, samples, place, offsets[-1], offsets, half) if are_counted else None
+    if items is None:
         if half >= 0:
             return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
         column = list(_list_items(layer, samples, place))
-        if found < len(samples):
+        if not are_counted:
             raise _make_item_error(layer, found, column[found], "a list or an array of items")
         items = _convert_items(layer, [(i, one) for i, own in enumerate(column) for one in own])
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
