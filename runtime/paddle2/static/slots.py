@@ -58,7 +58,7 @@ def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
         if not _WHOLE.fullmatch(words[at]):
             return f"slot {slot.name} begins with {_show(words[at])}, expected the count of its values"
         count = int(words[at])
-        if count < 0 or count % slot.size or not (count == slot.size or slot.is_sequence):
+        if words[at][:1] == b"-" or count % slot.size or not (count == slot.size or slot.is_sequence):
             expected = f"a multiple of {slot.size}" if slot.is_sequence else slot.size
             return f"slot {slot.name} has the count {count}, expected {expected} (shape {list(slot.shape)})"
         at += 1 + count

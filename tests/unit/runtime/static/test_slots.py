@@ -146,6 +146,7 @@ GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
         ("2 0.5 1 1 7 0 0", "slot dense has the count 2, expected 3 (shape [-1, 3])"),
         ("3 0.5 1 -2 0 0 0", "slot word has the count 0, expected 1 (shape [-1, 1])"),
         ("3 0.5 1 -2 1 7 -1 0", "slot words has the count -1, expected a multiple of 1"),
+        ("3 0.5 1 -2 1 7 -0 0", "slot words has the count 0, expected a multiple of 1"),
         ("3 0.5 1 -2 1 7 0 3 1 2 3", "slot pairs has the count 3, expected a multiple of 2 (shape [-1, 2])"),
         ("3 0.5 1 -2 1 7 4 8 9 10", "slot words has 3 values, expected 4, its count"),
         (GOOD + " 1 5", "'1' follows the last slot, pairs; expected the end of the line"),
