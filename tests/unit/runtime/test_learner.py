@@ -153,6 +153,12 @@ def test_gradients_of_a_program_equal_finite_differences() -> None:
     check_gradients(program, loss, make_feeds())
 
 
+def test_results_that_the_way_back_reads_are_not_overwritten() -> None:
+    program = Builder()
+    shares = program.op("sigmoid", program.parameter("w", 2, 3))
+    check_gradients(program, program.op("sum", program.op("scale", shares, scale=3.0, bias=1.0), **ALL), {})
+
+
 @pytest.mark.parametrize("by", ["sum", "average", "max", "first", "last"])
 @pytest.mark.parametrize("lengths", [[1], [0, 1, 0], [2, 0, 3, 1]])
 def test_sequences_of_any_length_are_looked_up_and_pooled(by: str, lengths: list[int]) -> None:
