@@ -129,15 +129,11 @@ def find_outside(  # returns the first column with an id not below its limit, an
 
 # -- text of slots as arrays: py_slots.c. A line has a count and so many values for each slot
 
-def count_slots(  # returns the number of lines before the first that has another form
+def read_slots(  # returns the number of lines before the first that does not fit, or has no room
     lines: list[bytes],
     sizes: npt.NDArray[np.int64],  # [slots]: values in a line; negative: any multiple of -size
     counts: npt.NDArray[np.int64],  # [slots, lines], written: the number of values
-    /,
-) -> int: ...
-def read_slots(  # returns the number of lines before the first with a value that does not fit, or too many
-    lines: list[bytes],
-    columns: list[npt.NDArray[np.int64] | _F32],  # [all values] each, written: whole numbers, or floats
+    columns: list[npt.NDArray[np.int64] | _F32],  # of each slot, written: whole numbers, or floats
     /,
 ) -> int: ...
 

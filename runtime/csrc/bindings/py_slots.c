@@ -8,11 +8,12 @@ typedef struct cursor {
     const char *at, *end;
 } cursor;
 
-/* Values of one slot: ids, or floats. */
+/* Values of one slot: ids, or floats. each: values in a line; negative: any multiple of -each. */
 typedef struct column {
     int64_t *ids; /* NULL: floats */
     float *floats;
     size_t used, size;
+    int64_t each;
 } column;
 
 static bool is_space(char c) {
@@ -66,92 +67,61 @@ static int begin_line(PyObject *lines, Py_ssize_t line, cursor *c) {
     return 0;
 }
 
-/* Write the number of values of each slot, at a distance of `lines`. False: the line does not fit. */
-static bool count_line(cursor c, const int64_t *sizes, size_t slots, int64_t *counts, size_t lines) {
-    const char *word;
-    for (size_t i = 0; i < slots; i++) {
-        int64_t n;
-        if (!take_whole(&c, &n)) return false;
-        if (sizes[i] > 0 ? n != sizes[i] : n % -sizes[i] != 0) return false;
-        counts[i * lines] = n;
-        for (; n > 0; n--)
-            if (!take_word(&c, &word)) return false;
-    }
-    return !take_word(&c, &word);
-}
-
-static int check_sizes(const int64_t *sizes, size_t slots) {
-    for (size_t i = 0; i < slots; i++) {
-        if (sizes[i] != 0 && sizes[i] >= -INT32_MAX) continue;
-        PyErr_SetString(PyExc_ValueError, "sizes: expected numbers other than 0, from -(2**31 - 1)");
-        return -1;
-    }
-    return 0;
-}
-
-static PyObject *count_slots(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"sizes", PY_I64, NULL, PY_READ}, {"counts", PY_I64, NULL, PY_WRITE}};
-    PyObject *lines;
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O!O&O&", &PyList_Type, &lines, py_take, &all, py_take, &all))
-        return py_release(&all);
-    const int64_t *sizes = all.of[0].buf;
-    int64_t *counts = all.of[1].buf;
-    size_t slots = py_items(&all.of[0]), n = (size_t)PyList_Size(lines), line = 0;
-    if (py_need_items(&all.of[1], slots * n, "counts", "slots and lines") < 0 || py_need_apart(&all) < 0 ||
-        check_sizes(sizes, slots) < 0)
-        return py_release(&all);
-    for (cursor c; line < n; line++) {
-        if (begin_line(lines, (Py_ssize_t)line, &c) < 0) return py_release(&all);
-        if (!count_line(c, sizes, slots, counts + line, n)) break;
-    }
-    py_release(&all);
-    return PyLong_FromSize_t(line);
-}
-
 static bool take_value(cursor *c, column *to) {
     size_t at = to->used++;
     return to->ids != NULL ? take_whole(c, to->ids + at) : take_float(c, to->floats + at);
 }
 
-/* Append the values of each slot to its column. False: the line does not fit. */
-static bool read_line(cursor c, column *columns, size_t slots) {
+/* Append the values of each slot to its column, and write their number, at a distance of `lines`. False: the
+ * line does not fit. */
+static bool read_line(cursor c, column *columns, size_t slots, int64_t *counts, size_t lines) {
+    const char *word;
     for (size_t i = 0; i < slots; i++) {
-        int64_t n;
-        if (!take_whole(&c, &n) || (uint64_t)n > columns[i].size - columns[i].used) return false;
+        int64_t n, each = columns[i].each;
+        if (!take_whole(&c, &n) || (each > 0 ? n != each : n % each != 0)) return false;
+        if ((uint64_t)n > columns[i].size - columns[i].used) return false;
+        counts[i * lines] = n;
         for (; n > 0; n--)
             if (!take_value(&c, &columns[i])) return false;
     }
-    return true;
+    return !take_word(&c, &word);
 }
 
-static int borrow_column(py_arrays *all, PyObject *array, column *to) {
-    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, NULL, PY_WRITE}), *view = ids;
+static int borrow_column(py_arrays *all, PyObject *array, int64_t each, column *to) {
+    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, "_", PY_WRITE}), *view = ids;
     if (ids == NULL) {
         PyErr_Clear();
-        view = py_take_as(all, array, &(py_want){"column", PY_F32, NULL, PY_WRITE});
+        view = py_take_as(all, array, &(py_want){"column", PY_F32, "_", PY_WRITE});
     }
     if (view == NULL) return -1;
-    *to = (column){ids ? view->buf : NULL, ids ? NULL : view->buf, 0, py_items(view)};
-    return 0;
+    *to = (column){ids ? view->buf : NULL, ids ? NULL : view->buf, 0, py_items(view), each};
+    if (each != 0 && each >= -INT32_MAX) return 0;
+    PyErr_SetString(PyExc_ValueError, "sizes: expected numbers other than 0, from -(2**31 - 1)");
+    return -1;
 }
 
 static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
-    PyObject *lines, *arrays, *result = NULL;
-    py_arrays all = {0};
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &lines, &PyList_Type, &arrays)) return NULL;
-    size_t slots = (size_t)PyList_Size(arrays);
+    static const py_want wants[] = {{"sizes", PY_I64, "s", PY_READ}, {"counts", PY_I64, "sn", PY_WRITE}};
+    PyObject *lines, *sizes, *counts, *arrays, *result = NULL;
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "O!OOO!", &PyList_Type, &lines, &sizes, &counts, &PyList_Type, &arrays))
+        return NULL;
+    size_t slots = (size_t)PyList_Size(arrays), n = (size_t)PyList_Size(lines), line = 0;
     column *columns = PyMem_Calloc(slots, sizeof *columns);
     if (columns == NULL) return PyErr_NoMemory();
-    if (py_room(&all, slots) < 0) goto done;
+    if (py_room(&all, slots + 2) < 0 || !py_take(sizes, &all) || !py_take(counts, &all)) goto done;
+    if (py_need_items(&all.of[0], slots, "sizes", "columns") < 0 ||
+        py_need_items(&all.of[1], slots * n, "counts", "columns and lines") < 0)
+        goto done;
     for (size_t i = 0; i < slots; i++)
-        if (borrow_column(&all, PyList_GetItem(arrays, (Py_ssize_t)i), &columns[i]) < 0) goto done;
-    Py_ssize_t line = 0;
-    for (cursor c; line < PyList_Size(lines); line++) {
-        if (begin_line(lines, line, &c) < 0) goto done;
-        if (!read_line(c, columns, slots)) break;
+        if (borrow_column(&all, PyList_GetItem(arrays, (Py_ssize_t)i), ((int64_t *)all.of[0].buf)[i],
+                          &columns[i]) < 0)
+            goto done;
+    for (cursor c; line < n; line++) {
+        if (begin_line(lines, (Py_ssize_t)line, &c) < 0) goto done;
+        if (!read_line(c, columns, slots, (int64_t *)all.of[1].buf + line, n)) break;
     }
-    result = PyLong_FromSsize_t(line);
+    result = PyLong_FromSize_t(line);
 done:
     py_release(&all);
     PyMem_Free(columns);
@@ -159,7 +129,6 @@ done:
 }
 
 PyMethodDef ps_slots_methods[] = {
-    {"count_slots", count_slots, METH_VARARGS, "Write the number of values of each slot in each line."},
-    {"read_slots", read_slots, METH_VARARGS, "Write the values of each slot in all lines to its array."},
+    {"read_slots", read_slots, METH_VARARGS, "Write numbers and values of each slot in all lines to arrays."},
     {NULL, NULL, 0, NULL},
 };

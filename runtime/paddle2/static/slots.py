@@ -29,23 +29,23 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
     texts = [text for _, _, text in lines]
     sizes = np.array([-slot.size if slot.is_sequence else slot.size for slot in slots])
     counts = np.empty((len(slots), len(lines)), np.int64)
-    values: list[npt.NDArray[Any]] = []
-    fitting = _core.count_slots(texts, sizes, counts)
-    if fitting == len(lines):
-        totals = counts.sum(axis=1).tolist()
-        values = [np.empty(total, DTYPES[slot.kind]) for slot, total in zip(slots, totals, strict=True)]
-        fitting = _core.read_slots(texts, values)
+    most = sum(map(len, texts)) // 2 + len(lines)  # words
+    rooms = [most if slot.is_sequence else slot.size * len(lines) for slot in slots]
+    values = [np.empty(room, DTYPES[slot.kind]) for slot, room in zip(slots, rooms, strict=True)]
+    fitting = _core.read_slots(texts, sizes, counts, values)
     if fitting < len(lines):
         file, number, text = lines[fitting]
         raise ValueError(f"{file}:{number}: {_find_error(text, slots)}")
     found = zip(slots, values, counts, strict=True)
-    return {slot.name: _make_column(slot, own, count // slot.size) for slot, own, count in found}
+    return {slot.name: _make_column(slot, own, count) for slot, own, count in found}
 
 
 def _make_column(slot: Variable, values: npt.NDArray[Any], counts: Ids) -> Column:
-    """Return values with their shape; counts: items of each sample."""
-    items = values.reshape(-1, *slot.shape[1:])
-    return Sequences(items, _add_up(counts)) if slot.is_sequence else items
+    """Return the first values, as many as in all samples, with their shape; counts: values of each sample."""
+    if not slot.is_sequence:
+        return values.reshape(-1, *slot.shape[1:])
+    items = values[: counts.sum()].copy().reshape(-1, *slot.shape[1:])  # the rest of the room is given back
+    return Sequences(items, _add_up(counts // slot.size))
 
 
 def _find_error(text: bytes, slots: Sequence[Variable]) -> str:

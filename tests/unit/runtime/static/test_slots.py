@@ -104,29 +104,34 @@ def test_signs_and_spaces_of_numbers_are_read_as_in_c() -> None:
     assert list_samples(columns) == [([10.0, 5.0, np.inf], 7, [1000], [])]
 
 
+SIZE, COUNT, COLUMN = np.full(1, -1), np.zeros((1, 1), np.int64), np.zeros(4, np.int64)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (([b"1 2"], np.zeros(1, np.int64), np.zeros(1, np.int64)), "sizes: expected numbers other than 0"),
-        (([b"1 2"], np.full(1, -(2**63)), np.zeros(1, np.int64)), "sizes: expected numbers other than 0"),
-        (([b"1 2"], np.ones(1, np.int64), np.zeros(2, np.int64)), "counts has 2 items, but slots and lines"),
-        ((["1 2"], np.ones(1, np.int64), np.zeros(1, np.int64)), "expected bytes, str found"),
-        (((b"1 2",), np.ones(1, np.int64), np.zeros(1, np.int64)), "must be list, not tuple"),
-        (([b"1 2"], [np.zeros(1)]), "column"),
-        ((["1 2"], [np.zeros(1, np.int64)]), "expected bytes, str found"),
+        (([b"1 2"], np.zeros(1, np.int64), COUNT, [COLUMN]), "sizes: expected numbers other than 0"),
+        (([b"1 2"], np.full(1, -(2**63)), COUNT, [COLUMN]), "sizes: expected numbers other than 0"),
+        (([b"1 2"], SIZE, COUNT, [COLUMN, COLUMN]), "sizes has 1 items, but columns needs 2"),
+        (([b"1 2", b""], SIZE, COUNT, [COLUMN]), "counts has 1 items, but columns and lines needs 2"),
+        ((["1 2"], SIZE, COUNT, [COLUMN]), "expected bytes, str found"),
+        (((b"1 2",), SIZE, COUNT, [COLUMN]), "must be list, not tuple"),
+        (([b"1 2"], SIZE, COUNT, [np.zeros(1)]), "column: expected items of float32"),
     ],
 )
 def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(error)):
-        (_core.count_slots if len(arguments) == 3 else _core.read_slots)(*arguments)
+        _core.read_slots(*arguments)
 
 
 def test_core_writes_no_more_values_than_a_column_has() -> None:
     memory = np.zeros(4, np.int64)
-    assert _core.read_slots([b"2 5 6", b"1 7", b"2 8 9"], [memory[:3]]) == 2
+    assert _core.read_slots([b"2 5 6", b"1 7", b"2 8 9"], SIZE, np.zeros((1, 3), np.int64), [memory[:3]]) == 2
     assert memory.tolist() == [5, 6, 7, 0]
-    assert _core.read_slots([b"9223372036854775808 1"], [memory]) == 0
-    assert _core.read_slots([b"18446744073709551617 1"], [memory]) == 0
+    for line in (b"9223372036854775808 1", b"18446744073709551617 1"):
+        assert _core.read_slots([line], SIZE, COUNT, [memory]) == 0
+    same = np.full(4, -1)
+    assert _core.read_slots([b"2 0 0"] * 2, same[:1], np.zeros((1, 2), np.int64), [same]) == 2  # no crash
 
 
 GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
