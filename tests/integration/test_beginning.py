@@ -56,13 +56,14 @@ def find_free_port() -> int:
 def write_job(
     folder: Path,
     workspace: Path,
+    program: str,
     *options: str,
     wait_timeout_s: float = 60.0,
-    lease_s: float = 0.0,
-    linger_s: float = 0.0,
     packed: bool = True,
+    **limits: float,
 ) -> Path:
     """Write what the nodes of a job of two nodes begin from; return the file for its end."""
+    (workspace / "train.py").write_text(program)
     words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
     words += () if has(options, "--server_num") else ("--server_num=0",)
     spec = make_spec("local", words, workspace, os.environ)
@@ -75,16 +76,7 @@ def write_job(
     report = folder / "report"
     report.touch()
     port = job.choose_head_port(job.place(plan, nodes))
-    begun = beginning.Beginning(
-        plan,
-        "localhost",
-        port,
-        wait_timeout_s,
-        str(report),
-        packed=packed,
-        lease_s=lease_s,
-        linger_s=linger_s,
-    )
+    begun = beginning.Beginning(plan, "localhost", port, wait_timeout_s, str(report), packed=packed, **limits)
     contents = {
         beginning.JOB_FILE: begun.encode(),
         **({beginning.PACKAGE_FILE: pack_archive(list_package(plan.package, os.environ))} if packed else {}),
@@ -123,9 +115,8 @@ def count_tries(port: int, for_s: float) -> None:
 
 
 def test_nodes_find_the_head_that_comes_later_and_get_the_package(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(SAY)
     (workspace / "data.txt").write_text("the data")
-    report = write_job(folder, workspace)
+    report = write_job(folder, workspace, SAY)
     with run_node(folder, 1, lost_after_s=LOST_AFTER_S) as second:
         count_tries(beginning.read_beginning(str(folder)).port, LOST_AFTER_S)
         with run_node(folder, 0) as first:
@@ -137,24 +128,21 @@ def test_nodes_find_the_head_that_comes_later_and_get_the_package(folder: Path, 
 
 
 def test_job_whose_nodes_do_not_come_ends_after_the_wait_timeout(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    report = write_job(folder, workspace, wait_timeout_s=2.0)
+    report = write_job(folder, workspace, "", wait_timeout_s=2.0)
     with run_node(folder, 0) as first:
         assert first.wait() == codes.NODE_LOST
     assert "its agent never came" in json.loads(report.read_text())["reason"]
 
 
 def test_node_gives_up_after_the_wait_timeout_whatever_is_lost_after(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    write_job(folder, workspace, wait_timeout_s=0.2)
+    write_job(folder, workspace, "", wait_timeout_s=0.2)
     with run_node(folder, 1, lost_after_s=1000.0) as second:
         assert second.wait() == 70
         assert "ConnectionRefusedError" in second.output()
 
 
 def test_job_under_another_name_is_refused_at_once(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    write_job(folder, workspace)
+    write_job(folder, workspace, "")
     (folder / beginning.NAME_FILE).write_text(f"dev-{NAME}")
     with run_node(folder, 1) as refused:
         assert refused.wait() == codes.PREFLIGHT
@@ -166,11 +154,9 @@ def test_job_under_another_name_is_refused_at_once(folder: Path, workspace: Path
 
 
 def test_long_end_fits_into_the_report(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(
-        "import os\nprint(('x' * 500 + '\\n') * 100)\n"
-        "raise SystemExit(4 * int(os.environ['PADDLE_TRAINER_ID']))"
-    )
-    report = write_job(folder, workspace)
+    fail = "import os\nprint(('x' * 500 + '\\n') * 100)\n"
+    fail += "raise SystemExit(4 * int(os.environ['PADDLE_TRAINER_ID']))"
+    report = write_job(folder, workspace, fail)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         assert (first.wait(), second.wait()) == (4, 0), first.output()
     assert len(report.read_text()) <= 4096
@@ -201,8 +187,7 @@ def holding_line(folder: Path, trace: Note | None = None) -> Iterator[tuple[Loop
 
 
 def test_job_ends_once_its_launcher_is_gone_for_the_lease(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(WAIT)
-    report = write_job(folder, workspace, lease_s=3.0, linger_s=60.0)
+    report = write_job(folder, workspace, WAIT, lease_s=3.0, linger_s=60.0)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         first.expect(r"^trainer/1 \| runs$")
         with holding_line(folder) as (loop, head):
@@ -216,8 +201,7 @@ def test_job_ends_once_its_launcher_is_gone_for_the_lease(folder: Path, workspac
 
 
 def test_nodes_linger_for_a_launcher_that_comes_late_and_end_by_term(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text("print('quick')")
-    write_job(folder, workspace, lease_s=60.0, linger_s=60.0)
+    write_job(folder, workspace, "print('quick')", lease_s=60.0, linger_s=60.0)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         first.expect(r"^pslaunch \| ended with 0 after ")
         with holding_line(folder) as (loop, head):
@@ -270,9 +254,8 @@ class Heard:
 
 
 def test_package_comes_over_the_lines_of_launchers_though_they_are_cut(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(COMPARE)
     (workspace / "large").write_bytes(random.Random(1).randbytes(LARGE_BYTES))
-    report = write_job(folder, workspace, lease_s=60.0, packed=False)
+    report = write_job(folder, workspace, COMPARE, lease_s=60.0, packed=False)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         await_leader()
         for share in (5, 3):
@@ -291,8 +274,7 @@ def test_package_comes_over_the_lines_of_launchers_though_they_are_cut(folder: P
 
 
 def test_job_that_was_freed_before_its_launcher_left_goes_on(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(WAIT)
-    write_job(folder, workspace, lease_s=1.0, packed=False)
+    write_job(folder, workspace, WAIT, lease_s=1.0, packed=False)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         await_leader()
         with holding_line(folder) as (loop, head):
@@ -305,16 +287,14 @@ def test_job_that_was_freed_before_its_launcher_left_goes_on(folder: Path, works
 
 
 def test_job_whose_package_never_comes_ends_after_the_lease(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text("")
-    report = write_job(folder, workspace, lease_s=2.0, packed=False)
+    report = write_job(folder, workspace, "", lease_s=2.0, packed=False)
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         assert (first.wait(), second.wait()) == (codes.HUP, 0)
     assert "the launcher is gone for 2 s: it never connected" in json.loads(report.read_text())["reason"]
 
 
 def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Path) -> None:
-    (workspace / "train.py").write_text(POLITE)
-    report = write_job(folder, workspace, "--server=script", "--server_num=2")
+    report = write_job(folder, workspace, POLITE, "--server=script", "--server_num=2")
     with run_node(folder, 0) as first, run_node(folder, 1) as second:
         for key in ("pserver/0", "pserver/1", "trainer/0", "trainer/1"):
             first.expect(rf"^{key} \| ready$")
@@ -327,8 +307,7 @@ def test_term_to_another_node_ends_the_job_in_order(folder: Path, workspace: Pat
 
 @pytest.mark.parametrize("secret", ["abcd", "no hexadecimal"])
 def test_bad_secret_is_named(folder: Path, workspace: Path, secret: str) -> None:
-    (workspace / "train.py").write_text("")
-    write_job(folder, workspace)
+    write_job(folder, workspace, "")
     (folder / beginning.SECRET_FILE).write_text(secret)
     with run_node(folder, 0) as first:
         assert first.wait() != 0
@@ -339,8 +318,7 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
     import sysconfig
     import zipfile
 
-    (workspace / "train.py").write_text("import pslaunch_beside; print(pslaunch_beside.HERE)")
-    write_job(folder, workspace)
+    write_job(folder, workspace, "import pslaunch_beside; print(pslaunch_beside.HERE)")
     machine = sysconfig.get_platform().rpartition("-")[2]
     system = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
     (folder / beginning.WHEEL).mkdir()

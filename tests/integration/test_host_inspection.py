@@ -29,24 +29,10 @@ LIMITS = Limits(
 
 
 def question(_node: int) -> Any:
-    nothing: Any = {
-        "nic": "",
-        "paths": {},
-        "files": [],
-        "ports": [],
-        "python": "",
-        "links": [],
-        "pins": [],
-    }
     return {
-        **nothing,
-        "lock": "/none",
-        "modules": ["json", "no_such_thing"],
-        "packages": [],
-        "pins": [],
-        "env": {},
-        "bind_cores": False,
-    }
+        "nic": "", "paths": {}, "files": [], "ports": [], "python": "", "links": [], "pins": [],
+        "lock": "/none", "modules": ["json", "no_such_thing"], "packages": [], "env": {}, "bind_cores": False,
+    }  # fmt: skip
 
 
 @pytest.fixture

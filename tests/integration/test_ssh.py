@@ -28,8 +28,9 @@ KEEPER = ["keeper", "20", "1"]
 
 
 @pytest.fixture
-def sshd(tmp_path: Path) -> Iterator[Sshd]:
-    yield from make_sshd(tmp_path / "sshd")
+def sshd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sshd]:
+    """An sshd, with the settings that a test gives as its parameter."""
+    yield from make_sshd(tmp_path / "sshd", *getattr(request, "param", ()))
 
 
 @pytest.fixture
@@ -244,30 +245,18 @@ while data := os.read(0, 65536):
 """
 
 
-@pytest.fixture
-def busy(tmp_path: Path) -> Iterator[Sshd]:
-    yield from make_sshd(tmp_path / "busy", "MaxStartups 4:60:10")
-
-
-def test_a_busy_sshd_lets_all_in_at_last(
-    busy: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Callable[..., Fleet]
-) -> None:
+@pytest.mark.parametrize("sshd", [("MaxStartups 4:60:10",)], indirect=True)
+@pytest.mark.usefixtures("client")
+def test_a_busy_sshd_lets_all_in_at_last(fleet: Callable[..., Fleet]) -> None:
     """Forty hosts behind one door that turns most away when more than four knock at once."""
-    make_client(tmp_path / "user", busy, monkeypatch)
     names = [f"h{n}" for n in range(40)]
     for channel in fleet(reaching(connect_timeout_s=30.0)).open(hosts(*names), KEEPER):
         greets(channel)
 
 
-@pytest.fixture
-def shouting(tmp_path: Path) -> Iterator[Sshd]:
-    yield from make_sshd(tmp_path / "shouting", "ForceCommand yes login files say this >&2")
-
-
-def test_a_host_that_never_stops_talking_on_stderr_has_a_limit(
-    shouting: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Callable[..., Fleet]
-) -> None:
-    make_client(tmp_path / "user", shouting, monkeypatch)
+@pytest.mark.parametrize("sshd", [("ForceCommand yes login files say this >&2",)], indirect=True)
+@pytest.mark.usefixtures("client")
+def test_a_host_that_never_stops_talking_on_stderr_has_a_limit(fleet: Callable[..., Fleet]) -> None:
     one = fleet(reaching(connect_timeout_s=1.0))
     took_s, (channel,) = timed(lambda: one.open(hosts("node"), KEEPER))
     assert "login files say this" in refused(channel, "start")

@@ -48,12 +48,6 @@ def test_manifests_of_an_earlier_render_are_not_sent(folder: Path) -> None:
         assert package and package.skip == skipped
 
 
-@pytest.mark.parametrize("name", ["Team", "", "-t", "a.b", "n" * 64])
-def test_names_that_no_namespace_has_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=r"--namespace=.*: expected at most 63 small letters"):
-        make(folder, f"--namespace={name}")
-
-
 @pytest.mark.parametrize(
     ("words", "pods"),
     [
@@ -114,6 +108,10 @@ def test_missing_image_names_the_file_that_makes_one(folder: Path) -> None:
         ("--image_pull_secret=No!", "--image_pull_secret='No!': expected the name of an object"),
         ("--image_pull_secret=a..b", "expected the name of an object"),
         ("--service_account=_", "--service_account='_': expected the name of an object"),
+        *(
+            (f"--namespace={name}", f"--namespace={name!r}: expected at most 63 small letters")
+            for name in ("Team", "", "-t", "a.b", "n" * 64)
+        ),
         ("--queue=a.b", "--queue='a.b': expected at most 63 small letters, digits and dashes"),
         ("--pvc=data", "--pvc='data': expected NAME:PATH"),
         ("--pvc=data:relative", "expected NAME:PATH"),
