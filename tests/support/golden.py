@@ -1,4 +1,8 @@
-"""Golden files: what a command gives, whole, or as the difference to a whole one; REGOLD=1 writes them."""
+"""Golden files: what a command gives, each value by its path; REGOLD=1 writes them.
+
+A process has its differences to the first one of its role, a node those to node 0. A file may have those to
+another file alone.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +13,39 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+NONE, NO_LINE = "(none)", "(no line)"  # what the first one, or the other file, has alone
 
 
-def check_golden(name: str, got: Any, whole: str = "") -> None:
-    """Compare with the file of this name, which has all of it, or the difference to the file `whole`."""
-    if whole:
-        base = json.loads((GOLDEN / f"{whole}.json").read_text())
-        lines = [f"{json.dumps(path)}: {json.dumps(value)}" for path, value in list_differences(base, got)]
-        text = "{\n" + ",\n".join(lines) + "\n}\n"
-    else:
-        text = json.dumps(got, indent=1, sort_keys=True) + "\n"
+def check_golden(name: str, got: Any, other: str = "") -> None:
+    """Compare with the file of this name, which may have the differences to the file `other`."""
+    values = dict(_list_values(got))
+    if other:
+        values = _differ(json.loads((GOLDEN / f"{other}.json").read_text()), values, NO_LINE)
     path = GOLDEN / f"{name}.json"
     if os.environ.get("REGOLD"):
-        path.write_text(text)
-    assert json.loads(text) == json.loads(path.read_text())
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(values.items())]
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    assert values == json.loads(path.read_text())
 
 
-def list_differences(base: Any, got: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and new value of each difference; None for one that is gone.
-
-    A process, or node, that the base lacks is compared with the first of its role, or the first node.
-    """
-    if base == got:
-        return
-    base, got = _by_name(base), _by_name(got)
-    if not (isinstance(base, dict) and isinstance(got, dict)):
-        yield path.strip(), got
-        return
-    for key in sorted(base.keys() | got.keys()):
-        if key not in got:
-            yield f"{path} {key}".strip(), None
-        else:
-            like = next((v for k, v in base.items() if "/" in key and k[:4] == key[:4]), base.get("node 0"))
-            yield from list_differences(base.get(key, like), got[key], f"{path} {key}")
+def _list_values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all values, but for dicts and lists of them, with their paths."""
+    if isinstance(value, dict) and value:
+        for key, one in value.items():
+            yield from _list_values(one, f"{path} {key}".strip())
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        firsts = dict[str, dict[str, Any]]()
+        for one in value:
+            name = one.get("process") or f"node {one['id']}"
+            role, values = name[:4], dict(_list_values(one))
+            differences = _differ(firsts.setdefault(role, {}), values, NONE)
+            firsts[role] = firsts[role] or values
+            yield from ((f"{path} {name} {key}", difference) for key, difference in differences.items())
+    else:
+        yield path, value
 
 
-def _by_name(value: Any) -> Any:
-    """Return a list of nodes or processes by their names; all else as it is."""
-    if not (isinstance(value, list) and value and all(isinstance(one, dict) for one in value)):
-        return value
-    return {one.get("process") or f"node {one['id']}": one for one in value}
+def _differ(base: dict[str, Any], got: dict[str, Any], lacking: str) -> dict[str, Any]:
+    """Return the values that differ; `lacking` for those that are only in the base."""
+    gone = dict.fromkeys(base.keys() - got.keys(), lacking)
+    return {**gone, **{key: value for key, value in got.items() if key not in base or base[key] != value}}
