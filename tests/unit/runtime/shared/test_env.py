@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 
 from pslaunch.runtime.process.settings import resolve
 from pslaunch.runtime.shared import env
-
-GOLDEN = Path(__file__).parents[3] / "golden"
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -48,16 +45,6 @@ def contract(role: str, rank: int, *, script: bool) -> env.Contract:
 )
 def test_misspelt_variable_of_init_gets_a_suggestion(name: str, near: str) -> None:
     assert env.find_near_init_var(name) == near
-
-
-@pytest.mark.parametrize("mode", ["bundled", "script"])
-def test_the_contract_of_two_and_two(mode: str) -> None:
-    lines = []
-    for role in (env.PSERVER, env.TRAINER):
-        for rank in range(2):
-            found = env.make_contract_environ(contract(role, rank, script=mode == "script"))
-            lines += [f"[{role}/{rank}]", *(f"{name}={value}" for name, value in sorted(found.items())), ""]
-    assert "\n".join(lines) == (GOLDEN / f"contract_{mode}.txt").read_text()
 
 
 def test_a_server_finds_itself_in_the_list() -> None:
