@@ -32,11 +32,11 @@ from support.packages import fill_package
 GOLDEN = Path(__file__).parents[3] / "golden"
 MOST_BYTES = 256 * 1024  # of an object's annotations, where kubectl keeps a copy of the object
 REACH = K8sReach("word2vec", "example/image:1")
-FULL = REACH._replace(
-    cpu="2", memory="4Gi", gpus=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
+SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")
+FULL = SEPARATE._replace(
+    memory="4Gi", gpus=1, node_selector={"disk": "ssd"}, claims=(("data", "/data"),),
     image_pull_secret="pull", service_account="runner", queue="team", network_policy=True, deadline_s=3600.0,
 )  # fmt: skip
-SEPARATE = REACH._replace(server_pods=1, cpu="2", server_cpu="1", server_memory="8Gi")
 
 # Fields that are stable in Kubernetes 1.28, as far as we use them: look a new one up before it is added.
 POD = ("Job", "spec", "template", "spec")
@@ -78,9 +78,7 @@ def pack_package(plan: Plan, tmp_path: Path) -> bytes:
     return manifests.pack_package(plan, {"XDG_CACHE_HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize(
-    ("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL), ("k8s-separate", SEPARATE)]
-)
+@pytest.mark.parametrize(("name", "reach"), [("k8s-default", REACH), ("k8s-full", FULL)])
 def test_job_services_and_policy_equal_their_golden_files(
     name: str, reach: K8sReach, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,7 @@ def list_fields(thing: Any, path: tuple[str, ...]) -> set[str]:
     return set().union(*items)
 
 
-@pytest.mark.parametrize("golden", ["default", "full", "separate"])
+@pytest.mark.parametrize("golden", ["default", "full"])
 def test_only_fields_that_are_stable_in_1_28_are_used(golden: str) -> None:
     things = list(yaml.safe_load_all((GOLDEN / f"k8s-{golden}.yaml").read_text()))
     versions = {"Job": "batch/v1", "Service": "v1", "NetworkPolicy": "networking.k8s.io/v1"}
@@ -148,13 +146,6 @@ def test_pods_of_both_jobs_begin_as_the_nodes_of_the_plan(package: Path, tmp_pat
         names = [f"{thing['metadata']['name']}-{i}" for i in range(pods)]
         assert names == [node.name for node in plan.nodes[first : first + pods]]
     assert objects[-1] is trainers and trainers["metadata"]["name"] == SEPARATE.name
-
-
-def test_queue_releases_the_job(package: Path, tmp_path: Path) -> None:
-    rendered = render(make_plan(2, str(package), 1), SEPARATE._replace(queue="q"), tmp_path)
-    for thing in yaml.safe_load_all(rendered["job.yaml"]):
-        assert thing["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
-        assert thing["spec"]["suspend"] is True
 
 
 @pytest.mark.parametrize("most", [0, 2])
@@ -183,7 +174,7 @@ def test_way_of_the_package_is_said(package: Path, tmp_path: Path) -> None:
 
 
 def test_equal_jobs_give_equal_text_in_order(package: Path, tmp_path: Path) -> None:
-    plan = make_plan(2, str(package))
+    plan = make_plan(2, str(package), 1)
     one, two = (render(plan, FULL, tmp_path) for _ in range(2))
     assert one == two
     assert [*one] == [f"{name}.yaml" for name in manifests.TEMPLATES]
