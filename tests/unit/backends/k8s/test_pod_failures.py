@@ -1,4 +1,7 @@
-"""Failures of pods in words, from objects and events that the test cluster gave (Kubernetes 1.34)."""
+"""Failures of pods in words, from objects and events that the test cluster gave (Kubernetes 1.34).
+
+Events that are not asked for (UNUSUAL) are left out there.
+"""
 
 from __future__ import annotations
 
