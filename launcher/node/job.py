@@ -162,6 +162,13 @@ class Plan(NamedTuple):
         return bool(self.install or self.setup)
 
     @property
+    def loses_parts(self) -> bool:
+        """True if snapshots need the disk of each node that has a pserver, of several."""
+        found = {name for name in env.SNAPSHOT_ARGS if env.get_snapshot_var(name) in self.added_env}
+        asked = found & {"snapshot_steps", "snapshot_minutes"}
+        return bool(asked) and len(self.nodes) != 1 and not found & {"snapshot_copies", "snapshot_dir"}
+
+    @property
     def trainers_listen(self) -> bool:
         """True if each trainer has a port of its own."""
         return self.server != "bundled" or self.tensorflow

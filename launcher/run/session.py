@@ -177,6 +177,11 @@ def _run(spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool
             watch.say(text, "warning")
         if plan.limits.max_restarts and not way.starts_again:
             watch.say("a node that is lost ends the job: --max_restarts is for programs here")
+        if plan.limits.max_restarts and plan.loses_parts:
+            watch.say(
+                "snapshots do not survive the loss of a node's disk: --snapshot_copies=2 keeps each part on "
+                "two nodes, --snapshot_dir in a folder that nodes share"
+            )
         head = way.find_head(Scene(loop, watch, at_end, trace), starting)
         if way.is_found_later and spec.site.remote:
             _keep_way(plan, way.backend, len(way.nodes), detach=spec.detach)

@@ -5,7 +5,6 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import secrets
 import sys
@@ -27,7 +26,7 @@ from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import MESSAGES, Control, Message
+from .control import MESSAGES, Control, Message, read_file
 from .dialer import Dialer, PeerVanished, list_shards
 
 GATHER_COLS = 64
@@ -94,6 +93,7 @@ class Client:
         discard: pservers drop a push when as many updates came on top of its values; 0: never.
         stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
         """
+        self._endpoints = list(endpoints)
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
@@ -369,24 +369,16 @@ class Client:
         return [Entry(**one) for answer in answers for one in answer["files"]]
 
     def read_part(self, folder: Path, entry: Entry) -> Iterator[bytes]:
-        """Yield the content of a part from its pserver's node. Raises SaveError, OSError."""
+        """Yield the content of a part from its pserver's node. Raises OSError."""
         with contextlib.closing(self.open_control(int(entry.name.split("-")[1]))) as control:
-            at = 0
-            while at < entry.bytes:
-                control.send({"ask": "piece", "folder": str(folder), "name": entry.name, "at": at})
-                answer = control.receive() or {}
-                piece = base64.b64decode(answer.get("piece", ""))
-                if not piece:
-                    raise SaveError(f"{folder / entry.name}: {answer.get('error', 'it ends too early')}")
-                yield piece
-                at += len(piece)
+            yield from read_file(control, str(folder), entry.name)
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
 
-        Raises SetError.
+        A pserver takes parts that it lacks from another that has them. Raises SetError.
         """
-        self._ask({"ask": "load", "folder": str(folder)}, SetError)
+        self._ask({"ask": "load", "folder": str(folder), "pservers": self._endpoints}, SetError)
 
     def _ask(self, question: Message, error: type[Exception]) -> list[Message]:
         """Return the answers of all pservers, once all calls before are complete."""

@@ -6,9 +6,12 @@ pserver's main thread. Each question has one answer, in order; one with `error` 
 
 from __future__ import annotations
 
+import base64
+import errno
 import json
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 MESSAGES = "messages of trainers"  # name of the table of Client.gather()
@@ -17,6 +20,7 @@ _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 64 << 20
 _READ_BYTES = 1 << 18
 _SEND_S = 10.0
+_ANSWER_S = 60.0
 
 
 class Control:
@@ -68,3 +72,18 @@ class Control:
     def close(self) -> None:
         """Close the connection. May be called twice."""
         self.sock.close()
+
+
+def read_file(control: Control, folder: str, name: str) -> Iterator[bytes]:
+    """Yield a file of a set from a pserver, piece by piece. Raises FileNotFoundError, OSError."""
+    at, end = 0, 1
+    while at < end:
+        control.send({"ask": "piece", "folder": folder, "name": name, "at": at})
+        answer = control.receive(_ANSWER_S) or {"error": "no answer"}
+        if "error" in answer:
+            raise FileNotFoundError(errno.ENOENT, answer["error"])
+        piece, end = base64.b64decode(answer["piece"]), answer["bytes"]
+        if not piece and at < end:
+            raise ConnectionError(f"{name} has become shorter")
+        yield piece
+        at += len(piece)

@@ -46,6 +46,7 @@ class Snapshots:
         self._wanted = Path(progress + WANTED_CUT) if progress else None  # a file if an agent wants a cut
         self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
         self._answers: list[Message | None] = []
+        self._parts: list[Message] = []  # of the set that is not sealed yet
         self.state: Message | None = None  # of this trainer, in the cut with which it has begun
         self.step = 0  # of that cut
         self.sealed = 0  # step of the newest snapshot that is whole
@@ -60,6 +61,7 @@ class Snapshots:
         try:
             self._open()
             if self._settings.trainer_id == 0:
+                self._count_nodes()
                 self._choose(objects)
             found = self._ask(0, {"ask": "state"})
         except SetError as e:
@@ -76,6 +78,11 @@ class Snapshots:
         while len(self._controls) < n:
             self._controls.append(self._client.open_control(len(self._controls)))
 
+    def _count_nodes(self) -> None:
+        copies, nodes = self._settings.snapshots.copies, len({host for host, _ in self._settings.endpoints})
+        if copies > nodes:
+            self._log(f"snapshot_copies={copies}, but pservers are on {nodes} node{'s' * (nodes > 1)}")
+
     def _ask(self, pserver: int, question: Message) -> Message:
         self._controls[pserver].send(question)
         return self._take(pserver)
@@ -88,19 +95,22 @@ class Snapshots:
         return answer
 
     def _choose(self, objects: Sequence[Message]) -> None:
-        """Let all pservers begin with the newest set that all of them have, if it is wanted."""
+        """Let all pservers begin with the newest set of which they have all parts, if it is wanted."""
         settings, job = self._settings, self._settings.job
         resume = settings.snapshots.resume
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
-        sets = [{(one["name"], one["run"]): one for one in answer["sets"]} for answer in found]
-        common = [one for key, one in sets[0].items() if all(key in other for other in sets)]
+        sets: dict[tuple[str, int], Message] = {}
+        for one in (one for answer in found for one in answer["sets"]):
+            sets.setdefault((one["name"], one["run"]), {**one, "here": []})["here"] += one["here"]
+        common = [one for one in sets.values() if len({*one["here"]}) == one["files"]]
+        common.sort(key=lambda one: float(one["written"]), reverse=True)
         own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
         chosen = (own or (common if resume else []))[:1]
         if resume and not chosen:
             raise ClientError(
-                f"resume: {found[0]['root']} has no snapshot that all pservers can read; let snapshot_dir be "
-                "a folder that all nodes share, or start without resume"
+                f"resume: {found[0]['root']} has no snapshot of which pservers have all parts: start without "
+                "resume; a snapshot_dir that all nodes share, or snapshot_copies=2, keeps them"
             )
         folder = ""
         for one in chosen:
@@ -194,7 +204,16 @@ class Snapshots:
         elif len(answers) == len(self._controls):
             self._asked = None
             if question["ask"] == "parts":
-                self._seal(question, answers)
+                self._parts = answers
+            copies, step = self._settings.snapshots.copies, question.get("step", 0)
+            if question["ask"] == "parts" and copies > 1:
+                files = [answer["files"] for answer in answers]
+                endpoints = self._settings.endpoints
+                self._ask_all(
+                    {"ask": "copy", "step": step, "files": files, "copies": copies, "pservers": endpoints}
+                )
+            elif question["ask"] != "seal":
+                self._seal(step, self._parts)
             else:
                 self.sealed = question["manifest"]["step"]
                 self._on_sealed()
@@ -206,7 +225,7 @@ class Snapshots:
             control.close()
         self._controls = []
 
-    def _seal(self, question: Message, answers: list[Message]) -> None:
+    def _seal(self, step: int, answers: list[Message]) -> None:
         settings = self._settings
         self._written = max(time.time(), self._written + 0.001)  # the newest has most, whatever clocks say
         trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
@@ -214,7 +233,7 @@ class Snapshots:
             "job_id": settings.job.job_id,
             "epoch": settings.job.epoch,
             "run": self._run,
-            "step": question["step"],
+            "step": step,
             "files": [entry for answer in answers for entry in answer["files"]],
             "extra": {"written": self._written, "trainers": trainers},
         }

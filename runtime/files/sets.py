@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from operator import methodcaller
@@ -75,10 +75,15 @@ def read_layout(header: Header) -> Layout:
 class Set:
     """A set, whose parts are opened and verified when they are needed."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
-        self.folder = folder
+    def __init__(self, folder: Path, fetch: Callable[[Path], None] = lambda _: None) -> None:
+        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError.
+
+        fetch(path) gets a file that is not there, if it can.
+        """
+        self.folder, self._fetch = folder, fetch
         self._parts: dict[str, PartFile] = {}
+        if not (folder / MANIFEST).exists():
+            fetch(folder / MANIFEST)
         if (folder / MANIFEST).exists() or not folder.is_dir():
             self.manifest = read_manifest(folder)
         else:
@@ -127,6 +132,8 @@ class Set:
 
     def _open_file(self, name: str) -> Content:
         path, entry = self.folder / name, self._entries.get(name)
+        if not path.exists():
+            self._fetch(path)
         try:
             f = Content(path)
         except OSError as e:
@@ -236,9 +243,16 @@ def describe_part(part: PartFile) -> dict[str, Any]:
 class Share:
     """Values of a set for one port of a pserver, of whatever layout."""
 
-    def __init__(self, folder: Path, layout: Layout, pserver: int, port: int) -> None:
-        """Open and verify the parts. Raises SetError, OSError."""
-        self.set = Set(folder)
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        pserver: int,
+        port: int,
+        fetch: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        """Open and verify the parts; `fetch` as of Set. Raises SetError, OSError."""
+        self.set = Set(folder, fetch)
         dense, sparse = layout.find_numbers(pserver, port)
         self._dense, self._sparse = (dense, layout.dense), (sparse, layout.sparse)
         self._blocks = 0  # of the objects so far

@@ -17,6 +17,7 @@ class SnapshotSettings:
 
     steps: int
     minutes: float
+    copies: int
     resume: str
 
 
@@ -79,8 +80,8 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     for name, value in given.items():
         if name not in arguments or name in flags:
             values[name] = value
-    steps, minutes, _, _, resume = (values.pop(name) for name in env.SNAPSHOT_ARGS)
-    values["snapshots"] = SnapshotSettings(steps, minutes, resume)
+    steps, minutes, _, copies, _, resume = (values.pop(name) for name in env.SNAPSHOT_ARGS)
+    values["snapshots"] = SnapshotSettings(steps, minutes, copies, resume)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
     _check(settings)
     return settings

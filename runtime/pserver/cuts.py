@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import os
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..client.control import Control, Message
@@ -22,6 +23,7 @@ from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError
 from ..files.saving import Entry, Header, sync_folder
 from ..files.sets import Share, describe_part, read_layout
+from .others import Others, list_holders
 from .pserver_options import Options
 from .threads import REQUESTS, Shard
 
@@ -100,9 +102,9 @@ class Cuts:
             what = question["ask"]
             if what == "state":
                 return self._tell_state(asker.trainer)
-            if asker.trainer != 0 or what not in ("sets", "parts", "seal", "piece", "save", "load"):
+            if asker.trainer != 0 or what not in ("sets", "parts", "copy", "seal", "piece", "save", "load"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
-            if what == "load":
+            if what in ("load", "copy"):
                 return self._answer_later(asker, question)
             return self._carry_out(question)
         except (LookupError, TypeError) as e:
@@ -170,17 +172,31 @@ class Cuts:
         return self._list_parts(question["number"])
 
     def _do_load(self, question: Message) -> Message:
-        """Open and verify what the shards need of a set."""
-        header, folder = self._make_header(), self._root / question["folder"]
+        """Open and verify what the shards need of a set; what is not here is taken from other pservers."""
+        header, folder = self._make_header(), question["folder"]
+        others = Others(self._options, header, [tuple(one) for one in question["pservers"]])
+        fetch = functools.partial(others.fetch, folder)
         for port, shard in enumerate(self._shards):
-            shard.load(Share(folder, read_layout(header), header.pserver, port))
+            shard.load(Share(self._root / folder, read_layout(header), header.pserver, port, fetch))
+        return {}
+
+    def _do_copy(self, question: Message) -> Message:
+        """Keep copies of the parts of those pservers whose holder this one is."""
+        header, endpoints = self._make_header(), [tuple(one) for one in question["pservers"]]
+        others, hosts = Others(self._options, header, endpoints), [host for host, _ in endpoints]
+        folder = self._options.get_cut_folder(header.epoch, question["step"])
+        for owner, entries in enumerate(question["files"]):
+            if header.pserver in list_holders(hosts, owner, question["copies"]):
+                for entry in entries:
+                    others.keep(folder.name, folder / Path(entry["name"]).name, Entry(**entry))
         return {}
 
     def _do_piece(self, question: Message) -> Message:
-        """Return a piece of a part of a save, for a trainer 0 whose node has no such folder."""
+        """Return a piece of a file of a set, for a node that has none."""
         with (self._root / question["folder"] / Path(question["name"]).name).open("rb") as f:
             f.seek(question["at"])
-            return {"piece": base64.b64encode(f.read(PIECE_BYTES)).decode()}
+            piece = base64.b64encode(f.read(PIECE_BYTES)).decode()
+            return {"piece": piece, "bytes": os.fstat(f.fileno()).st_size}
 
     def _do_seal(self, question: Message) -> Message:
         """Write the manifest, once all parts of all pservers are on the disk."""
@@ -219,26 +235,19 @@ class Cuts:
     # -- begin
 
     def _do_sets(self, question: Message) -> Message:
-        """List the snapshots in a folder with which this pserver can begin, the newest first."""
+        """List the snapshots in a folder, and their files that are here."""
         root = self._root / question["folder"]
         return {
             "sets": [
                 {"folder": str(folder), "name": folder.name, "step": one.step, "job_id": one.job_id}
                 | {"run": one.run, "trainers": len(one.extra["trainers"]), "objects": list(one.objects)}
-                | {"written": one.extra["written"]}
+                | {"written": one.extra["written"], "files": len(one.files)}
+                | {"here": [entry.name for entry in one.files if (folder / entry.name).exists()]}
                 for folder, one in find_sets(root)
-                if "trainers" in one.extra and self._has(folder, one)
+                if "trainers" in one.extra
             ],
             "root": str(root),
         }
-
-    def _has(self, folder: Path, manifest: Manifest) -> bool:
-        """Return True if the parts are here that this pserver reads: its own, or all of other pservers."""
-        header = self._make_header()
-        names = {replace(header, port=port).name for port in range(len(self._shards))}
-        if manifest.layout != asdict(read_layout(header)):
-            names = {entry.name for entry in manifest.files}
-        return all((folder / name).exists() for name in names)
 
     def _tell_state(self, trainer: int) -> Message | None:
         """Return what the snapshot has of a trainer, once trainer 0 has said which one it is."""

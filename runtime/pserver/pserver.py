@@ -339,6 +339,7 @@ class Pserver:
             if u.side.hello.shard == self._options.ports:  # behind the last shard
                 self._selector.register(u.sock, selectors.EVENT_READ, self._cuts.add(u.sock, trainer))
             else:
+                self._roster.trainers[trainer].addr = u.addr
                 self._shards[u.port].deliver(u.sock, trainer, u.side.hello.incarnation)
         elif not data:
             if not u.closing:

@@ -34,7 +34,6 @@ class Roster:
                 f"two processes have the trainer id {trainer}: one at {known.addr}, another at {addr} "
                 f"(trainer_id must differ)"
             )
-        known.addr = addr
         return ""
 
     def note_connected(self, trainer: int, port: int) -> None:

@@ -139,6 +139,9 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "snapshot_minutes": InitArg(parse_float, 0.0, "minutes between two snapshots; 0: none"),
     "snapshot_dir": InitArg(parse_text, "", "folder of snapshots; .pslaunch/snapshots unless given"),
     "snapshot_keep": InitArg(parse_count, 2, "snapshots that are kept, the newest ones"),
+    "snapshot_copies": InitArg(
+        parse_count, 1, "nodes that have each part of a snapshot, where nodes share no folder"
+    ),
     "resume": InitArg(
         parse_text, "", "go on from the newest snapshot: 1, or the folder that has it, if not snapshot_dir"
     ),
@@ -162,7 +165,9 @@ def get_init_var(argument: str) -> str:
     return f"PADDLE_INIT_{argument.upper()}"
 
 
-SNAPSHOT_ARGS = ("snapshot_steps", "snapshot_minutes", "snapshot_keep", "snapshot_dir", "resume")
+SNAPSHOT_ARGS = (
+    "snapshot_steps", "snapshot_minutes", "snapshot_keep", "snapshot_copies", "snapshot_dir", "resume",
+)  # fmt: skip
 
 
 def get_snapshot_var(argument: str) -> str:

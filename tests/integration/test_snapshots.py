@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -83,6 +84,10 @@ def has_line(begin: str, events: Sequence[Event]) -> bool:
     return any(e.get("text", "").startswith(begin) for e in events)
 
 
+def has_cut(events: Sequence[Event]) -> bool:
+    return any(e.get("cut", 0) >= 2 for e in events)
+
+
 def sets(folder: Path) -> list[Path]:
     """The whole ones, in order."""
     return sorted(path.parent for path in folder.glob(".pslaunch/snapshots/*/manifest.json"))
@@ -111,12 +116,54 @@ def test_a_job_whose_processes_are_killed_restarts_from_its_snapshots_with_the_s
     with running(place, workspace, *cut, env=variables) as job:
         for line, victim in zip(("batch 0 5", "batch 2 1"), victims, strict=True):
             job.until(functools.partial(has_line, line), line)
+            job.until(has_cut, "a snapshot")
             os.kill(job.pid(victim), signal.SIGKILL)
         assert job.launcher.wait() == 0, job.launcher.output()
     events = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
     assert [e["epoch"] for e in events] == [1, 2]
     assert all(e["step"] >= 2 for e in events)
     assert "the training goes on from step" in job.log_of("trainer/0").read_text()
+    assert hash_model(place.workspaces(workspace)[0]) == plain
+
+
+@pytest.mark.parametrize("place", ["local_cluster"], indirect=True)
+def test_a_node_that_is_lost_with_its_disk_restarts_from_copies_and_others_resume_without_a_shared_folder(
+    place: Place, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "train.py").write_text(PROGRAM)
+    options = ("--worker_num=2", "--max_restarts=1", "--env=PYTHONPATH", *QUICK)
+    variables = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    succeeded(place, workspace, "--server_num=2", *options, env=variables)
+    plain = hash_model(place.workspaces(workspace)[0])
+    first, second = (folder / ".pslaunch/snapshots" for folder in place.workspaces(workspace)[:2])
+    parts = {"manifest.json", "shard-00000-000.bin", "shard-00001-000.bin"}
+
+    cut = ("--server_num=2", "--snapshot_steps=2", "--snapshot_copies=2", *options)
+    with running(place, workspace, *cut, env=variables) as job:
+        job.until(has_cut, "a snapshot")
+        assert job.node_of("pserver/1") == job.node_of("trainer/1") == 1
+        agent, pserver = job.guards("pserver/1")[1], job.pid("pserver/1")
+        os.kill(agent, signal.SIGKILL)
+        os.kill(pserver, signal.SIGKILL)
+        second.rename(tmp_path / "lost")
+        assert job.launcher.wait() == 0, job.launcher.output()
+    (restart,) = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
+    assert restart["step"] >= 2
+    assert hash_model(place.workspaces(workspace)[0]) == plain
+    for folder in (first, second):
+        newest = max(path.parent for path in folder.glob("*/manifest.json"))
+        assert {path.name for path in newest.iterdir()} == parts
+        shutil.rmtree(folder)
+
+    alone = ("--server_num=2", "--snapshot_steps=2", *options)
+    succeeded(place, workspace, *alone, env=variables)
+    newest = max(path.parent for path in first.glob("*/manifest.json"))
+    assert {path.name for path in newest.iterdir()} == parts - {"shard-00001-000.bin"}
+    job = succeeded(place, workspace, "--server_num=4", "--resume", *options, env=variables)
+    assert (
+        f"the training goes on from step {int(newest.name.rpartition('-')[2])}"
+        in job.log_of("trainer/0").read_text()
+    )
     assert hash_model(place.workspaces(workspace)[0]) == plain
 
 
@@ -257,7 +304,7 @@ def test_what_a_training_can_not_begin_with_is_named(program: Path, tmp_path: Pa
             assert trainers[0].wait() == 78, trainers[0].output()
             assert re.search(pattern, trainers[0].output()), trainers[0].output()
 
-    refused(resumed, r"resume: \S+/.pslaunch/snapshots has no snapshot that all pservers can read")
+    refused(resumed, r"resume: \S+/.pslaunch/snapshots has no snapshot of which pservers have all parts")
     run_job(with_snapshots(cluster, 3), program, tmp_path)
     *_, older, newest = sets(tmp_path)
     refused(replace(resumed, trainers=3), "is of 2 trainers, this job has 3: synchronous")

@@ -394,14 +394,15 @@ def test_a_function_is_called_in_place_of_its_program(tmp_path: Path, words: lis
     assert done.stdout == "(1, {'a': [2]})\n", done.stderr
 
 
-SNAPSHOTS = ("--snapshot_steps=100", "--snapshot_minutes=5", "--snapshot_keep=3")
+SNAPSHOTS = ("--snapshot_steps=100", "--snapshot_minutes=5", "--snapshot_keep=3", "--snapshot_copies=2")
+GIVEN = {"STEPS": "100", "MINUTES": "5", "KEEP": "3", "COPIES": "2"}
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [
         ((), {}),
-        (SNAPSHOTS, {"SNAPSHOT_STEPS": "100", "SNAPSHOT_MINUTES": "5", "SNAPSHOT_KEEP": "3"}),
+        (SNAPSHOTS, {f"SNAPSHOT_{name}": value for name, value in GIVEN.items()}),
         (("--resume",), {"RESUME": "1"}),
         (("--resume=made/here",), {"RESUME": "made/here"}),
     ],
