@@ -33,7 +33,7 @@ class Steps:
         client: Any = SimpleNamespace(incarnation=1, cuts_next=False)
         self.client = client
         given: Any = SimpleNamespace(
-            trainer_id=trainer, endpoints=[], snapshots=SnapshotSettings(steps, minutes, ""),
+            trainer_id=trainer, endpoints=[], snapshots=SnapshotSettings(steps, minutes, 1, ""),
             job=SimpleNamespace(job_id="", epoch=0, progress=progress),
         )  # fmt: skip
         self._snapshots = Snapshots(given, client, sync=True, log=print, on_sealed=lambda: None)
