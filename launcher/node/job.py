@@ -410,7 +410,8 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
 def _find_snapshots(plan: Plan, node: Node) -> str:
     """Return the folder of snapshots; one that the user gave may be in the workspace."""
     given = plan.added_env.get(env.get_snapshot_var("snapshot_dir"))
-    return os.path.join(node.workspace, given) if given else f"{node.state_dir}/snapshots"
+    base = node.state_dir.removesuffix(f"/node-{node.id}")  # whichever of those that share it was first
+    return os.path.join(node.workspace, given) if given else f"{base}/snapshots"
 
 
 def _make_bundled_options(plan: Plan, peers: _Peers, rank: int) -> tuple[str, ...]:

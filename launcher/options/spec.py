@@ -38,6 +38,7 @@ class Site(NamedTuple):
     reach: Any = None  # connection options, for its backend only
     expected: tuple[Node, ...] = ()  # nodes of a dry run, where agents report them
     job_id: str = ""  # of a job that begins by itself, with its nodes; else the launcher makes one
+    of: str = ""  # a scheduler's name of a job, as a part of that id
 
 
 class Elsewhere(NamedTuple):
@@ -129,6 +130,10 @@ def _check_ports(spec: JobSpec, label: str) -> None:
 def list_notes(spec: JobSpec, given: Given, split: Split) -> list[str]:
     """Return notes about effects of command line and files that are easy to miss."""
     said = [f"options also from {' and '.join(given.files)}"] if given.files else []
+    if spec.draft.added_env.get(contract.get_snapshot_var("resume"), "").startswith(contract.RESUME_OF):
+        said.append(
+            "requeued: the training goes on from its newest snapshot, as with --resume, if it has one"
+        )
     said += [f"{', '.join(split.forwarded)} goes to {spec.program}"] if split.forwarded else []
     unfetched = [v for name in ("fetch_output", "fetch_logs") for v in given.get_all(name) if spec.detach]
     said_later = [

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 NO_LOOK = (codes.OK, codes.USAGE, codes.INT, codes.TERM, codes.HUP, codes.NODE_LOST)
 
 
-def make_job_id(name: str) -> str:
+def make_job_id(spec: JobSpec) -> str:
     """Return a unique, readable name that sorts by time: `word2vec-20260102-030405-1a2b`."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:40] or "job"
-    return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    if spec.site.job_id:
+        return spec.site.job_id
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in spec.draft.name)[:40] or "job"
+    of = f"{spec.site.of}-" if spec.site.of else ""
+    return f"{safe}-{of}{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> str:
@@ -47,7 +50,7 @@ def render_dry_run(spec: JobSpec, *, as_json: bool, connect: bool = False) -> st
 
     Raises PslaunchError if an asked host has a problem, or the package can't be sent.
     """
-    plan = make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name))
+    plan = make_plan(spec, make_job_id(spec))
     if connect:
         from ..check.check_hosts import find_facts
 
@@ -75,7 +78,7 @@ def run(spec: JobSpec, *, as_json: bool) -> int:
         from ..check.check_hosts import begin_trace
 
         trace = begin_trace(spec.trace, "launcher")
-    plan = _add_wheels(make_plan(spec, spec.site.job_id or make_job_id(spec.draft.name)), spec)
+    plan = _add_wheels(make_plan(spec, make_job_id(spec)), spec)
     if spec.detach and spec.site.remote:
         _remember(plan, 0, spec.site.reach).unlink()  # only a test of writing: nobody leads the job yet
     try:

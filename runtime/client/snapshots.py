@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..files.objects import SetError
 from ..process.settings import Settings
+from ..shared.env import RESUME_OF
 from ..shared.reports import WANTED_CUT
 from .control import Control, Message
 from .dialer import ClientError, PeerVanished
@@ -97,7 +98,9 @@ class Snapshots:
     def _choose(self, objects: Sequence[Message]) -> None:
         """Let all pservers begin with the newest set of which they have all parts, if it is wanted."""
         settings, job = self._settings, self._settings.job
-        resume = settings.snapshots.resume
+        resume, of = settings.snapshots.resume, ""
+        if resume.startswith(RESUME_OF):
+            resume, of = "", f"-{resume.removeprefix(RESUME_OF)}-"
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
         sets: dict[tuple[str, int], Message] = {}
@@ -105,7 +108,8 @@ class Snapshots:
             sets.setdefault((one["name"], one["run"]), {**one, "here": []})["here"] += one["here"]
         common = [one for one in sets.values() if len({*one["here"]}) == one["files"]]
         common.sort(key=lambda one: float(one["written"]), reverse=True)
-        own = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
+        ours = [one for one in common if one["job_id"] == job.job_id and job.epoch > 0]
+        own = [one for one in common if one in ours or (of and of in one["job_id"])]
         chosen = (own or (common if resume else []))[:1]
         if resume and not chosen:
             raise ClientError(

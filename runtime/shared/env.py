@@ -168,6 +168,8 @@ def get_init_var(argument: str) -> str:
 SNAPSHOT_ARGS = (
     "snapshot_steps", "snapshot_minutes", "snapshot_keep", "snapshot_copies", "snapshot_dir", "resume",
 )  # fmt: skip
+# Begins a value of `resume`: from the newest snapshot, if there is one, of jobs with -THIS- in their ids.
+RESUME_OF = "of:"
 
 
 def get_snapshot_var(argument: str) -> str:

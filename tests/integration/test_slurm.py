@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,20 @@ import pytest
 
 from pslaunch.node import codes
 from support import leaks
-from support.jobs import PSLAUNCH, Job, finished, running, until_nothing_runs
+from support.jobs import (
+    PSLAUNCH,
+    Job,
+    LocalPlace,
+    finished,
+    hash_model,
+    running,
+    succeeded,
+    until_nothing_runs,
+)
 from support.process import poll_until
 from support.slurm import JOB_S, Slurm, SlurmPlace
 from support.trainings import SAVING, STUBBORN
+from support.word2vec import make_workspace
 
 ALONE = ("--server_num=0", "--worker_num=3")
 TRAINERS = ("trainer/0", "trainer/1", "trainer/2")
@@ -175,11 +186,12 @@ def test_host_that_is_cut_off_is_lost_in_time(slurm: Slurm, place: SlurmPlace, w
 # --- Batch jobs. ---
 
 
-def submit(slurm: Slurm, folder: Path, program: str, *options: str) -> str:
+def submit(slurm: Slurm, folder: Path, program: str, *options: str, name: str = "train.py") -> str:
     """Submit a script that runs this program of the folder on all nodes; return the job's number."""
-    (folder / "train.py").write_text(program)
-    words = shlex.join([*SLURM, "--grace=8", f"--job_workspace={folder}", *options, "train.py"])
+    (folder / name).write_text(program)
+    words = shlex.join([*SLURM, "--grace=8", f"--job_workspace={folder}", *options, name])
     script = folder / "job.sh"
+
     script.write_text(
         f"#!/bin/sh\n#SBATCH -N3 -n3 --requeue --output=said --open-mode=append\nexec {words}\n"
     )
@@ -240,6 +252,12 @@ def test_requeued_job_runs_anew_in_its_folder(slurm: Slurm, folder: Path) -> Non
     )
     job = submit(slurm, folder, program, "--server_num=0")
     until_said(slurm, folder, job, "| ready", 3)
+    said = requeue(slurm, folder, job)
+    assert said.count("done after") == 1 and "requeued: " not in said, said
+
+
+def requeue(slurm: Slurm, folder: Path, job: str) -> str:
+    """Let a job run anew to its end; return what all its runs have said."""
     slurm.run("scontrol", "requeue", job, check=True)
     poll_until(lambda: slurm.get_job(job)["JobState"] == "PENDING", describe="not requeued", timeout_s=JOB_S)
     # A credential of the second in which the first run's was revoked would be taken for revoked.
@@ -247,7 +265,52 @@ def test_requeued_job_runs_anew_in_its_folder(slurm: Slurm, folder: Path) -> Non
     ended = slurm.wait(job)
     said = (folder / "said").read_text()
     assert ended["ExitCode"] == "0:0", f"{ended}\n{said}\n{slurm.describe()}"
-    assert said.count("done after") == 1, said
+    return said
+
+
+WAITS = """
+import os, signal
+import pslaunch.runtime as paddle
+import train
+
+whole, steps = paddle.trainer.SGD.train, 0
+
+def train_and_wait(self, *args, event_handler, **named):
+    def handle(event):
+        global steps
+        event_handler(event)
+        steps += isinstance(event, paddle.event.EndIteration)
+        if steps == 13 and os.environ["PSLAUNCH_RANK"] == "1":
+            print("ready", flush=True)
+            signal.pause()
+    return whole(self, *args, event_handler=handle, **named)
+
+if "SLURM_RESTART_COUNT" not in os.environ:
+    paddle.trainer.SGD.train = train_and_wait
+train.main()
+"""
+
+
+def test_requeued_training_goes_on_from_its_newest_snapshot(
+    slurm: Slurm, folder: Path, tmp_path: Path
+) -> None:
+    numbers = ("--server_num=2", "--worker_num=2")
+    for place in (tmp_path / "alone", folder / "ws"):
+        make_workspace(place)
+    succeeded(LocalPlace(1), tmp_path / "alone", *numbers, "--snapshot_steps=5")
+    here, kept = folder / "ws", folder / "ws/.pslaunch/snapshots"
+    shutil.copytree(tmp_path / "alone/.pslaunch/snapshots", kept)  # of another job
+    options = (*numbers, "--snapshot_steps=5", f"--python={sys.executable}")
+    job = submit(slurm, here, WAITS, *options, name="waits.py")
+    until_said(slurm, here, job, "| ready", 1)
+
+    def has_own_snapshot() -> bool:
+        return any("-slurm" in path.read_text() for path in kept.glob("cut-*/manifest.json"))
+
+    poll_until(has_own_snapshot, describe="no snapshot", timeout_s=JOB_S)
+    said = requeue(slurm, here, job)
+    assert re.search(r"requeued: .*\n(.*\n)*.*the training goes on from step (5|10): ", said), said
+    assert hash_model(here) == hash_model(tmp_path / "alone")
 
 
 # --- Later shells. ---

@@ -46,7 +46,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=20
 EpilogMsgTime=1
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
 PartitionName=closed Nodes=ALL State=DOWN

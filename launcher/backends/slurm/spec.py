@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pslaunch.runtime.shared.env import RESUME_OF, get_snapshot_var
+
 from ...errors import PreflightError, SpecError
 from ...node.job import Node
 from ...options.sources import Given
@@ -54,7 +56,7 @@ def make_slurm_spec(line: CommandLine) -> JobSpec:
     nodes = _read_nodes(given, environ, job)
     trainers: int | None = given.read("worker_num") or read_count("SLURM_NTASKS", environ)
     args = () if job else _list_args(given, nodes, trainers)
-    return make_carried_spec(
+    spec = make_carried_spec(
         line,
         "slurm",
         ranks=nodes,
@@ -62,6 +64,17 @@ def make_slurm_spec(line: CommandLine) -> JobSpec:
         worker_num=trainers,
         make_reach=functools.partial(SlurmReach, job, args),
     )
+    return _resume_requeued(spec, environ) if job else spec
+
+
+def _resume_requeued(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+    """Return the job, which is to find its snapshots again once Slurm has requeued it."""
+    env, of = spec.draft.added_env, f"slurm{environ['SLURM_JOB_ID']}"
+    if not {get_snapshot_var(name) for name in ("snapshot_steps", "snapshot_minutes")} & env.keys():
+        return spec
+    if read_count("SLURM_RESTART_COUNT", environ):
+        env = {get_snapshot_var("resume"): f"{RESUME_OF}{of}", **env}
+    return spec._replace(site=spec.site._replace(of=of), draft=spec.draft._replace(added_env=env))
 
 
 def _find_commands(environ: Mapping[str, str]) -> None:

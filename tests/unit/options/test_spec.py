@@ -420,6 +420,16 @@ def test_snapshots_are_settings_of_every_program(
         assert given == {f"PADDLE_INIT_{name}": value for name, value in found.items()} | folder
 
 
+def test_snapshots_of_nodes_that_share_a_folder_are_in_one(ws: Path) -> None:
+    """Which of them has subfolders there is another one in the next job."""
+    (ws / "train.py").touch()
+    plan = make_plan(make_spec("local", ["--nodes=2", "--server_num=0", "train.py"], ws, {}), "demo-1")
+    first, second = plan.nodes
+    placed = place(plan, [first, second._replace(state_dir=f"{first.state_dir}/node-1")])
+    starts = bind(placed, Facts.make_symbolic(placed))
+    assert {start["contract"]["PSLAUNCH_SNAPSHOT_DIR"] for start in starts} == {f"{ws}/.pslaunch/snapshots"}
+
+
 @pytest.mark.parametrize(("folder", "there"), [("kept/here", "{ws}/kept/here"), ("/mnt/kept", "/mnt/kept")])
 def test_snapshots_in_a_folder_of_the_workspace_or_elsewhere_are_not_sent(
     ws: Path, folder: str, there: str

@@ -14,6 +14,7 @@ from pslaunch.errors import PreflightError, PslaunchError, SpecError
 from pslaunch.node.job import to_data
 from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
+from pslaunch.run.session import make_job_id
 from support.command_line import make_spec
 
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
@@ -52,6 +53,22 @@ def test_allocation_of_its_own_has_the_words_of_the_user(folder: Path) -> None:
         assert make_reach(folder, *gpus, word).args == args
     assert make_reach(folder).args == ("--nodes=1", "--ntasks=1")
     assert make_reach(folder, "-N", "2", "-n", "1").args == ("--nodes=2", "--ntasks=2")
+
+
+def test_a_requeued_job_that_takes_snapshots_finds_its_own_again(folder: Path) -> None:
+    snapshots = ("--server=bundled", "--snapshot_steps=9")
+    first = make(folder, *snapshots, **IN_JOB)
+    again = make(folder, *snapshots, **IN_JOB, SLURM_RESTART_COUNT="1")
+    assert [spec.site.of for spec in (first, again)] == ["slurm7", "slurm7"]
+    assert make_job_id(again).startswith(f"{again.draft.name}-slurm7-2")
+    asked = [spec.draft.added_env.get("PADDLE_INIT_RESUME") for spec in (first, again)]
+    assert asked == [None, "of:slurm7"]
+    for options, environ, resume in (
+        ((), {**IN_JOB, "SLURM_RESTART_COUNT": "1"}, None),  # it takes none
+        ((*snapshots, "--resume"), {**IN_JOB, "SLURM_RESTART_COUNT": "1"}, "1"),
+        (snapshots, {"SLURM_RESTART_COUNT": "1"}, None),  # in no allocation
+    ):
+        assert make(folder, *options, **environ).draft.added_env.get("PADDLE_INIT_RESUME") == resume
 
 
 def test_allocation_that_is_there_gives_nodes_and_trainers(folder: Path) -> None:
