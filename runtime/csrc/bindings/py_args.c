@@ -142,20 +142,22 @@ PyObject *py_release(py_arrays *all) {
     return NULL;
 }
 
-static bool is_written(const py_want *want) {
-    return want->access != PY_READ && want->access != PY_STRIDED;
-}
-
+/* Parts, which may share memory, are many: all others are compared with them, and what is written with all.
+ */
 int py_need_apart(const py_arrays *all) {
-    for (int i = 1; i < all->n; i++)
-        for (int j = 0; j < i; j++) {
-            const py_want *a = &all->taken[j], *b = &all->taken[i];
-            if (!is_written(a) && !is_written(b)) continue;
-            if ((a->access == PY_PART && b->access == PY_PART) || !overlap(&all->of[j], &all->of[i]))
-                continue;
-            PyErr_Format(PyExc_ValueError, "%s and %s share memory", a->name, b->name);
+    bool has_parts = all->n > 0 && all->taken[all->n - 1].access == PY_PART;
+    for (int i = 0; i < all->n; i++) {
+        py_access own = all->taken[i].access;
+        bool written = own == PY_WRITE || own == PY_WRITE_OR_NONE;
+        if (own == PY_PART || (!written && !has_parts)) continue;
+        for (int j = 0; j < all->n; j++) {
+            if (j == i || (!written && all->taken[j].access != PY_PART)) continue;
+            if (!overlap(&all->of[i], &all->of[j])) continue;
+            PyErr_Format(PyExc_ValueError, "%s and %s share memory", all->taken[i < j ? i : j].name,
+                         all->taken[i < j ? j : i].name);
             return -1;
         }
+    }
     return 0;
 }
 

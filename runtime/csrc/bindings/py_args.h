@@ -75,7 +75,7 @@ int py_take(PyObject *obj, void *arrays);
 /* Release the arrays. NULL, to return with the exception that is set. */
 PyObject *py_release(py_arrays *all);
 
-/* Return -1 with ValueError if an array that is written shares memory with another one. */
+/* Return -1 with ValueError if an array that is written shares memory with another one; parts come last. */
 int py_need_apart(const py_arrays *all);
 
 /* A kernel: computes with the arrays of a call, and with its own arguments. */
