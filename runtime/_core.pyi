@@ -74,7 +74,11 @@ def matmul(
 def activate(act: str, x: _F32, threads: int, /) -> None: ...  # in place; sigmoid, tanh, relu, softmax, exp
 def undo_activation(act: str, y: _F32, grad: _F32, out: _F32, threads: int, /) -> None: ...
 def cross_entropy(  # scores [n, classes] become their softmax; returns the number of wrong answers
-    scores: _F32, labels: npt.NDArray[np.int64], cost: _F32, threads: int, /
+    scores: _F32,
+    labels: npt.NDArray[np.int64],  # one out of range is wrong, and costs infinity
+    cost: _F32,
+    threads: int,
+    /,
 ) -> int: ...
 def sum_columns(x: _F32, out: _F32, threads: int, /) -> None: ...  # [n, size] to [1, size]
 def dot_rows(x: _F32, y: _F32, out: _F32, threads: int, /) -> None: ...  # twice [n, size] to [n]

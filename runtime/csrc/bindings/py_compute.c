@@ -5,11 +5,13 @@
 #include "kernels/ps_matmul.h"
 #include "bindings/py_args.h"
 
+#define NO_RESULT SIZE_MAX
+
 /* What a kernel gets beside its arrays. */
 typedef struct options {
     ps_act act;
     unsigned threads;
-    size_t errors;
+    size_t errors; /* as the result; NO_RESULT: None */
     ps_product product;
 } options;
 
@@ -27,7 +29,7 @@ static int get_act(PyObject *name, void *act) {
 
 /* Run a kernel with the arguments of a call: an activation if it `has_act`, `n` arrays, and threads. */
 static PyObject *compute(PyObject *args, bool has_act, const py_want *wants, Py_ssize_t n, py_kernel *run) {
-    options own = {0};
+    options own = {.errors = NO_RESULT};
     py_arrays all = {.wants = wants};
     n += has_act;
     if (PyTuple_Size(args) != n + 1) return PyErr_Format(PyExc_TypeError, "expected %zd arguments", n + 1);
@@ -35,14 +37,17 @@ static PyObject *compute(PyObject *args, bool has_act, const py_want *wants, Py_
     for (Py_ssize_t i = has_act; i < n; i++)
         if (!py_take(PyTuple_GetItem(args, i), &all)) return py_release(&all);
     if (!py_threads(PyTuple_GetItem(args, n), &own.threads)) return py_release(&all);
-    return py_run(&all, run, &own);
+    PyObject *done = py_run(&all, run, &own);
+    if (done == NULL || own.errors == NO_RESULT) return done;
+    Py_DECREF(done);
+    return PyLong_FromSize_t(own.errors);
 }
 
 /* A kernel as a function of Python, from the call in C and the arrays. In the call o has the options, A, B
  * and C are the memory of the arrays, N and K the sizes of the letters n and k. */
 #define KERNEL(name, has_act, call, ...)                                                \
     static int run_##name(const py_arrays *all, void *own, ps_err *err) {               \
-        const options *o = own;                                                         \
+        options *o = own;                                                               \
         return call;                                                                    \
     }                                                                                   \
     static PyObject *name(PyObject *Py_UNUSED(self), PyObject *args) {                  \
@@ -58,43 +63,13 @@ static PyObject *compute(PyObject *args, bool has_act, const py_want *wants, Py_
 KERNEL(activate, true, ps_act_apply(o->act, A, N, K, o->threads, err), {"x", PY_F32, "nk", PY_WRITE})
 KERNEL(undo_activation, true, ps_act_undo(o->act, A, B, C, N, K, o->threads, err),
        {"y", PY_F32, "nk", PY_READ}, {"grad", PY_F32, "nk", PY_READ}, {"out", PY_F32, "nk", PY_WRITE})
+KERNEL(cross_entropy, false, ps_cross_entropy(A, B, C, N, K, &o->errors, o->threads, err),
+       {"scores", PY_F32, "nk", PY_WRITE}, {"labels", PY_I64, "n", PY_READ}, {"cost", PY_F32, "n", PY_WRITE})
 KERNEL(sum_columns, false, ps_sum_columns(A, B, N, K, o->threads, err), {"x", PY_F32, "nk", PY_READ},
        {"out", PY_F32, "1k", PY_WRITE})
 KERNEL(dot_rows, false, ps_dot_rows(A, B, C, N, K, o->threads, err), {"x", PY_F32, "nk", PY_READ},
        {"y", PY_F32, "nk", PY_READ}, {"out", PY_F32, "n", PY_WRITE})
 KERNEL(take_logs, false, ps_take_logs(A, N, o->threads, err), {"x", PY_F32, "n", PY_WRITE})
-
-static int run_cross_entropy(const py_arrays *all, void *own, ps_err *err) {
-    options *o = own;
-    return ps_cross_entropy(A, B, C, N, K, &o->errors, o->threads, err);
-}
-
-static int check_labels(const Py_buffer *labels, Py_ssize_t classes) {
-    const int64_t *label = labels->buf;
-    for (size_t i = 0; i < py_items(labels); i++)
-        if (label[i] < 0 || label[i] >= classes) {
-            PyErr_Format(PyExc_ValueError, "labels[%zu] is %lld, but there are %zd classes", i,
-                         (long long)label[i], classes);
-            return -1;
-        }
-    return 0;
-}
-
-static PyObject *cross_entropy(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"scores", PY_F32, "nk", PY_WRITE},
-                                    {"labels", PY_I64, "n", PY_READ},
-                                    {"cost", PY_F32, "n", PY_WRITE}};
-    options own = {0};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&O&O&O&", py_take, &all, py_take, &all, py_take, &all, py_threads,
-                          &own.threads) ||
-        check_labels(&all.of[1], all.of[0].shape[1]) < 0)
-        return py_release(&all);
-    PyObject *done = py_run(&all, run_cross_entropy, &own);
-    if (done == NULL) return NULL;
-    Py_DECREF(done);
-    return PyLong_FromSize_t(own.errors);
-}
 
 static ps_matrix as_matrix(const Py_buffer *view) {
     return (ps_matrix){view->buf, view->strides[0] / 4, view->strides[1] / 4};
