@@ -305,8 +305,26 @@ def test_a_host_that_was_away_is_used_again_and_one_that_stays_away_is_named(
         hosts[1].restore_link()
 
 
-def test_an_evicted_pod_comes_again_with_the_package(cluster: Kube, workspace: Path) -> None:
-    (workspace / "train.py").write_text(f"{LOSES}time.sleep(3)")  # until the API says that the new pod runs
+TAKES_A_SNAPSHOT = (
+    BEGIN
+    + """
+print("epoch", epoch, flush=True)
+report("state=connected cut=0 batch=1")
+if epoch == "0":
+    while not os.path.exists(os.environ["PSLAUNCH_PROGRESS"] + ".cut"):
+        time.sleep(0.01)
+    report("cut=7")
+    signal.pause()
+report("state=finished")
+"""
+)
+
+
+def test_an_evicted_pod_takes_a_snapshot_and_comes_again_with_the_package(
+    cluster: Kube, workspace: Path
+) -> None:
+    program = f"{TAKES_A_SNAPSHOT}time.sleep(3)"  # until the API says that the new pod runs
+    (workspace / "train.py").write_text(program)
     with running(KubePlace(cluster, 2), workspace, *ALONE, "--worker_num=2", "--max_restarts=1") as job:
         until_progress(job, THREE[:2])
         pod = cluster.list_pods(job.get_job()["job"])[1].metadata.name
@@ -314,5 +332,6 @@ def test_an_evicted_pod_comes_again_with_the_package(cluster: Kube, workspace: P
         assert job.launcher.wait() == codes.OK, job.launcher.output()
     (ending,), (restart,) = restarts(job, "ending"), restarts(job)
     assert ending["failure"]["code"] == codes.NODE_LOST and restart["epoch"] == 1
+    assert restart["step"] == 7 and "after a snapshot of step 7" in ending["failure"]["text"]
     for process in THREE[:2]:
         assert job.lines(process) == ["epoch 0", "epoch 1"]

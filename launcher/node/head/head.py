@@ -298,15 +298,15 @@ class Head:
             self.stop(signal.SIGTERM, text, code)
             link.line.send({"type": "noted"})
             return
-        if code == codes.NODE_LOST and not member and self._revives:
-            link.line.close()  # it ends by itself
-            self._lose(link, text)
-            return
         if code == codes.NODE_LOST:
             text, advice = f"was lost: {text}", make_lost_advice(self.placed.plan)
         log = member.log if member else ""
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
-        self._supervisor.note_failure(failure, self._loop.now())
+        if code == codes.NODE_LOST and not member:
+            link.bereft = True
+            self._supervisor.note_leaving(failure, self._loop.now(), returns=self._revives)
+        else:
+            self._supervisor.note_failure(failure, self._loop.now())
         link.line.send({"type": "noted"})
 
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:

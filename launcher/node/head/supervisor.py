@@ -126,7 +126,7 @@ class Supervisor:
         if self.restarting:  # the last word, in the place of the failure
             self.restarting, self.failure, self._ending_all = False, None, False
         second = self._stopped_by and self._asked
-        if second or number != signal.SIGTERM:
+        if second or number != signal.SIGTERM or self.failure:
             self._last_cut = None
         elif not self._stopped_by:
             self._ask_for_cut(reason, now_s)
@@ -149,7 +149,10 @@ class Supervisor:
         taken = (
             f", after a snapshot of step {step}" if step > cut.before else "; no snapshot was taken in time"
         )
-        self._end_all(cut.reason + taken, now_s)
+        if self.failure:  # of a node that leaves
+            self.failure = self.failure._replace(text=self.failure.text + taken)
+        else:
+            self._end_all(cut.reason + taken, now_s)
 
     def note_exit(self, key: str, how: Exit, now_s: float) -> None:
         if how.asked and not self._endings:
@@ -176,6 +179,11 @@ class Supervisor:
         for key, member in self.members.items():
             if member.node == failure.node:
                 self.remove(key)
+        (self._note_failure if returns else self.note_failure)(failure, now_s)
+
+    def note_leaving(self, failure: JobFailure, now_s: float, *, returns: bool) -> None:
+        """Note that a node will be lost soon: its programs go on until a snapshot is taken."""
+        self._ask_for_cut(failure.why, now_s)
         (self._note_failure if returns else self.note_failure)(failure, now_s)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
@@ -215,7 +223,8 @@ class Supervisor:
             self._end_after_cut(self._last_cut, step, now_s)
         self._look_for_absent(now_s)
         looked = now_s >= self.failed_s + LOOK_FURTHER_S
-        if self.failure and not self._ending_all and (self._rank(self.failure) < 2 or looked):
+        waits = self._ending_all or self._last_cut
+        if self.failure and not waits and (self._rank(self.failure) < 2 or looked):
             self._look_for_leaving()
             self._end_for(self.failure, now_s)
         elif now_s >= self._retire_s:

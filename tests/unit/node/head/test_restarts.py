@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes
-from pslaunch.node.ending import Signal
+from pslaunch.node.ending import CUT, Signal
 from pslaunch.node.head.restarts import Restarts
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import JobFailure
@@ -189,6 +189,44 @@ def test_a_failure_that_no_restart_mends_ends_the_job_whenever_it_comes(at_s: fl
         assert not is_restarting(s) and s.why == "node 1 (b) was lost: its line"
         end_rest(s, at_s + 0.1)
         assert s.result is not None and s.result.code == codes.NODE_LOST
+
+
+LEAVES = JobFailure("node 1 (b)", 1, codes.NODE_LOST, "was lost: the agent was asked to end (SIGTERM)")
+
+
+def leaving(most: int) -> tuple[Supervisor, Restarts]:
+    """A training that takes snapshots, the node of trainer/0 leaves at 1 s."""
+    restarts = begun(most, batch=1, cut=20)
+    s = epoch(restarts)
+    for key in s.members:
+        s.note_progress(key, "connected")
+    s.note_leaving(LEAVES, 1.0, returns=most > 0)
+    assert s.decide(1.0) == [Signal(("trainer/0", "trainer/1"), CUT)] and not is_restarting(s)
+    return s, restarts
+
+
+def test_a_node_that_leaves_waits_for_a_snapshot_before_the_restart() -> None:
+    s, restarts = leaving(1)
+    assert s.decide(1.1) == [] and not is_restarting(s)
+    restarts.note_progress("trainer/0", {"cut": 24})
+    assert len(s.decide(1.2)) == 2 and is_restarting(s)
+    end_rest(s, 1.3)
+    assert s.result is not None and s.result.code == codes.NODE_LOST
+
+
+def test_a_node_that_leaves_ends_a_job_without_restarts_after_a_snapshot() -> None:
+    s, restarts = leaving(0)
+    restarts.note_progress("trainer/0", {"cut": 24})
+    assert s.decide(1.2) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    assert s.why == f"{LEAVES.why}, after a snapshot of step 24"
+
+
+def test_a_request_to_end_is_heard_while_a_node_leaves() -> None:
+    s, _ = leaving(1)
+    s.stop(TERM, "asked", 1.1)
+    assert s.decide(1.1) == [Signal(("trainer/0", "trainer/1"), TERM)]
+    end_rest(s, 1.2)
+    assert not is_restarting(s) and s.result is not None
 
 
 @pytest.mark.parametrize("code", [0, codes.TIMEOUT])
