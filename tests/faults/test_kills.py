@@ -139,7 +139,7 @@ def test_a_restart_of_a_whole_node(example: tuple[Path, str], workspace: Path) -
 
 
 # About a fifth of what is restarted there, drawn by the run's seed.
-ELSEWHERE = {"fabric": (WHO, 4), "mpi4": (WHO[:3], 2), "slurm": (WHO[:3], 2), "k8s": (WHO[:3], 2)}
+ELSEWHERE = {"fabric": (WHO, 4), "mpi4": (WHO, 3), "slurm": (WHO, 3), "k8s": (WHO[:3], 2)}
 
 
 @pytest.mark.seam
