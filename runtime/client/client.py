@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,12 +21,13 @@ from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
+from ..files.manifest import has_file
 from ..files.objects import SetError
 from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import MESSAGES, Control, Message, read_file
+from .control import MESSAGES, Control, Message, take_file
 from .dialer import Dialer, PeerVanished, list_shards
 
 GATHER_COLS = 64
@@ -368,10 +369,16 @@ class Client:
         answers = self._ask({"ask": "save", "folder": str(folder), "save": save}, SaveError)
         return [Entry(**one) for answer in answers for one in answer["files"]]
 
-    def read_part(self, folder: Path, entry: Entry) -> Iterator[bytes]:
-        """Yield the content of a part from its pserver's node. Raises OSError."""
+    def take(self, folder: Path, entry: Entry) -> None:
+        """Move a part of a save here, unless the folder is shared. Raises SaveError, OSError."""
+        if (path := folder / entry.name).exists():
+            return
         with contextlib.closing(self.open_control(int(entry.name.split("-")[1]))) as control:
-            yield from read_file(control, str(folder), entry.name)
+            take_file(control, str(folder), path)
+            if not has_file(path, entry):
+                raise SaveError(f"{path} was damaged on its way from its pserver: save again")
+            control.send({"ask": "drop", "folder": str(folder), "name": entry.name})
+            control.receive()
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.

@@ -11,8 +11,10 @@ import errno
 import json
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
+
+from ..files.saving import write_whole
 
 MESSAGES = "messages of trainers"  # name of the table of Client.gather()
 Message = dict[str, Any]
@@ -74,16 +76,21 @@ class Control:
         self.sock.close()
 
 
-def read_file(control: Control, folder: str, name: str) -> Iterator[bytes]:
-    """Yield a file of a set from a pserver, piece by piece. Raises FileNotFoundError, OSError."""
-    at, end = 0, 1
-    while at < end:
-        control.send({"ask": "piece", "folder": folder, "name": name, "at": at})
+def take_file(control: Control, folder: str, path: Path) -> None:
+    """Write a file that a pserver has in `folder`. Raises FileNotFoundError, OSError."""
+
+    def ask(at: int) -> bytes:
+        control.send({"ask": "piece", "folder": folder, "name": path.name, "at": at})
         answer = control.receive(_ANSWER_S) or {"error": "no answer"}
         if "error" in answer:
             raise FileNotFoundError(errno.ENOENT, answer["error"])
-        piece, end = base64.b64decode(answer["piece"]), answer["bytes"]
-        if not piece and at < end:
-            raise ConnectionError(f"{name} has become shorter")
-        yield piece
-        at += len(piece)
+        return base64.b64decode(answer["piece"])
+
+    def write(f: IO[bytes]) -> None:
+        piece = first
+        while piece:
+            f.write(piece)
+            piece = ask(f.tell())
+
+    first = ask(0)  # before anything is made
+    write_whole(path, write)

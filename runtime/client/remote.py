@@ -19,9 +19,8 @@ from ..engine.kernel_numbers import Optim
 from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
-from ..files.manifest import hash_file
-from ..files.objects import Content, describe_object
-from ..files.saving import Entry, SaveError, encode_start, write_whole
+from ..files.objects import describe_object
+from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
@@ -94,21 +93,13 @@ class RemoteUpdater(Updater):
             with self._guard():
                 entries = self.client.save(folder, save)
                 for entry in entries:
-                    self._bring(folder, entry)
+                    self.client.take(folder, entry)
             entries += write_files(folder, files, save)
             if fixed:
                 start = encode_start({"trainer": 0, "save": save})
                 entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
-
-    def _bring(self, folder: Path, entry: Entry) -> None:
-        """Take a part from its pserver's node, unless the folder is shared. Raises SaveError, OSError."""
-        path = folder / entry.name
-        if not path.exists():
-            write_whole(path, lambda f: f.writelines(self.client.read_part(folder, entry)))
-            if hash_file(Content(path)) != entry:
-                raise SaveError(f"{path} was damaged on its way from its pserver: save again")
 
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)

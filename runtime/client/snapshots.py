@@ -62,7 +62,6 @@ class Snapshots:
         try:
             self._open()
             if self._settings.trainer_id == 0:
-                self._count_nodes()
                 self._choose(objects)
             found = self._ask(0, {"ask": "state"})
         except SetError as e:
@@ -78,11 +77,6 @@ class Snapshots:
         n = len(self._settings.endpoints) if self._settings.trainer_id == 0 else 1
         while len(self._controls) < n:
             self._controls.append(self._client.open_control(len(self._controls)))
-
-    def _count_nodes(self) -> None:
-        copies, nodes = self._settings.snapshots.copies, len({host for host, _ in self._settings.endpoints})
-        if copies > nodes:
-            self._log(f"snapshot_copies={copies}, but pservers are on {nodes} node{'s' * (nodes > 1)}")
 
     def _ask(self, pserver: int, question: Message) -> Message:
         self._controls[pserver].send(question)
@@ -101,6 +95,9 @@ class Snapshots:
         resume, of = settings.snapshots.resume, ""
         if resume.startswith(RESUME_OF):
             resume, of = "", f"-{resume.removeprefix(RESUME_OF)}-"
+        copies = settings.snapshots.copies
+        if copies > (nodes := len({host for host, _ in settings.endpoints})):
+            self._log(f"snapshot_copies={copies} has no effect beyond {nodes}: so many nodes have pservers")
         folder = str(Path(resume).absolute()) if resume not in ("", "1") else ""
         found = [self._ask(i, {"ask": "sets", "folder": folder}) for i in range(len(self._controls))]
         sets: dict[tuple[str, int], Message] = {}
@@ -211,11 +208,9 @@ class Snapshots:
                 self._parts = answers
             copies, step = self._settings.snapshots.copies, question.get("step", 0)
             if question["ask"] == "parts" and copies > 1:
+                known = {"copies": copies, "pservers": self._settings.endpoints}
                 files = [answer["files"] for answer in answers]
-                endpoints = self._settings.endpoints
-                self._ask_all(
-                    {"ask": "copy", "step": step, "files": files, "copies": copies, "pservers": endpoints}
-                )
+                self._ask_all({"ask": "copy", "step": step, "files": files, **known})
             elif question["ask"] != "seal":
                 self._seal(step, self._parts)
             else:

@@ -99,3 +99,11 @@ def hash_file(f: Content) -> Entry:
     if path.suffix == PART_SUFFIX and trailer.hex() != digest:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     return Entry(path.name, f.size, digest)
+
+
+def has_file(path: Path, entry: Entry) -> bool:
+    """Return True if a file is there, and the one of a manifest. Raises OSError."""
+    try:
+        return hash_file(Content(path)) == entry
+    except (FileNotFoundError, SetError):
+        return False

@@ -39,6 +39,7 @@ _SHARD = re.compile(r"shard-(\d{5})-(\d{3})(?:-\w+)?\.bin")
 _OLD = re.compile(r"(?:shard-\d{5}-\d{3}|trainer-\d{5}|program)-\w+\.(?:bin|json)")  # of a save on request
 # What find of _core.run_shard returns: _core.pyi has it.
 Stretch = tuple[PartFile, Item, int, int]
+Fetch = Callable[[Path], object]  # gets a file that is not there, if it can
 Found = tuple[int, int, int, int, int, bool, tuple[int, int, float, float], int, int, bytes]
 
 
@@ -72,14 +73,15 @@ def read_layout(header: Header) -> Layout:
     return Layout(header.pservers, header.ports_num, header.ports_num_for_sparse)
 
 
+def leave(_: Path) -> None:
+    """Get no file."""
+
+
 class Set:
     """A set, whose parts are opened and verified when they are needed."""
 
-    def __init__(self, folder: Path, fetch: Callable[[Path], None] = lambda _: None) -> None:
-        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError.
-
-        fetch(path) gets a file that is not there, if it can.
-        """
+    def __init__(self, folder: Path, fetch: Fetch = leave) -> None:
+        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
         self.folder, self._fetch = folder, fetch
         self._parts: dict[str, PartFile] = {}
         if not (folder / MANIFEST).exists():
@@ -243,15 +245,8 @@ def describe_part(part: PartFile) -> dict[str, Any]:
 class Share:
     """Values of a set for one port of a pserver, of whatever layout."""
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        pserver: int,
-        port: int,
-        fetch: Callable[[Path], None] = lambda _: None,
-    ) -> None:
-        """Open and verify the parts; `fetch` as of Set. Raises SetError, OSError."""
+    def __init__(self, folder: Path, layout: Layout, pserver: int, port: int, fetch: Fetch = leave) -> None:
+        """Open and verify the parts. Raises SetError, OSError."""
         self.set = Set(folder, fetch)
         dense, sparse = layout.find_numbers(pserver, port)
         self._dense, self._sparse = (dense, layout.dense), (sparse, layout.sparse)

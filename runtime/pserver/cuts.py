@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import os
 import shutil
 import socket
 import threading
@@ -44,16 +43,24 @@ class Asker:
 class Cuts:
     """State of one pserver's snapshots. Raises no errors: they are answers."""
 
-    def __init__(self, options: Options, shards: Sequence[Shard], make_header: Callable[[], Header]) -> None:
-        """`make_header` gives that of port 0; it is called once a trainer has connected."""
-        self._options, self._shards, self._make_header = options, shards, make_header
+    def __init__(
+        self,
+        options: Options,
+        shards: Sequence[Shard],
+        make_header: Callable[[], Header],
+        wake: Callable[[], None],
+    ) -> None:
+        """`make_header` gives that of port 0; it is called once a trainer has connected.
+
+        wake() lets somebody call answer_waiting() soon.
+        """
+        self._options, self._shards, self._make_header, self._wake = options, shards, make_header, wake
         self._root = options.snapshot_dir
         self._askers: list[Asker] = []
         self._saves = REQUESTS  # number of the last save on request
         self._notes: dict[int, dict[int, Message]] = {}  # step -> trainer -> its state
         self._ended: dict[int, tuple[int, Message]] = {}  # trainer -> pass that it has ended, its state then
         self._begun: str | None = None  # the folder of the snapshot; "": without one, None: not known yet
-        self.woken, self._wake = os.pipe()  # the first has bytes when a thread has an answer
 
     # -- questions
 
@@ -102,7 +109,7 @@ class Cuts:
             what = question["ask"]
             if what == "state":
                 return self._tell_state(asker.trainer)
-            if asker.trainer != 0 or what not in ("sets", "parts", "copy", "seal", "piece", "save", "load"):
+            if asker.trainer != 0 or not hasattr(self, f"_do_{what}"):
                 return {"error": f"trainer {asker.trainer} may not ask for {what}"}
             if what in ("load", "copy"):
                 return self._answer_later(asker, question)
@@ -122,7 +129,7 @@ class Cuts:
 
         def run() -> None:
             asker.done = self._carry_out(question)
-            os.write(self._wake, b"x")
+            self._wake()
 
         if not asker.busy:
             asker.busy = True
@@ -174,16 +181,15 @@ class Cuts:
     def _do_load(self, question: Message) -> Message:
         """Open and verify what the shards need of a set; what is not here is taken from other pservers."""
         header, folder = self._make_header(), question["folder"]
-        others = Others(self._options, header, [tuple(one) for one in question["pservers"]])
-        fetch = functools.partial(others.fetch, folder)
+        fetch = functools.partial(Others(self._options, header, question["pservers"]).fetch, folder)
         for port, shard in enumerate(self._shards):
             shard.load(Share(self._root / folder, read_layout(header), header.pserver, port, fetch))
         return {}
 
     def _do_copy(self, question: Message) -> Message:
         """Keep copies of the parts of those pservers whose holder this one is."""
-        header, endpoints = self._make_header(), [tuple(one) for one in question["pservers"]]
-        others, hosts = Others(self._options, header, endpoints), [host for host, _ in endpoints]
+        header, hosts = self._make_header(), [host for host, _ in question["pservers"]]
+        others = Others(self._options, header, question["pservers"])
         folder = self._options.get_cut_folder(header.epoch, question["step"])
         for owner, entries in enumerate(question["files"]):
             if header.pserver in list_holders(hosts, owner, question["copies"]):
@@ -195,8 +201,12 @@ class Cuts:
         """Return a piece of a file of a set, for a node that has none."""
         with (self._root / question["folder"] / Path(question["name"]).name).open("rb") as f:
             f.seek(question["at"])
-            piece = base64.b64encode(f.read(PIECE_BYTES)).decode()
-            return {"piece": piece, "bytes": os.fstat(f.fileno()).st_size}
+            return {"piece": base64.b64encode(f.read(PIECE_BYTES)).decode()}
+
+    def _do_drop(self, question: Message) -> Message:
+        """Remove a part that trainer 0 has taken."""
+        (self._root / question["folder"] / Path(question["name"]).name).unlink(missing_ok=True)
+        return {}
 
     def _do_seal(self, question: Message) -> Message:
         """Write the manifest, once all parts of all pservers are on the disk."""

@@ -5,18 +5,19 @@ It dials them as trainer 0, which has asked it to, and uses threads beside the m
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from ..client.control import read_file
+from ..client.control import take_file
 from ..client.dialer import ATTEMPT_S, ClientError, Dialer, list_shards
 from ..client.handshake import Hello
-from ..files.manifest import hash_file
-from ..files.objects import Content, SetError
-from ..files.saving import Entry, Header, write_whole
+from ..files.manifest import has_file
+from ..files.objects import SetError
+from ..files.saving import Entry, Header
 from .pserver_options import Options
+
+SAME = "num_gradient_servers", "ports_num", "ports_num_for_sparse", "epoch", "pservers"  # in header and hello
 
 
 def list_holders(hosts: Sequence[str], owner: int, copies: int) -> list[int]:
@@ -32,38 +33,24 @@ class Others:
 
     def __init__(self, options: Options, header: Header, endpoints: Sequence[tuple[str, int]]) -> None:
         """`header` is of this pserver."""
-        self._own, self._n = header.pserver, len(endpoints)
-        hello = Hello(
-            trainer_id=0,
-            num_gradient_servers=header.num_gradient_servers,
-            ports_num=header.ports_num,
-            ports_num_for_sparse=header.ports_num_for_sparse,
-            incarnation=header.run,
-            epoch=header.epoch,
-            pserver=0,
-            pservers=header.pservers,
-            shard=0,
-        )
+        n = len(endpoints)
+        self._order = [(header.pserver + k) % n for k in range(1, n)]
+        same = {name: getattr(header, name) for name in SAME}
+        hello = Hello(trainer_id=0, incarnation=header.run, pserver=0, shard=0, **same)
         shards = list_shards(endpoints, header.ports_num, header.ports_num_for_sparse)
         self._dialer = Dialer(shards, hello, options.secret, ATTEMPT_S, lambda *_: None, lambda _: None)
 
     def fetch(self, folder: str, path: Path) -> None:
         """Write a file that another pserver has in `folder`; none if no other has it. Raises OSError."""
-        why = ""
-        for k in range(1, self._n):
-            other = (self._own + k) % self._n
+        for other in self._order:
             try:
                 with closing(self._dialer.open_control(other)) as control:
-                    pieces = read_file(control, folder, path.name)
-                    first = next(pieces)
-                    write_whole(path, lambda f: f.writelines(itertools.chain([first], pieces)))  # noqa: B023
+                    take_file(control, folder, path)
                 return
             except FileNotFoundError:
                 pass
             except (OSError, ClientError) as e:
-                why = f"{path}: could not be taken from pserver {other}: {e}"
-        if why:
-            raise OSError(why)
+                raise OSError(f"{path}: could not be taken from pserver {other}: {e}") from None
 
     def keep(self, folder: str, path: Path, entry: Entry) -> None:
         """Have a copy of another pserver's part on the disk, unless the folder is shared.
@@ -74,11 +61,3 @@ class Others:
             self.fetch(folder, path)
             if not has_file(path, entry):
                 raise SetError(f"{path} was not there, or damaged on its way from its pserver")
-
-
-def has_file(path: Path, entry: Entry) -> bool:
-    """Return True if a file is there, and that of a set."""
-    try:
-        return hash_file(Content(path)) == entry
-    except (FileNotFoundError, SetError):
-        return False

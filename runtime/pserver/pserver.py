@@ -74,14 +74,15 @@ class Pserver:
         self._options, self._log = options, log
         self._listeners = [(i, sock) for i, sockets in enumerate(listeners) for sock in sockets]
         self._roster = Roster(options.num_gradient_servers, options.ports, options.trainer_timeout_s)
-        waits = [s for s in (options.stall_after_s, options.stall_timeout_s) if s]
         self._place = loaded.place if loaded else None  # index in the list of pservers, and its length
         shares = loaded.shares if loaded else [None] * options.ports
-        least_s = min(waits, default=0.0)
+        least_s = min((s for s in (options.stall_after_s, options.stall_timeout_s) if s), default=0.0)
+        self._wakes = os.pipe()  # from other threads and the handler of TERM
+        os.set_blocking(self._wakes[1], False)
         self._shards = [
-            Shard(i, options, least_s, share, self._make_header) for i, share in enumerate(shares)
+            Shard(i, options, least_s, share, self._make_header, self._wake) for i, share in enumerate(shares)
         ]
-        self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""))
+        self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""), self._wake)
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -90,7 +91,6 @@ class Pserver:
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
-        self._listing = "by which it has loaded values" if loaded else "of another trainer"
         self._loaded = loaded.digest if loaded else ""
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
@@ -102,6 +102,11 @@ class Pserver:
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
         self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
+
+    def _wake(self) -> None:
+        """Let the loop go on: there are new parts, or answers. Called by other threads."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wakes[1], b"x")
 
     # -- reporting
 
@@ -149,7 +154,7 @@ class Pserver:
         for i, sock in self._listeners:
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ, i)
-        self._selector.register(self._cuts.woken, selectors.EVENT_READ, None)
+        self._selector.register(self._wakes[0], selectors.EVENT_READ, None)
         for i, shard in enumerate(self._shards):
             self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
         try:
@@ -171,18 +176,13 @@ class Pserver:
         if self._options.save_dir is None or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             yield
             return
-        out, into = os.pipe()
-        os.set_blocking(into, False)
-        self._selector.register(out, selectors.EVENT_READ, None)
-        signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakes[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_term", True))
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
-            os.close(out)
-            os.close(into)
 
     # -- ending
 
@@ -312,7 +312,8 @@ class Pserver:
             pservers=place[1],
             shard=o.ports if port == 0 and hello.shard == o.ports else port,
         )
-        why = handshake.compare(hello, ours, me, self._listing) or self._roster.admit(
+        listing = "by which it has loaded values" if self._loaded else "of another trainer"
+        why = handshake.compare(hello, ours, me, listing) or self._roster.admit(
             hello.trainer_id, hello.incarnation, addr
         )
         if not why:

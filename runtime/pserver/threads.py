@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
 MAIL = struct.Struct("=iIQ")  # ps_mail
 STOP, SAVE, CUT_NOW = -1, 2**32 - 1, 2**32 - 2  # mails that stop the shard, stop after a save, and only cut
-CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED, CUT = range(1, 10)
+CONNECTED, GONE, FINISHED, STALLED, RESUMED, ERROR, STATS, DROPPED = range(1, 9)
 RECORD, BEGIN = struct.Struct("=I"), struct.Struct("=IQ")  # on the pipe for cuts: ps_mail.h
 WHOLE, LOST, BEGINS, LAST = 0, 2**32 - 1, 2**32 - 2, 2**64 - 1
 REQUESTS = 2**63  # cuts with a number from here on are saves on request, others snapshots of this step
@@ -67,8 +66,12 @@ class Shard:
         stall_after_s: float,
         share: Share | None,
         make_header: Callable[[int, str], Header],
+        wake: Callable[[], None],
     ) -> None:
-        """`share`: values for its objects. make_header(number, save): of its part in a save on request."""
+        """`share`: values for its objects. make_header(number, save): of its part in a save on request.
+
+        wake() is called when there is a new part.
+        """
         mail_out, self._mail = os.pipe()
         self.events, event_in = os.pipe()
         cut_out, cut_in = os.pipe()
@@ -77,15 +80,15 @@ class Shard:
         with contextlib.suppress(OSError):  # the user's pipes may have taken all that is allowed
             fcntl.fcntl(cut_in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.failure: BaseException | None = None
-        self.parts: dict[int, Entry | str] = {}  # by number, before the event CUT; or why there is none
+        self.parts: dict[int, Entry | str] = {}  # by number; or why there is none
         self._file: File | None = None
         self._saves: dict[int, tuple[Path, str]] = {}  # folder and name of saves on request, by number
         self._first = ""  # the first object
         self._options, self._share, self._number, self._make_header = options, share, number, make_header
-        self._older: list[Path] = []  # its part in the last save on request
+        self._wake = wake
         self._pipes = (mail_out, self._mail, self.events)
         writer = threading.Thread(
-            target=self._write_cuts, args=(cut_out, event_in), name=f"cuts-{number}", daemon=True
+            target=self._write_cuts, args=(cut_out,), name=f"cuts-{number}", daemon=True
         )
 
         def run() -> None:
@@ -135,7 +138,7 @@ class Shard:
         if self._first:
             raise SetError(f"'{self._first}' was created before the load: let all trainers load before")
 
-    def _write_cuts(self, cut_out: int, event_in: int) -> None:
+    def _write_cuts(self, cut_out: int) -> None:
         """Write each cut to its file."""
         with open(cut_out, "rb", buffering=PIPE_BYTES) as pipe:
             while len(head := pipe.read(BEGIN.size)) == BEGIN.size:
@@ -146,7 +149,7 @@ class Shard:
                     self._end_file(pieces)
                 else:
                     self.parts[number] = self._write_part(pieces, number)
-                    self._report(event_in, number)
+                    self._wake()
 
     def _end_file(self, pieces: Iterator[bytes]) -> None:
         """Write the last cut to the borrowed file."""
@@ -173,31 +176,12 @@ class Shard:
             with contextlib.closing(File(folder, header.name, header.encode())) as file:
                 for piece in pieces:
                     file.append(piece)
-                entry = file.finish()
-            if save:
-                self._remove_older(file.path)
-            return entry
+                return file.finish()
         except (OSError, EOFError) as e:
             with contextlib.suppress(EOFError):
                 for _ in pieces:  # the next cut follows
                     pass
             return str(e)
-
-    def _remove_older(self, newest: Path) -> None:
-        """Remove parts of older saves. The one before stays until the next save, as its set does."""
-        for path in self._older[:-1]:
-            path.unlink(missing_ok=True)
-        self._older = [*self._older[-1:], newest]
-
-    @staticmethod
-    def _report(event_in: int, number: int) -> None:
-        event = EVENT.pack(CUT, 0, number, b"")
-        while True:
-            try:
-                os.write(event_in, event)
-                return
-            except BlockingIOError:  # the shard reports much just now
-                time.sleep(0.01)
 
     def _find(self, *asked: Any) -> Found | None:  # the core calls it for new objects, in the shard's thread
         if asked[0] == MESSAGES:

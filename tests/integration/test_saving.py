@@ -279,6 +279,25 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
             assert read_memory(process, "VmHWM") < table / 2 + 64
 
 
+def test_parts_move_to_the_node_of_trainer_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a relative folder is for pservers one in theirs of snapshots
+    model, theirs = Path("model"), Path(".pslaunch/snapshots/model")
+    with cluster(2) as found, found.client(0) as c:
+        values = train(c, 1, finish=False)
+        entries = c.save(model, "one")
+        names = [entry.name for entry in entries]
+        assert sorted(path.name for path in theirs.iterdir()) == names
+        for entry in entries:
+            c.take(model, entry)
+            c.take(model, entry)  # it is there
+        assert sorted(path.name for path in model.iterdir()) == names and not list(theirs.iterdir())
+        objects = [
+            describe_object(item.create) for item in PartFile(Content(model / names[0])).items.values()
+        ]
+        write_manifest(model, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
+    same(joined.load(model), values)
+
+
 def test_a_load_is_refused_once_there_are_objects_and_a_damaged_or_missing_set_too(tmp_path: Path) -> None:
     with cluster(2) as found, found.client(0) as c:
         with pytest.raises(SetError, match="no set of saved parameters"):

@@ -149,6 +149,7 @@ def test_a_node_that_is_lost_with_its_disk_restarts_from_copies_and_others_resum
         assert job.launcher.wait() == 0, job.launcher.output()
     (restart,) = [e for e in job.events() if e["event"] == "restart" and e["state"] == "running"]
     assert restart["step"] >= 2
+    assert "the training goes on from step" in job.log_of("trainer/0").read_text()
     assert hash_model(place.workspaces(workspace)[0]) == plain
     for folder in (first, second):
         newest = max(path.parent for path in folder.glob("*/manifest.json"))

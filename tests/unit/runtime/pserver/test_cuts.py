@@ -19,7 +19,7 @@ def make_no_header() -> Any:
 @pytest.mark.parametrize("ask", ["note", "go"])
 def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> None:
     ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header)
+    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None)
     asker, trainer = cuts.add(ours, 0), Control(theirs)
     trainer.send({"ask": ask})
     assert not cuts.hear(asker)
@@ -30,7 +30,7 @@ def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> Non
 
 def test_trainer_0_alone_chooses_the_snapshot() -> None:
     ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header)
+    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None)
     asker, trainer = cuts.add(ours, 1), Control(theirs)
     trainer.send({"ask": "go", "folder": "cut-0001-000000000002"})
     assert cuts.hear(asker)
