@@ -1,7 +1,7 @@
 /* Preloaded in a job's programs: kills one of them at a call of the C library that the test has chosen.
  *
- * KILL_AT="CALL PATH N EPOCH WHO": before the N-th CALL whose file's name has PATH in it, in that epoch of the
- * process WHO. CALL: fsync, rename, unlinkat, pread; write, of 1000 bytes or more. */
+ * KILL_AT="CALL PATH N EPOCH WHO": before the N-th CALL whose file's name has PATH in it, in that epoch of
+ * the process WHO. CALL: fsync, rename, unlinkat, pread; write, of 1000 bytes or more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -58,7 +58,8 @@ int unlinkat(int fd, const char *path, int flags) {
 }
 
 ssize_t write(int fd, const void *data, size_t n) {
-    ssize_t (*real)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    ssize_t (*real)(int, const void *, size_t) =
+        (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
     if (n >= 1000) come_with_fd("write", fd);
     return real(fd, data, n);
 }
