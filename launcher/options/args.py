@@ -1,4 +1,4 @@
-"""Split a command line into our options, the trainer's flags, and the program's words. Pure.
+"""Split a command line into our options, with the trainer's flags, and the program's words. Pure.
 
 `pslaunch local --server_num 2 --num_passes=3 --lr=0.1 train.py --server_num 9` gives pslaunch its
 `--server_num=2`, the runtime `num_passes=3`, and the program `--lr=0.1 --server_num 9`.
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_FLAGS, find_near, parse_bool
+from pslaunch.runtime.shared.env import find_near, parse_bool
 
 from ..errors import SpecError
 from .foreign import explain_foreign
 from .kinds import Text, Value, parse_argument
-from .options import Option
+from .options import TRAINER, Option
 
 DEFAULT_PROGRAM: Final = "train.py"
 NEAR: Final = 0.7  # difflib's ratio from which a foreign option is a near miss: --workers, --worker_number
@@ -27,8 +27,7 @@ NEVER_NEAR: Final = frozenset({"config"})  # v1's own option, no near miss of --
 class Split(NamedTuple):
     """A command line by owner, in the order of the line."""
 
-    ours: Mapping[str, Sequence[Value]] = {}
-    trainer_flags: Mapping[str, str] = {}
+    ours: Mapping[str, Sequence[Value]] = {}  # the trainer's flags too
     forwarded: tuple[str, ...] = ()  # the program's options that stood before it, as they were
     program: str | None = None
     program_args: tuple[str, ...] = ()  # what followed the program, or `--`
@@ -54,7 +53,7 @@ def split_command_line(
     a near miss of ours, a single dash, a value missing or too many, an option twice.
     """
     aliases = {alias: name for name, option in options.items() for alias in option.aliases}
-    return _Splitter(words, options, aliases, find_others, refused).split()
+    return _Splitter(words, {**options, **TRAINER}, aliases, find_others, refused).split()
 
 
 @dataclass
@@ -68,7 +67,6 @@ class _Splitter:
     refused: Mapping[str, str]
     at: int = 0
     ours: dict[str, list[Value]] = field(default_factory=dict)
-    flags: dict[str, str] = field(default_factory=dict)
     forwarded: list[str] = field(default_factory=list)
     written: dict[str, str] = field(default_factory=dict)  # aliases of options last written by one
 
@@ -87,7 +85,7 @@ class _Splitter:
         program = rest.pop(0) if rest and not rest[0].startswith("-") else None
         if is_module and not program:
             raise SpecError("-m needs a module's name: -m MODULE")
-        return Split(self.ours, self.flags, tuple(self.forwarded), program, tuple(rest), is_module)
+        return Split(self.ours, tuple(self.forwarded), program, tuple(rest), is_module)
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
@@ -110,8 +108,6 @@ class _Splitter:
         key = name.replace("-", "_")
         if key in self.options:
             self._take_ours(key, value if has_value else None)
-        elif key in TRAINER_FLAGS:
-            self._take_flag(key, value if has_value else None)
         else:
             if others := self.find_others(key):
                 raise SpecError(
@@ -135,17 +131,8 @@ class _Splitter:
             text = str(value is None or parse_argument(parse_bool, value, self._show(name)))
         self.ours.setdefault(name, []).append(Value(text, self._show(name)))
 
-    def _take_flag(self, name: str, value: str | None) -> None:
-        self._refuse_repeated(name)
-        parse = INIT_ARGS[name].parse
-        if value is None:
-            value = "True" if parse is parse_bool else self._take_value(name)
-        parse_argument(parse, value, f"--{name}")
-        self.flags[name] = value
-
     def _refuse_repeated(self, name: str) -> None:
-        option = self.options.get(name)
-        if (name in self.ours or name in self.flags) and not (option and option.repeatable):
+        if name in self.ours and not self.options[name].repeatable:
             shown = self._show(name)
             spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
             others = ", ".join(one for one in spellings if one != shown)
@@ -161,8 +148,8 @@ class _Splitter:
         return " ".join(found)
 
     def _take_value(self, name: str, count: int = 1) -> str:
-        rest, option = self.words[self.at : self.at + 1], self.options.get(name)
-        dashed = option is not None and isinstance(option.kind, Text) and option.kind.dashed
+        rest, kind = self.words[self.at : self.at + 1], self.options[name].kind
+        dashed = isinstance(kind, Text) and kind.dashed
         if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
             hint = f" ({rest[0]} is an option)" if rest else ""
             shown = self._show(name)
@@ -205,10 +192,9 @@ class _Splitter:
             raise SpecError(f"unknown option {written}; did you mean {near}?")
 
     def _refuse_near_miss(self, name: str, key: str) -> None:
-        near = "" if key in NEVER_NEAR else find_near(key, [*self.options, *TRAINER_FLAGS], NEAR)
+        near = "" if key in NEVER_NEAR else find_near(key, self.options, NEAR)
         if near:
-            is_flag = near in self.options and not self.options[near].valued
-            off = "=false" if is_flag and key == f"no_{near}" else ""
+            off = "=false" if not self.options[near].valued and key == f"no_{near}" else ""
             raise SpecError(
                 f"unknown option --{name}; did you mean --{near}{off}? "
                 f"To pass --{name} to the program, put it after the program's name"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pslaunch.runtime.shared import env
 from pslaunch.runtime.shared.env import INIT_ARGS, TRAINER_TIMEOUT_S
 
 from ..node.job import Limits, Plan
@@ -247,6 +248,15 @@ ON_HOSTS: Final[Sequence[Option]] = (
     Option(name="head", metavar="WHERE", kind=Choice(("launcher", "node")), default="launcher",
         help="Place of the job's control process: launcher, or node for node 0."),
 )  # fmt: skip
+
+# Flags of the v2 trainer: each command for a job takes them, too, without a line in its help.
+_KINDS: Final[Mapping[object, OptionKind]] = {
+    env.parse_count: Number(1, 2**31 - 1), env.parse_int: Number(0, 2**31 - 1),
+    env.parse_text: Text(), env.parse_bool: Flag(),
+}  # fmt: skip
+TRAINER: Final[Mapping[str, Option]] = {
+    name: Option(name, _KINDS[INIT_ARGS[name].parse], INIT_ARGS[name].meaning) for name in env.TRAINER_FLAGS
+}
 
 # Headings of a job's --help: an example, and the options under it. All others are of the backend alone.
 HEADINGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {

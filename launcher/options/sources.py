@@ -16,7 +16,7 @@ from pslaunch.runtime.shared.env import OPTION_PREFIX, get_init_var
 from ..errors import SpecError
 from .args import Split
 from .kinds import SourceValues, Value
-from .options import Option, Tables
+from .options import TRAINER, Option, Tables
 
 SETTINGS: Final = "pslaunch.toml"
 # If a higher source gives one of these, lower sources can't give another.
@@ -29,7 +29,6 @@ class Given:
 
     options: Mapping[str, Option]
     values: SourceValues
-    trainer_flags: Mapping[str, str]
     files: tuple[str, ...] = ()  # that were read
     left_out: tuple[str, ...] = ()  # of these, as lines for the user
 
@@ -53,6 +52,12 @@ class Given:
         """Return the values of a repeatable option, checked; none if this backend has no such option."""
         return [self.options[name].kind.read(value.text, value.label) for value in self.get_all(name)]
 
+    @property
+    def trainer_flags(self) -> dict[str, str]:
+        """Return the values of the trainer's flags. Raises SpecError."""
+        given = {name: value for name in TRAINER if (value := self.get(name))}
+        return {name: str(TRAINER[name].kind.read(one.text, one.label)) for name, one in given.items()}
+
     def is_set(self, name: str) -> bool:
         return bool(self.read(name))
 
@@ -64,22 +69,19 @@ def read_sources(
 
     Raises SpecError.
     """
-    layers, flags, files = [split.ours], dict(split.trainer_flags), list[str]()
-    left_out: list[str] = []
+    layers, files, left_out = [split.ours], list[str](), list[str]()
     known = tables.get_options(backend)
     # Readers of what most jobs lack take 5 ms to import.
     if any(name.startswith(OPTION_PREFIX) for name in environ):
         from .toml_file import read_variables
 
-        of_shell, flags = read_variables(environ, backend, tables, flags)
+        of_shell = read_variables(environ, backend, tables)
         layers.append(of_shell)
         files += [OPTION_PREFIX + name.upper() for name in of_shell]
     if (cwd / SETTINGS).exists():
         from .toml_file import read_settings
 
-        own, common, more = read_settings(cwd / SETTINGS, backend, tables)
-        layers += [own, common]
-        flags = {**more, **flags}
+        layers += read_settings(cwd / SETTINGS, backend, tables)
         files.append(SETTINGS)
     for option in [option for option in known.values() if option.name in tables.readers]:
         named, unnamed = merge_layers(layers).get(option.name), str(option.default or "")
@@ -90,10 +92,12 @@ def read_sources(
             found = tables.readers[option.name](cwd / name, name, left_out.append)
             layers.append({k: v for k, v in found.items() if k in known})
             files.append(name)
-    values, said = merge_layers(layers), {get_init_var(name) for name in flags}
+    values = merge_layers(layers)
+    given = Given(known, values, tuple(files), tuple(left_out))
     # A flag of the trainer overrules variables of files.
+    said = {get_init_var(name) for name in given.trainer_flags}
     values["env"] = [v for v in values.get("env", ()) if v.on_line or _get_variable(v) not in said]
-    return Given(known, values, flags, tuple(files), tuple(left_out))
+    return given
 
 
 def _refuse_foreign(path: Path, name: str, named: str) -> None:

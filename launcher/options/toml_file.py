@@ -7,21 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslaunch.runtime.shared.env import INIT_ARGS, OPTION_PREFIX, TRAINER_FLAGS, suggest
+from pslaunch.runtime.shared.env import OPTION_PREFIX, suggest
 
 from ..errors import SpecError
 from .args import NEAR
 from .foreign import explain_foreign
-from .kinds import SourceValues, Value, format_value, parse_argument, to_plain_text, to_text
-from .options import Option, Tables
-
-Read = tuple[dict[str, list[Value]], dict[str, str]]  # values of options, and the trainer's flags
+from .kinds import SourceValues, Value, format_value, to_plain_text, to_text
+from .options import TRAINER, Option, Tables
 
 
-def read_settings(
-    path: Path, backend: str, tables: Tables
-) -> tuple[SourceValues, SourceValues, Mapping[str, str]]:
-    """Return the values of the backend's section, the values for all, and the trainer's flags of both.
+def read_settings(path: Path, backend: str, tables: Tables) -> tuple[SourceValues, SourceValues]:
+    """Return the values of the backend's section, and the values for all.
 
     Raises SpecError, also for errors in another backend's section.
     """
@@ -29,38 +25,35 @@ def read_settings(
     names = list(dict.fromkeys([*tables.names, backend]))
     if any(isinstance(value, dict) and key not in (*names, "env") for key, value in data.items()):
         names += [name for name in tables.list_added() if name not in names]
-    of = {name: tables.get_options(name) for name in names if name in tables.names or name in data}
+    of = {name: _list_known(name, tables) for name in names if name in tables.names or name in data}
     everywhere = {key: option for options in reversed(of.values()) for key, option in options.items()}
     top = {key: value for key, value in data.items() if key not in names}
-    values, flags = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *TRAINER_FLAGS, *names])
+    values = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *names])
     sections = {name: _read_section(path.name, name, data.get(name, {}), of[name]) for name in sorted(of)}
-    own, own_flags = sections[backend]
-    return own, {name: v for name, v in values.items() if name in of[backend]}, {**flags, **own_flags}
+    return sections[backend], {name: v for name, v in values.items() if name in of[backend]}
 
 
-def read_variables(
-    environ: Mapping[str, str], backend: str, tables: Tables, known_flags: Mapping[str, str]
-) -> tuple[SourceValues, dict[str, str]]:
-    """Return the values of PSLAUNCH_OPT_<NAME> for the backend, and flags of the trainer beside the known.
+def _list_known(backend: str, tables: Tables) -> Mapping[str, Option]:
+    return {**tables.get_options(backend), **TRAINER}
+
+
+def read_variables(environ: Mapping[str, str], backend: str, tables: Tables) -> SourceValues:
+    """Return the values of PSLAUNCH_OPT_<NAME> for the backend.
 
     Lists are written as in pslaunch.toml. Raises SpecError.
     """
-    everywhere = {key: option for name in tables.names for key, option in tables.get_options(name).items()}
-    own = tables.get_options(backend)
-    known, values, flags = {**everywhere, **own}, dict[str, Sequence[Value]](), dict(known_flags)
+    own, values = _list_known(backend, tables), dict[str, Sequence[Value]]()
+    known = {key for name in tables.names for key in tables.get_options(name)} | own.keys()
     for variable in [name for name in environ if name.startswith(OPTION_PREFIX)]:
         name, text = variable.removeprefix(OPTION_PREFIX).lower(), environ[variable]
-        if variable != OPTION_PREFIX + name.upper() or name not in (*known, *TRAINER_FLAGS):
-            names = [OPTION_PREFIX + key.upper() for key in (*known, *TRAINER_FLAGS)]
+        if variable != OPTION_PREFIX + name.upper() or name not in known:
+            names = [OPTION_PREFIX + key.upper() for key in known]
             near = f"{variable}: no option of this name{suggest(variable.upper(), names, cutoff=0.85)}"
             raise SpecError(explain_foreign(variable, name, known, lambda _name: ()) or near)
-        if name in TRAINER_FLAGS:
-            parse_argument(INIT_ARGS[name].parse, text, variable)
-            flags.setdefault(name, text)
-        elif name in own:
+        if name in own:
             is_list = own[name].repeatable and text.startswith(("[", "{"))
             values[name] = _read_list(own[name], text, variable) if is_list else [Value(text, variable)]
-    return values, flags
+    return values
 
 
 def _read_list(option: Option, text: str, label: str) -> list[Value]:
@@ -70,10 +63,10 @@ def _read_list(option: Option, text: str, label: str) -> list[Value]:
         return [Value(text, label)]
 
 
-def _read_section(file: str, name: str, table: object, known: Mapping[str, Option]) -> Read:
+def _read_section(file: str, name: str, table: object, known: Mapping[str, Option]) -> SourceValues:
     if not isinstance(table, dict):
         raise SpecError(f"{file}: {name} is not a section; begin it with [{name}]")
-    return _read_table(table, known, f"{file}: [{name}].", [*known, *TRAINER_FLAGS])
+    return _read_table(table, known, f"{file}: [{name}].", [*known])
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -87,23 +80,19 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _read_table(
     table: Mapping[str, Any], known: Mapping[str, Option], place: str, names: Sequence[str]
-) -> Read:
+) -> SourceValues:
     """Return the values of one table. place: beginning of labels; names: all names allowed there."""
     values: dict[str, list[Value]] = {}
-    flags: dict[str, str] = {}
     for key, value in table.items():
         name, label = key.replace("-", "_"), f"{place}{key}"
-        if name in values or name in flags:
+        if name in values:
             raise SpecError(f"{label} is given twice")
-        if name in TRAINER_FLAGS:
-            flags[name] = _read_plain(value, label)
-            parse_argument(INIT_ARGS[name].parse, flags[name], label)
-        elif name in known:
+        if name in known:
             values[name] = list(_read_values(known[name], value, label))
         else:
             foreign = explain_foreign(label, name, known, lambda _name: ())
             raise SpecError(foreign or f"{label}: unknown option{suggest(name, names, ' here', NEAR)}")
-    return values, flags
+    return values
 
 
 def _read_values(option: Option, value: Any, label: str) -> Iterator[Value]:

@@ -258,7 +258,7 @@ def _read_access(given: Given) -> Access:
 def find_cluster(given: Mapping[str, str], _cwd: Path) -> Elsewhere:
     """Return the cluster to ask for jobs, by values of options that choose it. Raises SpecError."""
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
-    access = _read_access(Given({}, values, {}))
+    access = _read_access(Given({}, values))
     shown = " of ".join(f"{name} {text}" for name, text in given.items())
     return Elsewhere("k8s", K8sReach("", "", access=access), shown)
 

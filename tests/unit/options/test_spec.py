@@ -44,7 +44,7 @@ def make(
     values = {name: [Value(text, f"--{name}")] for name, text in given.items()}
     values["env"] = [Value(word, "--env") for word in envs]
     split = split or Split()
-    found = Given(get_options("local"), values, split.trainer_flags)
+    found = Given(get_options("local"), {**values, **split.ours})
     return make_local_spec(CommandLine("", found, split, cwd, environ, sys.stdout, print))
 
 
@@ -80,9 +80,8 @@ def test_spec_has_the_documented_defaults(ws: Path) -> None:
 
 
 def test_every_option_arrives_in_the_spec(ws: Path) -> None:
-    split = Split(
-        forwarded=("--lr=1",), program="train.py", program_args=("a b",), trainer_flags={"num_passes": "3"}
-    )
+    flags = {"num_passes": [Value("3", "--num_passes")]}
+    split = Split(flags, ("--lr=1",), "train.py", ("a b",))
     found = make(
         ws.parent, split, ["A=b=c", "HOME"], {"HOME": "/h", "PATH": "/usr/bin:/bin"},
         job_workspace="ws", job_name="my job", server="script", server_num="2", worker_num="3",
@@ -379,7 +378,7 @@ def test_an_option_without_effect_is_an_error(ws: Path, option: str, given: dict
 def test_one_way_to_say_the_same(ws: Path) -> None:
     with pytest.raises(SpecError, match="--job_workspace=ws and --job_dispatch_package=ws"):
         make(ws.parent, job_workspace="ws", job_dispatch_package="ws")
-    split = Split(trainer_flags={"num_passes": "1"})
+    split = Split({"num_passes": [Value("1", "")]})
     with pytest.raises(SpecError, match="--num_passes and --env PADDLE_INIT_NUM_PASSES"):
         make(ws, split, ["PADDLE_INIT_NUM_PASSES=2"])
 

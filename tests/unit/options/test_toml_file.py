@@ -64,8 +64,8 @@ def test_variables_come_between_the_command_line_and_the_file(tmp_path: Path) ->
     assert [found.read(n) for n in ("grace", "server_num", "worker_num", "port", "detach")] == [
         5.0, 4, 3, 8001, True,
     ]  # fmt: skip
-    assert found.trainer_flags == {"num_passes": "7", "no_save": "0", "save_dir": "of file"}
-    read = [f"PSLAUNCH_OPT_{name}" for name in ("GRACE", "SERVER_NUM", "DETACH")]
+    assert found.trainer_flags == {"num_passes": "7", "no_save": "False", "save_dir": "of file"}
+    read = [f"PSLAUNCH_OPT_{name}" for name in ("GRACE", "SERVER_NUM", "DETACH", "NUM_PASSES", "NO_SAVE")]
     assert found.files == (*read, "pslaunch.toml")
     assert found.get("nodes") is None, "PSLAUNCH_NODES is a program's"
 
@@ -137,7 +137,7 @@ env = { A = 2, "B C" = "x y", D = true }
     for text, value in (("'False'", False), ("0", False), ("'yes'", True), ("1", True)):
         found = gathered(tmp_path, f"detach = {text}\nuse_gpu = {text}\n[local]\nlocal = '0'\n")
         assert (found.read("detach"), found.read("use_gpu")) == (value, value)
-        assert found.trainer_flags == {"local": "0"}
+        assert found.trainer_flags == {"local": "False"}
 
 
 def test_variables_of_all_places_come_together(tmp_path: Path) -> None:
