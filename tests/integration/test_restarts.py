@@ -256,6 +256,18 @@ def test_a_lost_agent_is_started_again(place: Place, workspace: Path, guard: str
     check_both_epochs(job)
 
 
+@pytest.mark.parametrize("place", ["local_led_cluster"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_loss_of_the_node_of_the_head_ends_the_job(place: Place, workspace: Path, number: int) -> None:
+    (workspace / "train.py").write_text(LOSES)
+    with running(place, workspace, *ALONE, "--worker_num=3", "--max_restarts=1") as job:
+        until_progress(job)
+        os.kill(job.guards("trainer/0")[0], number)
+        assert job.launcher.wait() == codes.NODE_LOST, job.launcher.output()
+    assert not restarts(job, "ending") and job.end()["failure"]["what"].startswith("node 0 ")
+    until_nothing_runs(5.0)
+
+
 @pytest.mark.parametrize("place", ["local_cluster", "local_led_cluster"], indirect=True)
 def test_a_node_may_be_lost_between_two_epochs(place: Place, workspace: Path) -> None:
     """While another agent waits for the end of a program that the lost one has left on its node."""

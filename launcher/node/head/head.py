@@ -148,7 +148,7 @@ class Head:
         """End the job without the carrier of its agents; a program may explain the end of one not killed."""
         failure, returns = JobFailure(name, 0, codes.NODE_LOST, f"was lost: {why}"), False
         for link in self.links.values():
-            link.bereft, returns = True, self._revives
+            link.bereft, returns = True, self._can_revive(link.node.id)
         self._supervisor.note_loss(failure, self._loop.now(), secondary=not killed, returns=returns)
         self._decide()
 
@@ -199,7 +199,7 @@ class Head:
         plan, pause = self.placed.plan, self._loop.describe_pause(self.placed.plan.limits.lost_after_s)
         failure = make_loss(plan, f"node {node} ({host})", node, why, self._startup.who, pause)
         self.tell("node", node=node, state="ended" if pause else "lost", text=why)
-        returns = node in self.links and self._revives
+        returns = node in self.links and self._can_revive(node)
         self._supervisor.note_lost_node(failure, self._loop.now(), returns=returns)
 
     def give_up(self, node: job.Node, why: str) -> None:
@@ -209,9 +209,9 @@ class Head:
             self._tell_lost_node(node.id, node.name, again + why)
         self._decide()
 
-    @property
-    def _revives(self) -> bool:
-        return self.revive is not None and self._restarts.most > 0
+    def _can_revive(self, node: int) -> bool:
+        own = self._startup.own_node == node  # we end with it
+        return self.revive is not None and self._restarts.most > 0 and not own
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -304,7 +304,8 @@ class Head:
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         if code == codes.NODE_LOST and not member:
             link.bereft = True
-            self._supervisor.note_leaving(failure, self._loop.now(), returns=self._revives)
+            returns = self._can_revive(link.node.id)
+            self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
         else:
             self._supervisor.note_failure(failure, self._loop.now())
         link.line.send({"type": "noted"})
@@ -312,8 +313,8 @@ class Head:
     def on_vanished(self, link: Link, m: messages.VanishedMsg) -> None:
         text = "lost its rank process, which was ended from outside"
         failure = JobFailure(str(m["key"]), link.node.id, codes.NODE_LOST, text)
-        link.bereft = True
-        self._supervisor.note_loss(failure, self._loop.now(), secondary=True, returns=self._revives)
+        link.bereft, returns = True, self._can_revive(link.node.id)
+        self._supervisor.note_loss(failure, self._loop.now(), secondary=True, returns=returns)
 
     def on_progress(self, _link: Link, m: messages.ProgressMsg) -> None:
         shapes = {k: PROGRESS.get("metric" if k.startswith("metric.") else k) for k in m}

@@ -43,6 +43,7 @@ class Startup:
         self._resources: dict[int, messages.Resources] = {}  # of each node
         self._shares: Mapping[str, job.Share] = {}
         self.who = "the launcher" if launcher else "the head of the job"
+        self.own_node = None if launcher else 0  # on which this process is
         self.returning: set[int] = set()  # nodes whose agents are new, until programs start
         self.has_furnished = False  # --install or --setup has begun on a node
 
