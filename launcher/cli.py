@@ -366,10 +366,10 @@ def _fill_standard_descriptors() -> None:
     while fd <= 2:
         fd = os.dup(fd)
     os.close(fd)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115 # until the end
 
 
 def _complain(command: str, message: str, code: int) -> int:
-    if sys.stderr is not None:  # else it is closed
-        with contextlib.suppress(OSError):
-            print(f"{command}: {clean_lines(message, sys.stderr.encoding or 'utf-8')}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"{command}: {clean_lines(message, sys.stderr.encoding)}", file=sys.stderr)
     return code

@@ -76,8 +76,6 @@ def begin_trace(path: Path, side: str) -> Trace:
 
 def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[int, HostError]) -> bool:
     """Show the check of all hosts on stderr after some could not be reached; return False if not possible."""
-    if sys.stderr is None:  # it is closed
-        return False
     try:
         if check_hosts(spec, backend, sys.stderr, failed=failed) == codes.OK:
             print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)

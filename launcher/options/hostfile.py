@@ -13,11 +13,12 @@ from pslaunch.runtime.shared.env import find_near
 
 from ..errors import SpecError
 from .hosts import MAX_HOSTS, Host, check_user, parse_hosts, split_list
+from .kinds import Number
 
 # mpirun's words for both numbers; it takes `-` for `_`.
 WORDS: Final = {"slots": "slots", "cpu": "slots", "count": "slots",
                 "max_slots": "max_slots", "slots_max": "max_slots"}  # fmt: skip
-MAX_SLOTS: Final = 65535
+SLOTS: Final = Number(1, 65535)
 _COMMENT: Final = re.compile(r"(#|//).*")
 _IPV4: Final = re.compile(r"[0-9.]+")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%\w+)?")
@@ -57,7 +58,7 @@ def parse_host_list(text: str, label: str) -> list[SlotHost]:
     for word in split_list(text):
         match = re.fullmatch(r"(\[.*\]|(?:.*@)?\[.*\]|[^:]*):([^:\]]*)", word)
         host, count = match.groups() if match else (word, None)
-        numbers = {"slots": _read_number(count, f"{label}: {word!r}")} if count is not None else {}
+        numbers = {"slots": SLOTS.read(count, f"{label}: {word!r}")} if count is not None else {}
         found.append(_read_host(host, numbers, label))
     if not found:
         raise SpecError(f"{label}={text!r} names no host")
@@ -91,16 +92,10 @@ def _read_numbers(words: Sequence[str], line: str, where: str) -> dict[str, int]
             raise SpecError(f"{where}: {line!r}: unknown word {word!r}; {hint}")
         if key in numbers:
             raise SpecError(f"{where}: {line!r}: {key} is given twice")
-        numbers[key] = _read_number(value, f"{where}: {line!r}: {name}")
-    if numbers.get("max_slots", MAX_SLOTS) < numbers.get("slots", 1):
+        numbers[key] = SLOTS.read(value, f"{where}: {line!r}: {name}")
+    if numbers.get("max_slots", SLOTS.high) < numbers.get("slots", 1):
         raise SpecError(f"{where}: {line!r}: max_slots is smaller than slots")
     return numbers
-
-
-def _read_number(text: str, label: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_SLOTS:
-        raise SpecError(f"{label}={text!r}: expected a whole number from 1 to {MAX_SLOTS}")
-    return int(text)
 
 
 def _merge(lines: Sequence[SlotHost]) -> list[SlotHost]:

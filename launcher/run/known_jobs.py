@@ -206,8 +206,7 @@ def format_line(r: Record) -> str:
 
 
 def print_error(text: str) -> None:
-    if sys.stderr is not None:  # None if it is closed
-        print_line(text, sys.stderr)
+    print_line(text, sys.stderr)
 
 
 def print_line(text: str, out: TextIO) -> None:

@@ -338,14 +338,14 @@ class LogView(View):
     def __init__(
         self,
         out: TextIO,
-        err: TextIO | None,
+        err: TextIO,
         transcript: Transcript,
         process: str | None,
         *,
         json: bool,
         follow: bool,
     ) -> None:
-        """err: None if it is closed; follow: show restarts and the end too."""
+        """follow: show restarts and the end too."""
         self._out, self._err, self._transcript, self._process = out, err, transcript, process
         self._json, self._follow = json, follow
 
@@ -373,8 +373,7 @@ class LogView(View):
     def report(self, said: Said) -> None:
         """Show a line beside the output."""
         self.flush()
-        if self._err is not None:
-            print(*self._transcript.make_columns(said), sep="", file=self._err)
+        print(*self._transcript.make_columns(said), sep="", file=self._err)
 
 
 def show_bytes(n: int) -> str:

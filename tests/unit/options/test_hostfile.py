@@ -77,7 +77,7 @@ def test_ranks_of_several_lines_are_added_for_each_host(text: str, ranks: dict[s
         ("", "machines names no host"),
         ("node1\nnode2 slot=2", "machines:2: 'node2 slot=2': unknown word 'slot=2'; did you mean slots=N?"),
         ("node1 fast", "machines:1: 'node1 fast': unknown word 'fast'; expected slots=N or max_slots=N"),
-        ("node1 slots=0", "machines:1: 'node1 slots=0': slots='0': expected a whole number from 1 to 65535"),
+        ("node1 slots=0", "machines:1: 'node1 slots=0': slots=0: expected a whole number from 1 to 65535"),
         ("node1 slots=1 cpu=2", "machines:1: 'node1 slots=1 cpu=2': slots is given twice"),
         ("node1 slots=3 max_slots=2", "max_slots is smaller than slots"),
         ("node1 username=me", "'username=me' is not supported; write me@HOST"),
