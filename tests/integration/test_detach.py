@@ -156,15 +156,6 @@ def test_when_node_0_dies_the_others_end_and_the_job_is_lost(free: Free) -> None
     assert free.status()["state"] == "lost"
 
 
-def test_a_job_that_is_not_there_is_named() -> None:
-    for words in (("status", "nope"), ("logs", "nope"), ("stop", "nope")):
-        done = run_pslaunch(*words)
-        assert (
-            done.returncode == codes.USAGE and "'nope'" in done.stderr and len(done.stderr.splitlines()) == 1
-        )
-        assert "a job is listed for as long as its logs are kept" in done.stderr
-
-
 def run_led(workspace: Path, *options: str) -> tuple[int, str]:
     """A job that was led by a node to its end: exit code and id."""
     done = run_pslaunch("local", "--json", "--head=node", *QUICK, f"--job_workspace={workspace}", *options)

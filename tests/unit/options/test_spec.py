@@ -130,14 +130,6 @@ def test_program_is_looked_for_in_the_workspace_then_here(ws: Path) -> None:
     assert make(ws.parent, Split(program="outside.py"), **options).program == str(ws.parent / "outside.py")
 
 
-def test_an_executable_is_run_as_it_is(ws: Path) -> None:
-    (ws / "run.sh").write_text("#!/bin/sh\n")
-    (ws / "run.sh").chmod(0o755)
-    found = make(ws, Split(program="run.sh", program_args=("x",)))
-    assert found.command == ("./run.sh", "x")
-    assert make(ws, Split(program="/bin/echo"), job_workspace=".").command == ("/bin/echo",)
-
-
 def test_module_is_run_by_its_name_in_the_current_folder(ws: Path) -> None:
     (ws / "pkg").mkdir()
     (ws / "pkg/mod.py").write_text("import paddle\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import json
 import os
@@ -23,7 +21,6 @@ from pslaunch.node.line import wire
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.run import jobs, known_jobs
 from pslaunch.run.fetch import hold_folders
-from support.process import poll_until
 
 Note = Callable[..., None]
 
@@ -230,38 +227,6 @@ def test_logs_of_a_job_that_never_ran_are_those_of_its_setup(note: Note, tmp_pat
     note("train-1", "ended", processes=[process], code=7)
     with pytest.raises(SpecError, match="no process 'setup/0' in job train-1; there are trainer/0"):
         jobs.show_logs("train-1", "setup/0", out, follow=False, as_json=False)
-
-
-def test_nodes_are_asked_for_their_logs_at_the_same_time(note: Note, tmp_path: Path) -> None:
-    places = [Node(i, f"n{i}", "").place_in(str(tmp_path / f"ws{i}"))._asdict() for i in range(2)]
-    logs = [tmp_path / f"{i}.log" for i in range(2)]
-    for path in logs:
-        os.mkfifo(path)
-    processes = [
-        {"process": f"trainer/{i}", "node": i, "log": str(logs[i]), "state": "exited"} for i in range(2)
-    ]
-    note("train-1", "ended", processes=processes, places=places, code=0)
-    out = io.StringIO()
-
-    def write(path: Path) -> bool:
-        with contextlib.suppress(OSError):  # nobody reads it yet
-            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(fd, f"{path.name}\n".encode())
-            os.close(fd)
-            return True
-        return False
-
-    with ThreadPoolExecutor() as pool:
-        shown = pool.submit(jobs.show_logs, "train-1", None, out, follow=False, as_json=False)
-        try:
-            for path in reversed(logs):  # the first node is silent until the second has answered
-                poll_until(functools.partial(write, path), describe=f"{path} is read")
-        finally:
-            for path in logs:  # lets readers go on
-                path.unlink()
-                path.touch()
-        assert shown.result(45.0) == 0
-    assert out.getvalue() == "trainer/0 | 0.log\ntrainer/1 | 1.log\n"
 
 
 @pytest.mark.timeout(60)

@@ -71,13 +71,6 @@ def test_the_first_lines_show_roles_and_nodes() -> None:
     assert not [word for word in words if word not in text]
 
 
-@given(st.text(st.characters()))
-def test_control_sequences_are_removed(text: str) -> None:
-    shown = clean(text, "ascii")
-    assert all(c == "\t" or " " <= c <= "~" for c in shown)
-    assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in clean(text))
-
-
 SPOILT: tuple[dict[str, Any], ...] = (
     JOB,
     {"event": "node", "node": 0, "state": "lost", "text": "its agent"},
