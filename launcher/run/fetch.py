@@ -6,19 +6,19 @@ A node is trusted with its own job, not with this machine: nothing is written ou
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import io
 import os
+import re
 import shutil
+import socket
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..backends.base import Backend
 from ..errors import FileError, PslaunchError, SpecError
-from ..node import codes
 from ..node.dispatch.manifest import compute_digest
 from ..node.job import Node
 from ..node.later import record
@@ -32,7 +32,6 @@ NOTES_BYTES = MAX_NOTES * 16 * 1024  # each with up to three of the longest name
 HEADER_BYTES = 64 * 1024  # of one entry, with names of the longest possible path
 READ_AHEAD_BYTES = 32 * 1024  # read by tarfile and the buffer below it before they need it
 MAX_ENTRIES = 1_000_000
-MAX_HOLDER_BYTES = 400
 
 
 class Failed(NamedTuple):
@@ -238,25 +237,23 @@ class _PieceFile(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def hold_folders(folders: Mapping[str, Path], job_id: str, warn: Callable[[str], object]) -> Iterator[None]:
+def hold_folders(folders: Mapping[str, Path], job_id: str) -> Iterator[None]:
     """Make and hold the folders for a job's results, given by their names in messages.
 
-    A lock in the user's state folder marks each: the folder itself is the user's own.
-
-    The kernel frees them with this process, however that ends. Raises SpecError for a folder that another
-    job has or that can't be made. warn: gets the reason if a folder can't be held.
+    A name in the kernel marks each, as it marks ports (node/ports.py), and ends with this process. Raises
+    SpecError for a folder that another job has or that can't be made.
     """
     with contextlib.ExitStack() as held:
         for shown, folder in folders.items():
+            name = f"pslaunch-results-{compute_digest(os.fsencode(os.path.realpath(folder)))[:16]}"
+            mark, of_job = (held.enter_context(socket.socket(socket.AF_UNIX)) for _ in "12")
             try:
-                holder = _hold(folder, job_id, held)
-            except OSError as e:
-                holder = ""
-                why = codes.describe_error(e)
-                warn(f"another job with its results in {folder} would not be noticed: {why}")
-            if holder not in ("", job_id):
-                text = f"{shown}: the results of job {holder}, which is not over, go there"
-                raise SpecError(f"{text}; give another folder, or wait for its end")
+                mark.bind(f"\0{name}")
+                of_job.bind(f"\0{name}-{job_id}")
+            except OSError:
+                if (holder := _find_holder(name)) != job_id:
+                    text = f"{shown}: the results of job {holder}, which is not over, go there"
+                    raise SpecError(f"{text}; give another folder, or wait for its end") from None
             try:  # before the training, not after it
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as e:
@@ -264,28 +261,7 @@ def hold_folders(folders: Mapping[str, Path], job_id: str, warn: Callable[[str],
         yield
 
 
-def _hold(folder: Path, job_id: str, held: contextlib.ExitStack) -> str:
-    """Lock a folder until `held` is closed; return "", or the id of the job that has it. Raises OSError."""
-    locks = Path(record.get_folder()).with_name("results")
-    path = locks / compute_digest(os.fsencode(os.path.realpath(folder)))[:32]
-    locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, is_ours = _lock(path)
-    held.callback(os.close, fd)
-    if not is_ours:
-        return os.pread(fd, MAX_HOLDER_BYTES, 0).decode("utf-8", "replace") or "(unknown)"
-    held.callback(path.unlink, missing_ok=True)
-    os.pwrite(fd, job_id.encode(), 0)
-    return ""
-
-
-def _lock(path: Path) -> tuple[int, bool]:
-    """Return the open file of a lock, and False if another process has it. Raises OSError."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return fd, False
-        if os.fstat(fd).st_nlink:
-            return fd, True
-        os.close(fd)  # the last holder has removed it since
+def _find_holder(name: str) -> str:
+    """Return the id of the job that has a mark."""
+    found = re.search(rf"@{name}-(\S+)", Path("/proc/net/unix").read_text("utf-8", "replace"))
+    return found[1] if found else "(unknown)"

@@ -355,7 +355,7 @@ def fetch_job(
     output = Path(folder, "output") if _has_begun(r) else None
     logs = Path(folder, "log")
     folders = {str(place): place for place in (output, logs) if place}
-    with hold_folders(folders, r["job"], _warn_fetching), known_jobs.open_backend(r) as there:
+    with hold_folders(folders, r["job"]), known_jobs.open_backend(r) as there:
         found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
     brought = sorted(found.brought)
     if as_json:
@@ -363,17 +363,13 @@ def fetch_job(
     for path in () if as_json else brought:
         known_jobs.print_line(path, out)
     for left_out in found.left_out:
-        _warn_fetching(f"not fetched: {left_out}")
+        known_jobs.print_error(f"pslaunch fetch: not fetched: {left_out}")
     for told in dict.fromkeys(str(e) for e, _ in found.failed):
         known_jobs.print_error(f"pslaunch: {told}")
     code = found.failed[0].error.exit_code if found.failed else codes.OK
     if output is None:
         known_jobs.print_error(f"pslaunch: {_explain_nothing_ran(r)}; there is no output")
     return code or (codes.FAILED if output is None else codes.OK)
-
-
-def _warn_fetching(text: str) -> None:
-    known_jobs.print_error(f"pslaunch fetch: {text}")
 
 
 def stop_job(

@@ -111,16 +111,14 @@ def _report_failed_start() -> Iterator[None]:
         raise
 
 
-def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> list[str]:
-    """Make and hold the folders for results, if this launcher fetches any; return warnings."""
-    warnings: list[str] = []
+def _hold_folders(spec: JobSpec, job_id: str, at_end: contextlib.ExitStack) -> None:
+    """Make and hold the folders for results, if this launcher fetches any."""
     given = {"fetch_output": spec.fetch_output, "fetch_logs": spec.fetch_logs}
     folders = {f"--{name}={folder}": folder for name, folder in given.items() if folder and not spec.detach}
     if folders:
         from .fetch import hold_folders
 
-        at_end.enter_context(hold_folders(folders, job_id, warnings.append))
-    return warnings
+        at_end.enter_context(hold_folders(folders, job_id))
 
 
 def _inspect_hosts(spec: JobSpec, failed: Mapping[int, errors.HostError]) -> bool:
@@ -154,7 +152,7 @@ def _run(spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool
     """Return the exit code, and True if any program was started."""
     errors.require_extra(spec.log_to or "")
     with contextlib.ExitStack() as at_end:
-        warnings = _hold_folders(spec, plan.job_id, at_end)
+        _hold_folders(spec, plan.job_id, at_end)
         way = choose_way(spec, plan)
         loop, outlet = Loop(), Outlet(sys.stdout)
         at_end.callback(outlet.drain)
@@ -176,8 +174,6 @@ def _run(spec: JobSpec, plan: Plan, trace: Trace | None = None, *, as_json: bool
         at_end.callback(view.close)
         watch = Watch(loop, view, outlet)
         watch.on_ending = way.backend.limit_end
-        for text in warnings:
-            watch.say(text, "warning")
         if plan.limits.max_restarts and not way.starts_again:
             watch.say("a node that is lost ends the job: --max_restarts is for programs here")
         if plan.limits.max_restarts and plan.loses_parts:

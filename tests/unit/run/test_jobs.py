@@ -261,7 +261,7 @@ def test_files_are_not_fetched_into_the_folder_of_another_job(note: Note, tmp_pa
     process = {"process": "trainer/0", "node": 0, "log": "l", "state": "exited"}
     note("train-1", "ended", processes=[process], code=0)
     held = {"its": tmp_path / "got/output"}
-    with hold_folders(held, "train-2", print), pytest.raises(SpecError, match="job train-2"):
+    with hold_folders(held, "train-2"), pytest.raises(SpecError, match="job train-2"):
         jobs.fetch_job("train-1", tmp_path / "got", io.StringIO())
-    with hold_folders(held, "train-1", print):  # by its own launcher
+    with hold_folders(held, "train-1"):  # by its own launcher
         assert jobs.fetch_job("train-1", tmp_path / "got", io.StringIO()) == codes.OK

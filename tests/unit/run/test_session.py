@@ -218,7 +218,7 @@ def test_job_is_refused_beside_another_of_its_folder_then_names_the_places_of_it
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     got, logs = tmp_path / "got", tmp_path / "logs"
     spec = job(tmp_path, "launcher", write)._replace(server_num=0, fetch_output=got, fetch_logs=logs)
-    with hold_folders({"its": got}, "j-0", print), pytest.raises(SpecError, match="of job j-0"):
+    with hold_folders({"its": got}, "j-0"), pytest.raises(SpecError, match="of job j-0"):
         run(spec)
     assert run(spec) == (3, True)
     last = capfd.readouterr().out.splitlines()[-1]
