@@ -119,8 +119,8 @@ Py_buffer *py_take_as(py_arrays *all, PyObject *obj, const py_want *want) {
                                 PyBUF_STRIDES | PyBUF_WRITABLE};
     if (all->of == NULL) all->of = all->few, all->taken = all->few_taken;
     Py_buffer *view = &all->of[all->n];
-    if (want->access != PY_WRITE_OR_NONE || obj != Py_None)
-        if (get_buffer(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
+    if (want->access == PY_WRITE_OR_NONE && obj == Py_None) view->itemsize = 1; /* no items, of any size */
+    else if (get_buffer(obj, view, want->item, flags[want->access], want->name) < 0) return NULL;
     all->taken[all->n++] = *want;
     if (want->shape != NULL && check_shape(all, view, want) < 0) return NULL;
     if (want->access < PY_STRIDED || (view->strides[0] % 4 == 0 && view->strides[1] % 4 == 0)) return view;

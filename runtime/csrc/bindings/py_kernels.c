@@ -11,17 +11,12 @@ enum { VALUE, SLOTS };
 
 static int check_optim(const ps_optim *o, const py_arrays *all, size_t rows, size_t dim) {
     ps_err err;
-    const Py_buffer *slots = &all->of[SLOTS];
     if (ps_optim_check(o, &err) < 0) {
         py_raise(&err);
         return -1;
     }
-    if (slots->obj != NULL)
-        return py_need_items(slots, rows * ps_optim_state(o->method, dim), "slots", "value with this method");
-    if (ps_optim_state(o->method, 1) == 0) return 0;
-    PyErr_Format(PyExc_ValueError, "slots: optimizer %s needs an array, not None",
-                 ps_optim_method(o->method)->name);
-    return -1;
+    size_t floats = rows * ps_optim_state(o->method, dim);
+    return py_need_items(&all->of[SLOTS], floats, "slots", "value with this method");
 }
 
 /* A step by a rule. */

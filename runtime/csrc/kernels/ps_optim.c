@@ -1,11 +1,9 @@
 #include "kernels/ps_optim.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ps_compute.h"
-#include "kernels/ps_lookup.h"
 
 /* --- The kernels: the step of value i, whose state is a[i], b[i] and c[i]. `g` is the clipped gradient.
  * `full`: with clipping and L1; constant in each build, so that training without them does not pay. --- */
@@ -401,31 +399,13 @@ void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, con
     if (ps_optim_whole(o->method)) finish_lamb(o, rate, value, slots, n);
 }
 
-/* Check that rows[0..k) are in the matrix and that none is repeated. */
-static int check_rows(const uint64_t *rows, size_t k, size_t rows_n, ps_err *err) {
-    uint64_t *keys = calloc(k + 1, sizeof *keys);
-    int64_t *index = calloc(k + 1, sizeof *index);
-    ps_lookup l = {.ids = (const int64_t *)rows, .n = k, .rows = rows_n, .keys = keys, .index = index};
-    int rc;
-    if (keys == NULL || index == NULL) rc = ps_fail(err, PS_ENOMEM, 0, "a check of %zu rows", k);
-    else rc = ps_lookup_run(&l, 1, 1, err);
-    if (rc == PS_OK && l.bad < k)
-        rc = ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", l.bad,
-                     (unsigned long long)rows[l.bad], rows_n);
-    for (size_t i = 0; rc == PS_OK && l.k < k && i < k; i++)
-        if (index[i] < (int64_t)i)
-            rc =
-                ps_fail(err, PS_EINVAL, 0, "rows[%zu]: row %llu is repeated", i, (unsigned long long)rows[i]);
-    free(keys);
-    free(index);
-    return rc;
-}
-
 int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, float *restrict slots,
                         size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
                         size_t k, ps_err *err) {
-    int rc = check_rows(rows, k, rows_n, err);
-    if (rc != PS_OK) return rc;
+    for (size_t i = 0; i < k; i++)
+        if (rows[i] >= rows_n)
+            return ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i,
+                           (unsigned long long)rows[i], rows_n);
     for (size_t i = 0; i < k; i++) {
         size_t row = (size_t)rows[i], at = row * dim, state = ps_optim_by_row(o->method) ? row : at;
         ps_optim_apply(o, rate, value + at, slots == NULL ? NULL : slots + state, rows_n * dim,

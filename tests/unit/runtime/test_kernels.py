@@ -135,7 +135,7 @@ def test_sparse_is_its_oracle(data: st.DataObject, n: int, dim: int, method: int
     assert same_bits(slots, want_slots)
 
 
-@pytest.mark.parametrize("rows", [[0, 0], [2, 1, 2], [4], [0, 2**64 - 1], [3, 1, 4]])
+@pytest.mark.parametrize("rows", [[4], [0, 2**64 - 1], [3, 1, 4]])
 def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
     value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
     before = value.copy(), slots.copy()
