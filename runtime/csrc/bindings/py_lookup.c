@@ -14,11 +14,11 @@ static Py_buffer *take_part(py_arrays *all, PyObject *obj, py_access access) {
 
 /* Read the tuple of a table: rows, ids. */
 static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
-    PyObject *rows, *ids;
+    unsigned long long rows;
+    PyObject *ids;
     if (py_need_tuple(table, "tables: expected tuples of rows and ids") < 0) return -1;
-    if (!PyArg_ParseTuple(table, "O!O", &PyLong_Type, &rows, &ids)) return -1;
-    l->rows = PyLong_AsUnsignedLongLong(rows);
-    if (PyErr_Occurred()) return -1;
+    if (!PyArg_ParseTuple(table, "KO", &rows, &ids)) return -1;
+    l->rows = rows;
     Py_buffer *view = py_take_as(all, ids, &(py_want){"ids", PY_I64, "_", PY_READ});
     if (view == NULL) return -1;
     l->ids = view->buf, l->n = py_items(view);
