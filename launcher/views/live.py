@@ -7,12 +7,11 @@ table, which is not redrawn for every line.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import SIGINT
 from typing import Any, Final, TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -30,7 +29,7 @@ MAX_PENDING: Final = 500  # lines that wait for a tick
 PROCESS_COLUMNS: Final = (
     "process", "node", "state", "pass", "batch", "cost", view.RATE, "cpu", "memory", "gpu", "elapsed",
 )  # fmt: skip
-LEFT: Final = ("process", "node", "state")  # words; the others are numbers
+NUMBERS: Final = PROCESS_COLUMNS[3:]  # the others are words
 # In this order, on a narrow terminal.
 DROPPED_ON_NARROW: Final = ("node", "elapsed", "memory", "cpu", "gpu", view.RATE, "pass", "batch")
 LINES_AROUND: Final = 6  # title, empty lines, header, rule and "more"
@@ -118,21 +117,13 @@ class LiveView(view.View):
         if left:
             rows = sorted(rows, key=_rank)[:room]
         cells = [self._make_cells(*row) for row in rows]
-
-        def build(columns: Sequence[str]) -> Table:
-            table = Table(
-                title=Text(self._make_title(), "bold", no_wrap=True, overflow="ellipsis"),
-                title_justify="left", box=SIMPLE_HEAD,
-                caption=f"and {left} more" if left else None, caption_justify="left",
-            )  # fmt: skip
-            for name in columns:
-                table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
-            for row in cells:
-                table.add_row(*(row[name] for name in columns))
-            return table
-
         filled = [name for name in PROCESS_COLUMNS if any(row[name] for row in cells)]
-        return fit_table(self._console, build, filled, [name for name in DROPPED_ON_NARROW if name in filled])
+        dropped = [name for name in DROPPED_ON_NARROW if name in filled]
+        return fit_table(
+            self._console, cells, filled, dropped, NUMBERS,
+            title=Text(self._make_title(), "bold", no_wrap=True, overflow="ellipsis"), title_justify="left",
+            caption=f"and {left} more" if left else None, caption_justify="left",
+        )  # fmt: skip
 
     def _make_title(self) -> str:
         """Return the job's name and, while it runs, what holds for all of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO
 
 from ..node.logs import clean
@@ -12,6 +12,7 @@ from ..node.logs import clean
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Drawn
+    from rich.text import Text
 
 Level = Literal["ok", "warning", "problem"]
 Cell = tuple[str, Level]
@@ -60,46 +61,51 @@ def align(table: Table) -> list[str]:
 
 def fit_table(
     console: Console,
-    build: Callable[[Sequence[str]], Drawn],
+    rows: Sequence[Mapping[str, Text]],
     columns: Iterable[str],
     dropped: Iterable[str],
+    numbers: Collection[str] = (),
+    **settings: Any,
 ) -> Drawn:
-    """Return the table of all columns that fit a terminal; of `dropped` the first ones are left out first."""
-    shown = [*columns]
-    drawn, unlimited = build(shown), console.options.update_width(WIDE)
+    """Return the table of all columns that fit a terminal; of `dropped` the first ones are left out first.
+
+    numbers: columns that are adjusted to the right; settings: of rich's table.
+    """
+    from rich.box import SIMPLE_HEAD  # rich is slow to import
+    from rich.table import Table as Drawn
+
+    def build() -> Drawn:
+        drawn = Drawn(box=SIMPLE_HEAD, **settings)
+        for name in shown:
+            drawn.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+        for row in rows:
+            drawn.add_row(*(row[name] for name in shown))
+        return drawn
+
+    shown, unlimited = [*columns], console.options.update_width(WIDE)
     for name in dropped:
-        if console.measure(drawn, options=unlimited).maximum <= console.width:
+        if console.measure(build(), options=unlimited).maximum <= console.width:
             break
         shown.remove(name)
-        drawn = build(shown)
-    return drawn
+    return build()
 
 
 def _draw(table: Table, lines: Iterable[str], out: TextIO, *, colour: bool) -> None:
-    from rich.box import SIMPLE_HEAD  # rich is slow to import
     from rich.console import Console
-    from rich.table import Table as Drawn
     from rich.text import Text
 
     encoding = out.encoding or "utf-8"
     console = Console(file=out, no_color=not colour, highlight=False, markup=False, emoji=False)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
     def make_text(text: str, level: Level) -> Text:
         return Text(MARKS[level] + clean(text, encoding), style=STYLES[level])
 
-    def build(columns: Sequence[str]) -> Drawn:
-        drawn = Drawn(box=SIMPLE_HEAD, pad_edge=False)
-        for name in columns:
-            drawn.add_column(name, no_wrap=True)
-        for row in rows:
-            drawn.add_row(*(make_text(*row[name]) for name in columns))
-        return drawn
-
-    def has_findings(name: str) -> bool:
-        return any(row[name][1] != "ok" for row in rows)
-
-    drawn = fit_table(console, build, table.columns, sorted(table.dropped, key=has_findings))
+    rows = [
+        {name: make_text(*cell) for name, cell in zip(table.columns, row, strict=True)} for row in table.rows
+    ]
+    marked = {name for name in table.columns if any(row[name].style for row in rows)}
+    dropped = sorted(table.dropped, key=marked.__contains__)
+    drawn = fit_table(console, rows, table.columns, dropped, pad_edge=False)
     console.print(drawn)
     shown = [column.header for column in drawn.columns]
     hidden = [name for name in table.columns if name not in shown]
