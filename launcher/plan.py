@@ -51,12 +51,13 @@ def make_plan(spec: JobSpec, job_id: str) -> Plan:
 
 
 def _skip_snapshots(spec: JobSpec) -> Package | None:
-    """Return the package to send, without the snapshots that earlier jobs have left in it."""
-    package, folder = spec.site.package, spec.draft.added_env.get(get_snapshot_var("snapshot_dir"))
-    if not (package and folder):
-        return package
-    inside = os.path.relpath(Path(package.folder, folder), package.folder)
-    return package._replace(skip=(*package.skip, inside))
+    """Return the package to send, without the snapshots and exports that earlier jobs have left in it."""
+    package, added = spec.site.package, spec.draft.added_env
+    folders = [added.get(get_snapshot_var(name)) for name in ("snapshot_dir", "export_dir")]
+    if package is None:
+        return None
+    inside = [os.path.relpath(Path(package.folder, one), package.folder) for one in folders if one]
+    return package._replace(skip=(*package.skip, *inside))
 
 
 def _make_install(spec: JobSpec) -> Install | None:

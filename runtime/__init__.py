@@ -54,6 +54,7 @@ PUBLIC = {
     "arrays": "engine.arrays",
     "entry": "engine.entry",
     "inference": "v2.inference",
+    "serving": "files.serving",
     "strategy": "engine.strategy",
 }
 _MODE_FUNCTIONS = (

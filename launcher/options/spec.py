@@ -280,7 +280,7 @@ def refuse_without_effect(given: Given, name: str, why: str) -> None:
 def _read_snapshots(given: Given) -> dict[str, str]:
     """Return the variables of snapshots that are asked for; bind() completes the folder."""
     names = [name for name in contract.SNAPSHOT_ARGS if name in given]
-    for value in given.get_all("snapshot_dir"):
+    for value in [*given.get_all("snapshot_dir"), *given.get_all("export_dir")]:
         if value.text.startswith("~"):
             raise SpecError(f"{value.shown}: give an absolute path, or one in the workspace")
     return {contract.get_snapshot_var(name): str(given.read(name)) for name in names}

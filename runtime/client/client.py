@@ -112,7 +112,7 @@ class Client:
             shard=0,
         )
         self.incarnation = hello.incarnation
-        self.cuts_next = False  # trainer 0's next push asks for a cut after its step
+        self.cuts_next: int | None = None  # flags: trainer 0's next push asks for a cut after its step
         self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
@@ -258,9 +258,9 @@ class Client:
             raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
 
         def add() -> None:
-            if self.cuts_next:
-                self._core.cut()
-                self.cuts_next = False
+            if self.cuts_next is not None:
+                self._core.cut(False, self.cuts_next)
+                self.cuts_next = None
             for name, i in self._dense.items():
                 self._core.push(i, grads[name], out.get(name), samples, factor)
             for name, i in self._sparse.items():
@@ -303,6 +303,10 @@ class Client:
     def cut_step(self) -> int:
         """The last step after which pservers were cut, as far as this trainer knows; 0: none."""
         return self._core.get_cut_step()
+
+    def cut(self, flags: int) -> None:
+        """Cut all shards now; in trainer 0, between its steps."""
+        self._calls.call(lambda: self._core.cut(True, flags))
 
     def open_control(self, pserver: int) -> Control:
         """Return a connection to the main thread of a pserver. Raises OSError, ClientError."""

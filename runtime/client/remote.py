@@ -178,6 +178,8 @@ class RemoteUpdater(Updater):
         return self.client.count_dropped()
 
     def finish(self) -> None:
+        if self._snapshots is not None and not self.client.is_closed:
+            self._snapshots.finish()
         self.client.finish()
 
     def close(self) -> None:

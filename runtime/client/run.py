@@ -117,7 +117,9 @@ class Run:
         client = make_client(settings, strategy, lambda text: self.log.say(text))
         if settings.uses_snapshots:
             if optimizer.average:
-                raise ValueError("model_average: its means are in no snapshot; leave it or --snapshot_* out")
+                raise ValueError(
+                    "model_average: its means are in no snapshot; leave it or --snapshot_*, --export_* out"
+                )
             sync = strategy.mode == "sync"
             self.snapshots = Snapshots(
                 settings,

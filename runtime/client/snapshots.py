@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import _core
+from ..files.exports import name_export
 from ..files.objects import SetError
 from ..process.settings import Settings
 from ..shared.env import RESUME_OF
@@ -20,11 +22,40 @@ from .dialer import ClientError, PeerVanished
 if TYPE_CHECKING:
     from .client import Client
 
+EXPORT, ALL = (_core.get_protocol()[f"PS_{flag}"] for flag in ("EXPORT", "ALL"))
+MOST_DELTAS = 10  # of a base: each costs a reader's lookup a look
+
+
+class _Exports:
+    """The exports of a training, as trainer 0 asks for them: each is a base, or a delta of the one before."""
+
+    def __init__(self, steps: int, run: int) -> None:
+        self.steps, self._run, self.since = steps, run, 0  # since: steps since the last one
+        self.due = False  # the next cut is one
+        self._before, self._chain = list[str](), list[str]()  # of the base before, and of the last one
+        self.bytes: list[int] = []  # of each of the chain; none: the next one must be a base
+
+    @property
+    def flags(self) -> int:
+        """Those of CUT."""
+        deltas = self.bytes[1:]
+        is_base = not self.bytes or len(deltas) >= MOST_DELTAS or sum(deltas) > self.bytes[0]
+        return EXPORT | (ALL if is_base else 0)
+
+    def add(self, step: int, size: int) -> Message:
+        """Note that the parts are on the disk; return what the manifest says of the chain."""
+        if self.flags & ALL:
+            self._before, self._chain, self.bytes = self._chain, [], []
+        self._chain.append(name_export(self._run, step))
+        self.bytes.append(size)
+        return {"chain": self._chain, "before": self._before}
+
 
 class Snapshots:
-    """Snapshots of one trainer. `log` gets lines for the user.
+    """Snapshots and exports of one trainer. `log` gets lines for the user.
 
-    begin() before the first step; note_step() before each, after_step() after it, end_pass() before the end.
+    begin() before the first step; note_step() before each, after_step() after it, end_pass() before the end
+    of a pass, finish() at last.
     """
 
     def __init__(
@@ -45,6 +76,7 @@ class Snapshots:
         self._note_due = False
         progress = settings.job.progress
         self._wanted = Path(progress + WANTED_CUT) if progress else None  # a file if an agent wants a cut
+        self._exports = _Exports(settings.snapshots.export_steps, client.incarnation)
         self._asked: Message | None = None  # by trainer 0, of all pservers, and not answered by all yet
         self._answers: list[Message | None] = []
         self._parts: list[Message] = []  # of the set that is not sealed yet
@@ -144,15 +176,22 @@ class Snapshots:
     def note_step(self) -> None:
         """Count a step, and let trainer 0's next push ask for a cut if one is due."""
         self._since += 1
+        self._exports.since += 1
         settings, now_s = self._settings, time.monotonic()
         steps, minutes = settings.snapshots.steps, settings.snapshots.minutes
         due = 0 < steps <= self._since or (minutes > 0 and now_s - self._last_s >= 60 * minutes)
-        if self._asked or not (due or (self._wanted and self._wanted.exists())):
+        due = due or (self._wanted is not None and self._wanted.exists())
+        exports = 0 < self._exports.steps <= self._exports.since and settings.trainer_id == 0
+        if self._asked or self._client.cuts_next is not None or not (due or exports):
+            return
+        self._exports.due = not due
+        if not due:
+            self._exports.since, self._client.cuts_next = 0, self._exports.flags
             return
         if self._wanted:
             self._wanted.unlink(missing_ok=True)
         self._since, self._last_s = 0, now_s
-        self._client.cuts_next = settings.trainer_id == 0
+        self._client.cuts_next = 0 if settings.trainer_id == 0 else None
         self._note_due = not self._sync and settings.trainer_id != 0  # no answer tells it of cuts
 
     def after_step(self, describe: Callable[[], Message]) -> None:
@@ -164,8 +203,11 @@ class Snapshots:
                 self._note(describe(), 0, ended=True)
             if step > self._noted:
                 self._noted = step
-                self._note(describe(), step, ended=False)
-                if self._settings.trainer_id == 0:
+                if self._exports.due:
+                    self._ask_all({"ask": "export", "step": step})
+                else:
+                    self._note(describe(), step, ended=False)
+                if not self._exports.due and self._settings.trainer_id == 0:
                     passes = self._client.passes
                     self._ask_all({"ask": "parts", "step": step, "pass": passes, "all": self._sync})
             if self._asked:
@@ -181,6 +223,25 @@ class Snapshots:
             except OSError as e:
                 self._give_up(f"connection to a pserver: {e}")
 
+    def finish(self) -> None:
+        """Complete the export on its way, and make one of the steps since; after the last step."""
+        if self._settings.trainer_id != 0 or not self._exports.steps:
+            return
+        try:
+            self._complete()
+            if self._exports.since:
+                self._exports.since, self._exports.due = 0, True
+                self._client.cut(self._exports.flags)
+                self._noted = self._client.cut_step
+                self._ask_all({"ask": "export", "step": self._noted})
+                self._complete()
+        except OSError as e:
+            self._give_up(f"connection to a pserver: {e}")
+
+    def _complete(self) -> None:
+        while self._asked:
+            self._hear(self._asked, None)
+
     def _note(self, state: Message, step: int, *, ended: bool) -> None:
         self._open()
         note = {"ask": "note", "step": step, "ended": ended, "pass": self._client.passes, "state": state}
@@ -193,18 +254,18 @@ class Snapshots:
         self._asked = question
         self._answers = [None] * len(self._controls)
 
-    def _hear(self, question: Message) -> None:
-        """Take answers that are there; seal the set when all have come, and then report it."""
+    def _hear(self, question: Message, timeout_s: float | None = 0) -> None:
+        """Take answers that come in time; seal the set when all have come, and then report it."""
         for i, control in enumerate(self._controls):
             if self._answers[i] is None:
-                self._answers[i] = control.receive(0)
+                self._answers[i] = control.receive(timeout_s)
         answers = [answer for answer in self._answers if answer is not None]
         failed = [answer["error"] for answer in answers if "error" in answer]
         if failed:
             self._give_up(failed[0])
         elif len(answers) == len(self._controls):
             self._asked = None
-            if question["ask"] == "parts":
+            if question["ask"] in ("parts", "export"):
                 self._parts = answers
             copies, step = self._settings.snapshots.copies, question.get("step", 0)
             if question["ask"] == "parts" and copies > 1:
@@ -213,12 +274,14 @@ class Snapshots:
                 self._ask_all({"ask": "copy", "step": step, "files": files, **known})
             elif question["ask"] != "seal":
                 self._seal(step, self._parts)
-            else:
+            elif not self._exports.due:
                 self.sealed = question["manifest"]["step"]
                 self._on_sealed()
 
     def _give_up(self, why: str) -> None:
-        self._log(f"WARNING: the snapshot of step {self._noted} has failed: {why}; the one before stays")
+        what = "export" if self._exports.due else "snapshot"
+        self._log(f"WARNING: the {what} of step {self._noted} has failed: {why}; the one before stays")
+        self._exports.bytes = []
         self._asked = None
         for control in self._controls:
             control.close()
@@ -227,13 +290,17 @@ class Snapshots:
     def _seal(self, step: int, answers: list[Message]) -> None:
         settings = self._settings
         self._written = max(time.time(), self._written + 0.001)  # the newest has most, whatever clocks say
-        trainers = {t: state for answer in answers for t, state in answer["trainers"].items()}
+        files = [entry for answer in answers for entry in answer["files"]]
+        if self._exports.due:
+            extra = self._exports.add(step, sum(entry["bytes"] for entry in files))
+        else:
+            extra = {"trainers": {t: one for answer in answers for t, one in answer["trainers"].items()}}
         manifest = {
             "job_id": settings.job.job_id,
             "epoch": settings.job.epoch,
             "run": self._run,
             "step": step,
-            "files": [entry for answer in answers for entry in answer["files"]],
-            "extra": {"written": self._written, "trainers": trainers},
+            "files": files,
+            "extra": {"written": self._written, **extra},
         }
         self._ask_all({"ask": "seal", "manifest": manifest})

@@ -32,7 +32,7 @@ NOTES = "@set"  # the array of an .npz with what its other arrays do not say
 
 def show(folder: Path) -> Iterator[str]:
     """Yield lines about a set, whose files are all verified. Raises SetError, OSError."""
-    found = Set(folder)
+    found = Set(folder, deltas=True)
     about, ports = found.manifest, found.layout
     found.open_all()
     yield (
@@ -45,8 +45,9 @@ def show(folder: Path) -> Iterator[str]:
     for shape in found.shapes.values():
         items = find_items(found, shape.name)
         rows, cols = found.described[shape.name]["shape"]
+        changed = " changed" if any(item.changed for item in items) else ""
         kind = (
-            f"{sum(item.count for item in items)} of {rows} rows of {cols}"
+            f"{sum(item.count for item in items)}{changed} of {rows} rows of {cols}"
             if shape.table
             else f"{rows}x{cols}"
         )

@@ -22,6 +22,7 @@ import numpy as np
 from ..files.manifest import Manifest
 from ..files.objects import Whole
 from ..files.saving import hash_content, write_whole
+from ..files.serving import Table
 from ..files.sets import Set, write_set
 from ..process.settings import get_settings
 from . import param_config
@@ -82,8 +83,9 @@ class Parameters:
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
         self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
-        self._live: ReadRows | None = None  # with pservers from the first step on
+        self._live: ReadRows | None = None  # with pservers from the first step on, or of a followed Table
         self._live_names: frozenset[str] = frozenset()  # of the tables that only pservers have
+        self._followed: Table | None = None  # has the values
         self.loaded: Set | None = None  # by load(): values and state that nobody has taken yet are there
         self.keeper: Keeper | None = None  # from the first training on
 
@@ -165,6 +167,18 @@ class Parameters:
         for name in self._live_names:
             self._values.pop(name, None)
 
+    def follow(self, table: Table) -> None:
+        """Leave all values to a Table of pslaunch.runtime.serving: they are those of its last refresh().
+
+        It may lack those that do not learn. Raises ValueError if it is of another model.
+        """
+        shapes = table.set.shapes
+        own = {name: one for name, one in self._configs.items() if name in shapes or not one.is_static}
+        check_parameters(table.set, own)
+        tables = [name for name in own if shapes[name].table]
+        self.attach(tables, lambda keys: {name: table.lookup(own, name) for name, own in keys.items()})
+        self._followed = table
+
     def detach(self) -> None:
         """Take all values from the pservers, to train in this process alone."""
         self._values.update({name: self.get_current(name) for name in self._live_names})
@@ -193,6 +207,8 @@ class Parameters:
 
     def get_array(self, name: str) -> F32:
         """Return the values themselves, [rows, cols]; training changes them in place."""
+        if self._followed is not None and name in self._followed.set.shapes:
+            return self._followed.get(name).reshape(self.get_shape(name))
         found = self._values.get(name)
         if found is None:
             config = self.get_config(name)
@@ -344,7 +360,10 @@ def read_parameters(found: Set) -> Parameters:
     configs = {}
     for name, one in found.described.items():
         rows, cols = one["shape"]
-        configs[name], _ = find_init(found, ParamConfig(name=name, rows=rows, cols=cols, sparse=one["table"]))
+        config = ParamConfig(
+            name=name, rows=rows, cols=cols, sparse=one["table"], is_static=one.get("fixed", False)
+        )
+        configs[name], _ = find_init(found, config)
     parameters = Parameters(configs)
     check_parameters(found, configs)
     parameters.loaded = found

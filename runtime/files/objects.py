@@ -21,7 +21,7 @@ FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 SEGMENT = struct.Struct("<Qd")
 COUNTS_BYTES = 12  # of a key: shows, clicks, and the pass of its last push
-TORN = 1
+TORN, CHANGED = 1, 2
 # Of each method: slots of state, one of the row in place of them, and dense objects whole on one shard.
 METHODS = {name: (slots, by_row, whole) for name, slots, by_row, whole, _ in _core.list_methods()}
 NAMES = tuple(METHODS)
@@ -80,6 +80,7 @@ class Item(ObjectShape):
 
     steps: int = 0
     torn: bool = False  # some values have one update more
+    changed: bool = False  # of a table, in an export: only the rows that changed since the one before
     samples: int = 0
     passes: int = 0
     count: int = 0
@@ -210,6 +211,7 @@ class PartFile:
                 **{name: found[name] for name in ("name", "table", "dim", "total", "method")},
                 steps=steps,
                 torn=bool(flags & TORN),
+                changed=bool(flags & CHANGED),
                 samples=samples,
                 passes=passes,
                 count=count,

@@ -80,9 +80,12 @@ def leave(_: Path) -> None:
 class Set:
     """A set, whose parts are opened and verified when they are needed."""
 
-    def __init__(self, folder: Path, fetch: Fetch = leave) -> None:
-        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError."""
-        self.folder, self._fetch = folder, fetch
+    def __init__(self, folder: Path, fetch: Fetch = leave, *, deltas: bool = False) -> None:
+        """Read the manifest, or make that of a pservers' save at their end. Raises SetError, OSError.
+
+        `deltas`: also a set with only the rows that changed since an export.
+        """
+        self.folder, self._fetch, self._deltas = folder, fetch, deltas
         self._parts: dict[str, PartFile] = {}
         if not (folder / MANIFEST).exists():
             fetch(folder / MANIFEST)
@@ -116,23 +119,29 @@ class Set:
     def open(self, name: str) -> PartFile:
         """Return a part, verified. Raises SetError."""
         if name not in self._parts:
-            self._parts[name] = part = PartFile(self._open_file(name))
+            self._parts[name] = part = PartFile(self.open_file(name))
             for item in [*part.items.values()]:
                 shape = self.shapes.get(item.name)
                 if shape is None:  # of the trainers' own use: Client.gather()
                     del part.items[item.name]
                 elif shape.kind != item.kind:
                     raise SetError(f"{part.path}: {item.name} differs from {MANIFEST}: saves are mixed")
+                elif item.changed and not self._deltas:
+                    raise SetError(
+                        f"{part.path} has only rows that changed since the export before: "
+                        "pslaunch.runtime.serving reads them, with those of the base"
+                    )
         return self._parts[name]
 
     def read_file(self, name: str) -> bytes:
         """Return a file that is no part, verified; its name there has the save in it. Raises SetError."""
         stem, suffix = re.escape(Path(name).stem), re.escape(Path(name).suffix)
         own = next((one for one in self._entries if re.fullmatch(rf"{stem}(-\w+)?{suffix}", one)), name)
-        f = self._open_file(own)
+        f = self.open_file(own)
         return os.pread(f.fileno(), f.size, 0)
 
-    def _open_file(self, name: str) -> Content:
+    def open_file(self, name: str) -> Content:
+        """Return a file of the set, verified. Raises SetError."""
         path, entry = self.folder / name, self._entries.get(name)
         if not path.exists():
             self._fetch(path)
@@ -152,7 +161,11 @@ class Set:
 
     def open_all(self) -> list[PartFile]:
         """Return all parts. Raises SetError."""
-        return [self.open(name) for name in self._entries if name.endswith(PART_SUFFIX)]
+        return [self.open(name) for name in self.find_files(PART_SUFFIX)]
+
+    def find_files(self, suffix: str) -> list[str]:
+        """Return the names of its files with this suffix."""
+        return [name for name in self._entries if name.endswith(suffix)]
 
     def open_shard(self, number: int, *, sparse: bool = False) -> PartFile:
         """Return the part of a dense shard, or of one with tables. Raises SetError."""

@@ -11,14 +11,18 @@ from typing import Any
 from ..shared import env
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotSettings:
-    """Arguments of `init()` for snapshots, as far as trainers use them."""
+    """Arguments of `init()` for snapshots and exports: those of env.SNAPSHOT_ARGS."""
 
-    steps: int
-    minutes: float
-    copies: int
-    resume: str
+    steps: int = 0
+    minutes: float = 0.0
+    dir: str = ""
+    keep: int = 1
+    copies: int = 1
+    export_steps: int = 0
+    export_dir: str = ""
+    resume: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +57,9 @@ class Settings:
 
     @property
     def uses_snapshots(self) -> bool:
-        """True if this training takes snapshots, or may begin with one."""
+        """True if this training takes snapshots or exports, or may begin with a snapshot."""
         found = self.snapshots
-        return bool(found.steps or found.minutes or found.resume) or self.job.epoch > 0
+        return bool(found.steps or found.minutes or found.export_steps or found.resume) or self.job.epoch > 0
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
@@ -80,8 +84,8 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     for name, value in given.items():
         if name not in arguments or name in flags:
             values[name] = value
-    steps, minutes, _, copies, _, resume = (values.pop(name) for name in env.SNAPSHOT_ARGS)
-    values["snapshots"] = SnapshotSettings(steps, minutes, copies, resume)
+    own = {name.removeprefix("snapshot_"): values.pop(name) for name in env.SNAPSHOT_ARGS}
+    values["snapshots"] = SnapshotSettings(**own)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
     _check(settings)
     return settings

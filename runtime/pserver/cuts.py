@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..client.control import Control, Message
+from ..files.exports import set_newest
 from ..files.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from ..files.objects import Content, PartFile, SetError
 from ..files.saving import Entry, Header, sync_folder
 from ..files.sets import Share, describe_part, read_layout
 from .others import Others, list_holders
-from .pserver_options import Options
+from .pserver_options import EXPORTS, Options
 from .threads import REQUESTS, Shard
 
 PIECE_BYTES = 1 << 20
@@ -166,7 +167,12 @@ class Cuts:
         failed = [f"port {i}: {one}" for i, one in enumerate(found) if isinstance(one, str)]
         if failed:
             return {"error": failed[0]}
-        return None if None in found else {"files": [asdict(one) for one in found if isinstance(one, Entry)]}
+        if None in found:
+            return None
+        return {"files": [asdict(entry) for own in found if isinstance(own, list) for entry in own]}
+
+    def _do_export(self, question: Message) -> Message | None:
+        return self._list_parts(EXPORTS + question["step"])
 
     def _do_save(self, question: Message) -> Message | None:
         """Cut all shards, and answer as to `parts`."""
@@ -190,7 +196,7 @@ class Cuts:
         """Keep copies of the parts of those pservers whose holder this one is."""
         header, hosts = self._make_header(), [host for host, _ in question["pservers"]]
         others = Others(self._options, header, question["pservers"])
-        folder = self._options.get_cut_folder(header.epoch, question["step"])
+        folder = self._options.get_cut_folder(header, question["step"])
         for owner, entries in enumerate(question["files"]):
             if header.pserver in list_holders(hosts, owner, question["copies"]):
                 for entry in entries:
@@ -211,16 +217,21 @@ class Cuts:
     def _do_seal(self, question: Message) -> Message:
         """Write the manifest, once all parts of all pservers are on the disk."""
         header, data = self._make_header(), question["manifest"]
-        folder = self._options.get_cut_folder(header.epoch, data["step"])
+        exported = "chain" in data["extra"]
+        number = data["step"] + (EXPORTS if exported else 0)
+        folder = self._options.get_cut_folder(header, number)
         with closing(Content(folder / header.name)) as f:
             files = [Entry(**entry) for entry in data["files"]]
             manifest = Manifest(**data | {"files": files} | describe_part(PartFile(f)))
         write_manifest(folder, manifest)
-        sync_folder(self._root)
-        self._remove_older(manifest)
+        if exported:
+            set_newest(self._options.export_dir, manifest, folder.name)
+        else:
+            sync_folder(self._root)
+            self._remove_older(manifest)
         for shard in self._shards:  # their other threads add to the parts
-            for step in [step for step in list(shard.parts) if step <= manifest.step]:
-                del shard.parts[step]
+            for old in [old for old in list(shard.parts) if old <= number]:
+                del shard.parts[old]
         return {}
 
     def _remove_older(self, newest: Manifest) -> None:

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import _core
+from ..files.exports import name_export
+from ..files.saving import Header
 from ..shared import env
+
+EXPORTS = 2**62  # PS_CUT_EXPORTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +40,13 @@ class Options:
     descriptors: tuple[int, ...]
     snapshot_dir: Path
     snapshot_keep: int
+    export_dir: Path
 
-    def get_cut_folder(self, epoch: int, step: int) -> Path:
-        """Return the folder of a snapshot."""
-        return self.snapshot_dir / f"cut-{epoch:04d}-{step:012d}"
+    def get_cut_folder(self, header: Header, number: int) -> Path:
+        """Return the folder of a snapshot of this step, or of an export, whose number is above EXPORTS."""
+        if number >= EXPORTS:
+            return self.export_dir / name_export(header.run, number - EXPORTS)
+        return self.snapshot_dir / f"cut-{header.epoch:04d}-{number:012d}"
 
     @property
     def ports(self) -> int:
@@ -155,4 +162,5 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         descriptors=descriptors,
         snapshot_dir=Path(env.get_snapshot_dir(given.get("snapshot_dir", ""), environ)).absolute(),
         snapshot_keep=given.get("snapshot_keep", env.INIT_ARGS["snapshot_keep"].default),
+        export_dir=Path(given.get("export_dir", env.INIT_ARGS["export_dir"].default)).absolute(),
     )

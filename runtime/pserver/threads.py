@@ -18,11 +18,12 @@ from typing import IO, Any
 
 from .. import _core
 from ..client.control import MESSAGES
+from ..files.exports import write_index
 from ..files.manifest import MANIFEST
 from ..files.objects import SetError
 from ..files.saving import Entry, File, Header, prepare_folder
 from ..files.sets import Found, Share
-from .pserver_options import Options
+from .pserver_options import EXPORTS, Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
 Event = tuple[int, int, int, str]  # kind, trainer, number, text
@@ -80,7 +81,7 @@ class Shard:
         with contextlib.suppress(OSError):  # the user's pipes may have taken all that is allowed
             fcntl.fcntl(cut_in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.failure: BaseException | None = None
-        self.parts: dict[int, Entry | str] = {}  # by number; or why there is none
+        self.parts: dict[int, list[Entry] | str] = {}  # by number; or why there is none
         self._file: File | None = None
         self._saves: dict[int, tuple[Path, str]] = {}  # folder and name of saves on request, by number
         self._first = ""  # the first object
@@ -161,14 +162,14 @@ class Shard:
         except (OSError, EOFError) as e:
             self.failure = e
 
-    def _write_part(self, pieces: Iterator[bytes], number: int) -> Entry | str:
-        """Write a cut to its own file; return why if there is none."""
+    def _write_part(self, pieces: Iterator[bytes], number: int) -> list[Entry] | str:
+        """Write a cut to its own file, and the index of an export; return why if there is none."""
         self._share = None  # its objects have their values: files that are removed free their disk
         folder, save = self._saves.pop(number, (None, ""))
         try:
             header = self._make_header(self._number, save)
             if folder is None:
-                folder = self._options.get_cut_folder(header.epoch, number)
+                folder = self._options.get_cut_folder(header, number)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / MANIFEST).unlink(missing_ok=True)  # of another training
             else:
@@ -176,7 +177,8 @@ class Shard:
             with contextlib.closing(File(folder, header.name, header.encode())) as file:
                 for piece in pieces:
                     file.append(piece)
-                return file.finish()
+                entries = [file.finish()]
+            return [*entries, *(write_index(file.path) if EXPORTS <= number < REQUESTS else ())]
         except (OSError, EOFError) as e:
             with contextlib.suppress(EOFError):
                 for _ in pieces:  # the next cut follows

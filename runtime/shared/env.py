@@ -139,9 +139,9 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "snapshot_minutes": InitArg(parse_float, 0.0, "minutes between two snapshots; 0: none"),
     "snapshot_dir": InitArg(parse_text, "", "folder of snapshots; .pslaunch/snapshots unless given"),
     "snapshot_keep": InitArg(parse_count, 2, "snapshots that are kept, the newest ones"),
-    "snapshot_copies": InitArg(
-        parse_count, 1, "nodes that have each part of a snapshot, where nodes share no folder"
-    ),
+    "snapshot_copies": InitArg(parse_count, 1, "nodes that have each part of a snapshot, if none is shared"),
+    "export_steps": InitArg(parse_int, 0, "steps between two exports of values for model servers; 0: none"),
+    "export_dir": InitArg(parse_text, ".pslaunch/exports", "folder of exports"),
     "resume": InitArg(
         parse_text, "", "go on from the newest snapshot: 1, or the folder that has it, if not snapshot_dir"
     ),
@@ -150,8 +150,6 @@ TRAINER_TIMEOUT_S = 60.0  # default of a pserver option that init() lacks
 TRAINER_FLAGS = (  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
     "num_passes", "log_period", "dot_period", "saving_period", "save_dir", "test_period", "local", "no_save",
 )  # fmt: skip
-
-
 SNAPSHOT_DIR = ".pslaunch/snapshots"
 
 
@@ -165,9 +163,7 @@ def get_init_var(argument: str) -> str:
     return f"PADDLE_INIT_{argument.upper()}"
 
 
-SNAPSHOT_ARGS = (
-    "snapshot_steps", "snapshot_minutes", "snapshot_keep", "snapshot_copies", "snapshot_dir", "resume",
-)  # fmt: skip
+SNAPSHOT_ARGS = tuple(name for name in INIT_ARGS if name.startswith(("snapshot_", "export_", "resume")))
 # Begins a value of `resume`: from the newest snapshot, if there is one, of jobs with -THIS- in their ids.
 RESUME_OF = "of:"
 

@@ -77,7 +77,7 @@ static content read_cut(ps_cut *c, size_t piece, ps_object **objects) {
 static content cut_now(ps_object **objects, uint32_t n) {
     ps_cut *c;
     ps_err err;
-    CHECK(ps_cut_begin(&c, objects, n, 5, &err) == PS_OK);
+    CHECK(ps_cut_begin(&c, objects, n, 5, 0, &err) == PS_OK);
     return read_cut(c, MOST_BYTES / 2, NULL);
 }
 
@@ -93,7 +93,7 @@ TEST(a_cut_has_the_values_that_are_documented) {
     ps_cut *c;
     make_objects(objects);
     objects[0]->dense.ready = false;
-    CHECK(ps_cut_begin(&c, objects, 2, 0, &err) == PS_EINVAL && c == NULL);
+    CHECK(ps_cut_begin(&c, objects, 2, 0, 0, &err) == PS_EINVAL && c == NULL);
     CHECK(strstr(err.text, "'dense' has no values") != NULL);
     objects[0]->dense.ready = true;
     ps_dense_apply(&objects[3]->dense, 1, DENSE - 1, grad, 1);
@@ -125,7 +125,7 @@ TEST(a_cut_has_its_moment_whatever_changes_while_it_is_read) {
         make_objects(objects);
         for (uint64_t step = 1; step < 5; step++) make_step(objects, step);
         content whole = cut_now(objects, OBJECTS);
-        CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK);
+        CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, 0, &err) == PS_OK);
         make_step(objects, 99);
         content got = read_cut(c, piece, piece > 2000 ? objects : NULL);
         CHECK(equal(&whole, &got));
@@ -136,6 +136,113 @@ TEST(a_cut_has_its_moment_whatever_changes_while_it_is_read) {
     }
 }
 
+/* An object of an export. */
+typedef struct exported {
+    uint32_t flags;
+    uint64_t count;
+    const uint8_t *keys, *rows; /* of a dense object: rows are its values */
+} exported;
+
+/* Find the objects of make_objects() in an export. */
+static void find_exported(const content *got, exported *found) {
+    const uint32_t dims[OBJECTS] = {0, 3, 5, 0};
+    ps_create spec;
+    size_t at = 0;
+    uint32_t length;
+    for (int i = 0; i < OBJECTS; i++) {
+        memcpy(&found[i].flags, got->data + at, 4);
+        memcpy(&length, got->data + at + 4, 4);
+        memcpy(&found[i].count, got->data + at + 16, 8);
+        CHECK(ps_create_decode(got->data + at + PS_SAVE_HEAD_BYTES, length, &spec, NULL) == PS_OK);
+        CHECK(spec.optim.method == PS_SGD && spec.entry.rule == PS_ENTRY_ANY);
+        at = (at + PS_SAVE_HEAD_BYTES + length + 7) / 8 * 8;
+        found[i].keys = got->data + at;
+        if (dims[i] > 0) at += 8 * (size_t)found[i].count;
+        found[i].rows = got->data + at;
+        at = (at + 4 * (size_t)found[i].count * (dims[i] > 0 ? dims[i] : 1) + 7) / 8 * 8;
+    }
+    CHECK(at == got->n);
+}
+
+/* What a table has for all keys of make_step(). */
+static void dump_table(const ps_object *o, float *out) {
+    uint64_t keys[400];
+    for (uint64_t i = 0; i < 400; i++) keys[i] = i;
+    ps_sparse_read(o->sparse, keys, 400, out);
+}
+
+/* Export: the rows of table `number` go to `served` [400, dim], and `found` says what came. */
+static void serve(ps_object **objects, uint32_t flags, size_t piece, uint32_t number, float *served,
+                  exported *found) {
+    ps_cut *c;
+    ps_err err;
+    size_t dim = objects[number]->spec.dim;
+    float *now = calloc(400 * dim, sizeof *now);
+    static float values[DENSE];
+    memcpy(values, objects[0]->dense.values, sizeof values);
+    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, PS_EXPORT | flags, &err) == PS_OK);
+    dump_table(objects[number], now);
+    content got = read_cut(c, piece, piece < MOST_BYTES / 2 ? objects : NULL);
+    find_exported(&got, found);
+    for (uint64_t i = 0, key; i < found[number].count; i++) {
+        memcpy(&key, found[number].keys + 8 * i, 8);
+        CHECK(key < 400);
+        memcpy(served + key * dim, found[number].rows + 4 * dim * i, 4 * dim);
+    }
+    CHECK(memcmp(now, served, 400 * dim * sizeof *now) == 0);
+    CHECK(found[0].count == DENSE && memcmp(found[0].rows, values, sizeof values) == 0);
+    free(now);
+    free(got.data);
+}
+
+TEST(exports_have_values_alone_and_rows_that_changed_since_the_last) {
+    const size_t whole = MOST_BYTES / 2, pieces[] = {whole, 3001, whole, 20011, whole};
+    float served[400 * 3];
+    ps_object *objects[OBJECTS];
+    exported found[OBJECTS];
+    make_objects(objects);
+    dump_table(objects[1], served);
+    for (uint64_t step = 1; step < 5; step++) make_step(objects, step);
+    serve(objects, 0, whole, 1, served, found);
+    CHECK(found[1].flags == 0 && found[1].count == ps_sparse_rows(objects[1]->sparse));
+    for (uint64_t i = 0; i < 5; i++) {
+        make_step(objects, 100 + i);
+        serve(objects, 0, pieces[i], 1, served, found);
+        CHECK(found[1].flags == PS_SAVE_CHANGED);
+        if (pieces[i] == whole && i == 0) CHECK(found[1].count > 40 && found[1].count <= 64);
+    }
+    serve(objects, 0, whole, 1, served, found);
+    CHECK(found[1].flags == PS_SAVE_CHANGED && found[1].count == 0); /* nothing since */
+    serve(objects, PS_ALL, whole, 1, served, found);
+    CHECK(found[1].flags == 0 && found[1].count == ps_sparse_rows(objects[1]->sparse));
+    free_objects(objects, OBJECTS);
+}
+
+TEST(a_table_that_gave_rows_back_is_exported_whole) {
+    const ps_shrink all = {.decay = 0, .score = 1};
+    float served[400 * 5];
+    ps_object *objects[OBJECTS];
+    exported found[OBJECTS];
+    make_objects(objects);
+    dump_table(objects[2], served);
+    for (uint64_t step = 1; step < 40; step += 1 + (step % 3 == 2)) make_step(objects, step); /* none goes */
+    size_t rows = ps_sparse_rows(objects[2]->sparse);
+    serve(objects, 0, MOST_BYTES / 2, 2, served, found);
+    CHECK(found[2].flags == 0 && found[2].count == rows && rows > 100);
+    CHECK(ps_sparse_shrink(objects[2]->sparse, &all, 0) == rows);
+    dump_table(objects[2], served); /* initial values */
+    for (uint64_t step = 100; ps_sparse_rows(objects[2]->sparse) < 50; step += 3) make_step(objects, step);
+    serve(objects, 0, MOST_BYTES / 2, 2, served, found);
+    CHECK(found[2].flags == 0 && found[2].count == ps_sparse_rows(objects[2]->sparse));
+    CHECK(found[1].flags == PS_SAVE_CHANGED);
+    size_t before = ps_sparse_rows(objects[2]->sparse);
+    for (uint64_t step = 301; ps_sparse_rows(objects[2]->sparse) < before + 20; step += 3)
+        make_step(objects, step);
+    serve(objects, 0, MOST_BYTES / 2, 2, served, found); /* some of the new rows have numbers of old ones */
+    CHECK(found[2].flags == PS_SAVE_CHANGED && found[2].count >= 20);
+    free_objects(objects, OBJECTS);
+}
+
 TEST(a_cut_that_ends_early_leaves_nothing) {
     ps_object *objects[OBJECTS];
     uint8_t some[300];
@@ -143,11 +250,11 @@ TEST(a_cut_that_ends_early_leaves_nothing) {
     ps_err err;
     make_objects(objects);
     make_step(objects, 1);
-    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK);
+    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, 0, &err) == PS_OK);
     CHECK(ps_cut_read(c, some, sizeof some) == sizeof some);
     make_step(objects, 2);
     CHECK(ps_cut_end(c));
-    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, &err) == PS_OK); /* again from the start */
+    CHECK(ps_cut_begin(&c, objects, OBJECTS, 5, 0, &err) == PS_OK); /* again from the start */
     content got = read_cut(c, MOST_BYTES / 2, NULL);
     free(got.data);
     free_objects(objects, OBJECTS);
@@ -161,7 +268,7 @@ TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
     make_step(objects, 1);
     for (long i = 1, failed = 1; failed; i++) {
         harness_fail_alloc(i);
-        int code = ps_cut_begin(&c, objects, OBJECTS, 5, &err);
+        int code = ps_cut_begin(&c, objects, OBJECTS, 5, 0, &err);
         if (code == PS_OK) make_step(objects, 1); /* the same values again each time: rows are there */
         bool kept = code == PS_OK && ps_cut_end(c);
         failed = harness_fail_alloc(0);
@@ -195,7 +302,7 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     open_cut_world(&w, 2, cuts[1]);
     create_all(&w);
     push_from(&w, 0, 0);
-    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 2);
+    CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 2);
     push_from(&w, 0, 0);
     CHECK(ps_client_cut_step(w.clients[0]) == 2 && ps_client_cut_step(w.clients[1]) == 2);
     for (int i = 0; i < 3; i++) push_from(&w, 0, 0); /* most of the cut is still in the shard */
@@ -210,9 +317,9 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
         if (value != -6) CHECK(false);
     }
 
-    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 6);
+    CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 6);
     push_from(&w, 0, 0);
-    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK &&
+    CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK &&
           ps_client_cut_step(w.clients[0]) == 7); /* before the last was taken */
     push_from(&w, 0, 0);
     CHECK(read_records(cuts[0], &told, &got) == PS_CUT_LOST && told == 6);
@@ -237,7 +344,7 @@ TEST(a_cut_that_the_owner_wants_comes_after_the_one_that_is_sent) {
     fcntl(cuts[1], F_SETFL, O_NONBLOCK);
     open_cut_world(&w, 1, cuts[1]);
     create_all(&w);
-    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK);
+    CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK);
     push_from(&w, 0, 0);
     mail(&w, PS_MAIL_CUT, 77);
     CHECK(read_records(cuts[0], &told, &first) == PS_CUT_WHOLE && told == 1);
@@ -281,7 +388,7 @@ TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
         CHECK(ps_client_run(w.clients[0], 1000, 0, &shard, &err) == PS_OK);
     }
     CHECK(out[0][0] == -2);
-    CHECK(ps_client_cut(w.clients[0], &err) == PS_OK);
+    CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK);
     add_push(&w, 0);
     CHECK(ps_client_run(w.clients[0], 100, 0, &shard, &err) == PS_EAGAIN); /* it comes after the cut */
     close(fd);

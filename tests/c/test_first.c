@@ -99,7 +99,7 @@ static uint64_t save(ps_object *o, int fd) {
     ps_err err;
     ps_cut *c;
     uint64_t head = PS_SAVE_HEAD_BYTES + PS_CREATE_BYTES + o->spec.name_length;
-    CHECK(ps_cut_begin(&c, &o, 1, 0, &err) == PS_OK);
+    CHECK(ps_cut_begin(&c, &o, 1, 0, 0, &err) == PS_OK);
     for (size_t n; (n = ps_cut_read(c, buffer, sizeof buffer)) > 0;)
         CHECK(write(fd, buffer, n) == (ssize_t)n);
     CHECK(ps_cut_end(c));

@@ -20,7 +20,10 @@ from pslaunch import cli
 from pslaunch.node import codes
 from support.pages import DOCS, list_blocks
 
-NAMES = ("tutorial", "distributed", "pytorch", "performance", "troubleshooting", "from_others", "restarts")
+NAMES = (
+    "tutorial", "distributed", "pytorch", "performance", "troubleshooting", "from_others", "restarts",
+    "serving",
+)  # fmt: skip
 GUIDES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 DRY = {"fabric": [], "mpi": [], "slurm": [], "k8s": ["--image=i"], "local": []}
 

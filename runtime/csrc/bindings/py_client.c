@@ -386,10 +386,13 @@ static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_cut(PyObject *obj, PyObject *Py_UNUSED(none)) {
+static PyObject *client_cut(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     ps_err err = {0};
-    return ready(self) < 0 ? NULL : done(ps_client_cut(self->core, &err), &err);
+    int now;
+    unsigned int flags;
+    if (!PyArg_ParseTuple(args, "pI", &now, &flags) || ready(self) < 0) return NULL;
+    return done(ps_client_cut(self->core, now != 0, flags, &err), &err);
 }
 
 static PyObject *client_get_cut_step(PyObject *obj, PyObject *Py_UNUSED(none)) {
@@ -442,7 +445,7 @@ static PyMethodDef client_methods[] = {
     {"push_rows", client_push_rows, METH_VARARGS, "Push row gradients."},
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
-    {"cut", client_cut, METH_NOARGS, "Add the requests for a cut after the next step."},
+    {"cut", client_cut, METH_VARARGS, "Add the requests for a cut after the next step, or now."},
     {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step with a cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
     {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},

@@ -3,6 +3,7 @@
 
 #include "shard/ps_cut.h"
 #include "shard/ps_shard.h"
+#include "tables/ps_index.h"
 #include "bindings/py_args.h"
 
 /* A function of the owner, called in the thread that runs the shard. */
@@ -91,6 +92,22 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     return code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
 }
 
+static PyObject *index_keys(PyObject *self, PyObject *args) {
+    Py_buffer keys, places;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*w*", &keys, &places)) return NULL;
+    size_t n = (size_t)keys.len / sizeof(uint64_t), cap = (size_t)places.len / sizeof(uint32_t);
+    bool fits = n < cap && cap <= UINT32_MAX && (cap & (cap - 1)) == 0;
+    Py_BEGIN_ALLOW_THREADS
+    if (fits) ps_index_keys(places.buf, cap, keys.buf, n);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&places);
+    if (fits) return Py_NewRef(Py_None);
+    PyErr_SetString(PyExc_ValueError, "places: expected a power of two of them, more than keys");
+    return NULL;
+}
+
 static int put(PyObject *dict, const char *name, unsigned long long value) {
     PyObject *number = PyLong_FromUnsignedLongLong(value);
     if (number == NULL) return -1;
@@ -138,6 +155,8 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_AFTER", PS_AFTER},
         {"PS_DROPPED", PS_DROPPED},
         {"PS_IN_CUT", PS_IN_CUT},
+        {"PS_EXPORT", PS_EXPORT},
+        {"PS_ALL", PS_ALL},
         {"PS_SYNC", PS_SYNC},
         {"PS_HALF_ASYNC", PS_HALF_ASYNC},
         {"PS_ASYNC", PS_ASYNC},
@@ -148,8 +167,10 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_CUT_LOST", PS_CUT_LOST},
         {"PS_CUT_BEGINS", PS_CUT_BEGINS},
         {"PS_CUT_LAST", PS_CUT_LAST},
+        {"PS_CUT_EXPORTS", PS_CUT_EXPORTS},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},
+        {"PS_SAVE_CHANGED", PS_SAVE_CHANGED},
         {"event bytes", sizeof(ps_event)},
         {"mail bytes", sizeof(ps_mail)},
         {"stored bytes", sizeof(ps_stored)},
@@ -167,6 +188,7 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
 PyMethodDef ps_shard_methods[] = {
     {"run_shard", (PyCFunction)(void (*)(void))run_shard, METH_VARARGS | METH_KEYWORDS,
      "Serve one shard until its mailbox says stop."},
+    {"index_keys", index_keys, METH_VARARGS, "Fill the index of a part's keys for readers."},
     {"get_protocol", get_protocol, METH_NOARGS, "Return the constants of the protocol, by name."},
     {NULL, NULL, 0, NULL},
 };

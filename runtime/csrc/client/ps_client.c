@@ -324,15 +324,16 @@ static bool steps_on(const ps_known *o, uint32_t shard) {
     return o->spec.sparse ? shard >= o->first && shard < o->first + o->n : size_on(o, shard) > 0;
 }
 
-int ps_client_cut(ps_client *c, ps_err *err) {
+int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err) {
     int code = PS_OK;
     uint64_t step = 0;
     for (uint32_t i = 0; i < c->objects_n; i++)
         for (uint32_t s = 0; s < c->shards; s++)
             if (c->objects[i].seen[s].version > step) step = c->objects[i].seen[s].version;
-    c->cut_step = ++step;
+    if (!now) step++;
+    c->cut_step = step;
     for (uint32_t s = 0; code == PS_OK && s < c->shards; s++) {
-        ps_header head = {.op = PS_CUT, .version = step};
+        ps_header head = {.op = PS_CUT, .version = step, .flags = flags};
         for (uint32_t i = 0; i < c->objects_n; i++) head.count += steps_on(&c->objects[i], s);
         code = ps_call_request(c, s, head, PS_DONE, 0, err);
     }

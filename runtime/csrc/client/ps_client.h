@@ -71,8 +71,9 @@ void ps_client_mark(ps_client *c);
  * barrier. */
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
 
-/* Ask every shard for a cut after the next step, whose pushes follow. Of trainer 0. */
-int ps_client_cut(ps_client *c, ps_err *err);
+/* Ask every shard for a cut with these flags after the next step, whose pushes follow, or now. Of trainer 0.
+ */
+int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err);
 
 /* Return the last step with a cut, as far as this trainer has asked for it or answers to pushes have it; 0:
  * none. */

@@ -23,14 +23,16 @@ enum {
 /* An object as it was. */
 typedef struct whole {
     ps_object *o;
-    uint64_t steps, samples, rows, waiting;
-    bool torn;
+    uint64_t steps, samples, waiting;
+    size_t rows;
+    uint32_t flags; /* PS_SAVE_... */
 } whole;
 
 struct ps_cut {
     whole *objects; /* [n] */
     uint32_t n, object;
     uint64_t pass;
+    bool exports; /* values alone */
     int part;
     uint32_t number; /* of the item, from 1 */
     size_t used;     /* bytes of it that were read */
@@ -46,21 +48,35 @@ static void let_go(ps_cut *c, ps_object *o) {
     c->lost |= !(o->sparse != NULL ? ps_sparse_forget(o->sparse) : ps_keep_end(&o->dense.keep));
 }
 
-int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, ps_err *err) {
+/* Keep an object, and note what it is now. */
+static int keep(whole *w, ps_object *o, uint32_t flags, ps_err *err) {
+    bool all = (flags & PS_ALL) != 0;
+    *w = (whole){.o = o, .steps = o->step.version, .samples = o->samples};
+    w->flags = ps_object_torn(o) ? PS_SAVE_TORN : 0;
+    if (o->sparse == NULL) return ps_dense_keep(&o->dense, err);
+    w->rows = ps_sparse_rows(o->sparse), w->waiting = ps_sparse_waiting(o->sparse);
+    if (!(flags & PS_EXPORT)) return ps_sparse_keep(o->sparse, err);
+    w->waiting = 0;
+    int code = ps_sparse_keep_changed(o->sparse, &all, &w->rows, err);
+    if (!all) w->flags |= PS_SAVE_CHANGED;
+    return code;
+}
+
+int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, uint32_t flags,
+                 ps_err *err) {
     int code = PS_OK;
     *out = NULL;
     for (uint32_t i = 0; i < n; i++)
         if (objects[i]->dense.n > 0 && !objects[i]->dense.ready)
             return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
     ps_cut *c = calloc(1, sizeof *c);
-    if (c != NULL) c->number = 1, c->pass = pass, c->objects = calloc(n + 1, sizeof *c->objects);
+    if (c != NULL) {
+        *c = (ps_cut){.number = 1, .pass = pass, .exports = (flags & PS_EXPORT) != 0};
+        c->objects = calloc(n + 1, sizeof *c->objects);
+    }
     if (c == NULL || c->objects == NULL) code = ps_fail(err, PS_ENOMEM, 0, "a cut of %u objects", n);
     for (uint32_t i = 0; code == PS_OK && i < n; i++) {
-        ps_object *o = objects[i];
-        whole *w = &c->objects[i];
-        *w = (whole){.o = o, .steps = o->step.version, .samples = o->samples, .torn = ps_object_torn(o)};
-        if (o->sparse != NULL) w->rows = ps_sparse_rows(o->sparse), w->waiting = ps_sparse_waiting(o->sparse);
-        code = o->sparse != NULL ? ps_sparse_keep(o->sparse, err) : ps_dense_keep(&o->dense, err);
+        code = keep(&c->objects[i], objects[i], flags, err);
         if (code == PS_OK) c->n++;
     }
     if (code == PS_OK) *out = c;
@@ -83,11 +99,15 @@ static void put_number(uint8_t *p, int bytes, uint64_t x) {
     for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
 }
 
-static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass) {
+static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass, bool exports) {
     ps_create spec = w->o->spec;
+    if (exports) {
+        spec.optim = (ps_optim){.method = PS_SGD, .learning_rate = spec.optim.learning_rate};
+        spec.entry = (ps_entry){0};
+    }
     if (w->o->sparse != NULL) spec.init = ps_sparse_init(w->o->sparse);
     size_t create = ps_create_encode(&spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
-    put_number(raw, 4, w->torn ? PS_SAVE_TORN : 0);
+    put_number(raw, 4, w->flags);
     put_number(raw + 4, 4, create);
     put_number(raw + 8, 8, w->steps);
     put_number(raw + 16, 8, w->o->sparse == NULL ? w->o->dense.n : w->rows);
@@ -102,17 +122,17 @@ static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass) {
 static size_t find_single(ps_cut *c, const whole *w, const void **from) {
     *from = c->small;
     if (c->number > 1) return 0;
-    if (c->part == HEAD) return encode_head(c->small, w, c->pass);
+    if (c->part == HEAD) return encode_head(c->small, w, c->pass, c->exports);
     memset(c->small, 0, ALIGN);
     return (size_t)(-(c->bytes - c->used) % ALIGN);
 }
 
 static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
     uint32_t chunks = (uint32_t)((d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK), at = c->number - 1;
-    size_t slots = ps_optim_state(d->optim.method, 1);
+    size_t slots = c->exports ? 0 : ps_optim_state(d->optim.method, 1);
     const float *floats;
     if (chunks == 0 || at / chunks > slots) return 0;
-    size_t n = ps_dense_kept(d, at / chunks, at % chunks + 1, &floats);
+    size_t n = ps_dense_kept(d, at / chunks, at / chunks == slots, at % chunks + 1, &floats);
     *from = floats;
     return n * sizeof *floats;
 }
@@ -121,15 +141,18 @@ static size_t find_chunk(ps_cut *c, ps_dense *d, const void **from) {
 static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
     ps_row row;
     bool waiting = c->part == WAITING_KEYS || c->part == WAITING_COUNTS;
-    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY, last = c->part >= (ruled ? COUNTS : ROWS);
+    bool ruled = o->spec.entry.rule != PS_ENTRY_ANY && !c->exports;
+    bool last = c->part >= (ruled ? COUNTS : ROWS);
     uint32_t number = c->number - 1;
+    if (c->exports && waiting) return 0;
     if ((!ruled && c->part > ROWS) || !ps_sparse_kept(o->sparse, waiting, last, &number, &row)) return 0;
     c->number = number;
     *from = row.key;
     if (c->part == KEYS || c->part == WAITING_KEYS) return sizeof(uint64_t);
     *from = c->part == ROWS ? (const void *)row.values : row.counts;
     if (c->part != ROWS) return COUNT_BYTES;
-    return sizeof(float) * (o->spec.dim + ps_optim_state(o->spec.optim.method, o->spec.dim));
+    size_t state = c->exports ? 0 : ps_optim_state(o->spec.optim.method, o->spec.dim);
+    return sizeof(float) * (o->spec.dim + state);
 }
 
 static size_t find(ps_cut *c, const void **from) {

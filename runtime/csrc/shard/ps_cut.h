@@ -9,14 +9,18 @@
 #define PS_SAVE_HEAD_BYTES 48 /* before an object's CREATE */
 
 enum {
-    PS_SAVE_TORN = 1, /* of an object: some values already have the step after `steps` */
+    PS_SAVE_TORN = 1,    /* of an object: some values already have the step after `steps` */
+    PS_SAVE_CHANGED = 2, /* of a table in an export: only the rows that have changed since the one before */
 };
 
 typedef struct ps_cut ps_cut;
 
-/* Begin a cut of objects[0..n), after `pass` complete passes, in *out; they outlive it. PS_OK; PS_EINVAL if a
- * dense object has no values yet, or PS_ENOMEM; then *out is NULL. */
-int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, ps_err *err);
+/* Begin a cut of objects[0..n), after `pass` complete passes, in *out; they outlive it. `flags`: of CUT. With
+ * PS_EXPORT it has the values alone, as of objects of SGD without an entry rule, and of a table only what has
+ * changed since the last such cut; with PS_ALL too all rows. PS_OK; PS_EINVAL if a dense object has no values
+ * yet, or PS_ENOMEM; then *out is NULL, and the next export needs PS_ALL. */
+int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t pass, uint32_t flags,
+                 ps_err *err);
 
 /* Copy the next bytes of the body, at most `size`. Returns their number; less than `size`: the end. */
 size_t ps_cut_read(ps_cut *c, void *to, size_t size);

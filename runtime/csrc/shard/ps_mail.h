@@ -13,10 +13,11 @@
 #define PS_MAIL_CUT (UINT32_MAX - 1)
 
 /* Records for the owner on `cut_fd`: u32 length and so many bytes of a cut's body, or one of these. */
-#define PS_CUT_WHOLE UINT32_C(0)       /* the end of the cut */
-#define PS_CUT_LOST UINT32_MAX         /* its end too: it is not to be used */
-#define PS_CUT_BEGINS (UINT32_MAX - 1) /* u64 follows: the step of CUT, or the owner's number, or this: */
-#define PS_CUT_LAST UINT64_MAX         /* the content at the end of the shard */
+#define PS_CUT_WHOLE UINT32_C(0)           /* the end of the cut */
+#define PS_CUT_LOST UINT32_MAX             /* its end too: it is not to be used */
+#define PS_CUT_BEGINS (UINT32_MAX - 1)     /* u64 follows: the step of CUT, or the owner's number, or this: */
+#define PS_CUT_LAST UINT64_MAX             /* the content at the end of the shard */
+#define PS_CUT_EXPORTS (UINT64_C(1) << 62) /* in the number of a CUT with PS_EXPORT */
 
 /* A record of the mailbox, written whole: a connected socket, which the shard then owns. */
 typedef struct ps_mail {

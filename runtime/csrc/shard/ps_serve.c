@@ -15,7 +15,7 @@ static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     uint64_t sequence = st->waiter[trainer];
     if (sequence == 0) return;
     st->waiter[trainer] = 0;
-    uint32_t flags = s->cut_step == st->version ? PS_IN_CUT : 0;
+    uint32_t flags = s->cut_step == st->version && !(s->cut_flags & PS_EXPORT) ? PS_IN_CUT : 0;
     if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, flags);
     else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, flags);
 }
@@ -281,7 +281,7 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
     case PS_FINISH:
         return do_finish(s, p, err);
     case PS_CUT:
-        ps_stream_ask(s, p->head.version, p->head.count);
+        ps_stream_ask(s, &p->head);
         return PS_OK;
     default:
         return PS_OK;

@@ -35,6 +35,7 @@ typedef struct ps_shard {
 
     uint64_t cut_step;    /* of the last CUT; 0: none */
     uint32_t cut_objects; /* that make this step */
+    uint32_t cut_flags;   /* of it */
     bool cut_due;         /* it has not begun */
     ps_cut *cut;          /* being sent to the owner */
     uint64_t cut_asked;   /* number of a cut that the owner wants; 0: none */
@@ -99,7 +100,7 @@ void ps_serve_resume(ps_shard *s);
 void ps_serve_lost(ps_shard *s, ps_peer *p);
 
 /* Note a CUT: it begins when its step is complete. Can't fail. */
-void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects);
+void ps_stream_ask(ps_shard *s, const ps_header *cut);
 
 /* Note a cut that the owner wants: it begins at once, or after the one that is being sent. Can't fail. */
 void ps_stream_want(ps_shard *s, uint64_t number);

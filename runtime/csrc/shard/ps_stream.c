@@ -32,20 +32,22 @@ static void watch(ps_shard *s, bool on) {
         s->cut_watched = on;
 }
 
-static int begin(ps_shard *s, uint64_t step, ps_err *err) {
+static int begin(ps_shard *s, uint64_t number, uint32_t flags, ps_err *err) {
     const uint32_t kind = PS_CUT_BEGINS;
     if (s->cut != NULL) end_cut(s, false);
     if (s->piece_n + ROOM / 2 > PS_PIECE_BYTES) return ps_fail(err, PS_ELIMIT, 0, "its owner does not read");
     put_record(s, &kind, sizeof kind);
-    put_record(s, &step, sizeof step);
-    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass, err);
+    if (flags & PS_EXPORT) number |= PS_CUT_EXPORTS;
+    put_record(s, &number, sizeof number);
+    int code = ps_cut_begin(&s->cut, s->objects, s->objects_n, s->pass, flags, err);
     if (code < 0) end_cut(s, false);
     return code;
 }
 
-void ps_stream_ask(ps_shard *s, uint64_t step, uint32_t objects) {
-    s->cut_step = step;
-    s->cut_objects = objects;
+void ps_stream_ask(ps_shard *s, const ps_header *cut) {
+    s->cut_step = cut->version;
+    s->cut_objects = cut->count;
+    s->cut_flags = cut->flags;
     s->cut_due = s->config.cut_fd >= 0;
     ps_stream_begin(s);
 }
@@ -81,7 +83,8 @@ void ps_stream_begin(ps_shard *s) {
     uint64_t number = steps ? s->cut_step : s->cut_asked;
     if (steps) s->cut_due = false;
     else s->cut_asked = 0;
-    if (begin(s, number, &err) < 0) ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
+    if (begin(s, number, steps ? s->cut_flags : 0, &err) < 0)
+        ps_event_report(s, PS_EVENT_ERROR, 0, 0, err.text);
     watch(s, true);
 }
 
@@ -132,6 +135,6 @@ static int drain(ps_shard *s, ps_err *err) {
 int ps_stream_last(ps_shard *s, ps_err *err) {
     if (s->cut != NULL) end_cut(s, false);
     int code = drain(s, err);
-    if (code == PS_OK) code = begin(s, PS_CUT_LAST, err);
+    if (code == PS_OK) code = begin(s, PS_CUT_LAST, 0, err);
     return code == PS_OK ? drain(s, err) : code;
 }

@@ -105,10 +105,10 @@ int ps_dense_keep(ps_dense *d, ps_err *err) {
     return ps_keep_new(&d->keep, (d->n + PS_DENSE_CHUNK - 1) / PS_DENSE_CHUNK, floats, 2, err);
 }
 
-size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats) {
+size_t ps_dense_kept(const ps_dense *d, uint32_t slot, bool last, uint32_t number, const float **floats) {
     ps_keep *k = d->keep;
     if (number > k->n) return 0;
-    if (slot == ps_optim_state(d->optim.method, 1)) k->passed = number - 1;
+    if (last) k->passed = number - 1;
     if (k->place[number] != 0)
         *floats = ps_pool_item(&k->copies, k->place[number]) + slot * (size_t)PS_DENSE_CHUNK;
     else

@@ -54,8 +54,8 @@ void ps_dense_commit(ps_dense *d, uint64_t step);
  * change them meanwhile. PS_OK or PS_ENOMEM. */
 int ps_dense_keep(ps_dense *d, ps_err *err);
 
-/* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1; with the
- * last slot those before it are not needed any more. Returns its length in floats; 0: there is none. */
-size_t ps_dense_kept(const ps_dense *d, uint32_t slot, uint32_t number, const float **floats);
+/* Find the kept chunk `number`, from 1, of the values (slot 0) or of a slot of the state, from 1. `last`:
+ * those before it are not needed any more. Returns its length in floats; 0: there is none. */
+size_t ps_dense_kept(const ps_dense *d, uint32_t slot, bool last, uint32_t number, const float **floats);
 
 #endif

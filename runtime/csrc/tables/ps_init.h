@@ -35,4 +35,9 @@ static inline uint64_t ps_mix64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+/* Return the hash of a key that gives its shard, by the upper half, and its place in a reader's index. */
+static inline uint64_t ps_key_hash(uint64_t key) {
+    return ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15));
+}
+
 #endif

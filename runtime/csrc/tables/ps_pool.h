@@ -15,6 +15,12 @@
 
 struct ps_keep;
 
+/* A bit for each of the items 1..n; those above count as set. */
+typedef struct ps_bits {
+    uint64_t *words; /* [n / 64 + 1]; NULL if n is 0 */
+    uint32_t n, set; /* n: 0, or one less than a multiple of 64; bits that are set */
+} ps_bits;
+
 typedef struct ps_pool {
     size_t floats;     /* of an item; may be 0 */
     size_t head_words; /* of its head, at least 2 */
@@ -25,6 +31,7 @@ typedef struct ps_pool {
     size_t live;          /* numbers in use */
     uint32_t free;        /* the number that was given back last; 0: none */
     struct ps_keep *keep; /* the items as they were before; NULL: nobody asks for them */
+    ps_bits changed; /* since ps_pool_keep_changed(); of no item before, and if numbers came back since */
 } ps_pool;
 
 /* Set up a pool without items. Can't fail. */
@@ -46,6 +53,10 @@ void ps_pool_give_back(ps_pool *p, uint32_t number);
 /* Keep all items as they are now for ps_pool_kept(), until ps_keep_end(&p->keep). PS_OK or PS_ENOMEM. */
 int ps_pool_keep(ps_pool *p, ps_err *err);
 
+/* Keep likewise only the items that have changed since the call before; all of them if that is not known, or
+ * `all`. Returns PS_ENOMEM, or PS_OK; then p->keep->only says which. */
+int ps_pool_keep_changed(ps_pool *p, bool all, ps_err *err);
+
 /* Note that an item, or its head but for the first word, is about to change. Can't fail. */
 void ps_pool_change(ps_pool *p, uint32_t number);
 
@@ -59,6 +70,8 @@ typedef struct ps_keep {
     uint32_t n;      /* the items 1..n are kept */
     uint32_t passed; /* of these 1..passed are not needed any more */
     uint32_t *place; /* [n + 1]: the item's number in `copies`; 0: none, it has not changed */
+    ps_bits only;    /* only these items are kept */
+    size_t count;    /* of them, in use */
     ps_pool copies;
     bool failed; /* there was no memory for a copy */
 } ps_keep;

@@ -3,30 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tables/ps_index.h"
 #include "tables/ps_pool.h"
 
 #define BATCH 32 /* keys whose cache lines are fetched at once */
 #define LINE 64  /* bytes of a cache line */
 
-enum { PARTS = 256, FIRST_CAP = 16 };
-
 /* Keys that were dealt over shards by ps_mix64() must still scatter here. */
 #define SALT UINT64_C(0x5851f42d4c957f2d)
-
-/* A place of the index. The tag is the lower half of the key's hash: it gives the home of the entry, so that
- * a part grows without a look at keys. */
-typedef struct entry {
-    uint32_t tag;
-    uint32_t row; /* number of the row, or WAITING and that of a key that is only counted; 0: free */
-} entry;
-
-/* One of PARTS parts of the index, chosen by the upper bits of the hash. Each grows alone, so that no push
- * waits for more than a part. */
-typedef struct part {
-    entry *entries; /* [cap], open addressing with linear probing */
-    uint32_t cap;   /* a power of two */
-    uint32_t used;
-} part;
 
 /* What a row has beside its values; in a table with an entry rule ps_counts follow, for keys that only wait
  * too. `sum` may be outdated: it counts only if sum_row[sum] is the row. */
@@ -35,7 +19,7 @@ typedef struct head {
     uint32_t key[2]; /* lower and upper half: 12 bytes in all */
 } head;
 
-#define WAITING (UINT32_C(1) << 31)
+#define WAITING (UINT32_C(1) << 31) /* in a place: the number is that of a key that is only counted */
 
 struct ps_sparse {
     uint32_t dim;
@@ -46,8 +30,7 @@ struct ps_sparse {
     uint64_t step; /* the open one, from 1, and the pass: of entry rules */
     uint32_t pass;
 
-    part parts[PARTS];
-    size_t next_part; /* the next one that is looked at for growth */
+    ps_index index;
     uint64_t *hashes; /* [hashes_cap], of the keys of a push */
     size_t hashes_cap;
     ps_pool rows;
@@ -62,24 +45,9 @@ static uint64_t hash_key(uint64_t key) {
     return ps_mix64(key ^ SALT);
 }
 
-static const part *part_of(const ps_sparse *t, uint64_t hash) {
-    return &t->parts[hash >> 56];
-}
-
-static const entry *home(const ps_sparse *t, uint64_t hash) {
-    const part *p = part_of(t, hash);
-    return &p->entries[(uint32_t)hash & (p->cap - 1)];
-}
-
-/* Return the entries that fit into a part. */
-static size_t most_in(const part *p) {
-    return (size_t)p->cap / 8 * 7;
-}
-
-/* Return the entries from which a part of this number grows: parts have different ones, a half to three
- * quarters, so that they do not all grow at the same time. */
-static size_t grows_from(const part *p, size_t number) {
-    return (size_t)p->cap / 2 + (size_t)p->cap * number / (4 * PARTS);
+static const ps_place *home(const ps_sparse *t, uint64_t hash) {
+    const ps_part *p = ps_index_part(&t->index, hash);
+    return &p->places[(uint32_t)hash & (p->cap - 1)];
 }
 
 static float *row_at(const ps_sparse *t, uint32_t row) {
@@ -95,7 +63,7 @@ static head *head_at(const ps_sparse *t, uint32_t row) {
 /* Note that a row, or a key that waits, is about to change. */
 static void change(ps_sparse *t, uint32_t row) {
     ps_pool *p = row & WAITING ? &t->waiting : &t->rows;
-    if (p->keep != NULL) ps_pool_change(p, row & ~WAITING);
+    if (p->keep != NULL || p->changed.n > 0) ps_pool_change(p, row & ~WAITING);
 }
 
 static ps_counts *counts_of(head *h) {
@@ -106,23 +74,22 @@ static bool has_key(const head *h, uint64_t key) {
     return memcmp(h->key, (const uint32_t[2]){(uint32_t)key, (uint32_t)(key >> 32)}, sizeof h->key) == 0;
 }
 
-/* Return the entry of `key`, or the free one for it. */
-static entry *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
-    const part *p = part_of(t, hash);
+/* Return the place of `key`, or the free one for it. */
+static ps_place *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
+    const ps_part *p = ps_index_part(&t->index, hash);
     uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
-    while (p->entries[i].row != 0 &&
-           (p->entries[i].tag != tag || !has_key(head_at(t, p->entries[i].row), key)))
+    while (p->places[i].row != 0 && (p->places[i].tag != tag || !has_key(head_at(t, p->places[i].row), key)))
         i = (i + 1) & (p->cap - 1);
-    return &p->entries[i];
+    return &p->places[i];
 }
 
 /* Return the row, or waiting key, that the tag leads to: nearly always that of the key, which is not looked
  * at; 0: none. */
 static uint32_t guess_row(const ps_sparse *t, uint64_t hash) {
-    const part *p = part_of(t, hash);
+    const ps_part *p = ps_index_part(&t->index, hash);
     uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
-    while (p->entries[i].row != 0 && p->entries[i].tag != tag) i = (i + 1) & (p->cap - 1);
-    return p->entries[i].row;
+    while (p->places[i].row != 0 && p->places[i].tag != tag) i = (i + 1) & (p->cap - 1);
+    return p->places[i].row;
 }
 
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
@@ -146,11 +113,7 @@ int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps
     if (t->entry.rule != PS_ENTRY_ANY) words += sizeof(ps_counts) / sizeof(uint32_t);
     ps_pool_init(&t->rows, t->stride, words);
     ps_pool_init(&t->waiting, 0, words);
-    for (part *p = t->parts; p < t->parts + PARTS; p++) {
-        p->entries = calloc(FIRST_CAP, sizeof *p->entries);
-        if (p->entries == NULL) goto oom;
-        p->cap = FIRST_CAP;
-    }
+    if (ps_index_init(&t->index, err) < 0) goto oom;
     *out = t;
     return PS_OK;
 oom:
@@ -162,7 +125,7 @@ void ps_sparse_free(ps_sparse *t) {
     if (t == NULL) return;
     ps_pool_close(&t->rows);
     ps_pool_close(&t->waiting);
-    for (size_t i = 0; i < PARTS; i++) free(t->parts[i].entries);
+    ps_index_close(&t->index);
     free(t->hashes);
     free(t->sum);
     free(t->sum_row);
@@ -175,42 +138,6 @@ void ps_sparse_start(ps_sparse *t, const ps_init *init) {
 
 ps_init ps_sparse_init(const ps_sparse *t) {
     return t->init;
-}
-
-/* Double a part. */
-static int grow_part(part *p, ps_err *err) {
-    uint32_t cap = 2 * p->cap;
-    entry *fresh = calloc(cap, sizeof *fresh), *old = p->entries;
-    if (fresh == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: a part of %u places", cap);
-    for (const entry *e = old; e < old + p->cap; e++) {
-        if (e->row == 0) continue;
-        uint32_t i = e->tag & (cap - 1);
-        while (fresh[i].row != 0) i = (i + 1) & (cap - 1);
-        fresh[i] = *e;
-    }
-    p->entries = fresh;
-    p->cap = cap;
-    free(old);
-    return PS_OK;
-}
-
-/* Make room for more[p] entries in each part p. */
-static int reserve_parts(ps_sparse *t, const uint32_t *more, ps_err *err) {
-    int rc = PS_OK;
-    for (part *p = t->parts; p < t->parts + PARTS; p++, more++)
-        while (rc == PS_OK && (size_t)p->used + *more > most_in(p)) rc = grow_part(p, err);
-    return rc;
-}
-
-/* Grow a part that has many entries, of as many as n keys pay for: while memory lasts, long before one is
- * full. */
-static void grow_ahead(ps_sparse *t, size_t n) {
-    for (size_t looks = n / 8 + 1; looks > 0; looks--) {
-        size_t number = t->next_part++ % PARTS;
-        if (t->parts[number].used <= grows_from(&t->parts[number], number)) continue;
-        (void)grow_part(&t->parts[number], NULL);
-        return;
-    }
 }
 
 /* Make room in the sum for `n` gradients. */
@@ -260,11 +187,11 @@ static bool is_new(uint32_t row) {
  * each time. Returns the number of all. */
 static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
     size_t all = 0;
-    memset(more, 0, PARTS * sizeof *more);
+    memset(more, 0, PS_INDEX_PARTS * sizeof *more);
     for (size_t i = 0; i < n; i++) {
         if (missing && i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
         uint32_t counts = !missing || is_new(probe(t, keys[i], t->hashes[i])->row);
-        more[t->hashes[i] >> 56] += counts;
+        more[ps_index_number(t->hashes[i])] += counts;
         all += counts;
     }
     return all;
@@ -273,30 +200,30 @@ static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, boo
 /* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
  * keys only if rows for all would need more memory; the index has room for all. */
 static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
-    uint32_t more[PARTS];
+    uint32_t more[PS_INDEX_PARTS];
     if (n > PS_SPARSE_MAX_ROWS)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
     int rc = hash_keys(t, keys, n, err);
     if (rc != PS_OK) return rc;
     bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
     size_t fresh = count_keys(t, keys, n, full, more);
-    grow_ahead(t, n);
-    rc = reserve_parts(t, more, err);
+    ps_index_grow_ahead(&t->index, n);
+    rc = ps_index_reserve(&t->index, more, err);
     if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
     if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
     return rc;
 }
 
 /* Give a key its place in the index: a row, or a place among those that wait. */
-static head *put_key(ps_sparse *t, entry *e, uint64_t key, uint64_t hash, uint32_t row) {
-    if (e->row == 0) t->parts[hash >> 56].used++;
-    *e = (entry){.tag = (uint32_t)hash, .row = row};
+static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, uint32_t row) {
+    if (e->row == 0) t->index.parts[ps_index_number(hash)].used++;
+    *e = (ps_place){.tag = (uint32_t)hash, .row = row};
     head *h = head_at(t, row);
     *h = (head){.key = {(uint32_t)key, (uint32_t)(key >> 32)}};
     return h;
 }
 
-static head *make_row(ps_sparse *t, entry *e, uint64_t key, uint64_t hash) {
+static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
     uint32_t waited = e->row;
     head *h = put_key(t, e, key, hash, ps_pool_take(&t->rows));
     float *row = row_at(t, e->row);
@@ -313,7 +240,7 @@ static head *make_row(ps_sparse *t, entry *e, uint64_t key, uint64_t hash) {
 
 /* Return the row of `key`, made if necessary; there is room. */
 static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
-    entry *e = probe(t, key, hash);
+    ps_place *e = probe(t, key, hash);
     if (!is_new(e->row)) return e->row;
     head *h = make_row(t, e, key, hash);
     if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry, t->pass);
@@ -323,7 +250,7 @@ static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
 /* Count a push of the key; `said`: its shows and clicks, or one show. Returns its row, made if the table's
  * rule admits it, or 0; there is room. */
 static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *said) {
-    entry *e = probe(t, key, hash);
+    ps_place *e = probe(t, key, hash);
     ps_counts now = e->row == 0 ? (ps_counts){0} : *counts_of(head_at(t, e->row));
     now.shows += ps_entry_extra(&t->entry) > 0 ? said[0] : 1;
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
@@ -427,7 +354,7 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
     int rc = reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        entry *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
+        ps_place *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
         uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i]) : e->row;
         if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
@@ -441,18 +368,9 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
     return ps_sparse_load(t, keys, values, t->dim, NULL, n, err);
 }
 
-/* Remove a key from the index; those behind it move up, so that all are still found. */
 static void forget(ps_sparse *t, uint64_t key) {
     uint64_t hash = hash_key(key);
-    part *p = &t->parts[hash >> 56];
-    uint32_t mask = p->cap - 1, gap = (uint32_t)(probe(t, key, hash) - p->entries);
-    for (uint32_t i = (gap + 1) & mask; p->entries[i].row != 0; i = (i + 1) & mask) {
-        if (((i - p->entries[i].tag) & mask) < ((i - gap) & mask)) continue;
-        p->entries[gap] = p->entries[i];
-        gap = i;
-    }
-    p->entries[gap].row = 0;
-    p->used--;
+    ps_index_remove(&t->index.parts[ps_index_number(hash)], probe(t, key, hash));
 }
 
 static uint64_t key_of(const head *h) {
@@ -484,6 +402,13 @@ int ps_sparse_keep(ps_sparse *t, ps_err *err) {
     return rc;
 }
 
+int ps_sparse_keep_changed(ps_sparse *t, bool *all, size_t *rows, ps_err *err) {
+    int rc = ps_pool_keep_changed(&t->rows, *all, err);
+    if (rc < 0) (void)ps_sparse_forget(t);
+    else *all = t->rows.keep->only.n == 0, *rows = t->rows.keep->count;
+    return rc;
+}
+
 bool ps_sparse_forget(ps_sparse *t) {
     bool rows = ps_keep_end(&t->rows.keep), waiting = ps_keep_end(&t->waiting.keep);
     return rows && waiting;
@@ -508,8 +433,6 @@ size_t ps_sparse_waiting(const ps_sparse *t) {
 
 size_t ps_sparse_bytes(const ps_sparse *t) {
     size_t sum = t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row);
-    size_t index = 0;
-    for (size_t i = 0; i < PARTS; i++) index += t->parts[i].cap * sizeof(entry);
     size_t pools = ps_pool_bytes(&t->rows) + ps_pool_bytes(&t->waiting);
-    return sizeof *t + index + t->hashes_cap * sizeof *t->hashes + pools + sum;
+    return sizeof *t + ps_index_bytes(&t->index) + t->hashes_cap * sizeof *t->hashes + pools + sum;
 }

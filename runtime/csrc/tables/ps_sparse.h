@@ -75,6 +75,10 @@ typedef struct ps_row {
  * may change meanwhile. PS_OK or PS_ENOMEM. */
 int ps_sparse_keep(ps_sparse *t, ps_err *err);
 
+/* Keep likewise, of the rows alone, those that have changed since the call before; *all: all rows, as at the
+ * first call, and if rows were given back meanwhile. *rows: their number. PS_OK or PS_ENOMEM. */
+int ps_sparse_keep_changed(ps_sparse *t, bool *all, size_t *rows, ps_err *err);
+
 /* Release what was kept. Returns false if there was no memory to keep a row that has changed. */
 bool ps_sparse_forget(ps_sparse *t);
 

@@ -102,7 +102,7 @@ static op_form form_of(uint16_t op) {
         [PS_BARRIER] = {"BARRIER", 0, 0},
         [PS_FINISH] = {"FINISH", 0, 0},
         [PS_SHRINK] = {"SHRINK", PS_SHRINK_BYTES, 0},
-        [PS_CUT] = {"CUT", 0, 0},
+        [PS_CUT] = {"CUT", 0, PS_EXPORT | PS_ALL},
         [PS_DONE] = {"DONE", 0, PS_DROPPED | PS_IN_CUT},
         [PS_VALUES] = {"VALUES", PS_MAX_DENSE_BYTES, PS_DROPPED | PS_IN_CUT},
         [PS_ROWS] = {"ROWS", PS_MAX_ROW_FRAME, 0},
@@ -322,5 +322,5 @@ size_t ps_rows_per_frame(uint32_t floats) {
 }
 
 uint32_t ps_key_shard(uint64_t key, uint32_t n) {
-    return (uint32_t)(((ps_mix64(key + UINT64_C(0x9e3779b97f4a7c15)) >> 32) * n) >> 32);
+    return (uint32_t)(((ps_key_hash(key) >> 32) * n) >> 32);
 }

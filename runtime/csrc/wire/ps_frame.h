@@ -63,6 +63,8 @@ enum {
     PS_AFTER = 4,   /* of PULL_ROWS: answer when step `version` is complete */
     PS_DROPPED = 8, /* of the answer to a push: it was not applied, because it came too late */
     PS_IN_CUT = 16, /* of the answer to a push: the shard is cut after step `version` */
+    PS_EXPORT = 32, /* of CUT: of values alone, and of tables the rows changed since the last such CUT */
+    PS_ALL = 64,    /* of such a CUT: of all rows */
 };
 
 typedef struct ps_header {

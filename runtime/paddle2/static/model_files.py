@@ -16,7 +16,7 @@ from ...engine.ops.base import Form, find_form
 from ...engine.param_config import ParamConfig
 from ...engine.parameters import Parameters, read_parameters
 from ...files.foreign import fit_shape, read_pdparams
-from ...files.sets import Set
+from ...files.serving import Table
 from ..program.program import Program, Variable, default_main_program, get_variable
 
 SUFFIX, PADDLE_SUFFIX = ".set", ".pdparams"
@@ -99,12 +99,14 @@ def _encode(value: Value) -> dict[str, Any]:
     return own | names
 
 
-def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]:
+def load_inference_model(path_prefix: str, executor: object = None, table: Table | None = None) -> list[Any]:
     """Return a program, the names of its inputs and its results, as save_inference_model() wrote them.
 
-    `executor` has no effect. Raises ValueError if the files are of another kind or damaged.
+    Values are read from its files when they are used, or from a Table of pslaunch.runtime.serving. `executor`
+    has no effect. Raises ValueError if the files are of another kind or damaged.
     """
-    found = Set(Path(f"{path_prefix}{MODEL}").absolute())
+    own = Table(f"{path_prefix}{MODEL}")
+    found = own.set
     try:
         data = json.loads(found.read_file(PROGRAM))
     except (ValueError, RecursionError) as e:
@@ -121,6 +123,7 @@ def load_inference_model(path_prefix: str, executor: object = None) -> list[Any]
         fetches = [program.graph.get(name) for name in data["fetches"]]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         raise ValueError(f"{found.folder} is damaged: {e}") from None
+    parameters.follow(table or own)
     startup.configs, startup.parameters, program.startup = program.graph.params, parameters, startup
     return [program, names, fetches]
 

@@ -394,6 +394,7 @@ GIVEN = {"STEPS": "100", "MINUTES": "5", "KEEP": "3", "COPIES": "2"}
     [
         ((), {}),
         (SNAPSHOTS, {f"SNAPSHOT_{name}": value for name, value in GIVEN.items()}),
+        (("--export_steps=9", "--export_dir=out"), {"EXPORT_STEPS": "9", "EXPORT_DIR": "out"}),
         (("--resume",), {"RESUME": "1"}),
         (("--resume=made/here",), {"RESUME": "made/here"}),
     ],
@@ -406,7 +407,7 @@ def test_snapshots_are_settings_of_every_program(
     plan = make_plan(make_spec("local", line, ws, {}), "demo-1")
     for start in bind(place(plan, plan.nodes), Facts.make_symbolic(place(plan, plan.nodes))):
         environ = env.compose({}, start["added_env"], start["contract"])
-        given = {n: v for n, v in environ.items() if "SNAPSHOT" in n or "RESUME" in n}
+        given = {n: v for n, v in environ.items() if "SNAPSHOT" in n or "RESUME" in n or "EXPORT" in n}
         folder = {"PSLAUNCH_SNAPSHOT_DIR": f"{ws}/.pslaunch/snapshots"}
         assert given == {f"PADDLE_INIT_{name}": value for name, value in found.items()} | folder
 
@@ -425,21 +426,23 @@ def test_snapshots_of_nodes_that_share_a_folder_are_in_one(ws: Path) -> None:
 def test_snapshots_in_a_folder_of_the_workspace_or_elsewhere_are_not_sent(
     ws: Path, folder: str, there: str
 ) -> None:
-    spec = make_spec("local", ["--nodes=2", f"--snapshot_dir={folder}", "train.py"], ws, {})
-    plan = make_plan(spec, "demo-1")
+    words = ["--nodes=2", f"--snapshot_dir={folder}", "--export_dir=out", "train.py"]
+    plan = make_plan(make_spec("local", words, ws, {}), "demo-1")
     placed = place(plan, plan.nodes)
     starts = bind(placed, Facts.make_symbolic(placed))
     assert starts[0]["contract"]["PSLAUNCH_SNAPSHOT_DIR"] == there.format(ws=ws)
     assert plan.package is not None
     assert (folder in plan.package.skip) == (there != folder)
+    assert "out" in plan.package.skip
 
 
-def test_a_folder_of_snapshots_is_not_in_somebodys_home(ws: Path) -> None:
+@pytest.mark.parametrize("option", ["snapshot_dir", "export_dir"])
+def test_a_folder_of_snapshots_is_not_in_somebodys_home(ws: Path, option: str) -> None:
     with pytest.raises(SpecError, match="give an absolute path, or one in the workspace"):
-        make_spec("local", ["--snapshot_dir=~/kept", "train.py"], ws, {})
+        make_spec("local", [f"--{option}=~/kept", "train.py"], ws, {})
 
 
-@pytest.mark.parametrize("word", [*SNAPSHOTS, "--resume"])
+@pytest.mark.parametrize("word", [*SNAPSHOTS, "--export_steps=9", "--export_dir=out", "--resume"])
 def test_snapshots_need_pservers(ws: Path, word: str) -> None:
     with pytest.raises(SpecError, match=f"{word}(=1)? has no effect without pservers"):
         make_spec("local", ["--server_num=0", word, "train.py"], ws, {})

@@ -14,6 +14,7 @@ from pslaunch.runtime import _core
 from pslaunch.runtime.client import handshake
 from pslaunch.runtime.engine.kernel_numbers import Schedule
 from pslaunch.runtime.files import blocks
+from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.pserver import threads as shards
 from pslaunch.runtime.shared import places
 from support import reference
@@ -76,6 +77,7 @@ def test_records_between_threads_have_one_size() -> None:
     assert (CONSTANTS["PS_MAIL_SAVE"], CONSTANTS["PS_MAIL_CUT"]) == (shards.SAVE, shards.CUT_NOW)
     records = [CONSTANTS[f"PS_CUT_{name}"] for name in ("WHOLE", "LOST", "BEGINS", "LAST")]
     assert records == [shards.WHOLE, shards.LOST, shards.BEGINS, shards.LAST]
+    assert CONSTANTS["PS_CUT_EXPORTS"] == pserver_options.EXPORTS
 
 
 def test_frames_have_the_documented_layout() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pslaunch.runtime.client import snapshots
-from pslaunch.runtime.client.snapshots import Snapshots
+from pslaunch.runtime.client.snapshots import ALL, EXPORT, Snapshots
 from pslaunch.runtime.process.settings import SnapshotSettings
 
 
@@ -29,20 +29,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Steps:
     """Steps of one trainer, none of which needs a pserver."""
 
-    def __init__(self, *, steps: int = 0, minutes: float = 0.0, trainer: int = 0, progress: str = "") -> None:
-        client: Any = SimpleNamespace(incarnation=1, cuts_next=False)
+    def __init__(
+        self,
+        *,
+        steps: int = 0,
+        minutes: float = 0.0,
+        trainer: int = 0,
+        progress: str = "",
+        exports: int = 0,
+    ) -> None:
+        client: Any = SimpleNamespace(incarnation=1, cuts_next=None)
         self.client = client
         given: Any = SimpleNamespace(
-            trainer_id=trainer, endpoints=[], snapshots=SnapshotSettings(steps, minutes, 1, ""),
+            trainer_id=trainer,
+            endpoints=[],
+            snapshots=SnapshotSettings(steps=steps, minutes=minutes, export_steps=exports),
             job=SimpleNamespace(job_id="", epoch=0, progress=progress),
-        )  # fmt: skip
+        )
         self._snapshots = Snapshots(given, client, sync=True, log=print, on_sealed=lambda: None)
 
     def ask(self) -> bool:
         """Make a step; return True if its push asks for a cut."""
+        return self.ask_flags() is not None
+
+    def ask_flags(self) -> int | None:
+        """Make a step; return the flags with which its push asks for a cut."""
         self._snapshots.note_step()
-        asks, self.client.cuts_next = self.client.cuts_next, False
-        return bool(asks)
+        asks: int | None = self.client.cuts_next
+        self.client.cuts_next = None
+        return asks
 
 
 def test_minutes_are_those_since_the_last_snapshot(clock: Clock) -> None:
@@ -67,6 +82,13 @@ def test_steps_and_minutes_count_from_the_same_snapshot(clock: Clock) -> None:
 def test_trainer_0_alone_asks_in_step(clock: Clock) -> None:
     training = Steps(steps=1, trainer=1)
     assert not training.ask()
+
+
+def test_an_export_waits_for_the_step_after_a_snapshot(clock: Clock) -> None:
+    training = Steps(steps=4, exports=2)
+    asked = [training.ask_flags() for _ in range(7)]
+    assert asked == [None, EXPORT | ALL, None, 0, EXPORT | ALL, None, EXPORT | ALL]
+    assert [Steps(exports=1, trainer=1).ask_flags() for _ in range(2)] == [None, None]
 
 
 def test_an_agents_file_asks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

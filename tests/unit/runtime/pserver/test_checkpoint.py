@@ -54,7 +54,7 @@ def test_the_layouts_are_the_documented_ones() -> None:
     constants = _core.get_protocol()
     assert objects.FILE_HEAD.size == constants["PS_SAVE_HEAD_BYTES"]
     assert objects.CREATE.size == constants["PS_CREATE_BYTES"]
-    assert constants["PS_SAVE_TORN"] == objects.TORN
+    assert (constants["PS_SAVE_TORN"], constants["PS_SAVE_CHANGED"]) == (objects.TORN, objects.CHANGED)
     file = rows(PAGE, "The file")
     assert words(file[0][2])[0].encode() == saving.FILE_MAGIC
     assert [row[0] for row in file[:4]] == ["0", "8", "12", str(saving.START.size)]

@@ -1,0 +1,66 @@
+/* Places of a table's keys, found by hash: an open hash in parts. Knows no keys: where two hashes are equal
+ * the table compares. One thread at a time. */
+#ifndef PS_INDEX_H
+#define PS_INDEX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/ps_err.h"
+
+enum { PS_INDEX_PARTS = 256 };
+
+/* The tag is the lower half of the key's hash: it gives the home of the place, so that a part grows without a
+ * look at keys. */
+typedef struct ps_place {
+    uint32_t tag;
+    uint32_t row; /* the table's; 0: free */
+} ps_place;
+
+/* One of the parts, chosen by the upper bits of the hash. Each grows alone, so that no push waits for more
+ * than a part. */
+typedef struct ps_part {
+    ps_place *places; /* [cap], open addressing with linear probing */
+    uint32_t cap;     /* a power of two */
+    uint32_t used;
+} ps_part;
+
+typedef struct ps_index {
+    ps_part parts[PS_INDEX_PARTS];
+    size_t next_part; /* the next one that is looked at for growth */
+} ps_index;
+
+/* Set up an index without keys. PS_OK or PS_ENOMEM; ps_index_close() after both. */
+int ps_index_init(ps_index *x, ps_err *err);
+
+/* Release all; a zeroed index is allowed. Can't fail. */
+void ps_index_close(ps_index *x);
+
+/* Make room for more[p] keys in each part p. PS_OK or PS_ENOMEM; then nothing is lost. */
+int ps_index_reserve(ps_index *x, const uint32_t *more, ps_err *err);
+
+/* Grow a part that has many keys, of as many as n keys pay for: while memory lasts, long before one is full.
+ * Can't fail. */
+void ps_index_grow_ahead(ps_index *x, size_t n);
+
+/* Free a place; those behind it move up, so that all are still found. Can't fail. */
+void ps_index_remove(ps_part *p, const ps_place *place);
+
+/* Fill an open hash for the readers of a file: places [cap], all 0, get the numbers of keys[0..n) from 1, at
+ * ps_key_hash() or behind. cap: a power of two, above n. Can't fail. */
+void ps_index_keys(uint32_t *places, size_t cap, const uint64_t *keys, size_t n);
+
+/* Return the memory of the places, in bytes. */
+size_t ps_index_bytes(const ps_index *x);
+
+/* Return the number of the part of a hash. */
+static inline size_t ps_index_number(uint64_t hash) {
+    return (size_t)(hash >> 56);
+}
+
+/* Return this part. */
+static inline const ps_part *ps_index_part(const ps_index *x, uint64_t hash) {
+    return &x->parts[ps_index_number(hash)];
+}
+
+#endif
