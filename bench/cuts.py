@@ -67,7 +67,7 @@ class Trainer:
         job = SimpleNamespace(job_id="", epoch=0, progress="")
         settings: Any = SimpleNamespace(
             trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,
-            snapshots=SnapshotSettings(every, 0.0, 1, ""), job=job,
+            snapshots=SnapshotSettings(steps=every), job=job,
         )  # fmt: skip
         self.snapshots = Snapshots(settings, self.client, sync=True, log=print, on_sealed=lambda: None)
         self.client.connect()
