@@ -12,7 +12,7 @@ from support.arm64 import COMPILER as ARM64
 from support.arm64 import CSRC, EMULATOR, FLAGS, need_program
 from support.others import ROOT
 
-KERNELS = "act compute entry err init lookup matmul optim pack pool schedule sparse tiles"
+KERNELS = "act compute entry err index init lookup matmul optim pack pool schedule sparse tiles"
 SOURCES = [path for name in KERNELS.split() for path in CSRC.rglob(f"ps_{name}.c")]
 PROGRAM = ROOT / "tests" / "c" / "bits" / "bits.c"
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wconversion", "-Werror")
