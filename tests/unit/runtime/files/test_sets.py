@@ -24,6 +24,9 @@ from pslaunch.runtime.files.objects import Content, SetError
 from pslaunch.runtime.files.sets import Set
 from support.models import hash_set, ngram_cost, ngrams
 
+# Settings of another test may have pservers, with which load() verifies later.
+pytestmark = pytest.mark.usefixtures("fresh")
+
 CONFIGS = {
     "w": ParamConfig(name="w", rows=2, cols=3, std=1.0),
     "e": ParamConfig(name="e", rows=50, cols=2, std=1.0, sparse=True),
