@@ -32,6 +32,7 @@ NOTES_BYTES = MAX_NOTES * 16 * 1024  # each with up to three of the longest name
 HEADER_BYTES = 64 * 1024  # of one entry, with names of the longest possible path
 READ_AHEAD_BYTES = 32 * 1024  # read by tarfile and the buffer below it before they need it
 MAX_ENTRIES = 1_000_000
+MARK_BYTES = 70  # of a job's id in the name of a socket, which has 107
 
 
 class Failed(NamedTuple):
@@ -247,11 +248,12 @@ def hold_folders(folders: Mapping[str, Path], job_id: str) -> Iterator[None]:
         for shown, folder in folders.items():
             name = f"pslaunch-results-{compute_digest(os.fsencode(os.path.realpath(folder)))[:16]}"
             mark, of_job = (held.enter_context(socket.socket(socket.AF_UNIX)) for _ in "12")
+            own = os.fsencode(job_id)[-MARK_BYTES:]  # its end tells it from others
             try:
                 mark.bind(f"\0{name}")
-                of_job.bind(f"\0{name}-{job_id}")
+                of_job.bind(os.fsencode(f"\0{name}-") + own)
             except OSError:
-                if (holder := _find_holder(name)) != job_id:
+                if (holder := _find_holder(name)) != own.decode(errors="replace"):
                     text = f"{shown}: the results of job {holder}, which is not over, go there"
                     raise SpecError(f"{text}; give another folder, or wait for its end") from None
             try:  # before the training, not after it
@@ -262,6 +264,6 @@ def hold_folders(folders: Mapping[str, Path], job_id: str) -> Iterator[None]:
 
 
 def _find_holder(name: str) -> str:
-    """Return the id of the job that has a mark."""
-    found = re.search(rf"@{name}-(\S+)", Path("/proc/net/unix").read_text("utf-8", "replace"))
+    """Return the id of the job that has a mark, or its end."""
+    found = re.search(rf"@{name}-(.+)", Path("/proc/net/unix").read_text("utf-8", "replace"))
     return found[1] if found else "(unknown)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -69,7 +70,9 @@ def make_slurm_spec(line: CommandLine) -> JobSpec:
 
 def _resume_requeued(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
     """Return the job, which is to find its snapshots again once Slurm has requeued it."""
-    env, of = spec.draft.added_env, f"slurm{environ['SLURM_JOB_ID']}"
+    env = spec.draft.added_env
+    what = zlib.crc32(repr((spec.program, spec.program_args)).encode())  # a script may run several
+    of = f"slurm{environ['SLURM_JOB_ID']}-{what:08x}"
     if not {get_snapshot_var(name) for name in ("snapshot_steps", "snapshot_minutes")} & env.keys():
         return spec
     if read_count("SLURM_RESTART_COUNT", environ):

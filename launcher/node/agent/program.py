@@ -201,8 +201,9 @@ class Program:
             self._loop.watch(self._out)
             self._loop.watch(self._progress.fileno())
             os.close(self._out)
-            with contextlib.suppress(OSError):
-                os.unlink(self._progress.getsockname())  # for the program of the next epoch
+            for suffix in ("", reports.WANTED_CUT):  # for the program of the next epoch
+                with contextlib.suppress(OSError):
+                    os.unlink(self._progress.getsockname() + suffix)
             self._progress.close()
             self._log.close()
 

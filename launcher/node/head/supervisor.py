@@ -121,12 +121,13 @@ class Supervisor:
         code: the job's code instead of the signal's, for a reason that is ignored once the job ends anyway.
         """
         ends = self._ending_all or self._stopped_by or self.failure or self._retire_s < NEVER
-        if code and ends and not self.restarting:
+        restarts = self.restarting or (self._last_cut and self.failure and not self._final)
+        if code and ends and not restarts:
             return
-        if self.restarting:  # the last word, in the place of the failure
-            self.restarting, self.failure, self._ending_all = False, None, False
+        if restarts:  # the last word, in the place of the failure
+            self.restarting, self.failure, self._ending_all, self._last_cut = False, None, False, None
         second = self._stopped_by and self._asked
-        if second or number != signal.SIGTERM or self.failure:
+        if second or number != signal.SIGTERM or restarts or self.failure:
             self._last_cut = None
         elif not self._stopped_by:
             self._ask_for_cut(reason, now_s)

@@ -27,3 +27,14 @@ def test_folder_of_another_job_is_refused_with_its_id(tmp_path: Path) -> None:
 def test_one_job_may_have_one_folder_for_all(tmp_path: Path) -> None:
     with hold_folders({"output": tmp_path, "logs": tmp_path}, "j-1"):
         pass
+
+
+def test_ids_of_any_length_are_told_apart(tmp_path: Path) -> None:
+    one, other = (f"{'é' * 40}-slurm1234567-20260102-030405-1a2{end}" for end in "bc")
+    with (
+        hold_folders({"output": tmp_path}, one),
+        hold_folders({"logs": tmp_path}, one),
+        pytest.raises(SpecError, match=r"of job .*-slurm1234567-20260102-030405-1a2b, which is not over"),
+        hold_folders({"output": tmp_path}, other),
+    ):
+        pass

@@ -59,10 +59,12 @@ def test_a_requeued_job_that_takes_snapshots_finds_its_own_again(folder: Path) -
     snapshots = ("--server=bundled", "--snapshot_steps=9")
     first = make(folder, *snapshots, **IN_JOB)
     again = make(folder, *snapshots, **IN_JOB, SLURM_RESTART_COUNT="1")
-    assert [spec.site.of for spec in (first, again)] == ["slurm7", "slurm7"]
-    assert make_job_id(again).startswith(f"{again.draft.name}-slurm7-2")
+    of = first.site.of
+    assert of.startswith("slurm7-") and again.site.of == of
+    assert make(folder, *snapshots, "train.py", **IN_JOB).site.of != of  # it has an argument
+    assert make_job_id(again).startswith(f"{again.draft.name}-{of}-2")
     asked = [spec.draft.added_env.get("PADDLE_INIT_RESUME") for spec in (first, again)]
-    assert asked == [None, "of:slurm7"]
+    assert asked == [None, f"of:{of}"]
     for options, environ, resume in (
         ((), {**IN_JOB, "SLURM_RESTART_COUNT": "1"}, None),  # it takes none
         ((*snapshots, "--resume"), {**IN_JOB, "SLURM_RESTART_COUNT": "1"}, "1"),

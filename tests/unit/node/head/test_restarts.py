@@ -205,6 +205,14 @@ def leaving(most: int) -> tuple[Supervisor, Restarts]:
     return s, restarts
 
 
+def test_a_stop_is_the_last_word_while_a_node_that_leaves_waits_for_a_snapshot() -> None:
+    s, _ = leaving(1)
+    s.stop(signal.SIGINT, "Ctrl+C", 1.1)
+    s.decide(1.1)
+    end_rest(s, 1.3)
+    assert s.result is not None and s.result.code == codes.INT
+
+
 def test_a_node_that_leaves_waits_for_a_snapshot_before_the_restart() -> None:
     s, restarts = leaving(1)
     assert s.decide(1.1) == [] and not is_restarting(s)
