@@ -96,7 +96,8 @@ def test_wheel_that_no_node_takes_is_seen_before_the_job_is_made(
     admin = f"--kubeconfig={cluster.kubeconfig.with_name('admin.kubeconfig')}"
     code, told = check(admin, f"--wheel={name}")
     assert (code, name_findings(told)) == (codes.PREFLIGHT, ["no wheel"])
-    done = cluster.run(*cluster.apply, admin, f"--wheel={name}", cwd=workspace)
+    where = (admin, f"--namespace={cluster.namespace}", f"--image={PYTHON}")
+    done = cluster.run("k8s", "apply", *where, f"--wheel={name}", cwd=workspace)
     assert done.returncode == codes.PREFLIGHT and "give --wheel=FILE" in done.stderr, done.stderr
     assert not cluster.list_names()
 

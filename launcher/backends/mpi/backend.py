@@ -49,7 +49,7 @@ class MpiBackend(CarriedBackend[MpiReach]):
             except OSError as e:
                 raise ServiceError(f"mpirun can't be started: {e.strerror}") from e
             argv = mpirun.make_argv(reach, program, folder)
-            env, after = mpirun.make_environ(reach, os.environ, folder), ["rm", "-rf", folder]
+            env, after = mpirun.make_environ(reach, os.environ, folder), ["/bin/rm", "-rf", folder]
             yield Command(argv, env, [*after, mpirun.find_sessions(folder)])
 
     def _attribute(self, line: str, who: str) -> tuple[str, str]:

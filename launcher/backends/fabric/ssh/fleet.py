@@ -109,6 +109,8 @@ class Fleet:
 
     def _prepare(self) -> None:
         """Load slow libraries once and make the state that all threads share. May be called twice."""
+        with contextlib.suppress(ImportError):
+            import yaml  # noqa: F401 - all of it: Fabric takes a part, and fails if a thread is importing it
         from .connect import Connector
         from .proof import Passphrases
 
