@@ -133,13 +133,13 @@ def find_outside(  # returns the first column with an id not below its limit, an
 
 # -- text of slots as arrays: py_slots.c. A line has a count and so many values for each slot
 
-def read_slots(  # returns the number of lines before the first that does not fit, or has no room
+def read_slots(  # returns the number of lines before the first that does not fit, and the values of each slot
     lines: list[bytes],
+    ids: bytes,  # [slots]: 1: values are int64; 0: float32
     sizes: npt.NDArray[np.int64],  # [slots]: values in a line; negative: any multiple of -size
     counts: npt.NDArray[np.int64],  # [slots, lines], written: the number of values
-    columns: list[npt.NDArray[np.int64] | _F32],  # of each slot, written: whole numbers, or floats
     /,
-) -> int: ...
+) -> tuple[int, list[bytearray]]: ...
 
 # -- shards and frames: py_shard.c, documented in csrc/shard/ps_shard.h and ps_frame.h
 

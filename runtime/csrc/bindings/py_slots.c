@@ -10,10 +10,11 @@ typedef struct cursor {
 
 /* Values of one slot: ids, or floats. each: values in a line; negative: any multiple of -each. */
 typedef struct column {
-    int64_t *ids; /* NULL: floats */
-    float *floats;
+    PyObject *memory; /* a bytearray, which grows with the text: the sum of all is bounded by it */
+    void *values;     /* that memory, with room for `size` */
     size_t used, size;
     int64_t each;
+    bool ids;
 } column;
 
 static bool is_space(char c) {
@@ -69,32 +70,40 @@ static int begin_line(PyObject *lines, Py_ssize_t line, cursor *c) {
 
 static bool take_value(cursor *c, column *to) {
     size_t at = to->used++;
-    return to->ids != NULL ? take_whole(c, to->ids + at) : take_float(c, to->floats + at);
+    return to->ids ? take_whole(c, (int64_t *)to->values + at) : take_float(c, (float *)to->values + at);
+}
+
+/* Make room for `size` values, no matter how many there was. False with an exception. */
+static bool resize_column(column *c, size_t size) {
+    size_t bytes = size * (c->ids ? sizeof(int64_t) : sizeof(float));
+    if (PyByteArray_Resize(c->memory, (Py_ssize_t)bytes) < 0) return false;
+    c->values = PyByteArray_AsString(c->memory);
+    c->size = size;
+    return true;
 }
 
 /* Append the values of each slot to its column, and write their number, at a distance of `lines`. False: the
- * line does not fit. */
+ * line does not fit, or there is an exception. */
 static bool read_line(cursor c, column *columns, size_t slots, int64_t *counts, size_t lines) {
     const char *word;
     for (size_t i = 0; i < slots; i++) {
-        int64_t n, each = columns[i].each;
-        if (!take_whole(&c, &n) || (each > 0 ? n != each : n % each != 0)) return false;
-        if ((uint64_t)n > columns[i].size - columns[i].used) return false;
+        column *to = &columns[i];
+        int64_t n;
+        if (!take_whole(&c, &n) || (to->each > 0 ? n != to->each : n % to->each != 0)) return false;
+        if (n > (c.end - c.at) / 2) return false; /* a value is a space and a character at least */
+        size_t need = to->used + (size_t)n;
+        if (need > to->size && !resize_column(to, need + to->used / 2)) return false;
         counts[i * lines] = n;
         for (; n > 0; n--)
-            if (!take_value(&c, &columns[i])) return false;
+            if (!take_value(&c, to)) return false;
     }
     return !take_word(&c, &word);
 }
 
-static int borrow_column(py_arrays *all, PyObject *array, int64_t each, column *to) {
-    Py_buffer *ids = py_take_as(all, array, &(py_want){"column", PY_I64, "_", PY_WRITE}), *view = ids;
-    if (ids == NULL) {
-        PyErr_Clear();
-        view = py_take_as(all, array, &(py_want){"column", PY_F32, "_", PY_WRITE});
-    }
-    if (view == NULL) return -1;
-    *to = (column){ids ? view->buf : NULL, ids ? NULL : view->buf, 0, py_items(view), each};
+/* Begin a column without values; `memories` keeps its memory. -1 with an exception. */
+static int begin_column(column *c, int64_t each, bool ids, PyObject *memories, size_t place) {
+    *c = (column){PyByteArray_FromStringAndSize(NULL, 0), .each = each, .ids = ids};
+    if (c->memory == NULL || PyList_SetItem(memories, (Py_ssize_t)place, c->memory) < 0) return -1;
     if (each != 0 && each >= -INT32_MAX) return 0;
     PyErr_SetString(PyExc_ValueError, "sizes: expected numbers other than 0, from -(2**31 - 1)");
     return -1;
@@ -102,33 +111,40 @@ static int borrow_column(py_arrays *all, PyObject *array, int64_t each, column *
 
 static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
     static const py_want wants[] = {{"sizes", PY_I64, "s", PY_READ}, {"counts", PY_I64, "sn", PY_WRITE}};
-    PyObject *lines, *sizes, *counts, *arrays, *result = NULL;
+    PyObject *lines, *memories = NULL, *result = NULL;
+    const char *ids;
+    Py_ssize_t slots;
     py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O!OOO!", &PyList_Type, &lines, &sizes, &counts, &PyList_Type, &arrays))
-        return NULL;
-    size_t slots = (size_t)PyList_Size(arrays), n = (size_t)PyList_Size(lines), line = 0;
-    column *columns = PyMem_Calloc(slots, sizeof *columns);
-    if (columns == NULL) return PyErr_NoMemory();
-    if (py_room(&all, slots + 2) < 0 || !py_take(sizes, &all) || !py_take(counts, &all)) goto done;
-    if (py_need_items(&all.of[0], slots, "sizes", "columns") < 0 ||
-        py_need_items(&all.of[1], slots * n, "counts", "columns and lines") < 0)
+    column *columns = NULL;
+    if (!PyArg_ParseTuple(args, "O!y#O&O&", &PyList_Type, &lines, &ids, &slots, py_take, &all, py_take, &all))
+        return py_release(&all);
+    size_t s = (size_t)slots, n = (size_t)PyList_Size(lines), line = 0;
+    if (py_need_items(&all.of[0], s, "sizes", "ids") < 0 ||
+        py_need_items(&all.of[1], s * n, "counts", "ids and lines") < 0)
         goto done;
-    for (size_t i = 0; i < slots; i++)
-        if (borrow_column(&all, PyList_GetItem(arrays, (Py_ssize_t)i), ((int64_t *)all.of[0].buf)[i],
-                          &columns[i]) < 0)
-            goto done;
+    memories = PyList_New(slots);
+    columns = PyMem_Calloc(s, sizeof *columns);
+    if (memories == NULL || columns == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (size_t i = 0; i < s; i++)
+        if (begin_column(&columns[i], ((int64_t *)all.of[0].buf)[i], ids[i] != 0, memories, i) < 0) goto done;
     for (cursor c; line < n; line++) {
         if (begin_line(lines, (Py_ssize_t)line, &c) < 0) goto done;
-        if (!read_line(c, columns, slots, (int64_t *)all.of[1].buf + line, n)) break;
+        if (!read_line(c, columns, s, (int64_t *)all.of[1].buf + line, n)) break;
     }
-    result = PyLong_FromSize_t(line);
+    for (size_t i = 0; i < s; i++)
+        if (PyErr_Occurred() != NULL || !resize_column(&columns[i], columns[i].used)) goto done;
+    result = Py_BuildValue("(nO)", (Py_ssize_t)line, memories);
 done:
     py_release(&all);
     PyMem_Free(columns);
+    Py_XDECREF(memories);
     return result;
 }
 
 PyMethodDef ps_slots_methods[] = {
-    {"read_slots", read_slots, METH_VARARGS, "Write numbers and values of each slot in all lines to arrays."},
+    {"read_slots", read_slots, METH_VARARGS, "Return the values of each slot in all lines."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _core
 from ...engine.arrays import Ids, Sequences
@@ -29,10 +28,8 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
     texts = [text for _, _, text in lines]
     sizes = np.array([-slot.size if slot.is_sequence else slot.size for slot in slots])
     counts = np.empty((len(slots), len(lines)), np.int64)
-    most = sum(map(len, texts)) // 2 + len(lines)  # words
-    rooms = [most if slot.is_sequence else slot.size * len(lines) for slot in slots]
-    values = [np.empty(room, DTYPES[slot.kind]) for slot, room in zip(slots, rooms, strict=True)]
-    fitting = _core.read_slots(texts, sizes, counts, values)
+    ids = bytes(slot.kind == "id" for slot in slots)
+    fitting, values = _core.read_slots(texts, ids, sizes, counts)
     if fitting < len(lines):
         file, number, text = lines[fitting]
         raise ValueError(f"{file}:{number}: {_find_error(text, slots)}")
@@ -40,12 +37,10 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
     return {slot.name: _make_column(slot, own, count) for slot, own, count in found}
 
 
-def _make_column(slot: Variable, values: npt.NDArray[Any], counts: Ids) -> Column:
-    """Return the first values, as many as in all samples, with their shape; counts: values of each sample."""
-    if not slot.is_sequence:
-        return values.reshape(-1, *slot.shape[1:])
-    items = values[: counts.sum()].copy().reshape(-1, *slot.shape[1:])  # the rest of the room is given back
-    return Sequences(items, _add_up(counts // slot.size))
+def _make_column(slot: Variable, values: bytearray, counts: Ids) -> Column:
+    """Return values with their shape; counts: values of each sample."""
+    items = np.frombuffer(values, DTYPES[slot.kind]).reshape(-1, *slot.shape[1:])
+    return Sequences(items, _add_up(counts // slot.size)) if slot.is_sequence else items
 
 
 def _find_error(text: bytes, slots: Sequence[Variable]) -> str:

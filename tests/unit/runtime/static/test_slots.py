@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -104,19 +105,32 @@ def test_signs_and_spaces_of_numbers_are_read_as_in_c() -> None:
     assert list_samples(columns) == [([10.0, 5.0, np.inf], 7, [1000], [])]
 
 
-SIZE, COUNT, COLUMN = np.full(1, -1), np.zeros((1, 1), np.int64), np.zeros(4, np.int64)
+def test_memory_is_bounded_by_the_text_however_many_slots_there_are() -> None:
+    with static.program_guard(static.Program(), static.Program()):
+        slots = [static.data(f"s{i}", [None, 1], "int64", lod_level=1) for i in range(200)]
+    lines = [("a.txt", 1, b"3 5 6 7 " * len(slots))] * 50
+    tracemalloc.start()
+    try:
+        columns = read_columns(lines, slots)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert columns["s199"].items[:, 0].tolist() == [5, 6, 7] * 50  # type: ignore[union-attr]  # sequences
+    assert peak < 16 * sum(len(text) for _, _, text in lines)
+
+
+SIZE, COUNT = np.full(1, -1), np.zeros((1, 1), np.int64)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (([b"1 2"], np.zeros(1, np.int64), COUNT, [COLUMN]), "sizes: expected numbers other than 0"),
-        (([b"1 2"], np.full(1, -(2**63)), COUNT, [COLUMN]), "sizes: expected numbers other than 0"),
-        (([b"1 2"], SIZE, COUNT, [COLUMN, COLUMN]), "sizes has 1 items, but columns needs 2"),
-        (([b"1 2", b""], SIZE, COUNT, [COLUMN]), "counts has 1 items, but columns and lines needs 2"),
-        ((["1 2"], SIZE, COUNT, [COLUMN]), "expected bytes, str found"),
-        (((b"1 2",), SIZE, COUNT, [COLUMN]), "must be list, not tuple"),
-        (([b"1 2"], SIZE, COUNT, [np.zeros(1)]), "column: expected items of float32"),
+        (([b"1 2"], b"\1", np.zeros(1, np.int64), COUNT), "sizes: expected numbers other than 0"),
+        (([b"1 2"], b"\1", np.full(1, -(2**63)), COUNT), "sizes: expected numbers other than 0"),
+        (([b"1 2"], b"\1\0", SIZE, COUNT), "sizes has 1 items, but ids needs 2"),
+        (([b"1 2", b""], b"\1", SIZE, COUNT), "counts has 1 items, but ids and lines needs 2"),
+        ((["1 2"], b"\1", SIZE, COUNT), "expected bytes, str found"),
+        (((b"1 2",), b"\1", SIZE, COUNT), "must be list, not tuple"),
     ],
 )
 def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) -> None:
@@ -124,14 +138,11 @@ def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) ->
         _core.read_slots(*arguments)
 
 
-def test_core_writes_no_more_values_than_a_column_has() -> None:
-    memory = np.zeros(4, np.int64)
-    assert _core.read_slots([b"2 5 6", b"1 7", b"2 8 9"], SIZE, np.zeros((1, 3), np.int64), [memory[:3]]) == 2
-    assert memory.tolist() == [5, 6, 7, 0]
-    for line in (b"9223372036854775808 1", b"18446744073709551617 1"):
-        assert _core.read_slots([line], SIZE, COUNT, [memory]) == 0
-    same = np.full(4, -1)
-    assert _core.read_slots([b"2 0 0"] * 2, same[:1], np.zeros((1, 2), np.int64), [same]) == 2  # no crash
+def test_core_makes_no_room_for_values_that_a_line_cannot_have() -> None:
+    for line in (b"2 1", b"999999999999 1", b"9223372036854775807 1", b"18446744073709551617 1"):
+        assert _core.read_slots([line], b"\1", SIZE, COUNT) == (0, [bytearray()])
+    same = np.full(2, -1)
+    assert _core.read_slots([b"2 0 0"] * 2, b"\0", same[:1], same.reshape(1, 2))[0] == 2  # no crash
 
 
 GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
