@@ -6,11 +6,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 from .. import _core
+from ..files.manifest import has_file
+from ..files.saving import Entry, SaveError
 from . import handshake
-from .control import Control, Message
+from .control import Control, Message, take_file
 from .dialer import ATTEMPT_S, ClientError, Dialer, PeerVanished, ShardPort
 
 RUN_MS = 500
@@ -96,7 +100,54 @@ class CallRunner:
             self.waited_s += time.monotonic() - began_s
         self._interrupted = False
 
-    def listen(self, pserver: int, control: Control) -> Message:
+    def ask(self, pservers: int, question: Message) -> list[Message]:
+        """Return the answers of all pservers' main threads to a question that they may get twice.
+
+        Raises ClientError, PeerVanished.
+        """
+        found: list[Message] = []
+
+        def ask() -> None:
+            with contextlib.ExitStack() as stack:
+                left = range(len(found), pservers)
+                controls = [stack.enter_context(closing(self._dialer.open_control(i))) for i in left]
+                for control in controls:
+                    control.send(question)
+                for i, control in zip(left, controls, strict=True):
+                    found.append(self._listen(i, control))
+
+        try:
+            self._dialer.repeat(ask)
+        except OSError as e:
+            raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
+        return found
+
+    def take(self, folder: Path, entry: Entry) -> set[int]:
+        """Copy a part of a save here; return its pserver, none if it is here. Raises SaveError, OSError."""
+        path, pserver = folder / entry.name, int(entry.name.split("-")[1])
+
+        def take() -> None:
+            with closing(self._dialer.open_control(pserver)) as control:
+                take_file(control, str(folder), path)
+
+        if path.exists():
+            return set()
+        self._dialer.repeat(take)
+        if not has_file(path, entry):
+            raise SaveError(f"{path} was damaged on its way from its pserver: save again")
+        return {pserver}
+
+    def drop(self, pservers: Iterable[int], save: str) -> None:
+        """Let pservers remove their parts of a save, as far as they answer soon."""
+        for i in pservers:
+            with (
+                contextlib.suppress(OSError, ClientError),
+                closing(self._dialer.open_control(i)) as control,
+            ):
+                control.send({"ask": "drop", "save": save})
+                control.receive(ATTEMPT_S)
+
+    def _listen(self, pserver: int, control: Control) -> Message:
         """Return the next answer of a pserver's main thread. Raises OSError, PeerVanished."""
         number = next(i for i, shard in enumerate(self._shards) if shard.pserver == pserver)
         heard: list[Message] = []

@@ -5,7 +5,6 @@ calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends re
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import sys
 from collections import Counter
@@ -21,14 +20,13 @@ from ..engine.arrays import F32, U64
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
-from ..files.manifest import has_file
 from ..files.objects import SetError
 from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import MESSAGES, Control, Message, take_file
-from .dialer import Dialer, PeerVanished, list_shards
+from .control import MESSAGES, Control, Message
+from .dialer import Dialer, list_shards
 
 GATHER_COLS = 64
 GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
@@ -366,23 +364,18 @@ class Client:
         return ids[name]
 
     def save(self, folder: Path, save: str) -> list[Entry]:
-        """Let every shard write its part of a save to `folder`, on its own node; return the parts.
+        """Let every shard write its part of a save to `folder`, and move the parts here unless it is shared.
 
-        For trainer 0, between its steps. Raises SaveError; what was there stays as it was.
+        For trainer 0, between its steps. Raises SaveError, OSError; what was there stays as it was.
         """
-        answers = self._ask({"ask": "save", "folder": str(folder), "save": save}, SaveError)
-        return [Entry(**one) for answer in answers for one in answer["files"]]
-
-    def take(self, folder: Path, entry: Entry) -> None:
-        """Move a part of a save here, unless the folder is shared. Raises SaveError, OSError."""
-        if (path := folder / entry.name).exists():
-            return
-        with contextlib.closing(self.open_control(int(entry.name.split("-")[1]))) as control:
-            take_file(control, str(folder), path)
-            if not has_file(path, entry):
-                raise SaveError(f"{path} was damaged on its way from its pserver: save again")
-            control.send({"ask": "drop", "folder": str(folder), "name": entry.name})
-            control.receive()
+        spare = {*range(self.layout.pservers)}  # whose parts go: all if it fails
+        try:
+            answers = self._ask({"ask": "save", "folder": str(folder), "save": save}, SaveError)
+            entries = [Entry(**one) for answer in answers for one in answer["files"]]
+            spare = set().union(*[self._calls.take(folder, entry) for entry in entries])
+            return entries
+        finally:
+            self._calls.drop(spare, save)
 
     def load(self, folder: Path) -> None:
         """Let every shard take the values of new objects from a set; for trainer 0, before any is created.
@@ -394,16 +387,9 @@ class Client:
     def _ask(self, question: Message, error: type[Exception]) -> list[Message]:
         """Return the answers of all pservers, once all calls before are complete."""
         self.connect()
-        with self._calls.hold_alone(), contextlib.ExitStack() as stack:
+        with self._calls.hold_alone():
             self._calls.complete()
-            try:
-                opened = map(self.open_control, range(self.layout.pservers))
-                controls = [stack.enter_context(contextlib.closing(control)) for control in opened]
-                for control in controls:
-                    control.send(question)
-                found = [self._calls.listen(i, control) for i, control in enumerate(controls)]
-            except OSError as e:
-                raise PeerVanished(f"a pserver has not answered to {question['ask']}: {e}") from None
+            found = self._calls.ask(self.layout.pservers, question)
         for one in found:
             if "error" in one:
                 raise error(one["error"])

@@ -77,13 +77,14 @@ class Control:
 
 
 def take_file(control: Control, folder: str, path: Path) -> None:
-    """Write a file that a pserver has in `folder`. Raises FileNotFoundError, OSError."""
+    """Write a file that a pserver has in `folder`. Raises OSError, FileNotFoundError if it has none."""
 
     def ask(at: int) -> bytes:
         control.send({"ask": "piece", "folder": folder, "name": path.name, "at": at})
-        answer = control.receive(_ANSWER_S) or {"error": "no answer"}
+        if (answer := control.receive(_ANSWER_S)) is None:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer within {_ANSWER_S:g} s")
         if "error" in answer:
-            raise FileNotFoundError(errno.ENOENT, answer["error"])
+            raise OSError(answer.get("errno") or errno.EPROTO, answer["error"])  # of the class of errno
         return base64.b64decode(answer["piece"])
 
     def write(f: IO[bytes]) -> None:

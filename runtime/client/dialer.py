@@ -148,6 +148,21 @@ class Dialer:
         fd = self._dial(replace(first, number=len(own)), ATTEMPT_S)
         return Control(socket.socket(fileno=fd))
 
+    def repeat(self, act: Callable[[], None]) -> None:
+        """Do `act` again while its connections are slow or lost, for connect_timeout. Raises OSError."""
+        began_s: float | None = None  # of the trouble
+        while True:
+            try:
+                return act()
+            except (ConnectionError, TimeoutError) as e:
+                if began_s is None:
+                    began_s = time.monotonic()
+                    self._log(f"connection to a pserver: {e}; trying again")
+                limit_s = REFUSED_S if isinstance(e, ConnectionRefusedError) else self._connect_timeout_s
+                if time.monotonic() - began_s > limit_s:
+                    raise
+            time.sleep(FIRST_WAIT_S)
+
     def _dial(self, shard: ShardPort, limit_s: float) -> int:
         """Return a connected descriptor after the handshake. Raises OSError, or ClientError if refused."""
         hello = replace(self._hello, pserver=shard.pserver, shard=shard.number)

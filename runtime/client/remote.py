@@ -92,8 +92,6 @@ class RemoteUpdater(Updater):
         with discarding(folder, save):
             with self._guard():
                 entries = self.client.save(folder, save)
-                for entry in entries:
-                    self.client.take(folder, entry)
             entries += write_files(folder, files, save)
             if fixed:
                 start = encode_start({"trainer": 0, "save": save})

@@ -58,7 +58,8 @@ class Cuts:
         self._options, self._shards, self._make_header, self._wake = options, shards, make_header, wake
         self._root = options.snapshot_dir
         self._askers: list[Asker] = []
-        self._saves = REQUESTS  # number of the last save on request
+        self._saves: dict[str, tuple[int, Path]] = {}  # number and folder of each save on request
+        self._turn = threading.Lock()  # of what takes time
         self._notes: dict[int, dict[int, Message]] = {}  # step -> trainer -> its state
         self._ended: dict[int, tuple[int, Message]] = {}  # trainer -> pass that it has ended, its state then
         self._begun: str | None = None  # the folder of the snapshot; "": without one, None: not known yet
@@ -79,7 +80,7 @@ class Cuts:
                 elif question.get("ask") == "go" and asker.trainer == 0:
                     self._begun = question["folder"]
                 else:
-                    asker.waiting.append(question)
+                    asker.waiting.append(question | {"trainer": asker.trainer})
             self.answer_waiting()
             return True
         except (OSError, LookupError, TypeError):  # it is gone, or confused
@@ -106,30 +107,26 @@ class Cuts:
 
     def _answer(self, asker: Asker, question: Message) -> Message | None:
         """Return the answer, or None if it must wait."""
-        try:
-            what = question["ask"]
-            if what == "state":
-                return self._tell_state(asker.trainer)
-            if asker.trainer != 0 or not hasattr(self, f"_do_{what}"):
-                return {"error": f"trainer {asker.trainer} may not ask for {what}"}
-            if what in ("load", "copy"):
-                return self._answer_later(asker, question)
-            return self._carry_out(question)
-        except (LookupError, TypeError) as e:
-            return {"error": str(e) or type(e).__name__}
+        what = question.get("ask")
+        if (asker.trainer != 0 and what != "state") or not hasattr(self, f"_do_{what}"):
+            return {"error": f"trainer {asker.trainer} may not ask for {what}"}
+        if what in ("load", "copy"):
+            return self._answer_later(asker, question)
+        return self._carry_out(question)
 
     def _carry_out(self, question: Message) -> Message | None:
         try:
             answer: Message | None = getattr(self, f"_do_{question['ask']}")(question)
             return answer
         except (LookupError, TypeError, ValueError, AttributeError, OSError) as e:
-            return {"error": str(e) or type(e).__name__}
+            return {"error": str(e) or type(e).__name__, "errno": getattr(e, "errno", None)}
 
     def _answer_later(self, asker: Asker, question: Message) -> Message | None:
         """Let a thread carry out what takes time."""
 
         def run() -> None:
-            asker.done = self._carry_out(question)
+            with self._turn:  # a question may come again while a thread is at it
+                asker.done = self._carry_out(question)
             self._wake()
 
         if not asker.busy:
@@ -164,25 +161,25 @@ class Cuts:
     def _list_parts(self, number: int) -> Message | None:
         """Return the parts of a cut, once they are on the disk, or why there are none."""
         found = [shard.parts.get(number) for shard in self._shards]
+        if None in found:
+            return None
         failed = [f"port {i}: {one}" for i, one in enumerate(found) if isinstance(one, str)]
         if failed:
             return {"error": failed[0]}
-        if None in found:
-            return None
         return {"files": [asdict(entry) for own in found if isinstance(own, list) for entry in own]}
 
     def _do_export(self, question: Message) -> Message | None:
         return self._list_parts(EXPORTS + question["step"])
 
     def _do_save(self, question: Message) -> Message | None:
-        """Cut all shards, and answer as to `parts`."""
-        if "number" not in question:
-            folder, save = self._root / question["folder"], str(question["save"])
-            self._saves += 1
-            question["number"] = self._saves
+        """Cut all shards, once for each name of a save, and answer as to `parts`."""
+        folder, save = self._root / question["folder"], str(question["save"])
+        if save not in self._saves:
+            number = REQUESTS + 1 + len(self._saves)
+            self._saves[save] = number, folder
             for shard in self._shards:
-                shard.save(self._saves, folder, save)
-        return self._list_parts(question["number"])
+                shard.save(number, folder, save)
+        return self._list_parts(self._saves[save][0])
 
     def _do_load(self, question: Message) -> Message:
         """Open and verify what the shards need of a set; what is not here is taken from other pservers."""
@@ -209,9 +206,14 @@ class Cuts:
             f.seek(question["at"])
             return {"piece": base64.b64encode(f.read(PIECE_BYTES)).decode()}
 
-    def _do_drop(self, question: Message) -> Message:
-        """Remove a part that trainer 0 has taken."""
-        (self._root / question["folder"] / Path(question["name"]).name).unlink(missing_ok=True)
+    def _do_drop(self, question: Message) -> Message | None:
+        """Remove the parts of a save once they are on the disk: it has failed, or they are taken."""
+        number, folder = self._saves[question["save"]]
+        found = [shard.parts.get(number) for shard in self._shards]
+        if None in found:
+            return None
+        for entry in (entry for own in found if isinstance(own, list) for entry in own):
+            (folder / entry.name).unlink(missing_ok=True)
         return {}
 
     def _do_seal(self, question: Message) -> Message:
@@ -270,14 +272,14 @@ class Cuts:
             "root": str(root),
         }
 
-    def _tell_state(self, trainer: int) -> Message | None:
-        """Return what the snapshot has of a trainer, once trainer 0 has said which one it is."""
+    def _do_state(self, question: Message) -> Message | None:
+        """Return what the snapshot has of the trainer, once trainer 0 has said which one it is."""
         if self._begun is None:
             return None
         if not self._begun:
             return {"state": None, "step": 0}
         found = read_manifest(self._root / self._begun)
-        return {"state": found.extra["trainers"].get(str(trainer)), "step": found.step}
+        return {"state": found.extra["trainers"].get(str(question["trainer"])), "step": found.step}
 
 
 def find_sets(root: Path) -> list[tuple[Path, Manifest]]:

@@ -141,7 +141,7 @@ class Pserver:
         if open_beyond and not self._options.secret:
             self._say(
                 "no secret (option --secret_file, variable PADDLE_INIT_SECRET_FILE): anybody who can reach "
-                f"{', '.join(sorted(open_beyond))} can read and change the parameters"
+                f"{', '.join(sorted(open_beyond))} can read and change the parameters and files"
             )
 
     # -- serving

@@ -135,8 +135,9 @@ class Shard:
 
     def load(self, share: Share) -> None:
         """Take the values of new objects from a set. Raises SetError if there are objects."""
-        self._share = share
+        before, self._share = self._share, share  # first: an object may be created right now
         if self._first:
+            self._share = before
             raise SetError(f"'{self._first}' was created before the load: let all trainers load before")
 
     def _write_cuts(self, cut_out: int) -> None:
@@ -164,8 +165,9 @@ class Shard:
 
     def _write_part(self, pieces: Iterator[bytes], number: int) -> list[Entry] | str:
         """Write a cut to its own file, and the index of an export; return why if there is none."""
-        self._share = None  # its objects have their values: files that are removed free their disk
         folder, save = self._saves.pop(number, (None, ""))
+        if folder is None:
+            self._share = None  # all objects have their values: files that are removed free their disk
         try:
             header = self._make_header(self._number, save)
             if folder is None:

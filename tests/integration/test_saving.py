@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.control import Control, Message
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.files import joined
@@ -286,16 +287,44 @@ def test_parts_move_to_the_node_of_trainer_0(tmp_path: Path, monkeypatch: pytest
         values = train(c, 1, finish=False)
         entries = c.save(model, "one")
         names = [entry.name for entry in entries]
-        assert sorted(path.name for path in theirs.iterdir()) == names
-        for entry in entries:
-            c.take(model, entry)
-            c.take(model, entry)  # it is there
         assert sorted(path.name for path in model.iterdir()) == names and not list(theirs.iterdir())
         objects = [
             describe_object(item.create) for item in PartFile(Content(model / names[0])).items.values()
         ]
         write_manifest(model, Manifest(layout=asdict(c.layout), objects=objects, files=entries))
     same(joined.load(model), values)
+
+
+def test_parts_of_a_save_that_fails_are_removed_from_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (in_the_way := Path(".pslaunch/snapshots/model/shard-00001-000-one.bin")).mkdir(parents=True)
+    with cluster(2) as found, found.client(0) as c:
+        train(c, 1, finish=False)
+        with pytest.raises(SaveError, match=r"port 0: .*shard-00001-000-one.bin"):
+            c.save(Path("model"), "one")
+        assert list(in_the_way.parent.iterdir()) == [in_the_way]
+
+
+def test_a_save_and_a_load_outlive_lost_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive, left = Control.receive, list[int]()
+
+    def lose(control: Control, timeout_s: float | None = None) -> Message | None:
+        if left and not left.pop():
+            raise ConnectionResetError("lost")
+        return receive(control, timeout_s)
+
+    monkeypatch.setattr(Control, "receive", lose)
+    with cluster(2) as found, found.client(0) as c:
+        left[:] = [0]
+        with pytest.raises(SetError, match="no set of saved parameters"):
+            c.load(tmp_path)
+        train(c, 1, finish=False)
+        left[:] = [0]
+        entries = c.save(tmp_path, "one")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [entry.name for entry in entries]
+        assert not left
 
 
 def test_a_load_is_refused_once_there_are_objects_and_a_damaged_or_missing_set_too(tmp_path: Path) -> None:

@@ -1,15 +1,21 @@
 """Snapshots of a pserver: what a trainer says of them, and what a shard sends."""
 
+import dataclasses
 import io
 import socket
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pslaunch.runtime.client.control import Control
+from pslaunch.runtime.files.manifest import MANIFEST
+from pslaunch.runtime.files.objects import SetError
+from pslaunch.runtime.files.saving import Header
 from pslaunch.runtime.pserver.cuts import Cuts
 from pslaunch.runtime.pserver.pserver_options import parse_options
-from pslaunch.runtime.pserver.threads import BEGINS, RECORD, read_cut
+from pslaunch.runtime.pserver.threads import BEGINS, RECORD, REQUESTS, STATS, Shard, read_cut
 
 
 def make_no_header() -> Any:
@@ -37,6 +43,65 @@ def test_trainer_0_alone_chooses_the_snapshot() -> None:
     assert trainer.receive(5.0) == {"error": "trainer 1 may not ask for go"}
     cuts.close()
     trainer.close()
+
+
+def ask_with_answer(tmp_path: Path, *questions: dict[str, Any]) -> Any:
+    """The answer to the last question, of a pserver with this folder of snapshots."""
+    ours, theirs = socket.socketpair()
+    options = dataclasses.replace(parse_options([], {}), snapshot_dir=tmp_path)
+    cuts = Cuts(options, [], make_no_header, lambda: None)
+    asker, trainer = cuts.add(ours, 0), Control(theirs)
+    for question in questions:
+        trainer.send(question)
+    assert cuts.hear(asker)
+    answer = trainer.receive(5.0)
+    cuts.close()
+    trainer.close()
+    return answer
+
+
+def test_a_damaged_snapshot_is_an_answer_and_not_the_end(tmp_path: Path) -> None:
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / MANIFEST).write_text("damaged")
+    answer = ask_with_answer(tmp_path, {"ask": "go", "folder": "cut"}, {"ask": "state"})
+    assert "is damaged" in answer["error"]
+
+
+def test_only_parts_of_saves_are_dropped(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.bin").write_text("of the user")
+    answer = ask_with_answer(
+        tmp_path, {"ask": "drop", "folder": str(tmp_path), "name": path.name, "save": "mine"}
+    )
+    assert "error" in answer
+    assert path.exists()
+
+
+class Values:
+    """A share whose every object is an answer."""
+
+    def find(self, *_: object) -> str:
+        return "values"
+
+
+def test_a_shard_has_loaded_values_for_objects_after_a_save_and_none_of_a_refused_load(
+    tmp_path: Path,
+) -> None:
+    header = Header(
+        job_id="demo-1", epoch=0, run=7, pserver=0, pservers=1, port=0, ports_num=1, ports_num_for_sparse=0,
+        num_gradient_servers=1, finished=False,
+    )  # fmt: skip
+    written, values = threading.Event(), Values()
+    shard: Any = Shard(0, parse_options([], {}), 0.0, None, lambda *_: header, written.set)
+    shard.load(values)
+    shard.save(REQUESTS + 1, tmp_path, "one")
+    assert written.wait(10.0) and isinstance(shard.parts[REQUESTS + 1], list)
+    assert shard._find("w", False, 0, 3, 0) == "values"
+    shard._share = None
+    with pytest.raises(SetError, match="'w' was created before the load"):
+        shard.load(values)
+    assert shard._find("v", False, 0, 3, 0) is None
+    shard.stop()
+    assert [kind for kind, *_ in shard.join()] == [STATS] and shard.failure is None
 
 
 @pytest.mark.parametrize("rest", [b"", b"\1", RECORD.pack(4) + b"ab" + RECORD.pack(BEGINS)[:3]])

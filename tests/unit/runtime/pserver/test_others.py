@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import socket
 import threading
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_the_next_pservers_on_other_nodes_keep_copies(
 
 
 @contextlib.contextmanager
-def answering(monkeypatch: pytest.MonkeyPatch, *contents: bytes | None) -> Any:
+def answering(monkeypatch: pytest.MonkeyPatch, *contents: bytes | None, reason: int = errno.ENOENT) -> Any:
     """Pservers 1, 2, ... have a file with this content, None: none, in pieces of 4 bytes."""
     asked: list[int] = []
     threads: list[threading.Thread] = []
@@ -55,7 +56,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, *contents: bytes | None) -> Any:
             while question := control.receive(10.0):
                 at = question["at"]
                 if content is None:
-                    control.send({"error": "No such file"})
+                    control.send({"error": "it is not there", "errno": reason})
                 else:
                     piece = base64.b64encode(content[at : at + 4]).decode()
                     control.send({"piece": piece, "bytes": len(content)})
@@ -108,3 +109,15 @@ def test_what_nobody_has_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with answering(monkeypatch, None, None):
         others.fetch("cut", tmp_path / "here" / "manifest.json")
     assert not (tmp_path / "here").exists()
+
+
+def test_a_pserver_that_can_not_read_its_file_is_no_pserver_without_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    others = Others(parse_options([], {}), HEADER, ADDRESSES)
+    with (
+        answering(monkeypatch, None, b"of another", reason=errno.EIO) as asked,
+        pytest.raises(OSError, match=r"could not be taken from pserver 1: .*it is not there"),
+    ):
+        others.fetch("cut", tmp_path / "here" / "manifest.json")
+    assert asked == [1]
