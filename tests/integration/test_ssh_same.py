@@ -174,20 +174,23 @@ def test_more_keys_than_the_host_has_patience_for(client: Client, agent: Callabl
     assert both(client) is ParamikoChannel
 
 
-def test_certificate_authenticates_as_with_ssh(client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("beside", "kind"), [(True, "ed25519"), (False, "rsa")])
+def test_certificate_authenticates_as_with_ssh(
+    client: Client, tmp_path: Path, beside: bool, kind: str
+) -> None:
     """Beside its key, where it is found, and elsewhere, where CertificateFile names it."""
-    key = make_key(client.folder / "mine")
+    key = make_key(client.folder / "mine", kind=kind)
     client.sshd.authorized.write_text("")
     principal = getpass.getuser()
     sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "me", "-n", principal, f"{key}.pub"]
     subprocess.run(sign, check=True, capture_output=True)
     certificate = Path(f"{key}-cert.pub")
     client.configure(f"Host node\n  IdentityFile {key}\n  IdentitiesOnly yes")
+    if not beside:
+        certificate = certificate.rename(client.folder / "elsewhere.pub")
+        assert neither(client).step == "authenticate"
+        client.configure(f"Host node\n  IdentityFile {key}\n  CertificateFile {certificate}")
     assert both(client) is ParamikoChannel
-    certificate = certificate.rename(client.folder / "elsewhere.pub")
-    assert neither(client).step == "authenticate"
-    client.configure(f"Host node\n  IdentityFile {key}\n  CertificateFile {certificate}")
-    assert both(client) is BinaryChannel
 
 
 @pytest.mark.parametrize("passphrase", ["in Latin-1: \udce4\udcf6"])
@@ -323,7 +326,7 @@ def test_a_proxy_command_of_the_shell(client: Client) -> None:
     (client.folder / "pump").write_text(PUMP)
     (client.folder / "pump").chmod(0o755)
     client.configure(f"Host node\n  ProxyCommand {client.folder}/pump %h %p | cat")
-    assert both(client) is BinaryChannel
+    assert both(client) is ParamikoChannel
 
 
 def test_a_proxy_command_that_fails_is_quoted(client: Client) -> None:

@@ -11,7 +11,9 @@ import functools
 import logging
 import os
 import select
+import signal
 import socket
+import subprocess
 import threading
 import time
 import weakref
@@ -25,11 +27,12 @@ from ....errors import HostError
 from . import hostkeys
 from .attempt import SLICE_S, BusyError, Deadline, RefusedError, make_start_error
 from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from .channel import ParamikoChannel, Tail
+from .channel import STDERR_S, ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
 from .settings import HopSettings
 
 END_LIMIT_S = 0.5  # for the last output of a failed session
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors go to stderr
 
@@ -43,6 +46,7 @@ class Connector:
         self._host_keys, self._passphrases, self._cancel = host_keys, passphrases, cancel
         self._lock = threading.Lock()
         self._transports = weakref.WeakSet[paramiko.Transport]()
+        self._proxies: list[subprocess.Popen[bytes]] = []
 
     def give_up(self) -> None:
         """Abort attempts in progress."""
@@ -52,6 +56,14 @@ class Connector:
                 with contextlib.suppress(Exception):
                     if not transport.is_authenticated():
                         transport.sock.shutdown(socket.SHUT_RDWR)  # works before its thread reads, too
+
+    def close(self) -> None:
+        """Abort attempts and end ProxyCommands as ssh does; some ignore a closed connection."""
+        self.give_up()
+        for process in self._proxies:
+            with contextlib.suppress(OSError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGHUP)  # the whole pipeline of the shell
 
     def connect(
         self, settings: HopSettings, via: fabric.Connection | None, limit_s: float
@@ -68,15 +80,20 @@ class Connector:
     def _try_once(
         self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
+        proof = Proof(settings, self._passphrases, deadline)
         kwargs: dict[str, Any] = {
-            "auth_strategy": Proof(settings, self._passphrases, deadline),
+            "auth_strategy": proof,
             "banner_timeout": deadline.get_left_s(),
             "auth_timeout": deadline.get_left_s(),
             "channel_timeout": deadline.get_left_s(),
             "compress": settings.compression,
             "transport_factory": functools.partial(self._make_transport, settings),
         }
-        if via is None:
+        proxy, said = Tail(), None
+        if settings.proxy_command:
+            kwargs["sock"], process, said = open_proxy(settings.proxy_command, proxy)
+            self._proxies.append(process)
+        elif via is None:
             kwargs["sock"] = open_socket(settings, deadline)
         else:
             via.transport.channel_timeout = deadline.get_left_s()
@@ -96,7 +113,9 @@ class Connector:
             connection.client.close()
             if "sock" in kwargs:
                 kwargs["sock"].close()
-            raise _make_error(settings, e, deadline) from None
+            if said:
+                said.join(STDERR_S)
+            raise _make_error(settings, e, deadline, proxy.get_last_words()) from None
         connection.transport.set_keepalive(settings.keepalive_s)
         return connection
 
@@ -122,13 +141,15 @@ class _Check:
             self._host_keys.check(self._settings, key)
 
 
-def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline) -> BaseException:
+def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
     """Return the error to raise for a failed connection."""
     if isinstance(e, HostError):
         return e
     name = settings.name
     at = f"[{settings.hostname}]" if ":" in settings.hostname else settings.hostname
     at += f":{settings.port}"
+    if proxy:
+        at += f"; ProxyCommand: {proxy}"
     if isinstance(e, paramiko.ssh_exception.IncompatiblePeer):
         return RefusedError(name, "connect", f"{e} ({at})")
     if isinstance(e, paramiko.AuthenticationException):
@@ -176,14 +197,17 @@ class _PromptSocket(socket.socket):
 
 def open_socket(settings: HopSettings, deadline: Deadline) -> socket.socket:
     """Connect by TCP to the first address that answers."""
+    family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
     try:
-        found = socket.getaddrinfo(settings.hostname, settings.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM)
     except socket.gaierror as e:
         raise HostError(settings.name, "resolve", f"{settings.hostname}: {e.strerror}") from None
     errors: list[str] = []
     for i, (kind, _, _, _, address) in enumerate(found):
         sock = _PromptSocket(kind, socket.SOCK_STREAM)
         try:
+            if settings.bind_address:
+                sock.bind((settings.bind_address, 0))
             _connect(sock, address, deadline, deadline.get_left_s() / (len(found) - i))
             return sock
         except OSError as e:
@@ -209,6 +233,22 @@ def _connect(sock: socket.socket, address: Any, deadline: Deadline, limit_s: flo
         raise OSError(error, os.strerror(error))
     sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def open_proxy(command: str, tail: Tail) -> tuple[socket.socket, subprocess.Popen[bytes], threading.Thread]:
+    """Start a ProxyCommand as ssh does: by the shell, with the connection as stdin and stdout.
+
+    The thread adds its stderr to `tail`, to its end.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        fd, pipe = theirs.fileno(), subprocess.PIPE
+        argv = ["/bin/sh", "-c", f"exec {command}"]
+        process = subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=pipe, start_new_session=True)
+    assert process.stderr is not None
+    said = keep_tail(process.stderr, tail)
+    threading.Thread(target=process.wait, name="ssh-proxy", daemon=True).start()
+    return ours, process, said
 
 
 def boot_by_paramiko(

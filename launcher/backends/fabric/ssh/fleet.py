@@ -96,7 +96,7 @@ class Fleet:
             channels, self.channels = self.channels, []
             connections, self._connections = dict(self._connections), {}
         if self._shared:
-            self._shared.give_up()
+            self._shared.close()
         if self._askpass:
             self._askpass.close()
         for channel in channels:

@@ -36,6 +36,11 @@ def is_encrypted(path: str) -> bool:
     return _split_string(body)[0] != b"none" if body else b"ENCRYPTED" in data
 
 
+def certifies(certificate: bytes, plain: bytes) -> bool:
+    """Check for a certificate of this key: it has the same numbers after a nonce."""
+    return _split_string(plain)[1] in certificate
+
+
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()[:65536]

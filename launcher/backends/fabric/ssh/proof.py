@@ -1,8 +1,9 @@
-"""Authentication with keys of the agent and of files, in the order of ssh."""
+"""Authentication with keys of the agent and of files, and their certificates, in the order of ssh."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,7 +53,7 @@ def _load(path: str, passphrase: str | None) -> Any:
 
 
 class Proof:
-    """AuthStrategy with the order of ssh: agent keys, then files, each with the certificate beside it."""
+    """AuthStrategy with the order of ssh: agent keys, then files; certificates before plain keys."""
 
     def __init__(self, settings: HopSettings, passphrases: Passphrases, deadline: Deadline) -> None:
         self._settings, self._passphrases, self._deadline = settings, passphrases, deadline
@@ -95,13 +96,42 @@ class Proof:
             others = [] if settings.identities_only else [blob for blob in held if blob not in named]
             for blob in [*named, *others]:
                 assert blob is not None
-                yield f"{held[blob].comment or 'a key'} of the agent", held[blob]
+                yield from self._add_certificates(
+                    held[blob], f"{held[blob].comment or 'a key'} of the agent", ""
+                )
         for path, blob in files.items():
             if blob in held:
                 continue
             with self._deadline.stop_clock():
                 key = self._passphrases.load(path)
             if key is not None:
-                yield path, key
+                yield from self._add_certificates(key, path, path)
             elif not path.endswith(".pub") and keys.is_encrypted(path):
                 self.locked.append(path)
+
+    def _add_certificates(self, key: Any, label: str, path: str) -> Iterator[tuple[str, Any]]:
+        beside = f"{path}-cert.pub"
+        for certificate in (*self._settings.certificate_files, *([beside] if path else [])):
+            copy = _add_certificate(key, certificate)
+            if copy is not None:
+                yield certificate, copy
+        yield label, _copy_key(key)
+
+
+def _copy_key(key: Any) -> Any:
+    """Copy a key without the certificate that paramiko loaded with it."""
+    if isinstance(key, paramiko.agent.AgentKey):  # can't be copied
+        return paramiko.agent.AgentKey(key.agent, key.blob, key.comment)
+    again = copy.copy(key)
+    again.public_blob = None
+    return again
+
+
+def _add_certificate(key: Any, certificate: str) -> Any:
+    """Return a copy of the key with its certificate, or None if it does not fit."""
+    certified = _copy_key(key)
+    try:
+        certified.load_certificate(certificate)
+    except (ValueError, paramiko.SSHException, OSError):
+        return None
+    return certified if keys.certifies(certified.public_blob.key_blob, key.asbytes()) else None

@@ -29,14 +29,12 @@ WITHOUT = "this needs OpenSSH's ssh, which is not installed on this machine: ins
 Values = Mapping[str, Sequence[str]]
 
 _OFF = ("", "no", "none", "false", "internal", "0")
-# Not supported by paramiko, or so rare that these hosts may use the ssh binary.
+# Not supported by paramiko; these hosts use the ssh binary.
 _ONLY_SSH = (
     *("pkcs11provider", "knownhostscommand", "revokedhostkeys", "verifyhostkeydns", "proxyusefdpass"),
     *("hostbasedauthentication", "gssapikeyexchange", "bindinterface", "identityagent", "forwardagent"),
-    *("nohostauthenticationforlocalhost", "proxycommand", "certificatefile", "bindaddress", "addressfamily"),
-    "include",  # where `ssh -G` is not there to follow it
+    *("nohostauthenticationforlocalhost", "include"),  # the latter where `ssh -G` is not there to follow it
 )
-_USUAL = (("identityagent", "SSH_AUTH_SOCK"), ("addressfamily", "any"))  # of these directives
 _STRICT = {"true": "yes", "false": "no", "off": "no"}  # as -G prints them
 _OF_POLICY = {"accept_new": "accept-new", "reject": "yes", "ask": "ask"}
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
@@ -62,15 +60,19 @@ class HopSettings(NamedTuple):
     port_given: int | None = None
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
+    certificate_files: tuple[str, ...] = ()
     user_known_hosts: tuple[str, ...] = ()
     global_known_hosts: tuple[str, ...] = ()
     host_key_alias: str = ""
     strict: str = "ask"  # StrictHostKeyChecking: yes, no, accept-new, ask
     hash_known_hosts: bool = False
+    proxy_command: str = ""
     jumps: tuple[str, ...] = ()
     connect_timeout_s: float | None = None
     keepalive_s: int = KEEPALIVE_S
     compression: bool = False
+    family: str = "any"
+    bind_address: str = ""
     env: tuple[tuple[str, str], ...] = ()
     algorithms: Algorithms = Algorithms()
     only_ssh: str = ""  # the directive that requires the ssh binary
@@ -120,7 +122,10 @@ def make_settings(
     tokens = {"%": "%", "h": hostname, "p": str(port), "r": user, "n": name, "u": local_user, "d": home}
     tokens |= {"k": get("hostkeyalias", hostname), "L": socket.gethostname().partition(".")[0]}
     tokens |= {"i": str(os.getuid()), "l": socket.gethostname()}
-    identities = values.get("identityfile", ())
+
+    def get_paths(key: str) -> tuple[str, ...]:
+        found = (value for value in values.get(key, ()) if value != "none")
+        return tuple(expand(value, tokens, home, environ) for value in found)
 
     def get_names(key: str) -> tuple[str, ...]:
         value = get(key)
@@ -131,17 +136,21 @@ def make_settings(
         hostname=hostname,
         user=user,
         port=port,
-        identity_files=tuple(expand(path, tokens, home, environ) for path in identities if path != "none"),
+        identity_files=get_paths("identityfile"),
         identities_only=_is_on(get("identitiesonly")),
+        certificate_files=get_paths("certificatefile"),
         user_known_hosts=_split_files(values.get("userknownhostsfile", ()), home),
         global_known_hosts=_split_files(values.get("globalknownhostsfile", ()), home),
         host_key_alias=get("hostkeyalias"),
         strict=_STRICT.get(get("stricthostkeychecking"), get("stricthostkeychecking", "ask")),
         hash_known_hosts=_is_on(get("hashknownhosts")),
+        proxy_command=expand(get("proxycommand"), tokens, "", {}),
         jumps=tuple(jump.strip() for jump in get("proxyjump").split(",") if jump.strip()),
         connect_timeout_s=_get_number(values, "connecttimeout") or None,
         keepalive_s=_get_number(values, "serveraliveinterval") or KEEPALIVE_S,
         compression=_is_on(get("compression")),
+        family=get("addressfamily", "any"),
+        bind_address=get("bindaddress"),
         env=tuple(_list_sent(values, environ)),
         algorithms=Algorithms(*map(get_names, ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms"))),
         only_ssh=_find_only_ssh(values),
@@ -189,7 +198,7 @@ def _find_only_ssh(values: Values) -> str:
         return values.get(key, [default])[0]
 
     for key in _ONLY_SSH:
-        if _is_on(get(key)) and (key, get(key)) not in _USUAL:
+        if _is_on(get(key)) and (key, get(key)) != ("identityagent", "SSH_AUTH_SOCK"):
             return f"{key} {get(key)}"
     if not get("preferredauthentications", "publickey").startswith("publickey"):
         return f"preferredauthentications {get('preferredauthentications')}"
@@ -245,7 +254,7 @@ class Config:
             if host == name:
                 continue  # `Host *` with ProxyJump matches the jump host too
             if hops:  # reached over the hop before, regardless of its own settings
-                hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=()))
+                hops.append(self._look_up(host, jump_user, jump_port)._replace(jumps=(), proxy_command=""))
             else:
                 hops = self._find_hops(host, jump_user, jump_port, depth + 1)
         return [*hops, settings]
