@@ -74,14 +74,15 @@ class Program:
         self._out, out_w = os.pipe()
         os.set_blocking(self._out, False)
         try:
-            self.process = _start(order, out_w, kept_fds, loan)
+            self.process = _start(order, out_w, kept_fds, loan, file_limits)
         except BaseException:
             self.finish()
             raise
         finally:
             os.close(out_w)
-        with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
-            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, file_limits)
+        if order["role"] != env.TRAINER:
+            with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
+                resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, file_limits)
         loop.watch(self._out, read=self._read_output)
         loop.watch(self._progress.fileno(), read=self.read_progress)
 
@@ -208,7 +209,13 @@ class Program:
             self._log.close()
 
 
-def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None) -> subprocess.Popen[bytes]:
+def _start(
+    order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None, file_limits: tuple[int, int]
+) -> subprocess.Popen[bytes]:
+    def begin_trainer() -> None:
+        procs.end_with_parent()
+        resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
+
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
     listening = {env.LISTEN_FDS: ",".join(map(str, kept))} if kept else {}
     inherited = loan.make_environ(argv) if loan else os.environ
@@ -224,7 +231,7 @@ def _start(order: ProgramOrder, out: int, kept: Sequence[int], loan: Loan | None
             start_new_session=True,
             umask=Program.umask,
             # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
-            preexec_fn=procs.end_with_parent if order["role"] == env.TRAINER else None,
+            preexec_fn=begin_trainer if order["role"] == env.TRAINER else None,
         )
 
 
