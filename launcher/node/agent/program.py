@@ -80,7 +80,7 @@ class Program:
             raise
         finally:
             os.close(out_w)
-        if order["role"] != env.TRAINER:
+        if order["role"] != env.TRAINER:  # which has them: pservers are started without a function, faster
             with contextlib.suppress(OSError):  # it runs with the rights of another user, or has ended
                 resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, file_limits)
         loop.watch(self._out, read=self._read_output)
@@ -214,6 +214,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     def begin_trainer() -> None:
         procs.end_with_parent()
+        # Python closes fewer descriptors below this limit; all of ours close themselves.
         resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
 
     argv = [os.path.expanduser(order["argv"][0]), *order["argv"][1:]]
