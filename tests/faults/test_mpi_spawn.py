@@ -75,8 +75,8 @@ def test_what_ranks_spawn_is_shown_and_ends_with_the_job(
     place = MpiPlace(hosts, major)
     fetched = (f"--fetch_logs={tmp_path / 'logs'}",) if how == "end" else ()
     env = (f"--env=PYTHONPATH={packages}", f"--env=HOW={how}", *fetched)
-    # Parents on two hosts sometimes hang in MPI_Comm_disconnect of Open MPI 5: docs/mpi.md.
-    on = "node2:5" if how == "end" else "node1:1,node2:4"
+    # With parents on two hosts Open MPI 5 sometimes hangs in a disconnect or loses a daemon: docs/mpi.md.
+    on, where = ("node1:5", hosts[0]) if major == 5 else ("node1:1,node2:4", hosts[1])
     with running(place, workspace, *OPTIONS, *env, "-H", on) as job:
         until_spawned(job)
         if how in ("INT", "TERM"):
@@ -96,4 +96,4 @@ def test_what_ranks_spawn_is_shown_and_ends_with_the_job(
         until_nothing_runs(GRACE_S + SLACK_S)
     if expected == codes.OK:
         assert "spawned 2 of 3\n" in (tmp_path / "logs/spawn.log").read_text()
-    assert (hosts[1].root / workspace.name / "hidden-told").exists()  # TERM came before KILL
+    assert (where.root / workspace.name / "hidden-told").exists()  # TERM came before KILL
