@@ -62,10 +62,11 @@ _MODE_FUNCTIONS = (
     "set_device",
 )  # fmt: skip
 _TENSOR_FUNCTIONS = (
-    "abs", "add", "add_n", "cast", "clip", "concat", "divide", "exp", "flatten", "full", "log", "matmul",
-    "max", "maximum", "mean", "min", "minimum", "multiply", "ones", "pow", "reshape", "rsqrt", "scale",
-    "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum", "tanh", "transpose", "unsqueeze",
-    "zeros",
+    "abs", "add", "add_n", "bmm", "cast", "clip", "concat", "divide", "equal", "exp", "flatten", "full",
+    "full_like", "greater_equal", "greater_than", "less_equal", "less_than", "log", "matmul", "max",
+    "maximum", "mean", "min", "minimum", "multiply", "not_equal", "ones", "ones_like", "pow", "reshape",
+    "rsqrt", "scale", "shape", "slice", "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum",
+    "tanh", "transpose", "unsqueeze", "zeros", "zeros_like",
 )  # fmt: skip
 # Each function and class of this package itself, and where it is.
 _NAMES = {

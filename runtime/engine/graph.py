@@ -17,6 +17,7 @@ from .param_config import ParamConfig
 
 Kind = Literal["float", "id"]
 BATCH = -1  # the free size of a batch, in shapes; always first
+FREE = -1  # a size behind it that each run has anew, of data and of what depends on it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -24,7 +25,8 @@ class Value:
     """Result of an operation: an input of other operations, and of a fetch by its name.
 
     `op` names a class of `ops/`; "data" is an input of the program. `attrs` are that class's options.
-    `shape` begins with BATCH, unless the size does not depend on the batch: (BATCH, 26, 9), ().
+    `shape` begins with BATCH, unless the size does not depend on the batch: (BATCH, 26, 9), (). Other sizes
+    of data may be FREE.
     `kind`: "float" values are float32, "id" values int64, such as ids, labels and counts.
     `is_sequence`: each sample has a number of items of its own; `shape[1:]` is then the shape of one item.
     `params` are the parameters that the operation itself reads, in the order that its class defines.
@@ -45,12 +47,11 @@ class Value:
 
     def __post_init__(self) -> None:
         fixed = self.shape[1:] if self.has_batch else self.shape
-        if any(size < 1 for size in fixed):
-            raise ValueError(
-                f"{self.name}: shape {list(self.shape)}; only the batch, the first size, may be free"
-            )
-        if self.is_sequence and not self.has_batch:
-            raise ValueError(f"{self.name}: shape {list(self.shape)} of a sequence has no batch")
+        may_be_free = self.op == "data" or any(FREE in one.shape[1:] for one in self.inputs)
+        if any(size < 1 and not (size == FREE and may_be_free) for size in fixed):
+            raise ValueError(f"{self.name}: shape {list(self.shape)}; only sizes of data may be free")
+        if self.is_sequence and (not self.has_batch or FREE in fixed):
+            raise ValueError(f"{self.name}: of a sequence only the batch is free, not {list(self.shape)}")
 
     @property
     def has_batch(self) -> bool:
@@ -59,8 +60,8 @@ class Value:
 
     @property
     def size(self) -> int:
-        """Items of one sample, or of one item of a sequence, or of a value without a batch."""
-        return math.prod(self.shape[1:] if self.has_batch else self.shape)
+        """Items of one sample, or of one item of a sequence, or of a value without a batch; 0: free."""
+        return math.prod(max(0, size) for size in (self.shape[1:] if self.has_batch else self.shape))
 
 
 V = TypeVar("V", bound=Value)

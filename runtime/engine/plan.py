@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import _core
 from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
-from .graph import BATCH, Graph, Value
+from .graph import FREE, Graph, Value
 from .ops import OPS, Draw, Op, Step
 from .ops.base import FLOAT, ID, Array
 from .ops.dense import Concat
@@ -142,7 +142,7 @@ class Plan:
     def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
         """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
         node = self._nodes[place]
-        while node.op.value.op == "reshape" and users.count(node.op.value) == 1:
+        while node.op.value.op in ("reshape", "single") and users.count(node.op.value) == 1:
             node = self._nodes[node.inputs[0]]
         value = node.op.value
         if isinstance(node.op, Lookup) and users.count(value) == 1 and value.size == value.shape[-1]:
@@ -239,7 +239,7 @@ class Plan:
         for node in self._late:
             try:
                 found = node.op.forward(step, *[results[i] for i in node.inputs])
-            except ValueError as e:
+            except (ValueError, IndexError) as e:
                 raise ValueError(f"{node.op.value.name}: {e}") from None
             results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
             between()
@@ -278,7 +278,8 @@ def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
     items, offsets = (given.items, given.offsets) if isinstance(given, Sequences) else (given, None)
     dtype, kinds, words = (FLOAT, "f", "floats") if value.kind == "float" else (ID, "iu", "whole numbers")
     if isinstance(items, np.ndarray) and (offsets is not None) == value.is_sequence:
-        same = items.shape[1:] == shape[1:] and shape[0] in (BATCH, len(items))
+        pairs = zip(shape, items.shape, strict=False)
+        same = items.ndim == len(shape) and all(size in (FREE, found) for size, found in pairs)
         if same and items.dtype.kind in kinds:
             exact = items.dtype is dtype and items.flags.c_contiguous
             return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets

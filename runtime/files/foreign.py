@@ -108,7 +108,7 @@ def write_npz(path: Path, arrays: Iterable[tuple[str, AnyArray]]) -> None:
 
 
 def fit_shape(array: AnyArray, shape: tuple[int, int], what: str) -> AnyArray:
-    """Return an array in a parameter's shape: that, or one without the first axis of 1. Raises SetError."""
-    if array.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
+    """Return an array in a parameter's shape, whose rows may be any number of axes there. Raises SetError."""
+    if array.size != shape[0] * shape[1] or array.shape[-1:] != shape[1:]:
         raise SetError(f"{what} has the shape {array.shape}, the program {shape}")
     return array.reshape(shape).astype(np.float32)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ... import _core
-from ..arrays import F32
-from ..graph import BATCH, Value
+from ..arrays import F32, Ids
+from ..graph import BATCH, FREE, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
 from .elementwise import resolve_axes
 
@@ -29,21 +29,38 @@ class Parameter(Op, op="parameter", takes=(), is_view=True):
         return ()
 
 
-class Full(Op, op="full", takes=(), gives=None, options=("shape", "to", "value"), is_view=True):
-    """The constant `value` in an array of the given shape; `to`: its kind."""
+class Full(Op, op="full", takes=(None,), optional=1, gives=None, options=("shape", "to", "value")):
+    """The constant `value` in an array of the given shape; `to`: its kind.
+
+    With an input, `shape` may have sizes of it, as that of Reshape.
+    """
 
     @staticmethod
-    def find_shape(attrs: Mapping[str, Any]) -> Shape:
-        if min(attrs["shape"], default=1) < 1:
+    def find_shape(attrs: Mapping[str, Any], *source: Value) -> Shape:
+        shape = _resolve(attrs["shape"], *(one.shape for one in source))
+        if (FREE in shape or 0 in shape) and not (source and shape[0] == BATCH):
             raise ValueError(f"shape {list(attrs['shape'])}, expected whole numbers from 1")
-        return tuple(attrs["shape"])
+        return tuple(shape)
 
-    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
-        super().__init__(value, needs)
-        self._array = np.full(value.shape, value.attrs["value"], FLOAT if value.kind == "float" else ID)
+    def forward(self, step: Step, *source: Array) -> Array:
+        shape = _resolve(self.value.attrs["shape"], *(one.shape for one in source))
+        out = self.get_buffer("result", tuple(shape), FLOAT if self.value.kind == "float" else ID)
+        out[...] = self.value.attrs["value"]
+        return out
 
-    def forward(self, step: Step) -> Array:
-        return self._array
+    def backward(self, step: Step, grad: F32, result: F32, *source: Array) -> Grads:
+        return (None,)
+
+
+class ShapeOp(Op, op="shape", takes=(None,), gives="id"):
+    """The sizes of all axes."""
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        return (len(x.shape),)
+
+    def forward(self, step: Step, x: Array) -> Ids:
+        return np.array(x.shape, ID)
 
 
 class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
@@ -57,6 +74,8 @@ class Fc(Op, op="fc", many=True, has_bias=True, options=("keeps", "size")):
         for one in inputs:
             if not 0 < keeps < len(one.shape) or one.shape[:keeps] != inputs[0].shape[:keeps]:
                 raise ValueError(f"input {describe(one)} has no {keeps} leading axes like the first input")
+            if FREE in one.shape[keeps:]:
+                raise ValueError(f"input {describe(one)} has a free size, which the weight can't have")
         return (*inputs[0].shape[:keeps], attrs["size"])
 
     @staticmethod
@@ -106,7 +125,8 @@ class Matmul(Op, op="matmul", takes=("float", "float"), options=("transpose",)):
             for one, swapped in zip(inputs, attrs["transpose"], strict=True)
         )
         fits = min(len(x), len(y)) > 1 and x[-1] == y[-2] and y[:-2] in ((), x[:-2])
-        if not fits or BATCH in (x[-1], y[-1], *x[1:]):
+        moves = [len(one.shape) == 2 and one.has_batch for one in inputs]  # the batch, unless x is as it was
+        if not fits or moves[1] or (moves[0] and attrs["transpose"][0]):
             raise ValueError(f"inputs {describe(inputs[0])} and {describe(inputs[1])} can't be multiplied")
         return (*x[:-1], y[-1])
 
@@ -171,52 +191,76 @@ class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("ax
 
 
 class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), is_view=True):
-    """The same items in another `shape`; in it -1 is a size that follows from the others, 0 the input's own.
-
-    The batch stays the first size.
+    """The same items in another `shape`; in it -1 is a size that follows from the others, 0 the input's own,
+    -2 the input's first, -3 its second and so on. The batch stays the first size.
     """
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         given: Sequence[int] = attrs["shape"]
-        sizes = [x.shape[i] if size == 0 and i < len(x.shape) else size for i, size in enumerate(given)]
-        first = int(x.has_batch)
-        rest = sizes[first:]
-        known = math.prod(size for size in rest if size != -1)
-        if -1 in rest and known > 0 and x.size % known == 0:
-            rest[rest.index(-1)] = x.size // known
-        if sizes[:first] != [BATCH] * first or math.prod(rest) != x.size or min(rest, default=1) < 1:
+        first, copied = int(x.has_batch), _find_copied(given)
+        if any(axis is not None and axis >= len(x.shape) for axis in copied):
+            raise ValueError(f"input {describe(x)} has fewer axes than the shape {list(given)} takes from it")
+        sizes = _resolve(given, x.shape)
+        taken = [x.shape[axis] for axis in copied[first:] if axis is not None]
+        free = x.shape[first:].count(FREE) - taken.count(FREE)
+        whole, known = (math.prod(size for size in one if size != FREE) for one in (x.shape, sizes))
+        unknown = [i for i in range(first, len(sizes)) if given[i] == -1]
+        if unknown and not free:
+            sizes[unknown[0]] = whole // known
+            known *= whole // known
+        fits = len(unknown) == 1 if free else len(unknown) < 2 and known == whole
+        if sizes[:first] != [BATCH] * first or not fits:
             raise ValueError(f"input {describe(x)} can't have the shape {list(given)}")
-        return (*sizes[:first], *rest)
+        return tuple(sizes)
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        super().__init__(value, needs)
+        self._copied = _find_copied(value.attrs["shape"])
 
     def forward(self, step: Step, x: Array) -> Array:
-        shape = self.value.shape
-        return np.reshape(x, (len(x), *shape[1:]) if self.value.has_batch else shape)
+        pairs = zip(self.value.shape, self._copied, strict=True)
+        shape = [x.shape[axis] if size == FREE and axis is not None else size for size, axis in pairs]
+        return x.reshape([len(x), *shape[1:]] if self.value.has_batch else shape)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.reshape(x.shape),)
 
 
+def _resolve(given: Sequence[int], *shape: Shape) -> list[int]:
+    """Return sizes with those of an input in place of the numbers that stand for them."""
+    pairs = zip(given, _find_copied(given), strict=True)
+    return [size if axis is None else shape[0][axis] for size, axis in pairs]
+
+
+def _find_copied(given: Sequence[int]) -> list[int | None]:
+    return [i if size == 0 else -2 - size if size < -1 else None for i, size in enumerate(given)]
+
+
 class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_view=True):
     """Items of the leading axes: `parts` has the number of one, without its axis, or [begin, end, step] of
-    several, as slices of Python. The batch stays whole.
+    several, as slices of Python, or "new" for another axis of size 1. The batch stays whole.
     """
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        parts, first = _read_parts(attrs["parts"]), int(x.has_batch)
-        if len(parts) > len(x.shape):
-            raise ValueError(f"input {describe(x)} has no {len(parts)} axes")
+        parts, left = _read_parts(attrs["parts"]), list(x.shape)
+        if len(parts) - parts.count(None) > len(x.shape):
+            raise ValueError(f"input {describe(x)} has no {len(parts) - parts.count(None)} axes")
         if x.has_batch and parts[0] != slice(None):
             raise ValueError(f"input {describe(x)} can't be cut along the batch; begin with a colon: [:, 0]")
-        sizes = []
-        for axis in range(first, len(parts)):
-            part, size = parts[axis], x.shape[axis]
+        sizes: list[int] = []
+        for part in parts:
+            size = 1 if part is None else left.pop(0)
+            if part is None or size == FREE:  # of a free size the parts are too, or an item
+                sizes += [] if isinstance(part, int) else [size]
+                continue
             found = range(size)[part] if isinstance(part, slice) or -size <= part < size else range(0)
             if found == range(0):
+                axis = len(x.shape) - len(left) - 1
                 raise ValueError(f"input {describe(x)} has no items {part} at axis {axis}")
             sizes += [len(found)] if isinstance(found, range) else []
-        return (*x.shape[:first], *sizes, *x.shape[len(parts) :])
+        return (*sizes, *left)
 
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
@@ -231,8 +275,8 @@ class Slice(Op, op="slice", takes=(None,), gives=None, options=("parts",), is_vi
         return (back,)
 
 
-def _read_parts(parts: Sequence[int | Sequence[int | None]]) -> tuple[int | slice, ...]:
-    return tuple([one if isinstance(one, int) else slice(*one) for one in parts])
+def _read_parts(parts: Sequence[Any]) -> tuple[int | slice | None, ...]:
+    return tuple([None if one == "new" else one if isinstance(one, int) else slice(*one) for one in parts])
 
 
 class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",), is_view=True):
@@ -250,6 +294,22 @@ class Transpose(Op, op="transpose", takes=(None,), gives=None, options=("perm",)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (grad.transpose(np.argsort(self.value.attrs["perm"])),)
+
+
+class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_items=False):
+    """The only item of each sequence."""
+
+    def forward(self, step: Step, x: Array) -> Array:
+        lengths = np.diff(step.offsets[self.sequence])
+        for place in np.flatnonzero(lengths != 1)[:1]:
+            raise ValueError(
+                f"sample {place} of {self.sequence} has {lengths[place]} items, but is used beside data with "
+                "one for each sample; pool it first, as static.nn.sequence_pool does"
+            )
+        return x
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        return (grad,)
 
 
 class Cast(Op, op="cast", takes=(None,), gives=None, options=("to",), is_view=True):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ... import _core
-from ..arrays import F32
-from ..graph import BATCH, Value
-from .base import Draw, Grads, Op, Shape, Step, as_rows, describe
+from ..arrays import F32, Ids
+from ..graph import FREE, Value
+from .base import ID, Array, Draw, Grads, Op, Shape, Step, as_rows, describe
 
 # Of each operation on x and y the function, and that of (grad, x, y) for the gradients of both.
 _Arithmetic = tuple[Callable[..., F32], Callable[[F32, F32, F32], tuple[F32, F32]]]
@@ -101,19 +101,27 @@ def resolve_axes(value: Value, axis: int | Sequence[int] | None) -> tuple[int, .
     return tuple(sorted({one % rank for one in given}))
 
 
+_COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less_than": np.less,
+    "less_equal": np.less_equal,
+    "greater_than": np.greater,
+    "greater_equal": np.greater_equal,
+}
+
+
 class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
     """x + y and so on; sizes of 1 and missing leading sizes are repeated, but never over a batch."""
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, y: Value) -> Shape:
         rank = max(len(x.shape), len(y.shape))
-        sizes = [(1,) * (rank - len(one.shape)) + one.shape for one in (x, y)]
-        shape = []
-        for i, (a, b) in enumerate(zip(*sizes, strict=True)):
-            if a != b and (1 not in (a, b) or (i > 0 and BATCH in (a, b))):
-                raise ValueError(f"inputs {describe(x)} and {describe(y)} do not fit")
-            shape.append(a if b == 1 else b)
-        return tuple(shape)
+        pairs = list(zip(*((1,) * (rank - len(one.shape)) + one.shape for one in (x, y)), strict=True))
+        moved = any(one.has_batch and len(one.shape) < rank for one in (x, y))
+        if moved or any(a != b and 1 not in (a, b) for a, b in pairs):
+            raise ValueError(f"inputs {describe(x)} and {describe(y)} do not fit")
+        return tuple([a if b == 1 else b for a, b in pairs])
 
     def forward(self, step: Step, x: F32, y: F32) -> F32:
         return _ARITHMETIC[self.value.op][0](x, y)
@@ -121,6 +129,15 @@ class Arithmetic(Op, op=" ".join(_ARITHMETIC), takes=("float", "float")):
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
         parts = zip(_ARITHMETIC[self.value.op][1](grad, *inputs), inputs, self.needs, strict=True)
         return tuple([sum_to_shape(own, x.shape, step.threads) if needs else None for own, x, needs in parts])
+
+
+class Comparison(Op, op=" ".join(_COMPARISONS), takes=(None, None), gives="id"):
+    """1 where it holds, else 0; sizes as Arithmetic has them."""
+
+    find_shape = Arithmetic.find_shape
+
+    def forward(self, step: Step, x: Array, y: Array) -> Ids:
+        return _COMPARISONS[self.value.op](x, y).astype(ID)
 
 
 class Function(Op, op=" ".join(_FUNCTIONS), reads_result=True):
@@ -131,6 +148,32 @@ class Function(Op, op=" ".join(_FUNCTIONS), reads_result=True):
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
         return (_FUNCTIONS[self.value.op][1](grad, x, result),)
+
+
+class Power(Op, op="pow", options=("y",)):
+    """x to the power of the number `y`: whole numbers to 64 by products, others of an x above 0."""
+
+    def forward(self, step: Step, x: F32) -> F32:
+        return _raise(x, self.value.attrs["y"], step.threads)
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        y: float = self.value.attrs["y"]
+        return (grad * np.float32(y) * _raise(x, y - 1, step.threads),)
+
+
+def _raise(x: F32, y: float, threads: int) -> F32:
+    if y < 0 or y == 0.5:
+        return np.sqrt(x) if y > 0 else np.float32(1) / _raise(x, -y, threads)
+    if y not in range(65):
+        out: F32 = _find_logs(x, threads) * np.float32(y)
+        _core.activate("exp", as_rows(out), threads)
+        return out
+    out, left = np.ones_like(x), int(y)
+    while left:
+        out = out * x if left % 2 else out
+        left //= 2
+        x = x * x if left else x
+    return out
 
 
 class Clip(Op, op="clip", options=("least", "most"), overwrites=True, reads_result=True):
@@ -183,7 +226,7 @@ class SoftmaxOp(ActivationOp, op="softmax"):
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
-        if x.shape[-1:] in ((), (BATCH,)):
+        if len(x.shape) < 1 + x.has_batch:
             raise ValueError(f"input {describe(x)} has no axis beside the batch")
         return x.shape
 
@@ -221,6 +264,10 @@ class DropoutOp(Op, op="dropout", options=("rate", "upscales"), overwrites=True)
         return mask * np.float32(1.0 / (1.0 - rate)) if upscales else mask
 
 
+def _drop_axes(shape: Shape, axes: Sequence[int], *, keepdim: bool) -> Shape:
+    return tuple([1 if i in axes else size for i, size in enumerate(shape) if keepdim or i not in axes])
+
+
 class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
     """Sum or mean over `axis`, a number, several or None for all; `keepdim` leaves axes of size 1."""
 
@@ -231,12 +278,14 @@ class SumOp(Op, op="mean sum", options=("axis", "keepdim")):
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
         axes = resolve_axes(x, attrs["axis"])
-        kept = tuple(1 if i in axes else size for i, size in enumerate(x.shape))
-        return kept if attrs["keepdim"] else tuple(kept[i] for i in range(len(kept)) if i not in axes)
+        found = _drop_axes(x.shape, axes, keepdim=attrs["keepdim"])
+        if 0 in axes and x.has_batch and found[:1] == (FREE,):
+            raise ValueError(f"input {describe(x)} has a free size behind the batch, so it can't be reduced")
+        return found
 
     def forward(self, step: Step, x: F32) -> F32:
-        total, shape = self._reduce(x, step.threads), self.value.shape
-        return total.reshape((len(x), *shape[1:]) if self.value.has_batch else shape)
+        total = self._reduce(x, step.threads)
+        return total.reshape(_drop_axes(x.shape, self._axes, keepdim=self.value.attrs["keepdim"]))
 
     def _reduce(self, x: F32, threads: int) -> F32:
         total = sum_axes(x, self._axes, threads)

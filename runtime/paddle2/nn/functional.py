@@ -6,20 +6,42 @@ from typing import Literal
 
 from ...engine.param_config import ParamConfig
 from ..program import tensor
+from ..program.functions import define
 from ..program.program import Variable, add_value, combine
 
 __all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "dropout", "hsigmoid_loss",
-    "log_loss", "mse_loss", "relu", "sigmoid", "softmax", "softmax_with_cross_entropy", "square_error_cost",
-    "tanh",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy",
+    "dropout", "hsigmoid_loss", "log_loss", "mse_loss", "normalize", "relu", "sigmoid", "softmax",
+    "softmax_with_cross_entropy", "square_error_cost", "tanh",
 ]  # fmt: skip
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-relu = tensor.make_unary("relu", "max(x, 0)")
-sigmoid = tensor.make_unary("sigmoid", "1 / (1 + exp(-x))")
+relu = define("relu x", "max(x, 0)")
+sigmoid = define("sigmoid x", "1 / (1 + exp(-x))")
 tanh = tensor.tanh
+
+
+def _normalize(x: Variable, p: float, axis: int, epsilon: float) -> Variable:
+    if p != 2:
+        raise ValueError(f"normalize: p={p!r} is not in this runtime, expected 2")
+    squares = tensor.sum(x * x, axis, keepdim=True)
+    return x / tensor.sqrt(tensor.clip(squares, min=epsilon * epsilon))
+
+
+def _find_cosine(x1: Variable, x2: Variable, axis: int, eps: float) -> Variable:
+    squares = tensor.sum(x1 * x1, axis) * tensor.sum(x2 * x2, axis)
+    return tensor.sum(x1 * x2, axis) / tensor.sqrt(tensor.clip(squares, min=eps * eps))
+
+
+log_loss = define("log_loss input label",
+                  "the cost of probabilities, -y log(p + epsilon) - (1 - y) log(1 - p + epsilon)",
+                  epsilon=1e-4)  # fmt: skip
+normalize = define("normalize x", "x divided by its length over `axis`, at least epsilon", _normalize,
+                   p=2.0, axis=1, epsilon=1e-12)  # fmt: skip
+cosine_similarity = define("cosine_similarity x1 x2", "the cosine of the angle between vectors along `axis`",
+                           _find_cosine, axis=1, eps=1e-8)  # fmt: skip
 
 
 def softmax(x: Variable, axis: int = -1, dtype: object = None, name: str | None = None) -> Variable:
@@ -44,11 +66,6 @@ def dropout(
     if not training or p == 0.0:
         return x
     return add_value("dropout", [x], {"rate": float(p), "upscales": mode == "upscale_in_train"})
-
-
-def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
-    """Return -y log(p + epsilon) - (1 - y) log(1 - p + epsilon), for p=`input` and y=`label`."""
-    return add_value("log_loss", [input, label], {"epsilon": float(epsilon)})
 
 
 def binary_cross_entropy(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -21,6 +22,13 @@ DTYPES: Mapping[Kind, str] = {"float": "float32", "id": "int64"}
 _KINDS: Mapping[str, Kind] = {"float32": "float", "int64": "id"}
 
 
+def _make_operator(op: str, *, swaps: bool = False) -> Callable[[Variable, object], Variable]:
+    def operate(self: Variable, other: object) -> Variable:
+        return combine(op, other, self) if swaps else combine(op, self, other)
+
+    return operate
+
+
 class Variable(Value):
     """Value of a static program. It has no numbers: Executor.run() computes and returns them."""
 
@@ -31,6 +39,11 @@ class Variable(Value):
         """float32 or int64."""
         return DTYPES[self.kind]
 
+    @property
+    def lod_level(self) -> int:
+        """1 for sequences, else 0."""
+        return int(self.is_sequence)
+
     def be_minimized(self, optimizer: Optimizer) -> None:
         """Let the default main program learn to reduce this variable in this process alone."""
         set_training(self, optimizer, is_distributed=False)
@@ -39,24 +52,13 @@ class Variable(Value):
         """Return the values in another dtype, float32 or int64."""
         return add_value("cast", [self], {"to": parse_dtype(dtype, f"{self.name}.astype")})
 
-    def __add__(self, other: object) -> Variable:
-        return combine("add", self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: object) -> Variable:
-        return combine("subtract", self, other)
-
-    def __rsub__(self, other: object) -> Variable:
-        return combine("subtract", other, self)
-
-    def __mul__(self, other: object) -> Variable:
-        return combine("multiply", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: object) -> Variable:
-        return combine("divide", self, other)
+    __add__ = __radd__ = _make_operator("add")
+    __sub__, __rsub__ = _make_operator("subtract"), _make_operator("subtract", swaps=True)
+    __mul__ = __rmul__ = _make_operator("multiply")
+    __truediv__, __rtruediv__ = _make_operator("divide"), _make_operator("divide", swaps=True)
+    __pow__, __rpow__ = _make_operator("pow"), _make_operator("pow", swaps=True)
+    __lt__, __le__ = _make_operator("less_than"), _make_operator("less_equal")
+    __gt__, __ge__ = _make_operator("greater_than"), _make_operator("greater_equal")
 
     def __neg__(self) -> Variable:
         return self * -1.0
@@ -225,6 +227,8 @@ def add_value(
             raise TypeError(
                 f"{own}: input {one!r} is not a variable of a static program, as static.data makes"
             )
+    if any(one.has_batch and not one.is_sequence for one in inputs):
+        inputs = [add_value("single", [one]) if one.is_sequence else one for one in inputs]
     attrs = attrs or {}
     form = find_form(op, inputs, attrs, params, own)._asdict()
     return add_to_main(
@@ -245,8 +249,8 @@ def add_to_main(value: Variable) -> Variable:
 def data(name: str, shape: Sequence[int | None], dtype: object = "float32", lod_level: int = 0) -> Variable:
     """Return an input of the default main program: each run takes an array for it.
 
-    The first size may be free, None or -1: the number of samples. lod_level 1: each sample is a sequence of
-    items of `shape[1:]`.
+    Sizes may be free, None or -1: the first is the number of samples, others are each run's own.
+    lod_level 1: each sample is a sequence of items of `shape[1:]`.
     """
     if lod_level not in (0, 1):
         raise ValueError(f"static.data({name!r}): lod_level={lod_level}, expected 0 or 1")
@@ -258,31 +262,33 @@ def data(name: str, shape: Sequence[int | None], dtype: object = "float32", lod_
 
 
 def combine(op: str, x: object, y: object) -> Variable:
-    """Return a sum, difference, product or quotient of two variables, or of one and a number."""
+    """Return a sum, product, power, comparison or the like of two variables, or of one and a number."""
     if isinstance(x, Variable) and isinstance(y, Variable):
-        return add_value(op, [x, y])
+        return add_value("exp", [add_value("log", [x]) * y]) if op == "pow" else add_value(op, [x, y])
     variable, number = (x, y) if isinstance(x, Variable) else (y, x)
     if not isinstance(variable, Variable) or not isinstance(number, int | float):
         raise TypeError(f"{op}: {x!r} and {y!r}: expected variables of a static program, or one and a number")
-    given = float(number)
-    scale, bias = {
-        "add": (1.0, given),
-        "subtract": (1.0, -given) if variable is x else (-1.0, given),
-        "multiply": (given, 0.0),
-        "divide": (1.0 / given if variable is x and given else 0.0, 0.0),
-    }[op]
-    if op == "divide" and not scale:
-        raise ValueError(
-            f"divide: {x!r} / {y!r}: only variables can be divided by a variable, not numbers, nor by 0"
-        )
-    return add_value("scale", [variable], {"scale": scale, "bias": bias})
+    if op == "pow" and variable is x:
+        return add_value("pow", [x], {"y": float(number)})
+    if op == "pow":
+        return add_value("exp", [variable * math.log(number)])
+    if op == "divide" and variable is x:
+        op, number = "multiply", 1 / number
+    subtract = (1.0, -number) if variable is x else (-1.0, number)
+    linear = {"add": (1.0, number), "subtract": subtract, "multiply": (number, 0.0)}
+    if op in linear:
+        scale, bias = linear[op]
+        return add_value("scale", [variable], {"scale": float(scale), "bias": float(bias)})
+    kind = "id" if isinstance(number, int) and variable.kind == "id" else "float"
+    constant = add_value("full", [], {"shape": (), "to": kind, "value": number})
+    return add_value(op, [x, constant] if variable is x else [constant, variable])
 
 
 def take_items(x: Variable, key: object) -> Variable:
-    """Return x[key]: of each axis a slice, or one item without the axis; `...` are the axes between."""
+    """Return x[key]: of each axis a slice, or one item without it; None: a new axis; `...`: those between."""
     keys = list(key) if isinstance(key, tuple) else [key]
     for at in [i for i, one in enumerate(keys) if one is Ellipsis][:1]:
-        keys[at : at + 1] = [slice(None)] * (len(x.shape) - len(keys) + 1)
+        keys[at : at + 1] = [slice(None)] * (len(x.shape) - len(keys) + keys.count(None) + 1)
     try:
         parts = [_read_part(one) for one in keys]
     except TypeError:
@@ -290,7 +296,9 @@ def take_items(x: Variable, key: object) -> Variable:
     return add_value("slice", [x], {"parts": tuple(parts)})
 
 
-def _read_part(key: Any) -> int | list[int | None]:
+def _read_part(key: Any) -> int | str | list[int | None]:
+    if key is None:
+        return "new"
     if not isinstance(key, slice):
         return operator.index(key)
     return [None if one is None else operator.index(one) for one in (key.start, key.stop, key.step)]

@@ -5,60 +5,70 @@ from __future__ import annotations
 import builtins
 import itertools
 import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ...engine.graph import BATCH
+from ...engine.graph import BATCH, FREE
 from ...engine.param_config import ParamConfig
+from .functions import Function, define
 from .program import Variable, add_value, combine, make_unique_name, parse_dtype, take_items
 
 Axis = int | Sequence[int] | None
+Sizes = Sequence[int | Variable | None] | Variable
 _Sequence = Sequence[Variable]
-_Function = Callable[..., Variable]
 
 
-def make_unary(op: str, text: str) -> _Function:
-    """Return the function of an operation on x; its help is `text`."""
-
-    def function(x: Variable, name: str | None = None) -> Variable:
-        return add_value(op, [x])
-
-    return _name(function, op, text)
+def _define_pair(op: str, text: str) -> Function:
+    """Return the function of two variables, or of one and a number."""
+    return define(f"{op} x y", text, lambda x, y: combine(op, x, y))
 
 
-def _make_binary(op: str, text: str, takes_numbers: bool = True) -> _Function:
-    def function(x: Variable, y: Variable, name: str | None = None) -> Variable:
-        return combine(op, x, y) if takes_numbers else add_value(op, [x, y])
-
-    return _name(function, op, text)
+def _cast(x: Variable, dtype: object) -> Variable:
+    return x if dtype is None else cast(x, dtype)
 
 
-def _make_reduction(op: str, text: str) -> _Function:
-    def function(x: Variable, axis: Axis = None, keepdim: bool = False, name: str | None = None) -> Variable:
-        return add_value(op, [x], {"axis": _freeze(axis), "keepdim": keepdim})
-
-    return _name(function, op, text)
-
-
-def _name(function: _Function, op: str, text: str) -> _Function:
-    function.__name__ = function.__qualname__ = op
-    function.__doc__ = f"Return {text}."
-    return function
-
-
-abs = make_unary("abs", "x without its sign")
-exp = make_unary("exp", "e to the power of x")
-log = make_unary("log", "the natural logarithm of x")
-sqrt = make_unary("sqrt", "the square root of x")
-tanh = make_unary("tanh", "tanh(x)")
-add = _make_binary("add", "x + y; sizes of 1 are repeated, but never over a batch")
-subtract = _make_binary("subtract", "x - y")
-multiply = _make_binary("multiply", "x * y")
-divide = _make_binary("divide", "x / y")
-maximum = _make_binary("maximum", "the larger of x and y; sizes of 1 are repeated, as by add()", False)
-minimum = _make_binary("minimum", "the smaller of x and y; sizes of 1 are repeated, as by add()", False)
-max = _make_reduction("max", "the largest value over axes; None: all")
-min = _make_reduction("min", "the smallest value over axes; None: all")
-mean = _make_reduction("mean", "the mean over axes; None: all")
+abs = define("abs x", "x without its sign")
+exp = define("exp x", "e to the power of x")
+log = define("log x", "the natural logarithm of x")
+sqrt = define("sqrt x", "the square root of x")
+tanh = define("tanh x", "tanh(x)")
+square = define("square x", "x * x", lambda x: x * x)
+rsqrt = define("rsqrt x", "1 / sqrt(x)", lambda x: 1.0 / sqrt(x))
+pow = _define_pair("pow", "x to the power of y; x is above 0, or y is a whole number")
+add = _define_pair("add", "x + y; sizes of 1 are repeated, but never over a batch")
+subtract = _define_pair("subtract", "x - y")
+multiply = _define_pair("multiply", "x * y")
+divide = _define_pair("divide", "x / y")
+equal = _define_pair("equal", "1 where x and y are equal, else 0, as int64")
+not_equal = _define_pair("not_equal", "1 where x and y differ, else 0, as int64")
+less_than = _define_pair("less_than", "1 where x < y, else 0, as int64")
+less_equal = _define_pair("less_equal", "1 where x <= y, else 0, as int64")
+greater_than = _define_pair("greater_than", "1 where x > y, else 0, as int64")
+greater_equal = _define_pair("greater_equal", "1 where x >= y, else 0, as int64")
+maximum = define("maximum x y", "the larger of x and y; sizes of 1 are repeated, as by add()")
+minimum = define("minimum x y", "the smaller of x and y; sizes of 1 are repeated, as by add()")
+max = define("max x", "the largest value over axes; None: all", axis=None, keepdim=False)
+min = define("min x", "the smallest value over axes; None: all", axis=None, keepdim=False)
+mean = define("mean x", "the mean over axes; None: all", axis=None, keepdim=False)
+sum = define("sum x", "the sum over axes; None: all",
+             lambda x, dtype, **given: _cast(add_value("sum", [x], given), dtype),
+             axis=None, dtype=None, keepdim=False)  # fmt: skip
+transpose = define("transpose x perm", "the values with axes in the order of `perm`; the batch stays first",
+                   lambda x, perm: add_value("transpose", [x], {"perm": tuple(perm)}))  # fmt: skip
+shape = define("shape input", "the sizes of all axes, as int64; each may be a size for full() and reshape()")
+matmul = define("matmul x y", "the product of matrices; not over the batch",
+                lambda x, y, **swaps: add_value("matmul", [x, y], {"transpose": tuple(swaps.values())}),
+                transpose_x=False, transpose_y=False)  # fmt: skip
+bmm = define("bmm x y", "the products of matrices [batch, n, k] and [batch, k, m]", lambda x, y: matmul(x, y))
+concat = define("concat x", "variables one after the other, along `axis`; not along the batch",
+                lambda x, axis: add_value("concat", list(x), {"axis": axis}), axis=0)  # fmt: skip
+stack = define("stack x", "variables of one shape along a new axis; not before the batch",
+               lambda x, axis: concat([unsqueeze(one, axis) for one in x], axis), axis=0)  # fmt: skip
+ones = define("ones shape", "full(shape, 1)", lambda shape, dtype: full(shape, 1, dtype), dtype=None)
+zeros = define("zeros shape", "full(shape, 0)", lambda shape, dtype: full(shape, 0, dtype), dtype=None)
+ones_like = define("ones_like x", "full_like(x, 1)", lambda x, dtype: full_like(x, 1, dtype), dtype=None)
+zeros_like = define("zeros_like x", "full_like(x, 0)", lambda x, dtype: full_like(x, 0, dtype), dtype=None)
 
 
 def add_n(inputs: Variable | _Sequence, name: str | None = None) -> Variable:
@@ -89,56 +99,70 @@ def cast(x: Variable, dtype: object) -> Variable:
     return add_value("cast", [x], {"to": parse_dtype(dtype, "cast")})
 
 
-def reshape(x: Variable, shape: Sequence[int | None], name: str | None = None) -> Variable:
+def reshape(x: Variable, shape: Sizes, name: str | None = None) -> Variable:
     """Return the values in another shape. -1: the rest; 0: as before. The batch stays first."""
-    return add_value("reshape", [x], {"shape": tuple(-1 if size is None else size for size in shape)})
+    sizes, source = _read_sizes(shape)
+    if source not in (None, x):
+        sizes[:1] = [0 if size == -2 else size for size in sizes[:1]]
+    return add_value("reshape", [x], {"shape": tuple(sizes)})
+
+
+def _read_sizes(shape: Sizes) -> tuple[list[int], Variable | None]:
+    """Return sizes as attributes have them, and the variable from whose shape() they take the free ones."""
+    sizes, source = [], None
+    if isinstance(shape, Variable):
+        shape = [shape[i] for i in range(shape.shape[0] if shape.op == "shape" else 1)]
+    for one in shape:
+        size: Any = -1 if one is None else one
+        if isinstance(one, Variable) and one.op == "slice" and one.inputs[0].op == "shape":
+            (found,), (axis, *_) = one.inputs[0].inputs, one.attrs["parts"]
+            size = found.shape[axis]
+            if size == BATCH:
+                assert isinstance(found, Variable)
+                size, source = -2 - axis % len(found.shape), found
+        sizes.append(operator.index(size))
+    return sizes, source
+
+
+def _take_sizes(x: Variable, axes: Iterable[int]) -> list[int]:
+    """Return sizes of x for reshape(), also free ones behind the batch."""
+    return [-2 - i if x.shape[i] == FREE and i else x.shape[i] for i in axes]
 
 
 def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None) -> Variable:
     """Return the values with several axes as one."""
     rank = builtins.max(1, len(x.shape))
     first, last = start_axis % rank, stop_axis % rank
-    return reshape(x, [*x.shape[:first], -1, *x.shape[last + 1 :]])
+    return reshape(x, [*_take_sizes(x, range(first)), -1, *_take_sizes(x, range(last + 1, len(x.shape)))])
 
 
 def squeeze(x: Variable, axis: Axis = None, name: str | None = None) -> Variable:
     """Return the values without axes of size 1."""
     given = range(len(x.shape)) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = {one % len(x.shape) for one in given}
-    return reshape(x, [size for i, size in enumerate(x.shape) if i not in axes or size != 1])
+    return reshape(x, _take_sizes(x, [i for i, size in enumerate(x.shape) if i not in axes or size != 1]))
 
 
-def unsqueeze(x: Variable, axis: int, name: str | None = None) -> Variable:
-    """Return the values with another axis of size 1, at `axis`."""
-    at = axis % (len(x.shape) + 1)
-    return reshape(x, [*x.shape[:at], 1, *x.shape[at:]])
+def unsqueeze(x: Variable, axis: int | Sequence[int], name: str | None = None) -> Variable:
+    """Return the values with other axes of size 1, at `axis`."""
+    for one in [axis] if isinstance(axis, int) else axis:
+        at = one % (len(x.shape) + 1)
+        x = reshape(x, [*_take_sizes(x, range(at)), 1, *_take_sizes(x, range(at, len(x.shape)))])
+    return x
 
 
-def full(shape: Sequence[int], fill_value: float, dtype: object = None, name: str | None = None) -> Variable:
-    """Return a constant in an array of a given shape; float32 or int64."""
+def full(shape: Sizes, fill_value: float, dtype: object = None, name: str | None = None) -> Variable:
+    """Return a constant in an array of a given shape; float32 or int64. Sizes may be those of shape(x)."""
     kind = parse_dtype(dtype or "float32", "full")
     value = float(fill_value) if kind == "float" else int(fill_value)
-    return add_value("full", [], {"shape": tuple(map(int, shape)), "to": kind, "value": value})
+    sizes, source = _read_sizes(shape)
+    attrs = {"shape": tuple(sizes), "to": kind, "value": value}
+    return add_value("full", [] if source is None else [source], attrs)
 
 
-def ones(shape: Sequence[int], dtype: object = None, name: str | None = None) -> Variable:
-    """Return ones in an array of a given shape."""
-    return full(shape, 1, dtype)
-
-
-def zeros(shape: Sequence[int], dtype: object = None, name: str | None = None) -> Variable:
-    """Return zeros in an array of a given shape."""
-    return full(shape, 0, dtype)
-
-
-def concat(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
-    """Return variables one after the other, along `axis`; not along the batch."""
-    return add_value("concat", list(x), {"axis": axis})
-
-
-def stack(x: _Sequence, axis: int = 0, name: str | None = None) -> Variable:
-    """Return variables of one shape one after the other, along a new axis; not before the batch."""
-    return concat([unsqueeze(one, axis) for one in x], axis)
+def full_like(x: Variable, fill_value: float, dtype: object = None, name: str | None = None) -> Variable:
+    """Return a constant in an array of the shape of x, by default of its dtype."""
+    return full(shape(x), fill_value, dtype or x.dtype)
 
 
 def split(
@@ -153,57 +177,18 @@ def split(
     if size == BATCH or builtins.sum(sizes) != size or builtins.min(sizes) < 1:
         raise ValueError(f"split: {x.name} {list(x.shape)} can't be cut into {given!r} along axis {axis}")
     ends = itertools.accumulate(sizes, initial=0)
-    return [take_items(x, (*[slice(None)] * at, slice(*pair))) for pair in itertools.pairwise(ends)]
+    return [
+        take_items(x, (*[builtins.slice(None)] * at, builtins.slice(*pair)))
+        for pair in itertools.pairwise(ends)
+    ]
 
 
-def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
-    """Return the values with their axes in the order of `perm`; the batch stays first."""
-    return add_value("transpose", [x], {"perm": tuple(perm)})
-
-
-def matmul(
-    x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False, name: str | None = None
-) -> Variable:
-    """Return the product of matrices; not over the batch."""
-    return add_value("matmul", [x, y], {"transpose": (bool(transpose_x), bool(transpose_y))})
-
-
-def sum(
-    x: Variable, axis: Axis = None, dtype: object = None, keepdim: bool = False, name: str | None = None
-) -> Variable:
-    """Return the sum over axes; None: all."""
-    total = add_value("sum", [x], {"axis": _freeze(axis), "keepdim": keepdim})
-    return total if dtype is None else cast(total, dtype)
-
-
-def _freeze(axis: Axis) -> int | tuple[int, ...] | None:
-    return axis if axis is None or isinstance(axis, int) else tuple(axis)
-
-
-def square(x: Variable, name: str | None = None) -> Variable:
-    """Return x * x."""
-    return add_value("multiply", [x, x])
-
-
-def rsqrt(x: Variable, name: str | None = None) -> Variable:
-    """Return 1 / sqrt(x)."""
-    return combine("divide", ones([1]), sqrt(x))
-
-
-def pow(x: Variable, y: object, name: str | None = None) -> Variable:
-    """Return x to the power of y, which is a whole number from 1 to 64, 0.5 or -0.5."""
-    if y in (0.5, -0.5):
-        return sqrt(x) if y == 0.5 else rsqrt(x)
-    if not isinstance(y, float | int) or y not in range(1, 65):
-        raise ValueError(f"pow: y={y!r}, expected a whole number from 1 to 64, 0.5 or -0.5")
-    result, power, left = None, x, int(y)
-    while left:
-        if left % 2:
-            result = power if result is None else combine("multiply", result, power)
-        left //= 2
-        power = square(power) if left else power
-    assert result is not None  # y is above 0
-    return result
+def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
+    """Return the items from `starts` to `ends`, without these, of each of `axes`; not along the batch."""
+    parts = [builtins.slice(None)] * len(input.shape)
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        parts[axis] = builtins.slice(start, end)
+    return take_items(input, tuple(parts))
 
 
 def clip(

@@ -12,10 +12,10 @@ from ..program.program import (
 from . import nn
 from .executor import Executor, global_scope
 from .measures import accuracy, auc
-from .model_files import load, load_inference_model, save, save_inference_model
+from .model_files import load, load_inference_model, save, save_inference_model, set_program_state
 
 __all__ = [
     "Executor", "Program", "Variable", "accuracy", "auc", "create_parameter", "data", "default_main_program",
     "default_startup_program", "global_scope", "load", "load_inference_model", "nn", "program_guard", "save",
-    "save_inference_model",
+    "save_inference_model", "set_program_state",
 ]  # fmt: skip

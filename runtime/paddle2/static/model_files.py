@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...engine.graph import Value, sort_values
 from ...engine.ops.base import Form, find_form
@@ -59,6 +61,13 @@ def load(program: Program, model_path: str, executor: object = None, var_list: N
         raise ValueError(f"{theirs} lacks {', '.join(missing)}; it has {', '.join(found)}")
     shapes = {name: parameters.get_shape(name) for name in parameters}
     parameters.replace({n: fit_shape(found[n], shape, f"{theirs}: {n}") for n, shape in shapes.items()})
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+    """Take arrays as values of parameters, by their names; before the first step with servers."""
+    parameters, where = get_parameters(program, "static.set_program_state"), "static.set_program_state: "
+    shapes = {name: parameters.get_shape(name) for name in state_dict}
+    parameters.replace({n: fit_shape(np.asarray(state_dict[n]), shapes[n], where + n) for n in shapes})
 
 
 def save_inference_model(

@@ -58,7 +58,7 @@ class DatasetSettings:
         if not isinstance(self.use_var, Sequence):
             raise TypeError(f"{where}: use_var={self.use_var!r} is not a list;  {expected}")
         for one in self.use_var:
-            if getattr(one, "op", None) != "data" or not one.has_batch:
+            if getattr(one, "op", None) != "data" or not one.has_batch or one.size < 1:
                 raise TypeError(f"{where}: use_var has {one!r}, {expected}")
         for name in ("fs_name", "fs_ugi", "download_cmd"):
             if getattr(self, name) not in ("", "cat"):

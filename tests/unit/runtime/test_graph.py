@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pslaunch.runtime.engine.graph import BATCH, Graph, Value, sort_values
+from pslaunch.runtime.engine.graph import BATCH, FREE, Graph, Value, sort_values
 from pslaunch.runtime.engine.param_config import ParamConfig
 
 TABLE = ParamConfig(name="table", rows=10, cols=4)
@@ -71,10 +71,14 @@ def test_an_input_of_another_program_is_named() -> None:
         program.add(make_value("total", stranger))
 
 
-def test_only_the_batch_has_a_free_size() -> None:
-    with pytest.raises(ValueError, match=r"x: shape \[-1, -1\]; only the batch"):
-        Value(name="x", op="data", shape=(BATCH, -1))
-    with pytest.raises(ValueError, match="has no batch"):
+def test_only_the_batch_and_data_have_free_sizes() -> None:
+    x = Value(name="x", op="data", shape=(BATCH, FREE, 3))
+    assert Value(name="y", op="abs", inputs=(x,), shape=x.shape).size == 0
+    with pytest.raises(ValueError, match=r"y: shape \[-1, -1\]; only sizes of data may be free"):
+        Value(name="y", op="fc", inputs=(make_data("x"),), shape=(BATCH, -1))
+    with pytest.raises(ValueError, match=r"x: of a sequence only the batch is free, not \[-1, -1\]"):
+        Value(name="x", op="data", shape=(BATCH, FREE), is_sequence=True)
+    with pytest.raises(ValueError, match=r"only the batch is free, not \[4\]"):
         Value(name="x", op="data", shape=(4,), is_sequence=True)
     assert (make_data("x").size, make_data("x").has_batch) == (4, True)
     one = Value(name="x", op="mean", shape=(1,))

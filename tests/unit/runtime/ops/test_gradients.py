@@ -204,8 +204,14 @@ def tell_from_noise(s: Sizes, noise: Any, shares: Array, *, has_weight: bool) ->
     return Example(inputs, oracle, attrs, params)
 
 
-def take(s: Sizes, *key: int | slice) -> Example:
-    parts = [one if isinstance(one, int) else [one.start, one.stop, one.step] for one in key]
+def compare(s: Sizes, find: Callable[..., Array]) -> Example:
+    inputs = [s.draw_ids(3, s.n, s.k), s.draw_ids(3, s.n, 1).astype(np.float32)]
+    return Example(inputs, lambda x, y: find(x, y).astype(np.int64))
+
+
+def take(s: Sizes, *key: int | slice | None) -> Example:
+    parts: list[Any] = ["new" if one is None else one for one in key]
+    parts = [[one.start, one.stop, one.step] if isinstance(one, slice) else one for one in parts]
     return Example([s.draw(s.n, s.k + 1, s.d + 1)], lambda x: x[key], {"parts": parts})
 
 
@@ -224,6 +230,15 @@ ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("maximum", np.maximum),
     ("minimum", np.minimum),
 ]
+COMPARISONS: Final[list[tuple[str, Callable[..., Array]]]] = [
+    ("equal", np.equal),
+    ("not_equal", np.not_equal),
+    ("less_than", np.less),
+    ("less_equal", np.less_equal),
+    ("greater_than", np.greater),
+    ("greater_equal", np.greater_equal),
+]
+POWERS: Final = [("pow", y) for y in (-1.5, -1.0, 0.3, 0.5, 1.0)]
 REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("sum", np.sum),
     ("mean", np.mean),
@@ -270,6 +285,22 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("slice", lambda s: take(s, slice(None), -1)),
     ("slice", lambda s: take(s, slice(None), slice(None, None, -1), 0)),
     ("slice", lambda s: Example([s.draw_ids(9, 3, s.k)], lambda x: x[1], {"parts": [1]}, fixed=[0])),
+    ("slice", lambda s: take(s, slice(None), None, 0)),
+    (
+        "reshape",
+        lambda s: Example([s.draw(s.n, s.k, 2)], lambda x: x.reshape(s.n, 2, s.k), {"shape": [-1, 2, -3]}),
+    ),
+    ("single", lambda s: Example([s.draw(s.n, s.k)], lambda x: x, offsets=np.arange(s.n + 1))),
+    ("shape", lambda s: Example([s.draw(s.n, s.k)], lambda x: np.array(x.shape))),
+    (
+        "full",
+        lambda s: Example(
+            [s.draw(s.n, s.k)], lambda x: np.full((s.n, 2, s.k), 1.5), fill(1.5, "float", 0, 2, -3)
+        ),
+    ),
+    *((op, lambda s, f=f: compare(s, f)) for op, f in COMPARISONS),
+    *((op, lambda s, y=y: Example([s.draw_shares(s.n, s.k)], lambda x: x**y, {"y": y})) for op, y in POWERS),
+    ("pow", lambda s: Example([s.draw(s.n, s.k)], lambda x: x**7, {"y": 7.0})),
     (
         "transpose",
         lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: x.transpose(0, 2, 1), {"perm": [0, 2, 1]}),

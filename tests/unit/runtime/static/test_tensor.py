@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.engine.arrays import Sequences
+from pslaunch.runtime.engine.learner import Learner
 from pslaunch.runtime.paddle2 import nn, static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 
@@ -129,7 +131,17 @@ def test_device_is_the_cpu() -> None:
         (lambda x: paddle.split(x, [-1, 4], 1), ValueError, r"can't be cut into \[-1, 4\]"),
         (lambda x: paddle.transpose(x, [1, 0]), ValueError, r"can't have its axes in the order \[1, 0\]"),
         (lambda x: paddle.clip(x, 2, 1), ValueError, "min=2 must be at most max=1"),
-        (lambda x: paddle.pow(x, 0.3), ValueError, "pow: y=0.3, expected a whole number from 1 to 64"),
+        (
+            lambda x: paddle.pow(x, "2"),
+            TypeError,
+            "expected variables of a static program, or one and a number",
+        ),
+        (lambda x: x / 0, ZeroDivisionError, "division by zero"),
+        (lambda x: x + "a", TypeError, "add: .* and 'a': expected variables"),
+        (lambda x: F.normalize(x, 3), ValueError, r"normalize: p=3.0 is not in this runtime"),
+        (lambda x: F.normalize(x, q=3), TypeError, "normalize: got an unexpected keyword argument 'q'"),
+        (lambda x: paddle.reshape(x, [0, 0, 0]), ValueError, "has fewer axes than the shape"),
+        (lambda x: static.nn.fc(paddle.unsqueeze(x, 2), -1), ValueError, "only sizes of data may be free"),
         (lambda x: paddle.stack([x, x]), ValueError, "can't have the shape"),
         (lambda x: paddle.clip(x, x), TypeError, "no numbers yet"),
         (lambda x: paddle.maximum(x, 1.0), TypeError, "input 1.0 is not a variable"),
@@ -154,3 +166,77 @@ def test_arguments_that_do_not_fit_are_named(
 ) -> None:
     with pytest.raises(error, match=words):
         use(x)
+
+
+def test_slots_of_one_id_go_beside_other_data(x: static.Variable) -> None:
+    word = static.data("word", [None, 1], "int64", lod_level=1)
+    row = static.nn.embedding(word, [6, 2], is_sparse=True)
+    joined = paddle.concat([paddle.reshape(row, [-1, 2]), static.nn.sequence_pool(row, "sum")[:, 0], x], 1)
+    assert [one.lod_level for one in (word, row, joined)] == [1, 1, 0]
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    values = static.default_startup_program().parameters
+    assert values
+    learner, ids = Learner(static.default_main_program().graph, values), np.array([[3], [0], [5]])
+    feeds: dict[str, Any] = {"word": Sequences(ids, np.arange(4)), "x": ROWS}
+    (found,) = learner.compute(learner.prepare(feeds, [joined])).values
+    rows = values[values.keys()[0]][ids[:, 0]]
+    np.testing.assert_array_equal(found, np.hstack([rows, rows, ROWS]))
+    feeds["word"] = Sequences(ids, np.array([0, 1, 3, 3]))
+    with pytest.raises(ValueError, match=r"single_\d+.tmp_0: sample 1 of word has 2 items, .* pool it first"):
+        learner.compute(learner.prepare(feeds, [joined]))
+
+
+def test_sizes_may_be_free() -> None:
+    """Attention over lists that each run makes equally long, as in DIN."""
+    x, mask = static.data("x", [None, None, 4]), static.data("mask", [None, None])
+    scores = static.nn.fc(x, 1, num_flatten_dims=2) + paddle.unsqueeze(mask, -1)
+    weight = F.softmax(paddle.transpose(scores, [0, 2, 1]))
+    pooled = paddle.reshape(paddle.matmul(weight, x), [0, 4])
+    halves = paddle.reshape(x, [0, 0, 2, -1])
+    like = paddle.full([paddle.shape(x)[0], paddle.shape(mask)[1], 2], 1.5) * x[:, :, :2]
+    assert (pooled.shape, halves.shape, like.shape) == ((-1, 4), (-1, -1, 2, 2), (-1, -1, 2))
+    paddle.optimizer.SGD(learning_rate=0.0).minimize(paddle.mean(pooled * pooled) + paddle.mean(like))
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    parameters = static.default_startup_program().parameters
+    assert parameters
+    column = parameters[parameters.keys()[0]]
+    for longest in (3, 1, 5):
+        values = np.random.default_rng(longest).standard_normal((2, longest, 4)).astype(np.float32)
+        hidden = np.where(np.arange(longest) < [[longest], [1]], 0, -1e9).astype(np.float32)
+        feed = {"x": values, "mask": hidden}
+        found = executor.run(feed=feed, fetch_list=[pooled, halves, like, paddle.shape(mask)])
+        powers = np.exp((values @ column)[..., 0] + hidden)
+        expected = np.einsum("bt,btd->bd", powers / powers.sum(1, keepdims=True), values)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found[1], values.reshape(2, longest, 2, 2))
+        np.testing.assert_array_equal(found[2], values[..., :2] * 1.5)
+        assert found[3].tolist() == [2, longest]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (lambda x: x**2.5, ROWS**2.5),
+        (lambda x: x**3, ROWS**3),
+        (lambda x: 2**x, 2**ROWS),
+        (lambda x: (x + 1) ** (x * 0.1), (ROWS + 1) ** (ROWS * 0.1)),
+        (lambda x: 1 / (x + 1), 1 / (ROWS + 1)),
+        (lambda x: x > 4, ROWS > 4),
+        (lambda x: x <= 4.5, ROWS <= 4.5),
+        (lambda x: paddle.equal(paddle.cast(x, "int64"), 7), ROWS == 7),
+        (lambda x: paddle.slice(x, [1], [-3], [9]), ROWS[:, -3:9]),
+        (lambda x: x[:, None, ..., 1], ROWS[:, None, 1]),
+        (lambda x: paddle.squeeze(paddle.unsqueeze(x, [1, 3]), 3), ROWS[:, None]),
+        (lambda x: paddle.ones_like(x), np.ones((3, 4))),
+        (lambda x: paddle.reshape(x, [paddle.shape(x)[0], 2, 2]), ROWS.reshape(3, 2, 2)),
+        (lambda x: F.normalize(x), ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)),
+        (lambda x: F.normalize(x * 0.0), ROWS * 0),
+        (lambda x: F.cosine_similarity(x, x * x), np.array([0.9719086, 0.9848689, 0.9937928])),
+    ],
+)
+def test_values_are_those_of_numpy(
+    x: static.Variable, value: Callable[[static.Variable], Any], expected: Any
+) -> None:
+    np.testing.assert_allclose(compute(value(x)), expected, rtol=1e-4)
