@@ -126,8 +126,8 @@ class Optimizer:
     """
 
     __slots__ = (
-        "_is_async", "_strategy", "average", "choices", "clip", "decay", "l1", "learning_rate", "norm",
-        "numbers", "schedule", "scheduler", "share", "warning",
+        "_is_async", "_strategy", "average", "choices", "clip", "decay", "l1", "learning_rate", "moves",
+        "norm", "numbers", "schedule", "scheduler", "share", "warning",
     )  # fmt: skip
     method = "sgd"  # the row in csrc/kernels/ps_optim.c, without fleet_
     takes: tuple[str, ...] = ()  # the numbers that a program may give, in PaddlePaddle 2's order
@@ -136,6 +136,7 @@ class Optimizer:
     def __init__(self, learning_rate: Rate = 1e-3, *numbers: float, **options: Any) -> None:
         # Of the program's loss, if minimize() gives it: then methods have PaddlePaddle 2's forms.
         self.share: float | None = None
+        self.moves = 1.0  # share of this trainer in a step of running means
         self.numbers = self._take_numbers(numbers, options)
         self.choices = {name for name in self.variants if options.pop(name, False)}
         for name, value in options.items():
@@ -241,6 +242,8 @@ class Optimizer:
 
         Raises ValueError for attributes and numbers that are not of its method.
         """
+        if config.is_running:
+            return Optim(method="sgd", learning_rate=config.learning_rate)
         method, numbers = self._choose(config, rows)
         kernel, schedule = KERNELS[method], self.schedule
         for name in [name for name in numbers if name not in kernel.numbers]:

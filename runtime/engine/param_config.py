@@ -32,6 +32,7 @@ class ParamConfig:
     l1: float | None = None
     clip: float | None = None  # greatest magnitude of a gradient's value; 0: no clipping, by a norm neither
     is_static: bool = False
+    is_running: bool = False  # a running mean: its learning rate is the share by which a step moves it
     sparse: bool = False
     initializer: Initializer | None = None
     entry: EntryAttr = ANY

@@ -83,6 +83,11 @@ class ParamRules:
 
         Tables without sparse_update have a full one too.
         """
+        if moves := [name for name in self.dense if self.configs[name].is_running]:
+            share = np.float32(
+                self._optimizer.moves / (self.factor or 1.0)
+            )  # the rate does not follow a schedule
+            dense = {**dense, **{name: dense[name] * share for name in moves}}
         if self._optimizer.norm is not None:
             dense = {name: grad.copy() for name, grad in dense.items()}  # some may be one array
             sparse = {name: (keys, grad.copy()) for name, (keys, grad) in sparse.items()}

@@ -23,7 +23,9 @@ class DistributedOptimizer:
         """
         refuse_choices(parameters, no_grad_set)
         workers = FLEET.worker_num()
-        share = 1.0 / workers if self._optimizer.strategy.mode == "sync" else 1.0
+        mode = self._optimizer.strategy.mode
+        share = 1.0 / workers if mode == "sync" else 1.0
+        self._optimizer.moves = 1.0 if mode == "geo" else 1.0 / workers  # geo takes the mean of models
         FLEET.set_program(set_training(loss, self._optimizer, is_distributed=True, share=share))
         return [], []
 

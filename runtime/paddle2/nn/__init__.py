@@ -19,9 +19,10 @@ from .layers import (
     Softmax,
     Tanh,
 )
+from .norm import BatchNorm1D, BatchNorm2D, LayerNorm
 
 __all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue",
-    "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer", "LayerList", "Linear", "ReLU",
-    "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
+    "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm", "ClipGradByNorm",
+    "ClipGradByValue", "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer", "LayerList",
+    "LayerNorm", "Linear", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
 ]  # fmt: skip

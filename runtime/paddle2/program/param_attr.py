@@ -56,11 +56,12 @@ def make_param(
     is_bias: bool,
     sparse: bool = False,
     entry: EntryAttr = ANY,
+    usual: Initializer | None = None,
 ) -> ParamConfig:
     """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
 
-    Without an initializer a bias is 0 and a weight XavierUniform, as in PaddlePaddle, or as
-    set_global_initializer() says.
+    Without an initializer `usual` is taken, or a bias is 0 and a weight XavierUniform, as in PaddlePaddle, or
+    as set_global_initializer() says.
     """
     if isinstance(attr, Initializer):
         attr = ParamAttr(initializer=attr)
@@ -82,4 +83,4 @@ def make_param(
         sparse=sparse,
         entry=entry,
     )
-    return (own.initializer or get_usual(is_bias=is_bias)).begin(config, shape)
+    return (own.initializer or usual or get_usual(is_bias=is_bias)).begin(config, shape)

@@ -7,13 +7,14 @@ from typing import Any
 
 from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
+from ..nn.norm import BatchNorm1D, LayerNorm
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
 from ..program.tensor import look_up
 
 __all__ = [
-    "embedding", "fc", "nce", "sequence_first_step", "sequence_last_step", "sequence_pool",
-    "sparse_embedding",
+    "batch_norm", "embedding", "fc", "layer_norm", "nce", "sequence_first_step", "sequence_last_step",
+    "sequence_pool", "sparse_embedding",
 ]  # fmt: skip
 
 ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
@@ -37,13 +38,16 @@ def fc(
     own = name or make_unique_name("fc")
     if len(weight_attrs) != len(inputs):
         raise ValueError(f"{own}: {len(weight_attrs)} weight_attr for {len(inputs)} inputs")
+    attrs = {"keeps": num_flatten_dims % len(inputs[0].shape), "size": size}
+    return _activate(_add_layer("fc", inputs, attrs, own, weight_attrs, bias_attr), activation, own)
+
+
+def _activate(x: Variable, activation: str | None, own: str) -> Variable:
     if activation not in (None, *ACTIVATIONS):
         raise ValueError(
             f"{own}: activation={activation!r}, expected None or one of {', '.join(ACTIVATIONS)}"
         )
-    attrs = {"keeps": num_flatten_dims % len(inputs[0].shape), "size": size}
-    out = _add_layer("fc", inputs, attrs, own, weight_attrs, bias_attr)
-    return out if activation is None else add_value(activation, [out])
+    return x if activation is None else add_value(activation, [x])
 
 
 def _add_layer(
@@ -121,6 +125,50 @@ def sparse_embedding(
     if not isinstance(entry, EntryAttr | None):
         raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
     return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)
+
+
+def batch_norm(
+    input: Variable,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    use_global_stats: bool = False,
+) -> Variable:
+    """Return activation(nn.BatchNorm1D) of a new layer; `is_test`: by the running statistics.
+
+    `in_place` and `do_model_average_for_mean_and_var` have no effect.
+    """
+    size = input.shape[-1 if data_layout.endswith("C") else 1]
+    names = moving_mean_name, moving_variance_name
+    options = data_layout, use_global_stats or is_test, name or "batch_norm"
+    layer = BatchNorm1D(size, momentum, epsilon, param_attr, bias_attr, *options, names=names)
+    return _activate(layer(input), act, layer.full_name())
+
+
+def layer_norm(
+    input: Variable,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-5,
+    param_attr: Attr = None,
+    bias_attr: Attr = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return activation(nn.LayerNorm) of a new layer, over the axes from `begin_norm_axis` on."""
+    attrs = param_attr if scale else False, bias_attr if shift else False
+    layer = LayerNorm(input.shape[begin_norm_axis:], epsilon, *attrs, name=name)
+    return _activate(layer(input), act, layer.full_name())
 
 
 def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:

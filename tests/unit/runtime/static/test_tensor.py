@@ -240,3 +240,28 @@ def test_values_are_those_of_numpy(
     x: static.Variable, value: Callable[[static.Variable], Any], expected: Any
 ) -> None:
     np.testing.assert_allclose(compute(value(x)), expected, rtol=1e-4)
+
+
+def test_running_statistics_follow_the_batches_whatever_the_optimizer(x: static.Variable) -> None:
+    out = static.nn.batch_norm(x, momentum=0.75, moving_mean_name="mean", epsilon=0.0)
+    scheduler = paddle.optimizer.lr.StepDecay(learning_rate=0.5, step_size=1)
+    clip = nn.ClipGradByGlobalNorm(1e-6)
+    optimizer = paddle.optimizer.AdamW(learning_rate=scheduler, weight_decay=0.5, grad_clip=clip)
+    optimizer.minimize(paddle.mean(out * out))
+    executor, program = static.Executor(), static.default_main_program()
+    executor.run(static.default_startup_program())
+    values = static.default_startup_program().parameters
+    assert values
+    mean_name, variance_name = values.keys()[2:]
+    assert mean_name == "mean"
+    mean, variance = np.zeros(4), np.ones(4)
+    for step in range(3):
+        rows = ROWS * (step + 1) + step
+        executor.run(feed={"x": rows})
+        scheduler.step()
+        mean, variance = 0.75 * mean + 0.25 * rows.mean(0), 0.75 * variance + 0.25 * rows.var(0)
+    np.testing.assert_allclose(values[mean_name][0], mean, rtol=1e-6)
+    np.testing.assert_allclose(values[variance_name][0], variance, rtol=1e-6)
+    (found,) = executor.run(program.clone(for_test=True), feed={"x": ROWS}, fetch_list=[out])
+    scale, shift = (values[name] for name in values.keys()[:2])
+    np.testing.assert_allclose(found, (ROWS - mean) / np.sqrt(variance) * scale + shift, rtol=1e-5)
