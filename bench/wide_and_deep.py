@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 import pslaunch.runtime as paddle
 from exchange import Address, Case, start_pserver
-from pslaunch.runtime.engine.feeder import Feeder
+from pslaunch.runtime.engine.columns import Feeder
 from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.v2 import layer

@@ -28,6 +28,7 @@ _V2 = {
 }
 _PADDLE2 = {  # of static mode and Fleet
     **{name: f"paddle2.{name}" for name in ("core", "distributed", "fleet", "io", "nn", "static")},
+    "base": "paddle2.lod_tensor",
     "regularizer": "engine.regularizer",
 }
 _FLEET = {

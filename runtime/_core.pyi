@@ -115,7 +115,7 @@ def sum_rows(
 def read_items(  # returns the number of samples before the first whose item does not fit
     samples: Sequence[Any],
     place: int,  # of the item in a sample
-    below: int | None,  # ids are whole numbers from 0 to below - 1, with 0 any; None: floats
+    ids: bool,  # whole numbers of 64 bits, with a sign or without; False: floats
     out: npt.NDArray[np.int64] | _F32,  # ids [n], or vectors [n, dim]
     offsets: npt.NDArray[np.int64] | None,  # [samples + 1]: each item is a sequence; None: n samples
     half: int = -1,  # of the pair, 0 or 1, that each item of a sequence is; -1: the item itself
@@ -127,7 +127,7 @@ def count_items(  # returns the number of samples before the first whose item ha
     offsets: npt.NDArray[np.int64],  # [samples + 1], written: the starts of the sequences
     /,
 ) -> int: ...
-def find_outside(  # returns the first column with an id not below its limit, and its place; limit 0: none
+def find_outside(  # returns the first column with an id not below its limit, and its place
     columns: list[tuple[npt.NDArray[np.int64], int]], /
 ) -> tuple[int, int] | None: ...
 

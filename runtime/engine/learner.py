@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ..process.settings import get_settings
 from .arrays import Ids
+from .columns import Feeds
 from .graph import Graph, Value
 from .ops import Draw
 from .parameters import Parameters
-from .plan import BatchInput, Feeds, Plan, StepResult
+from .plan import BatchInput, Plan, StepResult
 from .updater import Updater
 
 

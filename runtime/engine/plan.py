@@ -16,13 +16,13 @@ import numpy as np
 
 from .. import _core
 from .arrays import F32, U64, Ids, Rows, Sequences, find_rows, sum_rows
-from .graph import FREE, Graph, Value
+from .columns import Feeds, take_columns
+from .graph import Graph, Value
 from .ops import OPS, Draw, Op, Step
-from .ops.base import FLOAT, ID, Array
+from .ops.base import Array
 from .ops.dense import Concat
 from .ops.lookup import Lookup, find_tables
 
-Feeds = Mapping[str, Array | Sequences]
 Lookups = dict[str, list[tuple[Lookup, int]]]  # of each table, with the places of their ids
 Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
 
@@ -142,7 +142,7 @@ class Plan:
     def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
         """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
         node = self._nodes[place]
-        while node.op.value.op in ("reshape", "single") and users.count(node.op.value) == 1:
+        while node.op.value.op == "reshape" and users.count(node.op.value) == 1:
             node = self._nodes[node.inputs[0]]
         value = node.op.value
         if isinstance(node.op, Lookup) and users.count(value) == 1 and value.size == value.shape[-1]:
@@ -157,9 +157,12 @@ class Plan:
         offsets: dict[str, Ids] = {}
         results: list[Any] = [None] * len(self._nodes)
         samples = 0
+        columns = take_columns([node.op.value for node in self._data], feeds)
         for node in self._data:
             value = node.op.value
-            results[node.place], own = _read_feed(value, feeds)
+            column = columns[value.name]
+            own = column.offsets if isinstance(column, Sequences) else None
+            results[node.place] = column.items if isinstance(column, Sequences) else column
             if own is not None:
                 offsets[value.name] = own
             if value.has_batch:
@@ -239,7 +242,7 @@ class Plan:
         for node in self._late:
             try:
                 found = node.op.forward(step, *[results[i] for i in node.inputs])
-            except (ValueError, IndexError) as e:
+            except ValueError as e:
                 raise ValueError(f"{node.op.value.name}: {e}") from None
             results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
             between()
@@ -270,22 +273,3 @@ def _choose_ops(program: Graph, ends: Iterable[Value], *, trains: bool) -> Choic
             found[value] = OPS[value.op].choose(value, program, trains=trains)
             needed.update(found[value][1])
     return dict(reversed(found.items()))
-
-
-def _read_feed(value: Value, feeds: Feeds) -> tuple[Array, Ids | None]:
-    """Return the array of a data value, and the offsets of a sequence; raises ValueError unless it fits."""
-    given, shape = feeds.get(value.name), value.shape
-    items, offsets = (given.items, given.offsets) if isinstance(given, Sequences) else (given, None)
-    dtype, kinds, words = (FLOAT, "f", "floats") if value.kind == "float" else (ID, "iu", "whole numbers")
-    if isinstance(items, np.ndarray) and (offsets is not None) == value.is_sequence:
-        pairs = zip(shape, items.shape, strict=False)
-        same = items.ndim == len(shape) and all(size in (FREE, found) for size, found in pairs)
-        if same and items.dtype.kind in kinds:
-            exact = items.dtype is dtype and items.flags.c_contiguous
-            return items if exact else np.ascontiguousarray(items, dtype=dtype), offsets
-    found = "nothing" if given is None else repr(given)
-    if isinstance(items, np.ndarray):
-        had = "an array" if offsets is None else "Sequences"
-        found = f"{had} of {items.dtype}, shape {list(items.shape)}"
-    form = "Sequences" if value.is_sequence else "an array"
-    raise ValueError(f"{value.name}: expected {form} of {words}, shape {list(shape)}; the feed has {found}")

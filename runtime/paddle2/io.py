@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..engine.feeder import Column, Feeder
+from ..engine.columns import Feeder, Feeds, take_columns
 from ..v2.reader import batch, buffered
 from .core import EOFException
 from .program.program import Variable, default_main_program
 
 __all__ = ["DataLoader"]
 
-Feed = dict[str, Column]
 Reader = Callable[[], Iterable[Any]]
 
 
@@ -71,9 +68,9 @@ class GeneratorLoader:
     ) -> None:
         self._variables, self._capacity, self._end = list(variables), capacity, end
         self._iterable, self._return_list = iterable, return_list
-        self._read: Callable[[], Generator[Feed, None, None]] | None = None
-        self._pass: Generator[Feed, None, None] | None = None
-        self._next: Feed | None = None  # seen by peek()
+        self._read: Callable[[], Generator[Feeds, None, None]] | None = None
+        self._pass: Generator[Feeds, None, None] | None = None
+        self._next: Feeds | None = None  # seen by peek()
 
     # -- sources
 
@@ -88,27 +85,28 @@ class GeneratorLoader:
         return self._set(reader, Feeder(self._variables))
 
     def set_batch_generator(self, reader: Reader, places: object = None) -> GeneratorLoader:
-        """Take a reader of batches: an array for each variable, or a dict of them."""
+        """Take a reader of batches: a feed for each variable, or a dict of them."""
         return self._set(reader, self._take_arrays)
 
     decorate_sample_generator = set_sample_generator
     decorate_sample_list_generator = set_sample_list_generator
     decorate_batch_generator = set_batch_generator
 
-    def _set(self, reader: Reader, convert: Callable[[Any], Feed]) -> GeneratorLoader:
+    def _set(self, reader: Reader, convert: Callable[[Any], Feeds]) -> GeneratorLoader:
         if not callable(reader):
             raise TypeError(f"DataLoader: {reader!r}, expected a reader of batches, as paddle.batch makes")
         self._read = buffered(lambda: map(convert, reader()), self._capacity, self._end)
         return self
 
-    def _take_arrays(self, arrays: Any) -> Feed:
+    def _take_arrays(self, arrays: Any) -> Feeds:
         if isinstance(arrays, Mapping):
-            return dict(arrays)
+            return take_columns(self._variables, arrays)
         if len(arrays) != len(self._variables):
             raise ValueError(
                 f"DataLoader: a batch has {len(arrays)} arrays for {len(self._variables)} variables"
             )
-        return {one.name: np.asarray(array) for one, array in zip(self._variables, arrays, strict=True)}
+        names = [one.name for one in self._variables]
+        return take_columns(self._variables, dict(zip(names, arrays, strict=True)))
 
     # -- passes
 
@@ -131,20 +129,20 @@ class GeneratorLoader:
         """True during a pass."""
         return self._pass is not None
 
-    def peek(self) -> Feed | None:
+    def peek(self) -> Feeds | None:
         """Return the batch that take() will return; None at the end of the pass."""
         if self._next is None and self._pass is not None:
             self._next = next(self._pass, None)
         return self._next
 
-    def take(self) -> Feed:
+    def take(self) -> Feeds:
         """Return the next batch of the pass. Raises EOFException at its end."""
         feed, self._next = self.peek(), None
         if feed is None:
             raise EOFException("the data of the DataLoader is at its end: call reset(), then start() again")
         return feed
 
-    def _open(self) -> Generator[Feed, None, None]:
+    def _open(self) -> Generator[Feeds, None, None]:
         if self._read is None:
             raise RuntimeError("DataLoader: it has no reader yet; call set_sample_list_generator() first")
         return self._read()

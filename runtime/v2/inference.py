@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..engine.arrays import F32
-from ..engine.feeder import Column, Feeder, Feeding
+from ..engine.columns import Feeder, Feeding, Feeds
 from ..engine.learner import make_learner
 from ..engine.parameters import Parameters
 from .layer import Layer, list_data, make_program
@@ -15,7 +15,7 @@ from .layer import Layer, list_data, make_program
 def infer(
     output_layer: Layer | Sequence[Layer],
     parameters: Parameters,
-    input: Iterable[Any] | Mapping[str, Column],
+    input: Iterable[Any] | Feeds,
     feeding: Feeding = None,
     field: str = "value",
 ) -> F32 | list[F32]:

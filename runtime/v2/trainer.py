@@ -14,7 +14,7 @@ import numpy as np
 
 from ..client.run import Run
 from ..engine.average import ModelAverage
-from ..engine.feeder import Batch, Feeder, Feeding
+from ..engine.columns import Batch, Feeder, Feeding
 from ..engine.learner import Learner, make_learner
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters

@@ -10,7 +10,6 @@ typedef struct column {
     int64_t *ids;            /* [n]; NULL: floats */
     float *floats;           /* [n, dim] */
     size_t n, dim;           /* of ids: 1 */
-    unsigned long long last; /* the greatest id; the greatest number at all: any id fits, also below 0 */
     Py_ssize_t half;         /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
 } column;
 
@@ -57,13 +56,14 @@ static void narrow(float *to, const char *doubles, size_t n) {
 static bool copy_array(const column *c, const Py_buffer *view, size_t at, size_t n) {
     size_t values = n * c->dim;
     bool wide = c->ids == NULL && py_has_items(view, PY_F64);
-    if (!wide && !py_has_items(view, c->ids != NULL ? PY_I64 : PY_F32)) return false;
-    if (py_items(view) != values) return false;
+    bool fits = c->ids == NULL ? py_has_items(view, PY_F32)
+                               : py_has_items(view, PY_I64) || py_has_items(view, PY_U64);
+    if ((!wide && !fits) || py_items(view) != values) return false;
     if (wide) narrow(c->floats + at * c->dim, view->buf, values);
     else
         memcpy(c->ids != NULL ? (void *)(c->ids + at) : c->floats + at * c->dim, view->buf,
                (size_t)view->len);
-    return c->ids == NULL || are_in_range(c->ids + at, n, c->last);
+    return true;
 }
 
 /* Read n items from an array; false if it is none that fits. */
@@ -87,8 +87,11 @@ static bool read_id(const column *c, PyObject *item, size_t at) {
         return false;
     }
     c->ids[at] = PyLong_AsLongLongAndOverflow(whole, &overflow);
+    if (overflow > 0) c->ids[at] = (int64_t)PyLong_AsUnsignedLongLong(whole);
+    bool read = overflow >= 0 && PyErr_Occurred() == NULL;
+    PyErr_Clear();
     Py_DECREF(whole);
-    return overflow == 0 && (unsigned long long)c->ids[at] <= c->last;
+    return read;
 }
 
 static bool read_float(PyObject *item, float *to) {
@@ -161,14 +164,13 @@ static PyObject *read_column(const column *c, PyObject *samples, Py_ssize_t plac
 }
 
 static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
-    PyObject *samples, *out, *starts, *below;
+    PyObject *samples, *out, *starts;
+    int ids;
     Py_ssize_t place, half = -1;
     const int64_t *offsets = NULL;
     py_arrays all = {0};
-    if (!PyArg_ParseTuple(args, "OnOOO|n", &samples, &place, &below, &out, &starts, &half)) return NULL;
-    bool ids = below != Py_None;
-    column c = {.last = ids ? PyLong_AsUnsignedLongLong(below) - 1 : 0, .half = half};
-    if (PyErr_Occurred()) return NULL;
+    if (!PyArg_ParseTuple(args, "OnpOO|n", &samples, &place, &ids, &out, &starts, &half)) return NULL;
+    column c = {.half = half};
     const py_want want = {"out", ids ? PY_I64 : PY_F32, ids ? "n" : "nd", PY_WRITE};
     const Py_buffer *view = py_take_as(&all, out, &want), *own = NULL;
     if (view == NULL) return py_release(&all);

@@ -29,20 +29,21 @@ static bool take_word(cursor *c, const char **word) {
     return c->at > *word;
 }
 
-/* Take a whole number below 2**63, of digits, perhaps after a plus. */
+/* Take a whole number of 64 bits, of digits, perhaps after a sign; one from 2**63 on is one below 0. */
 static bool take_whole(cursor *c, int64_t *to) {
     const char *word;
     uint64_t found = 0;
     if (!take_word(c, &word)) return false;
-    word += *word == '+' && c->at - word > 1;
+    bool minus = *word == '-';
+    word += (minus || *word == '+') && c->at - word > 1;
     for (; word < c->at; word++) {
         if (*word < '0' || *word > '9') return false;
         uint64_t digit = (uint64_t)(*word - '0');
-        if (found > ((uint64_t)INT64_MAX - digit) / 10) return false;
+        if (found > (UINT64_MAX - digit) / 10) return false;
         found = found * 10 + digit;
     }
-    *to = (int64_t)found;
-    return true;
+    *to = (int64_t)(minus ? 0 - found : found);
+    return !minus || found <= (uint64_t)INT64_MAX + 1;
 }
 
 /* Take a number as Python's float() reads it. */
@@ -89,7 +90,7 @@ static bool read_line(cursor c, column *columns, size_t slots, int64_t *counts, 
     for (size_t i = 0; i < slots; i++) {
         column *to = &columns[i];
         int64_t n;
-        if (!take_whole(&c, &n) || (to->each > 0 ? n != to->each : n % to->each != 0)) return false;
+        if (!take_whole(&c, &n) || n < 0 || (to->each > 0 ? n != to->each : n % to->each != 0)) return false;
         if (n > (c.end - c.at) / 2) return false; /* a value is a space and a character at least */
         size_t need = to->used + (size_t)n;
         if (need > to->size && !resize_column(to, need + to->used / 2)) return false;

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...client.run import Run
-from ...engine.feeder import Column
+from ...engine.columns import Feeds
 from ...engine.graph import Value
 from ...engine.learner import make_learner
 from ...engine.parameters import Parameters
@@ -28,7 +28,6 @@ from .commands import Commands
 from .slot_datasets import QueueDataset
 
 Array = npt.NDArray[Any]
-Feed = Mapping[str, Column]
 Fetch = Value | str
 Fetches = Fetch | Sequence["Fetches"]
 READ_AHEAD = 64  # batches of a dataset
@@ -78,7 +77,7 @@ class Executor:
     def run(
         self,
         program: Program | None = None,
-        feed: Feed | Sequence[Feed] | None = None,
+        feed: Feeds | Sequence[Feeds] | None = None,
         fetch_list: Fetches | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
@@ -92,7 +91,8 @@ class Executor:
         One number is an array of the shape (); its [0] is the number too.
 
         A startup program makes the parameters' initial values. A main program computes a batch: `feed` has
-        an array for each variable of static.data, or a DataLoader of the program gives it. If minimize() was
+        an array for each variable of static.data, Sequences or a list of lists for one with lod_level=1, or
+        a DataLoader of the program gives it. If minimize() was
         called, it also learns. Other arguments have no effect. Raises ValueError, naming the variable, for a
         feed or a fetch that does not fit, and core.EOFException at the end of a DataLoader.
         """
@@ -237,14 +237,14 @@ class Session:
         self._parameters = parameters or Parameters()
         self._learner = make_learner(program.graph, self._parameters)
         self._plans: dict[tuple[object, ...], Plan] = {}  # by the names of the fetches
-        self._ahead: tuple[Feed, BatchInput] | None = None  # a loader's next batch, prepared one step before
+        self._ahead: tuple[Feeds, BatchInput] | None = None  # a loader's next batch, prepared one step before
         self._form: object = None  # of the program when `_plans` and `_data` were made
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
 
     def run(
         self,
-        feed: Feed | Sequence[Feed] | None,
+        feed: Feeds | Sequence[Feeds] | None,
         fetch_list: Sequence[Fetch],
         loader: GeneratorLoader | None = None,
     ) -> list[Array]:
@@ -324,7 +324,7 @@ class Session:
             raise RuntimeError("Executor.run: no feed, and no started DataLoader: call its start()")
         return None
 
-    def _check_feed(self, feed: Feed | Sequence[Feed] | None) -> Feed:
+    def _check_feed(self, feed: Feeds | Sequence[Feeds] | None) -> Feeds:
         if isinstance(feed, list | tuple):
             if len(feed) != 1:
                 raise ValueError(f"Executor.run: feed is a list of {len(feed)}, expected a dict")
@@ -335,18 +335,13 @@ class Session:
                 f"Executor.run: feed is a {type(feed).__name__}, expected a dict of arrays by the names of "
                 "variables"
             )
-        given = {}
-        for name, value in feed.items():
+        for name in feed:
             if name not in self._data:
                 hint = suggest(name, self._data)
                 raise ValueError(
                     f"Executor.run: feed has {name!r}, no variable of static.data in the program{hint}"
                 )
-            try:
-                given[name] = np.asarray(value)
-            except ValueError as e:
-                raise ValueError(f"Executor.run: feed of {name}: {e}") from None
-        return given
+        return feed
 
     def _find_updater(self) -> Updater:
         training = self._program.training

@@ -11,12 +11,11 @@ import numpy as np
 
 from ... import _core
 from ...engine.arrays import Ids, Sequences
-from ...engine.feeder import Column
+from ...engine.columns import WHOLE, Column
 from ..program.program import DTYPES, Variable
 
 Line = tuple[str, int, bytes]  # file, number from 1, text
 Columns = Mapping[str, Column]
-_MAX_ID = 2**63 - 1
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 
 
@@ -53,7 +52,7 @@ def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
         if not _WHOLE.fullmatch(words[at]):
             return f"slot {slot.name} begins with {_show(words[at])}, expected the count of its values"
         count = int(words[at])
-        if words[at][:1] == b"-" or count % slot.size or not (count == slot.size or slot.is_sequence):
+        if count < 0 or count % slot.size or not (count == slot.size or slot.is_sequence):
             expected = f"a multiple of {slot.size}" if slot.is_sequence else slot.size
             return f"slot {slot.name} has the count {count}, expected {expected} (shape {list(slot.shape)})"
         at += 1 + count
@@ -63,13 +62,13 @@ def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
     if at < len(words):
         return f"{_show(words[at])} follows the last slot, {slots[-1].name}; expected the end of the line"
     slot, word = next(one for one in values if not _is_value(*one))
-    expected = f"a whole number from 0 to {_MAX_ID}" if slot.kind == "id" else "a number"
+    expected = WHOLE if slot.kind == "id" else "a number"
     return f"slot {slot.name} has the value {_show(word)}, expected {expected}"
 
 
 def _is_value(slot: Variable, word: bytes) -> bool:
     if slot.kind == "id":
-        return bool(_WHOLE.fullmatch(word)) and word[:1] != b"-" and int(word) <= _MAX_ID
+        return bool(_WHOLE.fullmatch(word)) and -(2**63) <= int(word) < 2**64
     try:
         float(word)
     except ValueError:

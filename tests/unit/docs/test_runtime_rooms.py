@@ -16,7 +16,7 @@ RUNTIME = Path(__file__).parents[3] / "runtime"
 # A room imports from itself and from those before it. _core is compiled, and free for all.
 RUNTIME_ORDER = (
     *("shared", "process", "files", "engine", "client", "pserver", "v2"),
-    *("paddle2.core", "paddle2.program", "paddle2.nn", "paddle2.io", "paddle2.base"),
+    *("paddle2.core", "paddle2.program", "paddle2.nn", "paddle2.io", "paddle2.lod_tensor", "paddle2.base"),
     *("paddle2.static", "paddle2.fleet", "paddle2.distributed"),
 )
 FACES = ("v2.", "paddle2.")

@@ -80,5 +80,5 @@ def test_wrong_inputs_are_named() -> None:
         ValueError, match=r"infer: parameter _proj has the shape \(50, 8\), the network needs \(60, 8\)"
     ):
         paddle.infer(ngram_cost(words=60).inputs[0], parameters, [sample])
-    with pytest.raises(ValueError, match="data layer w3: sample 0 of the batch has the id 50"):
+    with pytest.raises(ValueError, match="data w3: sample 0 of the batch has the id 50"):
         paddle.infer(predict, parameters, [(1, 2, 3, 50)])

@@ -139,9 +139,9 @@ def read_from(samples: object) -> Callable[[GeneratorLoader], None]:
     [
         (start_without_reader, "it has no reader yet; call set_sample_list_generator() first"),
         (run_without_start, "no started DataLoader: call its start()"),
-        (read_from([([1],)]), "data layer b: a sample has no item 1; a batch is a list of samples"),
-        (read_from([([0.5], [1, 1])]), "data layer a: sample 0 of the batch has the item [0.5], expected"),
-        (read_from([([1], [1.0, 1, 1])]), "data layer b: items of shape (3,), expected dim 2"),
+        (read_from([([1],)]), "data b: a sample has no item 1; a batch is a list of samples"),
+        (read_from([([0.5], [1, 1])]), "data a: sample 0 of the batch has the item [0.5], expected"),
+        (read_from([([1], [1.0, 1, 1])]), "data b: items of shape (3,), expected dim 2"),
         (read_from(5), "the reader gave 5; a batch is a list of samples"),
         (lambda loader: loader.set_batch_generator(5), "5, expected a reader of batches"),
         (lambda _: DataLoader([1]), "io.DataLoader(dataset) is not in this runtime; DataLoader"),

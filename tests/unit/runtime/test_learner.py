@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime.engine.arrays import F32, Sequences
+from pslaunch.runtime.engine.columns import Feeds
 from pslaunch.runtime.engine.graph import BATCH, Graph, Kind, Value
 from pslaunch.runtime.engine.learner import Learner
 from pslaunch.runtime.engine.ops import make_value
 from pslaunch.runtime.engine.optimizer import Momentum
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.parameters import Parameters
-from pslaunch.runtime.engine.plan import Feeds
 from pslaunch.runtime.engine.updater import LocalUpdater, ParamRules
 
 pytestmark = pytest.mark.asan
@@ -239,13 +239,16 @@ def test_values_in_a_graph_are_not_overwritten_while_somebody_reads_them() -> No
 @pytest.mark.parametrize(
     ("feeds", "text"),
     [
-        ({"x": None}, r"x: expected an array of floats, shape \[-1, 4\]; the feed has nothing"),
+        ({"x": None}, r"x: expected an array of numbers, shape \[-1, 4\]; the feed has nothing"),
         ({"x": np.ones((5, 3), np.float32)}, r"x: .* the feed has an array of float32, shape \[5, 3\]"),
         (
-            {"x": np.ones((5, 4), np.int64)},
-            r"x: expected .* floats.*; the feed has an array of int64, shape \[5, 4\]",
+            {"x": np.ones((5, 4), bool), "words": np.ones((5, 2))},
+            r"words: expected .* whole numbers.*; the feed has an array of float64, shape \[5, 2\]",
         ),
-        ({"x": [1.0] * 4}, r"x: expected an array of floats, shape \[-1, 4\]; the feed has \[1\.0, 1\.0"),
+        (
+            {"x": [1.0] * 4},
+            r"x: expected an array .* \[-1, 4\]; the feed has an array of float64, shape \[4\]",
+        ),
         ({"label": np.ones((4, 1), np.int64)}, "label has 4 samples, expected 5"),
         ({"words": np.full((5, 2), 7)}, "words has the id 7, expected 0 to 6"),
         ({"words": np.full((5, 2), -1)}, "words has the id -1, expected 0 to 6"),

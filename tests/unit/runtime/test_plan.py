@@ -11,8 +11,9 @@ import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine import entry
 from pslaunch.runtime.engine.arrays import F32, Ids, Sequences
+from pslaunch.runtime.engine.columns import Feeds
 from pslaunch.runtime.engine.ops import Draw
-from pslaunch.runtime.engine.plan import Feeds, Plan, StepResult
+from pslaunch.runtime.engine.plan import Plan, StepResult
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.v2.layer import make_program
 from support.models import make_vector, make_word

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pslaunch.runtime as paddle
+from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.engine.ops import Draw
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.plan import Plan
@@ -160,19 +162,81 @@ def run_with(feed: object = None, fetch: object = None) -> None:
         ({"words": IDS, "label": LABELS}, None, "feed has 'words', no variable of static.data"),
         ({"word": IDS}, None, "label: expected an array of whole numbers, shape [-1, 1]"),
         ({"word": IDS * 0.5, "label": LABELS}, None, "word: expected an array of whole numbers"),
-        ({"word": IDS[:, 0], "label": LABELS}, None, "word: expected an array of whole numbers, shape"),
+        ({"word": IDS.repeat(2, 1), "label": LABELS}, None, "word: expected an array of whole numbers"),
         ({"word": IDS, "label": LABELS[:2]}, None, "label has 2 samples, expected 3"),
         ({"word": IDS + 1, "label": LABELS}, None, "word has the id 5, expected 0 to 4"),
         (None, ["lossy"], "fetch_list: the program has no value 'lossy'"),
         (None, [5], "fetch_list has 5, expected a variable or its name"),
         ([{"word": IDS}] * 2, None, "feed is a list of 2, expected a dict"),
         (IDS, None, "feed is a ndarray, expected a dict of arrays by the names of variables"),
-        ({"word": [[1], [1, 2]], "label": LABELS}, None, "feed of word: "),
+        ({"word": [[1], [1, 2]], "label": LABELS}, None, "data word: setting an array element"),
     ],
 )  # fmt: skip
 def test_feeds_and_fetches_that_do_not_fit_are_named(feed: object, fetch: object, text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(text)):
         run_with(feed, fetch)
+
+
+SAMPLES = [[1, 4], [], [3]]
+OFFSETS = np.array([0, 2, 2, 3])
+FORMS: list[Any] = [
+    SAMPLES,
+    [np.array(one, np.int32) for one in SAMPLES],
+    [[[i] for i in one] for one in SAMPLES],
+    Sequences(np.array([[1], [4], [3]]), OFFSETS),
+    Sequences(np.array([1, 4, 3], np.uint64), OFFSETS),
+    paddle.base.create_lod_tensor(SAMPLES, [[2, 0, 1]], paddle.CPUPlace()),
+    paddle.base.create_lod_tensor(np.array([[1], [4], [3]]), [[2, 0, 1]], paddle.CPUPlace()),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sequences_are_fed_in_any_form_to_a_program_and_to_its_model(tmp_path: Path, form: Any) -> None:
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    total = static.nn.sequence_pool(static.nn.embedding(words, [5, 2]), "sum")
+    executor = run_startup()
+    (table,) = executor.run(feed={"words": [[i] for i in range(5)]}, fetch_list=[total])
+    (found,) = executor.run(feed={"words": form}, fetch_list=[total])
+    np.testing.assert_array_equal(found, [table[1] + table[4], 0 * table[0], table[3]])
+    static.save_inference_model(str(tmp_path / "model"), words, total)
+    program, names, fetches = static.load_inference_model(str(tmp_path / "model"), executor)
+    (again,) = executor.run(program, feed={names[0]: form}, fetch_list=fetches)
+    np.testing.assert_array_equal(again, found)
+
+
+def test_batches_of_iterable_loaders_are_feeds() -> None:
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    loader = paddle.io.DataLoader.from_generator([words], return_list=True)
+    loader.set_batch_generator(lambda: [(SAMPLES,)])
+    (one,) = static.Executor().run(feed={"words": next(iter(loader))[0][0]}, fetch_list=[words])
+    assert one.tolist() == [[1], [4], [3]]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (np.array([[1], [2]]), "data words: expected Sequences, or a list with the items of each sample, of"),
+        ([[1], 2], "data words: sample 1 of the batch has the item 2, expected a list or an array of items"),
+        ([[1], [0.5]], "data words: sample 1 of the batch has the item 0.5, expected a whole number of 64"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_named(form: object, text: str) -> None:
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    with pytest.raises(ValueError, match=re.escape(text)):
+        static.Executor().run(feed={"words": form}, fetch_list=[words])  # type: ignore[dict-item]  # refused
+
+
+@pytest.mark.parametrize(
+    ("data", "lengths", "text"),
+    [
+        ([[1], [2]], [[1], [1, 1]], "recursive_seq_lens=[[1], [1, 1]], expected one list of lengths"),
+        ([[1], [2, 3]], [[2, 1]], "the lengths [2, 1], the data has [1, 2]"),
+        (np.zeros((3, 1)), [[2, 2]], "offsets of sequences: array([0, 2, 4]), expected numbers that ascend"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_named(data: Any, lengths: list[list[int]], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        paddle.base.create_lod_tensor(data, lengths)
 
 
 def test_other_objects_as_entry_rules_are_refused() -> None:

@@ -1,7 +1,8 @@
-"""Converts a reader's batch to the arrays of the data layers: a list of samples, or arrays by layer."""
+"""Columns of a batch: what each data value takes, from samples, arrays, lists, or text; one check for all."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +13,77 @@ import numpy.typing as npt
 
 from .. import _core
 from .arrays import F32, Ids, Sequences
-from .graph import Value
+from .graph import BATCH, Value
 
 Feeding = Mapping[str, int] | Sequence[str] | None
 Column = npt.NDArray[Any] | Sequences
-Batch = Sequence[Any] | Mapping[str, Column]
+Feeds = Mapping[str, Column | Sequence[Any]]
+Batch = Sequence[Any] | Feeds
 
+WHOLE = "a whole number of 64 bits"  # an id; below zero it is another form of a number from 2**63 on
 _ADVICE = (
     "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it from a reader's samples"
 )
+
+
+def take_columns(values: Sequence[Value], feeds: Feeds) -> dict[str, Column]:
+    """Return the column of each data value: int64 ids in their range, or float32 numbers, in its shape.
+
+    A feed is an array, one of whole numbers or bools for ids; Sequences; or a list: for sequences it has the
+    items of each sample, else it is as an array. One number of a sample may be [n] or [n, 1]. Raises
+    ValueError naming value, and sample or shape.
+    """
+    columns = {value.name: _take_column(value, feeds.get(value.name)) for value in values}
+    limited = [value for value in values if value.attrs.get("below")]
+    ids = [_get_items(columns[value.name]).reshape(-1) for value in limited]
+    outside = _core.find_outside(
+        [(own, value.attrs["below"]) for own, value in zip(ids, limited, strict=True)]
+    )
+    if outside is not None:
+        i, place = outside
+        sample = _find_sample(columns[limited[i].name], place)
+        raise _make_error(limited[i], sample, int(ids[i][place]), _describe_range(limited[i]), "id")
+    for value in values:
+        places, own = columns.get(value.attrs.get("numbers_of", "")), columns[value.name]
+        if not isinstance(places, Sequences) or not isinstance(own, Sequences):
+            continue
+        if not np.array_equal(places.offsets, own.offsets):
+            name = value.attrs["numbers_of"]
+            raise ValueError(f"data {name}: {value.name} has other offsets; each place has a number")
+    return columns
+
+
+def _take_column(value: Value, given: object) -> Column:
+    """Return a feed in the form of a data value, of ids in any range."""
+    if value.is_sequence and isinstance(given, list | tuple):
+        return _read_sequences(value, [(one,) for one in given], 0)
+    try:
+        items = given.items if isinstance(given, Sequences) else np.asarray(given)
+    except ValueError as e:
+        raise ValueError(f"data {value.name}: {e}") from None
+    dtype, kinds, words = (
+        (np.int64, "biu", "whole numbers") if value.kind == "id" else (np.float32, "biuf", "numbers")
+    )
+    shape = items.shape
+    if value.has_batch and items.ndim and items.size == len(items) * value.size > 0:
+        shape = (len(items), *value.shape[1:])
+    fits = len(shape) == len(value.shape)
+    fits = fits and all(size in (BATCH, own) for size, own in zip(value.shape, shape, strict=True))
+    if fits and isinstance(given, Sequences) == value.is_sequence and items.dtype.kind in kinds:
+        own = np.ascontiguousarray(items, dtype).reshape(shape)
+        return Sequences(own, given.offsets) if isinstance(given, Sequences) else own
+    had = "nothing"
+    if given is not None:
+        own_form = "Sequences" if isinstance(given, Sequences) else "an array"
+        had = f"{own_form} of {items.dtype}, shape {list(items.shape)}"
+    form = "Sequences, or a list with the items of each sample," if value.is_sequence else "an array"
+    raise ValueError(
+        f"data {value.name}: expected {form} of {words}, shape {list(value.shape)}; the feed has {had}"
+    )
+
+
+def _get_items(column: Column) -> npt.NDArray[Any]:
+    return column.items if isinstance(column, Sequences) else column
 
 
 class Feeder:
@@ -28,7 +91,7 @@ class Feeder:
 
     `feeding` maps names of data layers to positions in a sample, or lists the names in order; None: the
     order in which the data layers were defined, as in v2. Items without a layer are ignored. A batch may
-    also be a dict of arrays, or of Sequences, by the names of data layers: these are taken as they are.
+    also have feeds by the names of data layers: these are taken as they are, for take_columns().
 
     A sparse vector with numbers has two data layers, which share its pairs: places, and `NAME.numbers`.
     """
@@ -36,17 +99,18 @@ class Feeder:
     def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
         self._layers = list(data_layers)
         owners = {layer.name: layer.attrs.get("numbers_of") for layer in data_layers}
-        self._pairs = [(name, numbers) for numbers, name in owners.items() if name]
         self._places = _map_places([layer for layer in data_layers if not owners[layer.name]], feeding)
         self._halves: dict[str, int] = {}  # of pairs, by data layer
-        for name, numbers in self._pairs:
+        for numbers, name in owners.items():
+            if not name:
+                continue
             self._places[numbers] = self._places[name]
             self._halves |= {name: 0, numbers: 1}
 
-    def __call__(self, batch: Batch) -> dict[str, Column]:
-        """Return the column of each data layer; raises ValueError naming layer and sample."""
+    def __call__(self, batch: Batch) -> Feeds:
+        """Return a feed of each data layer; raises ValueError naming layer and sample."""
         if isinstance(batch, Mapping):
-            return self._take_columns(batch)
+            return {layer.name: batch[layer.name] for layer in self._layers if layer.name in batch}
         try:
             size = len(batch)
         except TypeError:
@@ -61,54 +125,10 @@ class Feeder:
             return _read_column(layer, batch, place)
         return _read_sequences(layer, batch, place, self._halves.get(layer.name, -1))
 
-    def _take_columns(self, batch: Mapping[str, Column]) -> dict[str, Column]:
-        columns, ids = {}, []
-        for layer in self._layers:
-            if layer.name not in batch:
-                raise ValueError(f"data layer {layer.name}: the batch lacks it; it has {', '.join(batch)}")
-            column = columns[layer.name] = _take_column(layer, batch[layer.name])
-            items = column.items if isinstance(column, Sequences) else column
-            if layer.kind == "id" and items.dtype == np.int64:  # the plan refuses others
-                ids.append((layer, column, items.reshape(-1)))
-        for name, numbers in self._pairs:
-            places, own = columns[name], columns[numbers]
-            if not (isinstance(places, Sequences) and isinstance(own, Sequences)):
-                continue  # the plan refuses it
-            if not np.array_equal(places.offsets, own.offsets):
-                raise ValueError(f"data layer {name}: {numbers} has other offsets; each place has a number")
-        outside = _core.find_outside([(items, _get_limit(layer)) for layer, _, items in ids])
-        if outside is not None:
-            layer, column, items = ids[outside[0]]
-            raise ValueError(_describe_id(layer, _find_sample(column, outside[1]), items[outside[1]]))
-        return columns
 
-
-def _get_limit(layer: Value) -> int:
-    """Return the number that all ids are below; 0: they may be any."""
-    return layer.attrs["below"] or 0
-
-
-def _find_range(layer: Value) -> tuple[int, int]:
-    """Return the least and the greatest id."""
-    limit = _get_limit(layer)
-    return (0, limit - 1) if limit else (-(2**63), 2**63 - 1)
-
-
-def _take_column(layer: Value, given: Column) -> Column:
-    """Return the items of all samples in the layer's form, if they fit: one id of a sample may be [n, 1]."""
-    if isinstance(given, Sequences):
-        return Sequences(_convert(layer, given.items), given.offsets)
-    array = _convert(layer, np.asarray(given))
-    if array.shape[1:] != layer.shape[1:] and array.ndim and array.size == len(array) * layer.size:
-        return array.reshape(-1, *layer.shape[1:])
-    return array
-
-
-def _convert(layer: Value, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ids as int64 and numbers as float32; others as they are, which the plan refuses."""
-    if array.dtype.kind not in ("biu" if layer.kind == "id" else "biuf"):
-        return array
-    return np.ascontiguousarray(array, np.int64 if layer.kind == "id" else np.float32)
+def _describe_range(value: Value) -> str:
+    below = value.attrs.get("below")
+    return f"a whole number from 0 to {below - 1}" if below else WHOLE
 
 
 def _find_sample(column: Column, place: int) -> int:
@@ -123,8 +143,8 @@ def _read_items(
     """Return `count` items of all samples, ids [n] or vectors [n, dim]; None if the core can't read one."""
     is_id = layer.kind == "id"
     items = np.empty(count, np.int64) if is_id else np.empty((count, layer.size), np.float32)
-    below = _get_limit(layer) if is_id else None
-    return items if _core.read_items(samples, place, below, items, offsets, half) == len(samples) else None
+    found = _core.read_items(samples, place, is_id, items, offsets, half)
+    return items if found == len(samples) else None
 
 
 def _read_column(layer: Value, samples: Sequence[Any], place: int) -> Column:
@@ -149,7 +169,7 @@ def _read_sequences(layer: Value, samples: Sequence[Any], place: int, half: int 
             return _read_sequences(layer, _split_pairs(layer, samples, place, half), 0)
         column = list(_list_items(layer, samples, place))
         if not are_counted:
-            raise _make_item_error(layer, found, column[found], "a list or an array of items")
+            raise _make_error(layer, found, column[found], "a list or an array of items")
         items = _convert_items(layer, [(i, one) for i, own in enumerate(column) for one in own])
     return Sequences(items.reshape(-1, *layer.shape[1:]), offsets)
 
@@ -161,13 +181,13 @@ def _split_pairs(layer: Value, samples: Sequence[Any], place: int, half: int) ->
         try:
             found.append(([(where, number)[half] for where, number in item],))
         except (TypeError, ValueError):
-            raise _make_item_error(layer, i, item, "a list of pairs of a place and its number") from None
+            raise _make_error(layer, i, item, "a list of pairs of a place and its number") from None
     return found
 
 
-def _make_item_error(layer: Value, sample: int, item: object, expected: str) -> ValueError:
-    found = f"sample {sample} of the batch has the item {reprlib.repr(item)}"
-    return ValueError(f"data layer {layer.name}: {found}, expected {expected}")
+def _make_error(value: Value, sample: int, found: object, expected: str, what: str = "item") -> ValueError:
+    where = f"data {value.name}: sample {sample} of the batch has the {what}"
+    return ValueError(f"{where} {reprlib.repr(found)}, expected {expected}")
 
 
 def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[Any]:
@@ -175,7 +195,7 @@ def _list_items(layer: Value, samples: Sequence[Any], place: int) -> Iterator[An
         try:
             yield sample[place]
         except (IndexError, TypeError):
-            raise ValueError(f"data layer {layer.name}: a sample has no item {place}; {_ADVICE}") from None
+            raise ValueError(f"data {layer.name}: a sample has no item {place}; {_ADVICE}") from None
 
 
 def _convert_items(layer: Value, numbered: Sequence[tuple[int, Any]]) -> npt.NDArray[Any]:
@@ -184,27 +204,20 @@ def _convert_items(layer: Value, numbered: Sequence[tuple[int, Any]]) -> npt.NDA
     if layer.kind != "id":
         return _stack(layer, items)
     found = _take_whole_numbers(items)
-    if found.size == len(items) * layer.size and np.can_cast(found.dtype, np.int64):
-        ids = found.astype(np.int64).reshape(-1)
-        if _core.find_outside([(ids, _get_limit(layer))]) is None:
-            return ids
-    return np.array([_read_ids(layer, *one) for one in numbered], np.int64).reshape(-1)
+    if found.size != len(items) * layer.size:
+        found = np.array([_read_ids(layer, *one) for one in numbered])
+    return found.astype(np.int64).reshape(-1)
 
 
-def _read_ids(layer: Value, sample: int, item: Any) -> list[int]:
+def _read_ids(layer: Value, sample: int, item: Any) -> npt.NDArray[Any]:
     """Return the ids of an item; raises ValueError naming layer, sample, item, and the range."""
-    try:
-        ids = [operator.index(item)]
-    except TypeError:
-        ids = _take_whole_numbers(item).reshape(-1).tolist()
-    low, high = _find_range(layer)
+    with contextlib.suppress(TypeError):
+        item = operator.index(item)
+    ids = _take_whole_numbers(item).reshape(-1)
     if len(ids) != layer.size:
-        what = "a whole number" if layer.size == 1 else f"{layer.size} whole numbers"
-        raise _make_item_error(layer, sample, item, f"{what} from {low} to {high}")
-    for one in ids:
-        if not low <= one <= high:
-            raise ValueError(_describe_id(layer, sample, one))
-    return ids
+        what = _describe_range(layer)
+        raise _make_error(layer, sample, item, what if layer.size == 1 else f"{layer.size} times {what}")
+    return ids.astype(np.int64)
 
 
 def _take_whole_numbers(item: Any) -> npt.NDArray[Any]:
@@ -216,23 +229,16 @@ def _take_whole_numbers(item: Any) -> npt.NDArray[Any]:
     return found if found.dtype.kind in "biu" else np.zeros(0, np.int64)
 
 
-def _describe_id(layer: Value, sample: int, found: int) -> str:
-    low, high = _find_range(layer)
-    return (
-        f"data layer {layer.name}: sample {sample} of the batch has the id {found}, expected {low} to {high}"
-    )
-
-
 def _stack(layer: Value, column: list[Any]) -> F32:
     """Return vectors as [n, dim]; raises ValueError naming the layer."""
     try:
         values: F32 = np.asarray(column, dtype=np.float32)
     except ValueError as e:
-        raise ValueError(f"data layer {layer.name}: its items are not vectors of one size: {e}") from None
+        raise ValueError(f"data {layer.name}: its items are not vectors of one size: {e}") from None
     if values.size != len(column) * layer.size:
         advice = f"; {_ADVICE}" if values.ndim == 1 else ""
         raise ValueError(
-            f"data layer {layer.name}: items of shape {values.shape[1:]}, expected dim {layer.size}{advice}"
+            f"data {layer.name}: items of shape {values.shape[1:]}, expected dim {layer.size}{advice}"
         )
     return np.ascontiguousarray(values.reshape(len(column), layer.size))
 
