@@ -96,7 +96,7 @@ class Client:
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
         self._trainer_id, self._trainers = trainer_id, num_gradient_servers
-        self._mode, self.seed, self._log = (MODES[mode], discard), seed, log
+        self._mode, self.seed, self.log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
             trainer_id=trainer_id,
@@ -127,7 +127,7 @@ class Client:
         with self._calls.hold_alone():
             if self._connected:
                 return
-            self._log(f"init rpc client with trainer_id {self._trainer_id}")
+            self.log(f"init rpc client with trainer_id {self._trainer_id}")
             self._dialer.attach(range(len(self._shards)), begun=self._calls.begun)
             self._connected = True
 
@@ -271,6 +271,15 @@ class Client:
             self._calls.begun = True
             return self._calls.carry_out(add) if wait else self._calls.begin(add)
 
+    def ask_rows(self, rows: Mapping[str, tuple[U64, F32]]) -> int:
+        """Begin to read rows: keys [n] and arrays [n, dim] for them, to be left alone until the call is done.
+
+        Returns the number of the call. They are those after all pushes that have begun before.
+        """
+        return self._pull_parts(
+            [(self._get_id("sparse", name), *own) for name, own in rows.items()], wait=False
+        )
+
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
         with self._calls.hold_alone():
@@ -350,12 +359,13 @@ class Client:
             self._pull_parts(parts)
         return rows
 
-    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
+    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]], *, wait: bool = True) -> int:
         def add() -> None:
             for part in parts:
                 self._core.pull_rows(*part)
 
-        self._calls.call(add)
+        with self._calls.hold_alone():
+            return self._calls.carry_out(add) if wait else self._calls.begin(add)
 
     def _get_id(self, kind: Literal["dense", "sparse"], name: str) -> int:
         ids = self._dense if kind == "dense" else self._sparse

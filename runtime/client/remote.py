@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -25,6 +26,8 @@ from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
 from .client import PULL_BYTES, Client, Init
 from .snapshots import Snapshots
+
+PROGRESS_S = 5e-4
 
 
 class RemoteUpdater(Updater):
@@ -48,7 +51,10 @@ class RemoteUpdater(Updater):
         self.stateful = params.stateful
         self._first, self._started = first, False  # first: trainer 0, whose initial values are used
         self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
-        self._ahead: dict[str, tuple[U64, F32]] = {}  # keys and rows of the next step
+        self._coming: Keys = {}  # the keys of the next step
+        self._asked: dict[str, tuple[U64, F32]] = {}  # keys, and arrays for the rows that `_call` brings
+        self._call = self.row_waits = 0  # row_waits: times that a step or a test had to wait for rows
+        self._progress_s = 0.0  # time of the next progress
 
     def start(self) -> None:
         if not self._started:
@@ -62,7 +68,7 @@ class RemoteUpdater(Updater):
             self._create()
             self._started = True
         self.client.pull(self._get_dense())
-        self._ahead = {}
+        self._coming, self._asked = {}, {}
         self._parameters.attach(self._params.sparse, self._pull_rows)
         self._parameters.keeper = self
 
@@ -105,6 +111,7 @@ class RemoteUpdater(Updater):
         return describe_object(create, config.shape)
 
     def _pull_rows(self, keys: Mapping[str, U64]) -> Mapping[str, F32]:
+        self.row_waits += 1
         with self._guard():
             return self.client.pull_tables(keys)
 
@@ -136,31 +143,60 @@ class RemoteUpdater(Updater):
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}
 
-    def fetch(self, keys: Keys) -> Mapping[str, F32]:
-        ahead, self._ahead = self._ahead, {}
-        found = {name: rows for name, (own, rows) in ahead.items() if own is keys.get(name)}
+    def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
+        self._coming = ahead
+        found = {name: rows for name, (own, rows) in self._take_asked().items() if own is keys.get(name)}
         if not found:
-            self.client.mark()  # rows read for tests and files do not count
+            self._mark()  # rows read for tests and files do not count
         rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})
-        self.client.mark()
+        self._mark()
         return {**found, **rest}
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+    def progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._progress_s:  # operations may be shorter than the system call for it
+            self._progress_s = now_s + PROGRESS_S
+            self.client.progress()
+
+    def _mark(self) -> None:
+        """Note which values the next gradients are computed from, at the begin of a step."""
+        self.client.mark()
+
+    def _ask_rows(self, keys: Keys) -> None:
+        """Let the rows of the next step travel while this one is computed."""
+        self._asked = self._make_room(keys)
+        if self._asked:
+            self._call = self.client.ask_rows(self._asked)
+            self.client.progress()
+
+    def _make_room(self, keys: Keys) -> dict[str, tuple[U64, F32]]:
+        """Return keys, and arrays for their rows, of the tables on pservers; nothing if that is too much."""
+        room = {
+            name: (own, np.empty((len(own), self._parameters.get_shape(name)[1]), np.float32))
+            for name, own in keys.items()
+            if name in self._params.sparse
+        }
+        return room if sum(rows.nbytes for _, rows in room.values()) <= PULL_BYTES else {}
+
+    def _take_asked(self) -> dict[str, tuple[U64, F32]]:
+        """Return the keys and rows that were asked for, once they are here."""
+        asked, self._asked = self._asked, {}
+        if asked and not self.client.is_done(self._call):
+            self.client.wait(self._call)
+            self.row_waits += 1
+        return asked
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Push one step; take the new dense values and the rows of the next step, in one round trip.
 
         Synchronous: those after the step of all trainers.
         """
         grads, sparse = self._params.collect_grads(dense, sparse)
         pushed = {name: sparse[name] for name in self._params.sparse}
-        self._ahead = {
-            name: (own, np.empty((len(own), self._parameters.get_shape(name)[1]), np.float32))
-            for name, own in ahead.items()
-            if name in pushed
-        }
-        if sum(rows.nbytes for _, rows in self._ahead.values()) > PULL_BYTES:
-            self._ahead = {}
+        self._asked = self._make_room(self._coming)
         self._note_step()
-        self.client.push_pull(grads, self._get_dense(), pushed, self._ahead, samples, self._params.factor)
+        values, factor = self._get_dense(), self._params.factor
+        self._call = self.client.push_pull(grads, values, pushed, self._asked, samples, factor)
 
     def _note_step(self) -> None:
         """Note a step of this trainer, before its push."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,16 +13,12 @@ from ..engine.arrays import F32, U64, find_rows, sum_rows
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 
-MOST_SUMMED = 20  # batches in one push
-
 
 class AsyncUpdater(RemoteUpdater):
-    """Has up to `pending` pushes on their way; gradients of further batches are summed for the next push.
+    """Has up to `pending` pushes on their way, each of up to `pending` batches; waits only if there are more.
 
-    The dense values are as old as these pushes, and change only between two batches.
+    Dense values and rows are as old as these pushes; they change only between two batches.
     """
-
-    reads_ahead = False  # rows would be older by one push more
 
     def __init__(self, *args: Any, pending: int, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -31,27 +27,28 @@ class AsyncUpdater(RemoteUpdater):
         self._dense: dict[str, F32] = {}  # the sum of gradients that no push has taken yet
         self._sparse: dict[str, tuple[U64, F32]] = {}
         self._summed = self._samples = 0
+        self._pushes: Counter[int] = Counter()  # by their batches, since the last line of the log
 
-    def fetch(self, keys: Keys) -> Mapping[str, F32]:
-        if self._summed:  # a sum is as old as its first gradient
-            return self._parameters.get_rows(keys)
-        self._take_values()  # the mark is of the values read last, which may have come with the push
-        return super().fetch(keys)
+    def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
+        rows = super().fetch(keys, ahead)
+        self._ask_rows(ahead)
+        return rows
 
-    def progress(self) -> None:
-        if self._calls:
-            self.client.progress()
-
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
-        """Add gradients to the sum, and push it unless too many pushes are on their way."""
-        self.progress()
-        self._take_values()
-        if self._summed >= MOST_SUMMED and len(self._calls) >= self._pending:
-            self.client.wait(self._calls[0][0])
+    def _mark(self) -> None:
+        if not self._summed:  # a sum is as old as its first gradient
             self._take_values()
+            super()._mark()
+
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
+        """Add gradients to the sum, and push it unless too many pushes are on their way."""
+        self.client.progress()
+        self._take_values()
         self._note_step()
         self._add(*self._params.collect_grads(dense, sparse))
         self._samples += samples
+        if self._summed >= self._pending and len(self._calls) >= self._pending:
+            self.client.wait(self._calls[0][0])
+            self._take_values()
         if len(self._calls) < self._pending:
             self._push()
 
@@ -71,6 +68,7 @@ class AsyncUpdater(RemoteUpdater):
             self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor, wait=False
         )
         self._calls.append((call, fresh))
+        self._pushes[self._summed] += 1
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
         self.client.progress()
 
@@ -87,6 +85,10 @@ class AsyncUpdater(RemoteUpdater):
 
     def end_pass(self) -> None:
         self._push_rest()
+        if (most := max(self._pushes, default=1)) > 1:
+            batches, pushes = sum(n * count for n, count in self._pushes.items()), self._pushes.total()
+            self.client.log(f"async: {batches} batches in {pushes} pushes, at most {most} in one")
+        self._pushes.clear()
         super().end_pass()
 
     def finish(self) -> None:

@@ -159,7 +159,7 @@ class GeoUpdater(RemoteUpdater):
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
         self._rows = {name: _Rows(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
 
-    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+    def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
         own = {name: used for name, used in keys.items() if name in self._rows}
         missing = {
             name: new for name, used in own.items() if (new := self._rows[name].find_missing(used)).size
@@ -176,7 +176,7 @@ class GeoUpdater(RemoteUpdater):
         if self._exchange is not None:
             self.client.progress()
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
         self._note_step()
         self._steps += 1

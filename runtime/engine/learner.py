@@ -52,9 +52,9 @@ class Learner:
         """Compute a batch forward and backward, and update; `following` is the next one, if it is known."""
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
         draw = Draw(seed=self._seed, trainer=self._trainer, step=self.steps)
-        tables = updater.fetch(batch.keys)
+        tables = updater.fetch(batch.keys, following.keys if following else {})
         result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
-        updater.update(result.dense, result.sparse, following.keys if following else {}, batch.samples)
+        updater.update(result.dense, result.sparse, batch.samples)
         self.steps += 1
         return result
 

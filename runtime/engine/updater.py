@@ -25,8 +25,8 @@ class Updater:
 
     1. `start` before a training, `fetch` for the rows of a step, `update` after it. 2. Every trainer of the
     job makes the same calls of start, end_pass and finish. 3. `progress`, called often while a step is
-    computed, sends and receives without waiting. 4. update gets the samples of the batch and, with
-    `reads_ahead`, the keys of the next step. 5. After update and end_pass the arrays of the dense parameters
+    computed, sends and receives without waiting. 4. With `reads_ahead`, fetch gets the keys of the next step
+    too. update gets the samples of the batch. 5. After update and end_pass the arrays of the dense parameters
     are current. 6. `finish` ends a successful training, `close` any.
     """
 
@@ -37,13 +37,13 @@ class Updater:
     def start(self) -> None: ...
     def note_loaded(self) -> None: ...
     def progress(self) -> None: ...
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None: ...
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None: ...
     def end_pass(self) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
 
-    def fetch(self, keys: Keys) -> Mapping[str, F32]:
-        """Return rows [k, dim] of each table."""
+    def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
+        """Return rows [k, dim] of each table. ahead: the keys of the next step, as far as they are known."""
         raise NotImplementedError
 
     def count_dropped(self) -> Mapping[str, int]:
@@ -160,10 +160,10 @@ class LocalUpdater(Updater):
         self._step = self._samples = self._passes = 0
         self.start()
 
-    def fetch(self, keys: Keys) -> Mapping[str, F32]:
+    def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
         return self._parameters.get_rows(keys)
 
-    def update(self, dense: Mapping[str, F32], sparse: Sparse, ahead: Keys, samples: int) -> None:
+    def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Apply one step."""
         self._step += 1
         self._samples += samples

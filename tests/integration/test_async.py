@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.engine.updater import ParamRules
 from pslaunch.runtime.files import blocks
 from support.cluster import Cluster, run_job
+from support.process import poll_until
 from support.proxy import cutting
 from support.pservers import Cluster as ServedCluster
 from support.pservers import cluster, run_trainers
@@ -127,13 +130,17 @@ def update(
         yield made
 
 
+def has_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def take_step(updater: RemoteUpdater, keys: list[int], value: float) -> dict[str, F32]:
     """One step whose gradients are all `value`; returns the rows."""
     own = np.array(sorted(set(keys)), np.uint64)
-    rows = updater.fetch({"e": own})
+    rows = updater.fetch({"e": own}, {"e": own.copy()})
     updater.progress()
     dense = {"w": np.full((100, 50), value, np.float32)}
-    updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))}, {}, 1)
+    updater.update(dense, {"e": (own, np.full((len(own), DIM), value, np.float32))}, 1)
     return dict(rows)
 
 
@@ -174,20 +181,60 @@ def test_every_gradient_is_in_the_final_values_once(strategy: Strategy) -> None:
         assert sum(proxy.cut for proxy in proxies) >= CUTS
 
 
-@pytest.mark.parametrize(("strategy", "steps"), [(PENDING, 21), (GEO, 5)], ids=str)
-def test_a_trainer_goes_on_while_a_push_is_on_its_way(strategy: Strategy, steps: int) -> None:
-    """21: one batch on its way and 20 summed. 5: an exchange after 3 steps, the next would be after 6."""
-    with cluster() as found, update(found, 0, strategy) as updater:
+@pytest.mark.parametrize(
+    ("strategy", "steps", "said"),
+    [
+        (PENDING, 1, []),
+        (Strategy(mode="async", pending=3), 5, ["async: 6 batches in 4 pushes, at most 3 in one"]),
+        (GEO, 5, []),
+    ],
+    ids=str,
+)
+def test_a_trainer_goes_on_while_a_push_is_on_its_way(
+    strategy: Strategy, steps: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step after these waits. geo: an exchange after 3 steps, the next is after 6."""
+    lines: list[str] = []
+    with cluster() as found, update(found, 0, strategy, log=lines.append) as updater:
+
+        def learn() -> None:
+            updater.update({"w": np.ones((100, 50), np.float32)}, {"e": (own, np.ones_like(rows))}, 1)
+
         updater.start()
-        rows = updater.fetch({"e": np.arange(4, dtype=np.uint64)})
-        grads = {"w": np.ones((100, 50), np.float32)}
+        own = np.arange(4, dtype=np.uint64)
+        rows = updater.fetch({"e": own}, {})["e"]
+        lines.clear()
         found.processes[0].proc.send_signal(signal.SIGSTOP)
+        poll_until(lambda: has_stopped(found.processes[0].pid), describe="the pserver has stopped")
         for _ in range(steps):
-            updater.update(grads, {"e": (np.arange(4, dtype=np.uint64), np.ones_like(rows["e"]))}, {}, 1)
+            learn()
+        with monkeypatch.context() as patch, pytest.raises(KeyError, match="a wait"):
+            patch.setattr(updater.client, "wait", Mock(side_effect=KeyError("a wait")))
+            learn()
         found.processes[0].proc.send_signal(signal.SIGCONT)
         updater.end_pass()
-        assert (updater._parameters.get("w") == -steps).all()
-        assert (updater._parameters.get("e")[:4] == -steps).all()
+        assert lines == said
+        assert (updater._parameters.get("w") == -steps - 1).all()
+        assert (updater._parameters.get("e")[:4] == -steps - 1).all()
+        updater.finish()
+        assert found.codes() == [0]
+
+
+@pytest.mark.parametrize(("strategy", "age"), [(Strategy(), 0), (STRATEGIES[0], 0), (PENDING, 1)], ids=str)
+def test_rows_travel_while_the_step_before_is_computed(strategy: Strategy, age: int) -> None:
+    """Those of async lack the trainer's own push in flight. Only the first step waits for rows."""
+    rows = []
+    keys = [np.arange(4, dtype=np.uint64) for _ in range(101)]
+    with cluster(ports=2) as found, update(found, 0, strategy) as updater:
+        updater.start()
+        for own, ahead in itertools.pairwise(keys):
+            rows.append(float(updater.fetch({"e": own}, {"e": ahead})["e"].max()))
+            while not updater.client.is_done(updater._call):
+                updater.client.progress()
+            grads = {"w": np.ones((100, 50), np.float32)}
+            updater.update(grads, {"e": (own, np.ones((4, DIM), np.float32))}, 1)
+        assert rows == [min(0, age - step) for step in range(100)]
+        assert updater.row_waits == 1
         updater.finish()
         assert found.codes() == [0]
 
@@ -198,7 +245,7 @@ def test_a_gradient_is_computed_from_the_values_that_its_version_says() -> None:
         updater.start()
         take_step(updater, [1], 1.0)
         updater.client.wait(updater._calls[0][0])
-        updater.fetch({"e": np.array([1], np.uint64)})
+        updater.fetch({"e": np.array([1], np.uint64)}, {})
         assert (updater._parameters.get("w") == -1).all()
         updater.end_pass()
         updater.finish()
