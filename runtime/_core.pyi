@@ -161,6 +161,23 @@ def run_shard(
 def index_keys(keys: Any, places: Any, /) -> None: ...  # u64 [n]; u32 [a power of two above n], all 0
 def get_protocol() -> dict[str, int]: ...
 
+# -- table: py_table.c, documented in csrc/tables/ps_sparse.h. A lock serves one thread at a time.
+
+class Table:
+    # key: hash_name() of the parameter's name. beside: a row has as many floats more as values.
+    def __new__(
+        cls, dim: int, rule: _Rule, seed: int, key: int, kind: int, mean: float, std: float, beside: bool, /
+    ) -> Table: ...
+    def read(self, keys: _U64, out: _F32, /) -> None: ...  # [n], [n, dim]; missing rows: initial values
+    def find_missing(self, keys: _U64, places: _U64, /) -> int: ...  # [n], [n]; their number
+    def load(self, keys: _U64, rows: _F32, /) -> None: ...  # [n], [n, dim] or [n, dim + rest]
+    # step: from 1. keys: [n], unique. grads: [n, dim]
+    def learn(self, learning_rate: float, step: int, passes: int, keys: _U64, grads: _F32, /) -> None: ...
+    # [n], [n, dim], [n, rest]: the first n rows, with state and what is beside. Returns their number.
+    def copy(self, keys: _U64, values: _F32, rest: _F32, /) -> int: ...
+    def clear(self) -> None: ...
+    def count(self) -> tuple[int, int]: ...  # rows, bytes of memory
+
 # -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.
 
 class Client:

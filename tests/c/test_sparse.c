@@ -218,3 +218,50 @@ TEST(sparse_tables_grow_part_by_part) {
     CHECK(found == ROWS);
     ps_sparse_free(t);
 }
+
+/* Steps by both ways, with each entry rule; what is found missing is what has no row. */
+TEST(sparse_learn_is_add_and_commit) {
+    enum { WIDTH = 2 * DIM + 3 }; /* values, state, and what is beside them */
+    static const ps_entry rules[] = {{0}, {PS_ENTRY_COUNT, {2}}, {PS_ENTRY_SHOW_CLICK, {3, 1}}};
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
+        ps_sparse *t[2];
+        uint64_t keys[KEYS], missing[KEYS];
+        float grads[KEYS * (DIM + 2)] = {0};
+        size_t width = DIM + ps_entry_extra(&rules[r]), found = 0;
+        for (int i = 0; i < 2; i++) {
+            CHECK(ps_sparse_new(&t[i], DIM, &adagrad, &normal, &rules[r], NULL) == PS_OK);
+            ps_sparse_widen(t[i], 3);
+        }
+        for (uint64_t step = 1; step < 9; step++) {
+            size_t n = harness_random() % KEYS;
+            for (size_t i = 0; i < n; i++) keys[i] = (i * 7 + step * 50) % KEYS;
+            for (size_t i = 0; i < n * width; i++)
+                grads[i] = i % width == 1 ? 0 : (float)(harness_random() % 8);
+            for (int i = 0; i < 2; i++) ps_sparse_begin(t[i], 0.1F, step, 0);
+            CHECK(ps_sparse_add(t[0], keys, grads, n, NULL) == PS_OK);
+            ps_sparse_commit(t[0], step);
+            CHECK(ps_sparse_learn(t[1], keys, grads, n, NULL) == PS_OK);
+        }
+        CHECK(ps_sparse_rows(t[0]) == ps_sparse_rows(t[1]) &&
+              ps_sparse_waiting(t[0]) == ps_sparse_waiting(t[1]));
+        ps_row row[2];
+        for (uint32_t number = 0, other = 0; ps_sparse_next(t[0], false, &number, &row[0]); found++) {
+            CHECK(ps_sparse_next(t[1], false, &other, &row[1]) && memcmp(row[0].key, row[1].key, 8) == 0);
+            CHECK(memcmp(row[0].values, row[1].values, WIDTH * sizeof(float)) == 0);
+            CHECK(row[0].values[WIDTH - 1] == 0);
+        }
+        for (uint64_t i = 0; i < KEYS; i++) keys[i] = i;
+        size_t absent = ps_sparse_missing(t[0], keys, KEYS, missing);
+        CHECK(found > 20 && absent == KEYS - found);
+        for (size_t i = 0, at = 0; i < KEYS; i++) {
+            bool is_missing = at < absent && missing[at] == i;
+            CHECK(ps_sparse_missing(t[0], &keys[i], 1, &(uint64_t){0}) == is_missing);
+            at += is_missing;
+        }
+        size_t bytes = ps_sparse_bytes(t[0]);
+        ps_sparse_clear(t[0]);
+        CHECK(ps_sparse_missing(t[0], keys, KEYS, missing) == KEYS && ps_sparse_bytes(t[0]) == bytes);
+        CHECK(ps_sparse_rows(t[0]) == 0 && ps_sparse_waiting(t[0]) == 0);
+        for (int i = 0; i < 2; i++) ps_sparse_free(t[i]);
+    }
+}

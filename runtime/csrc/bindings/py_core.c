@@ -6,7 +6,7 @@ static int core_exec(PyObject *module) {
                                   ps_columns_methods, ps_slots_methods,   ps_shard_methods};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0) return -1;
-    return py_client_add(module);
+    return py_client_add(module) < 0 ? -1 : py_table_add(module);
 }
 
 /* Standard C has no pointer to both data and functions; Python's slots need the cast. */

@@ -15,4 +15,7 @@ extern PyMethodDef ps_slots_methods[];
 /* Add the type Client to the module. 0, or -1 with an exception. */
 int py_client_add(PyObject *module);
 
+/* Add the type Table likewise. */
+int py_table_add(PyObject *module);
+
 #endif

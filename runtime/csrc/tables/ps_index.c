@@ -1,6 +1,7 @@
 #include "tables/ps_index.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tables/ps_init.h"
 
@@ -24,6 +25,13 @@ int ps_index_init(ps_index *x, ps_err *err) {
         p->cap = FIRST_CAP;
     }
     return PS_OK;
+}
+
+void ps_index_clear(ps_index *x) {
+    for (ps_part *p = x->parts; p < x->parts + PS_INDEX_PARTS; p++) {
+        memset(p->places, 0, p->cap * sizeof *p->places);
+        p->used = 0;
+    }
 }
 
 void ps_index_close(ps_index *x) {

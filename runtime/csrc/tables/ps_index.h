@@ -36,6 +36,9 @@ int ps_index_init(ps_index *x, ps_err *err);
 /* Release all; a zeroed index is allowed. Can't fail. */
 void ps_index_close(ps_index *x);
 
+/* Remove all keys. Memory stays. Can't fail. */
+void ps_index_clear(ps_index *x);
+
 /* Make room for more[p] keys in each part p. PS_OK or PS_ENOMEM; then nothing is lost. */
 int ps_index_reserve(ps_index *x, const uint32_t *more, ps_err *err);
 

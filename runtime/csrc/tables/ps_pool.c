@@ -28,6 +28,11 @@ void ps_pool_close(ps_pool *p) {
     *p = (ps_pool){0};
 }
 
+void ps_pool_clear(ps_pool *p) {
+    forget_changes(p);
+    p->made = p->live = p->free = 0;
+}
+
 int ps_pool_reserve(ps_pool *p, size_t more, ps_err *err) {
     size_t items = p->live + more, need = items == 0 ? 0 : ((items - 1) >> p->shift) + 1;
     if (items > PS_POOL_MOST)

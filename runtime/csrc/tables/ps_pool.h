@@ -40,6 +40,9 @@ void ps_pool_init(ps_pool *p, size_t floats, size_t head_words);
 /* Release all items; a zeroed pool is allowed. Can't fail. */
 void ps_pool_close(ps_pool *p);
 
+/* Give all numbers back; no item may be kept. Memory stays. Can't fail. */
+void ps_pool_clear(ps_pool *p);
+
 /* Allocate memory for `more` items beside those in use. PS_OK, PS_ENOMEM or PS_ELIMIT; memory that a failed
  * call got is used by the next one. */
 int ps_pool_reserve(ps_pool *p, size_t more, ps_err *err);

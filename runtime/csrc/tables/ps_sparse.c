@@ -132,6 +132,11 @@ void ps_sparse_free(ps_sparse *t) {
     free(t);
 }
 
+void ps_sparse_widen(ps_sparse *t, uint32_t floats) {
+    t->stride += floats;
+    ps_pool_init(&t->rows, t->stride, t->rows.head_words);
+}
+
 void ps_sparse_start(ps_sparse *t, const ps_init *init) {
     t->init = *init;
 }
@@ -270,18 +275,27 @@ static void prefetch_floats(const float *p, size_t n) {
     for (size_t i = 0; i < n && i < 4 * LINE; i += LINE / sizeof *p) ps_prefetch(p + i);
 }
 
-/* ps_sparse_read() of at most BATCH keys: first all index lines, then all heads and rows, then the copies. */
+static void prefetch_rows(const ps_sparse *t, const uint32_t *rows, size_t n, size_t floats) {
+    for (size_t i = 0; i < n; i++)
+        if (!is_new(rows[i])) prefetch_floats(row_at(t, rows[i]), floats);
+}
+
+/* Guess the rows of at most BATCH keys: first all index lines are fetched, then all heads. */
+static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, uint32_t *rows) {
+    prefetch_homes(t, hashes, n);
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = guess_row(t, hashes[i]);
+        if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
+    }
+}
+
+/* ps_sparse_read() of at most BATCH keys: after the heads come all rows, then the copies. */
 static void read_batch(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
     uint64_t hashes[BATCH] = {0};
     uint32_t rows[BATCH];
     for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
-    prefetch_homes(t, hashes, n);
-    for (size_t i = 0; i < n; i++) {
-        rows[i] = guess_row(t, hashes[i]);
-        if (rows[i] == 0) continue;
-        ps_prefetch(head_at(t, rows[i]));
-        if (!(rows[i] & WAITING)) prefetch_floats(row_at(t, rows[i]), t->dim);
-    }
+    guess_rows(t, hashes, n, rows);
+    prefetch_rows(t, rows, n, t->dim);
     for (size_t i = 0; i < n; i++, out += t->dim) {
         if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i]))
             rows[i] = probe(t, keys[i], hashes[i])->row;
@@ -294,6 +308,23 @@ void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *o
     for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, batch(n - i), out + i * t->dim);
 }
 
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing) {
+    uint64_t hashes[BATCH];
+    uint32_t rows[BATCH];
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i % BATCH;
+        if (at == 0) {
+            for (size_t j = 0; j < batch(n - i); j++) hashes[j] = hash_key(keys[i + j]);
+            guess_rows(t, hashes, batch(n - i), rows);
+        }
+        if (rows[at] != 0 && !has_key(head_at(t, rows[at]), keys[i]))
+            rows[at] = probe(t, keys[i], hashes[at])->row;
+        if (is_new(rows[at])) missing[found++] = i;
+    }
+    return found;
+}
+
 static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
     if (h->sum < t->sum_n && t->sum_row[h->sum] == row) {
         ps_add(t->sum + (size_t)h->sum * t->dim, grad, t->dim);
@@ -304,21 +335,15 @@ static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
     memcpy(t->sum + (size_t)h->sum * t->dim, grad, t->dim * sizeof *grad);
 }
 
-/* ps_sparse_add() of at most BATCH keys, for which there is room. */
-static void add_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
-                      size_t n) {
-    uint32_t rows[BATCH];
-    size_t extra = ps_entry_extra(&t->entry), width = t->dim + extra;
-    prefetch_homes(t, hashes, n);
+/* Find the rows of at most BATCH pushed keys, for which there is room; 0: the table's rule admits none. */
+static void enter_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
+                        size_t n, uint32_t *rows) {
+    size_t width = t->dim + ps_entry_extra(&t->entry);
+    guess_rows(t, hashes, n, rows);
     for (size_t i = 0; i < n; i++) {
-        rows[i] = guess_row(t, hashes[i]);
-        if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
-    }
-    for (size_t i = 0; i < n; i++, grads += width) {
-        if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads);
+        if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads + i * width);
         else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
             rows[i] = touch(t, keys[i], hashes[i]);
-        if (rows[i] != 0) add_one(t, rows[i], head_at(t, rows[i]), grads + extra);
     }
 }
 
@@ -326,8 +351,12 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     size_t width = t->dim + ps_entry_extra(&t->entry);
     int rc = reserve_rows(t, keys, n, err);
     if (rc == PS_OK) rc = reserve_sum(t, t->sum_n + n, err); /* no overflow: both are below 2^32 */
-    for (size_t i = 0; rc == PS_OK && i < n; i += BATCH)
-        add_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i));
+    uint32_t rows[BATCH];
+    for (size_t i = 0; rc == PS_OK && i < n; i++) {
+        uint32_t *row = &rows[i % BATCH];
+        if (row == rows) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
+        if (*row != 0) add_one(t, *row, head_at(t, *row), grads + i * width + width - t->dim);
+    }
     return rc;
 }
 
@@ -337,16 +366,35 @@ void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t 
     t->pass = (uint32_t)pass;
 }
 
+static void apply(ps_sparse *t, ps_rate rate, uint32_t number, const float *grad) {
+    float *row = row_at(t, number);
+    change(t, number);
+    ps_optim_apply(&t->optim, rate, row, t->stride == t->dim ? NULL : row + t->dim, t->dim, grad, t->dim);
+}
+
 void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     ps_rate rate = ps_optim_rate(&t->optim, step);
     for (size_t i = 0; i < t->sum_n; i++) {
         if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
-        float *row = row_at(t, t->sum_row[i]);
-        float *slots = t->stride == t->dim ? NULL : row + t->dim;
-        change(t, t->sum_row[i]);
-        ps_optim_apply(&t->optim, rate, row, slots, t->dim, t->sum + i * t->dim, t->dim);
+        apply(t, rate, t->sum_row[i], t->sum + i * t->dim);
     }
     t->sum_n = 0;
+}
+
+int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
+    size_t width = t->dim + ps_entry_extra(&t->entry);
+    ps_rate rate = ps_optim_rate(&t->optim, t->step);
+    uint32_t rows[BATCH];
+    int rc = reserve_rows(t, keys, n, err);
+    for (size_t i = 0; rc == PS_OK && i < n; i++) {
+        uint32_t *row = &rows[i % BATCH];
+        if (row == rows) {
+            enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
+            prefetch_rows(t, rows, batch(n - i), t->stride);
+        }
+        if (*row != 0) apply(t, rate, *row, grads + i * width + width - t->dim);
+    }
+    return rc;
 }
 
 int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
@@ -420,6 +468,20 @@ bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *numbe
     if (!ps_pool_kept(waiting ? &t->waiting : &t->rows, last, number, &values, &head_words)) return false;
     head *h = (head *)(uintptr_t)head_words;
     *row = (ps_row){h->key, values, counts_of(h)};
+    return true;
+}
+
+void ps_sparse_clear(ps_sparse *t) {
+    ps_index_clear(&t->index);
+    ps_pool_clear(&t->rows);
+    ps_pool_clear(&t->waiting);
+}
+
+bool ps_sparse_next(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row) {
+    const ps_pool *p = waiting ? &t->waiting : &t->rows;
+    if ((*number = ps_pool_next(p, *number)) == 0) return false;
+    head *h = (head *)(void *)ps_pool_head(p, *number);
+    *row = (ps_row){h->key, ps_pool_item(p, *number), counts_of(h)};
     return true;
 }
 

@@ -23,6 +23,9 @@ typedef struct ps_sparse ps_sparse;
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
                   const ps_entry *admit, ps_err *err);
 
+/* Give each row `floats` more behind the optimizer's state, 0 at first; before the first row. Can't fail. */
+void ps_sparse_widen(ps_sparse *t, uint32_t floats);
+
 /* Replace the initial values of rows that are not there yet. Can't fail. */
 void ps_sparse_start(ps_sparse *t, const ps_init *init);
 
@@ -35,6 +38,10 @@ void ps_sparse_free(ps_sparse *t);
 /* Set out: [n, dim] to the rows of `keys`, in their order; missing rows give their initial values and
  * are not made. During a step, gives the values before it. Can't fail. */
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
+
+/* Set missing[0..) to the places in keys[0..n) of those without a row, in order. Returns their number. Can't
+ * fail. */
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing);
 
 /* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
  * step is copied, others are added to it. Missing rows are made; in a table with an entry rule only those
@@ -51,18 +58,27 @@ void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t 
  */
 void ps_sparse_commit(ps_sparse *t, uint64_t step);
 
+/* Do one step, that of ps_sparse_begin(): as ps_sparse_add() and ps_sparse_commit() do, if keys do not
+ * repeat. No gradient may be in the sum. Errors as ps_sparse_add(). */
+int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
+
 /* Set the rows of `keys` to these values: [n, dim], in order; missing rows are made. The
  * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
-/* Set rows likewise, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is that of the
- * state too, that. rows NULL: the keys are only counted. counts: [n], or NULL. Errors as ps_sparse_add(). */
+/* Set rows likewise, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is that of all
+ * floats of a row, the others. rows NULL: the keys are only counted. counts: [n], or NULL. Errors as
+ * ps_sparse_add(). */
 int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
                    const ps_counts *counts, size_t n, ps_err *err);
 
 /* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
  * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
+
+/* Forget all rows and waiting keys, none of which may be kept or in the sum. Memory stays for others. Can't
+ * fail. */
+void ps_sparse_clear(ps_sparse *t);
 
 /* A row, or a key that only waits; borrowed until the table is changed. */
 typedef struct ps_row {
@@ -85,6 +101,9 @@ bool ps_sparse_forget(ps_sparse *t);
 /* Find the next kept row, or waiting key, above `number`. `last`: those before it are not needed any more.
  * Returns false after the last. */
 bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *number, ps_row *row);
+
+/* Find the next row, or waiting key, above `number` as it is now. Returns false after the last. */
+bool ps_sparse_next(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row);
 
 /* Return the number of rows. */
 size_t ps_sparse_rows(const ps_sparse *t);
