@@ -13,6 +13,7 @@ from pslaunch.runtime.shared.remedies import find_remedy as find_remedy
 OK = 0  # every trainer ended with 0
 FAILED = 1  # a failure without a code of its own
 USAGE = 2  # the command line, a configuration file or a hostfile is wrong
+NOT_FINITE = 65  # a gradient is NaN or infinite, with --nan=refuse
 HOST = 68  # a host was not reached
 SERVICE = 69  # a port or service is not available
 IO = 74  # reading or writing failed, or the disk is full

@@ -257,7 +257,7 @@ ON_HOSTS: Final[Sequence[Option]] = (
 # Flags of the v2 trainer: each command for a job takes them, too, without a line in its help.
 _KINDS: Final[Mapping[object, OptionKind]] = {
     env.parse_count: Number(1, 2**31 - 1), env.parse_int: Number(0, 2**31 - 1),
-    env.parse_text: Text(), env.parse_bool: Flag(),
+    env.parse_text: Text(), env.parse_bool: Flag(), env.parse_nan: Choice(env.NAN_RULES),
 }  # fmt: skip
 TRAINER: Final[Mapping[str, Option]] = {
     name: Option(name, _KINDS[INIT_ARGS[name].parse], INIT_ARGS[name].meaning) for name in env.TRAINER_FLAGS

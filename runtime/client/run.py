@@ -17,7 +17,7 @@ from ..engine.optimizer import Optimizer
 from ..engine.param_config import ParamConfig
 from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
-from ..engine.updater import LocalUpdater, ParamRules, Updater
+from ..engine.updater import LocalUpdater, NotFinite, ParamRules, Updater, Watch
 from ..process.infolog import InfoLog, get_log_path
 from ..process.progress import Progress
 from ..process.settings import Settings
@@ -86,6 +86,8 @@ class Run:
         self.alone, note = decide_alone(settings, is_local=is_local)
         self._notes = [note, SLOW if _core.get_build() == "plain C" else ""]
         self.progress = Progress(settings.job.progress)
+        self.progress.measure = self._measure
+        self.watch = Watch(settings.nan, settings.trainer_id, lambda text: self.log.warn(text))
         self._log: InfoLog | None = None
         self.snapshots: Snapshots | None = None  # of a training with pservers, where they are used
         self._aborted = False  # a training began and did not end successfully
@@ -105,7 +107,11 @@ class Run:
         optimizer: Optimizer,
     ) -> Updater:
         """Return the updater of this run for these parameters, some of them tables of lookups."""
-        params = ParamRules(configs, tables, optimizer)
+        updater = self._make_updater(ParamRules(configs, tables, optimizer), parameters, optimizer)
+        updater.watch = self.watch
+        return updater
+
+    def _make_updater(self, params: ParamRules, parameters: Parameters, optimizer: Optimizer) -> Updater:
         if self.alone:
             if optimizer.strategy.mode != "sync":
                 self._notes.append(f"mode {optimizer.strategy.mode} has no effect: this trainer trains alone")
@@ -144,14 +150,18 @@ class Run:
             self.log.say(f"{strategy} (docs/training.md)")
         self.note_connected(remote)
 
-    def _measure_cut(self) -> dict[str, int]:
-        found = self.settings.snapshots
-        return {"cut": self.snapshots.sealed} if self.snapshots and (found.steps or found.minutes) else {}
+    def _measure(self) -> dict[str, int | float | str]:
+        found, told = self.settings.snapshots, dict[str, int | float | str]()
+        if self.snapshots and (found.steps or found.minutes):
+            told["cut"] = self.snapshots.sealed
+        if self.watch.steps:
+            told["metric.steps_not_finite"] = self.watch.steps
+        return told
 
     def note_connected(self, remote: RemoteUpdater | Client) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
         client = remote if isinstance(remote, Client) else remote.client
-        self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure_cut()}
+        self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure()}
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())
@@ -218,10 +228,10 @@ class Run:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Wrap calls to pservers: on a permanent failure, log one line and exit."""
+        """Wrap steps and calls to pservers: on a permanent failure, log one line and exit."""
         try:
             yield
-        except (PeerVanished, ClientError) as e:
+        except (PeerVanished, ClientError, NotFinite) as e:
             self._aborted = True
             self.progress.report_reason(str(e))
             self.log.warn(f"{e}; trainer {self.settings.trainer_id} ends with {e.exit_code}")

@@ -48,13 +48,20 @@ class Learner:
         values = {name: self._parameters.get_current(name) for name in batch.plan.dense}
         return batch.plan.compute(batch, values, self._parameters.get_rows(batch.keys), None, self.counts)
 
-    def train(self, batch: BatchInput, updater: Updater, following: BatchInput | None = None) -> StepResult:
-        """Compute a batch forward and backward, and update; `following` is the next one, if it is known."""
+    def train(
+        self, batch: BatchInput, updater: Updater, following: BatchInput | None = None, place: str = ""
+    ) -> StepResult:
+        """Compute a batch forward and backward, and update; `following` is the next one, if it is known.
+
+        place: of the batch in the training, for messages. Without samples in the result it was left out.
+        """
         values = {name: self._parameters.get_array(name) for name in batch.plan.dense}
         draw = Draw(seed=self._seed, trainer=self._trainer, step=self.steps)
         tables = updater.fetch(batch.keys, following.keys if following else {})
         result = batch.plan.compute(batch, values, tables, draw, self.counts, updater.progress)
-        updater.update(result.dense, result.sparse, batch.samples)
+        if updater.watch is not None:
+            result = updater.watch.check(result, batch, values, f"step {self.steps + 1}{place}")
+        updater.update(result.dense, result.sparse, result.samples)
         self.steps += 1
         return result
 

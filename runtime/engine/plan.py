@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,11 @@ class BatchInput:
         """The keys of these rows."""
         return {name: found.keys for name, found in self.rows.items()}
 
+    def find_broken_data(self) -> list[str]:
+        """Return the names of data that have NaN or infinity."""
+        data = [(node.op.value, self.results[node.place]) for node in self.plan.data]
+        return [value.name for value, own in data if value.kind == "float" and not _core.is_finite(own)]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
@@ -56,6 +61,12 @@ class StepResult:
     errors: int
     dense: Mapping[str, F32]
     sparse: Mapping[str, tuple[U64, F32]]
+
+    def leave_out(self) -> StepResult:
+        """Return it as an empty push: gradients of 0, no rows, no samples."""
+        dense = {name: np.zeros_like(grad) for name, grad in self.dense.items()}
+        sparse = {name: (keys[:0], rows[:0]) for name, (keys, rows) in self.sparse.items()}
+        return replace(self, samples=0, dense=dense, sparse=sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,7 @@ class Plan:
 
     def _order_steps(self) -> None:
         """Set the nodes of data, those before and after the lookups, and those of the way back."""
-        self._data = [node for node in self._nodes if node.op.value.op == "data"]
+        self.data = [node for node in self._nodes if node.op.value.op == "data"]
         early = {place for found in self._lookups.values() for _, place in found}
         reached = {self._loss}  # between the loss and a parameter
         self._backward: list[_Node] = []
@@ -136,8 +147,8 @@ class Plan:
             if node.place in reached:
                 self._backward.append(node)
                 reached.update(place for _, place in node.needed)
-        self._early = [node for node in self._nodes if node.place in early and node not in self._data]
-        self._late = [node for node in self._nodes if node.place not in early and node not in self._data]
+        self._early = [node for node in self._nodes if node.place in early and node not in self.data]
+        self._late = [node for node in self._nodes if node.place not in early and node not in self.data]
 
     def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
         """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
@@ -151,14 +162,14 @@ class Plan:
 
     def prepare(self, feeds: Feeds) -> BatchInput:
         """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""
-        if len(feeds) != len(self._data):
+        if len(feeds) != len(self.data):
             for name in feeds:
                 self._program.get(name)
         offsets: dict[str, Ids] = {}
         results: list[Any] = [None] * len(self._nodes)
         samples = 0
-        columns = take_columns([node.op.value for node in self._data], feeds)
-        for node in self._data:
+        columns = take_columns([node.op.value for node in self.data], feeds)
+        for node in self.data:
             value = node.op.value
             column = columns[value.name]
             own = column.offsets if isinstance(column, Sequences) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,60 @@ from .kernel_numbers import Optim, PackedOptim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import Parameters
+from .plan import BatchInput, StepResult
 
 Sparse = Mapping[str, tuple[U64, F32]]
 Keys = Mapping[str, U64]
+
+
+class NotFinite(ArithmeticError):
+    """A step that its watch refuses; the trainer then exits with exit_code."""
+
+    exit_code = 65  # os.EX_DATAERR
+
+
+class Watch:
+    """Looks for gradients that are not finite, before an updater has them.
+
+    One of them would spoil values of all trainers. Its own trainer decides before it sends a byte: so all
+    shards get the same, in every mode, and nobody waits. rule: warn; refuse, which raises NotFinite; or
+    skip, which leaves the step out. steps: those with such gradients so far.
+    """
+
+    def __init__(self, rule: str, trainer: int, warn: Callable[[str], None]) -> None:
+        self._rule, self._trainer, self._warn = rule, trainer, warn
+        self._told: set[str] = set()
+        self.steps = 0
+
+    def check(
+        self, result: StepResult, batch: BatchInput, values: Mapping[str, F32], place: str
+    ) -> StepResult:
+        """Return what is applied of a step at a place in the training, made from these dense values."""
+        broken = [name for name, grad in result.dense.items() if not _core.is_finite(grad)]
+        broken += [name for name, (_, rows) in result.sparse.items() if not _core.is_finite(rows)]
+        if not broken:
+            return result
+        self.steps += 1
+        lost = [name for name, own in values.items() if not _core.is_finite(own)]
+        text = f"trainer {self._trainer}, {place}: NaN or infinity in the gradient of {_list(broken)}"
+        if data := batch.find_broken_data():
+            text += f", from that in the data of {_list(data)}"
+        elif lost:
+            text += f", from that in the values of {_list(lost)} before this step"
+        skips = self._rule == "skip"
+        if self._rule == "refuse" or (skips and lost):
+            raise NotFinite(f"{text} (--nan={self._rule})")
+        if not self._told.issuperset(broken) or str(self.steps).strip("0") == "1":
+            count = f"; {self.steps} such steps so far" if self.steps > 1 else ""
+            remedy = "; --nan=skip leaves such steps out, --nan=refuse ends the job"
+            self._warn(text + ("; the step is left out" if skips else remedy) + count)
+        self._told.update(broken)
+        return result.leave_out() if skips else result
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 class Updater:
@@ -33,6 +84,7 @@ class Updater:
     reads_ahead = False
 
     stateful = ""  # the optimizer of a parameter with state
+    watch: Watch | None = None
 
     def start(self) -> None: ...
     def note_loaded(self) -> None: ...

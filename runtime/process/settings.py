@@ -27,9 +27,8 @@ class SnapshotSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Arguments of `init()`, documented by env.INIT_ARGS, and this process's job."""
+    """Arguments of `init()`, documented by env.INIT_ARGS, and this process's job; use_gpu is refused."""
 
-    use_gpu: bool
     trainer_count: int
     port: int
     ports_num: int
@@ -50,6 +49,7 @@ class Settings:
     save_dir: str
     test_period: int
     local: bool | None
+    nan: str
     no_save: bool
     snapshots: SnapshotSettings
     job: env.Job
@@ -84,6 +84,11 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     for name, value in given.items():
         if name not in arguments or name in flags:
             values[name] = value
+    if values.pop("use_gpu"):
+        raise env.EnvError(
+            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes on the CPU; set "
+            "use_gpu=False, or use a framework with GPU support"
+        )
     own = {name.removeprefix("snapshot_"): values.pop(name) for name in env.SNAPSHOT_ARGS}
     values["snapshots"] = SnapshotSettings(**own)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
@@ -92,11 +97,6 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
 
 
 def _check(settings: Settings) -> None:
-    if settings.use_gpu:
-        raise env.EnvError(
-            "use_gpu=True: this build has no GPU (with_gpu OFF), it computes on the CPU; set "
-            "use_gpu=False, or use a framework with GPU support"
-        )
     if settings.trainer_id >= settings.num_gradient_servers:
         raise env.EnvError(
             f"trainer_id={settings.trainer_id} must be below num_gradient_servers="

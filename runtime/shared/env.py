@@ -64,6 +64,16 @@ def parse_text(value: object, name: str) -> str:
     return str(value)
 
 
+NAN_RULES = ("warn", "refuse", "skip")
+
+
+def parse_nan(value: object, name: str) -> str:
+    """Return one of NAN_RULES; raises EnvError naming `name`."""
+    if value not in NAN_RULES:
+        raise EnvError(f"{name}={value!r}: expected {', '.join(NAN_RULES)}")
+    return str(value)
+
+
 def parse_float(value: object, name: str) -> float:
     """Return a number that is not negative, in the unit of the option."""
     try:
@@ -134,6 +144,9 @@ INIT_ARGS: Mapping[str, InitArg] = {
     "save_dir": InitArg(parse_text, "", "folder for the parameters of each pass; none unless given"),
     "test_period": InitArg(parse_int, 0, "batches between two tests; 0: none but the program's own"),
     "local": InitArg(parse_bool, None, "train alone, in place of the program's is_local"),
+    "nan": InitArg(
+        parse_nan, "warn", "at a gradient that is not finite: warn, refuse (ends the job), skip (the step)"
+    ),
     "no_save": InitArg(parse_bool, False, "do not write the last pass's parameters to the output folder"),
     "snapshot_steps": InitArg(parse_int, 0, "steps between two snapshots; 0: none"),
     "snapshot_minutes": InitArg(parse_float, 0.0, "minutes between two snapshots; 0: none"),
@@ -148,7 +161,8 @@ INIT_ARGS: Mapping[str, InitArg] = {
 }
 TRAINER_TIMEOUT_S = 60.0  # default of a pserver option that init() lacks
 TRAINER_FLAGS = (  # of the v2 trainer (no_save is ours): given to the launcher, they overrule the program
-    "num_passes", "log_period", "dot_period", "saving_period", "save_dir", "test_period", "local", "no_save",
+    "num_passes", "log_period", "dot_period", "saving_period", "save_dir", "test_period", "local", "nan",
+    "no_save",
 )  # fmt: skip
 SNAPSHOT_DIR = ".pslaunch/snapshots"
 

@@ -61,7 +61,9 @@ class Totals:
 
 
 def sum_costs(step: StepResult, *, error_rate: bool) -> Totals:
-    """Return the sums over a batch."""
+    """Return the sums over a batch; none of a step that was left out."""
+    if not step.samples:
+        return Totals(error_rate)
     # In the order of the samples: other sums of numpy depend on the processor.
     cost = np.cumsum(step.values[0], dtype=np.float64)
     return Totals(error_rate, step.samples, float(cost[-1]), step.errors)
@@ -174,9 +176,9 @@ class SGD:
     def _prepare(self, feeder: Feeder, batch: Batch) -> BatchInput:
         return self._learner.prepare(feeder(batch), [self._cost.value], self._cost.value)
 
-    def step(self, batch: BatchInput, following: BatchInput | None) -> Totals:
+    def step(self, batch: BatchInput, following: BatchInput | None, place: str) -> Totals:
         """Compute one batch forward and backward, and update."""
-        step = self._learner.train(batch, self._updater, following)
+        step = self._learner.train(batch, self._updater, following, place)
         self._average.add()
         return sum_costs(step, error_rate=self.has_error_rate)
 
@@ -216,7 +218,7 @@ class _Training:
         last = self._skip(batches, state, total) if state else None
         for batch_id, (batch, following) in batches:
             self._handler(event.BeginIteration(pass_id, batch_id))
-            step = self._trainer.step(batch, following)
+            step = self._trainer.step(batch, following, f", pass {pass_id}, batch {batch_id}")
             total.add(step)
             recent.add(step)
             last = batch_id, step
@@ -279,7 +281,7 @@ class _Training:
         self._run.progress.report(**fields, **{f"metric.{name}": x for name, x in step.metrics.items()})
 
     def _check_cost(self, pass_id: int, batch_id: int, step: Totals) -> None:
-        if not math.isfinite(step.cost):
+        if step.samples and not math.isfinite(step.cost):
             text = (
                 f"the cost is {step.cost} from pass {pass_id}, batch {batch_id} on: the training diverges "
                 "(try a smaller learning_rate), or a sample is not finite; it continues"

@@ -16,7 +16,7 @@ from pslaunch.runtime.engine.parameters import read_parameters
 from pslaunch.runtime.files.sets import Set
 from pslaunch.runtime.paddle2 import static
 from support.fleet import find_results, make_local_blocks, run_by_hand, write_quick_start
-from support.jobs import LocalPlace, succeeded, until_nothing_runs
+from support.jobs import LocalPlace, finished, succeeded, until_nothing_runs
 from support.models import hash_set
 from support.process import started
 
@@ -69,6 +69,48 @@ def test_four_blocks_of_variables_by_hand_need_no_launcher(tmp_path: Path) -> No
     for i, worker in enumerate(processes[2:]):
         assert f"init rpc client with trainer_id {i}\n" in worker.output()
         assert f"{SHARES[i]} [3, " in worker.output()
+
+
+NOT_FINITE = """
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import fleet
+
+fleet.init()
+paddle.enable_static()
+x = paddle.static.data("x", [None, 3], "float32")
+loss = paddle.mean(paddle.square(paddle.static.nn.fc(x, 1, name="out")))
+fleet.distributed_optimizer(paddle.optimizer.Adam(0.1), fleet.DistributedStrategy()).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    fleet.init_worker()
+    for step in range(5):
+        values = np.full((4, 3), np.nan if (step, fleet.worker_index()) == (2, 1) else 1.0, np.float32)
+        (now,) = exe.run(feed={"x": values}, fetch_list=[loss])
+    fleet.barrier_worker()
+    print("loss at the end", now)
+    fleet.stop_worker()
+"""
+
+
+@pytest.mark.parametrize(("rule", "code"), [("skip", 0), ("refuse", 65)])
+def test_gradient_that_is_not_finite_spoils_no_job(workspace: Path, rule: str, code: int) -> None:
+    (workspace / "train.py").write_text(NOT_FINITE)
+    options = ("--server_num=2", "--worker_num=2", f"--nan={rule}")
+    found, job = finished(LocalPlace(1), workspace, *options, program=["train.py"])
+    assert found == code, job.launcher.output()
+    where = "trainer 1, step 3: NaN or infinity in the gradient of out.w_0, out.b_0, from that in the data"
+    if code:
+        assert where in job.end()["failure"]["text"]
+        return
+    assert any(where in line for line in job.lines("trainer/1"))
+    ends = [line for i in range(2) for line in job.lines(f"trainer/{i}") if line.startswith("loss at")]
+    assert ends[0] == ends[1] and "nan" not in ends[0]
+    assert [e["metric.steps_not_finite"] for e in job.events() if "metric.steps_not_finite" in e][-1] == 1
 
 
 def test_program_without_variables_trains_alone(tmp_path: Path) -> None:

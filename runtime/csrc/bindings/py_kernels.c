@@ -94,6 +94,15 @@ static PyObject *sum_squares(PyObject *Py_UNUSED(self), PyObject *arg) {
     return PyFloat_FromDouble(sum);
 }
 
+static PyObject *is_finite(PyObject *Py_UNUSED(self), PyObject *arg) {
+    static const py_want wants[] = {{"values", PY_F32, NULL, PY_READ}};
+    py_arrays all = {.wants = wants};
+    if (!py_take(arg, &all)) return py_release(&all);
+    bool finite = ps_finite(all.of->buf, py_items(all.of)); /* at the speed of memory: the GIL is kept */
+    py_release(&all);
+    return PyBool_FromLong(finite);
+}
+
 static int run_init(const py_arrays *all, void *init, ps_err *err) {
     if (ps_init_check(init, err) < 0) return PS_EINVAL;
     float *out = all->of[0].buf;
@@ -175,6 +184,7 @@ PyMethodDef ps_kernels_methods[] = {
     {"apply_sparse", apply_sparse, METH_VARARGS, "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"sum_squares", sum_squares, METH_O, "Return the sum of the squares of an array."},
+    {"is_finite", is_finite, METH_O, "Return True if no value of an array is NaN or infinite."},
     {"set_floats", set_floats, METH_VARARGS, "Set this thread's treatment of floats; return the one before."},
     {"list_methods", list_methods, METH_NOARGS, "Return name, slots and numbers of each optimizer."},
     {"list_schedules", list_schedules, METH_NOARGS, "Return the name of each schedule of the learning rate."},

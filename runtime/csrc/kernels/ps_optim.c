@@ -194,6 +194,15 @@ PS_INLINE void add(float *restrict acc, const float *restrict g, size_t n) {
     for (size_t i = 0; i < n; i++) acc[i] += g[i];
 }
 
+PS_INLINE bool all_finite(const float *p, size_t n) {
+    uint32_t found = 0, bits;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&bits, &p[i], sizeof bits);
+        found |= (bits & 0x7fffffff) + 0x00800000; /* sets the first bit if the exponent is all ones */
+    }
+    return found >> 31 == 0;
+}
+
 /* --- Steps in which values are not alone: sums of squares in 8 chains of doubles, then in a fixed tree. ---
  */
 
@@ -418,6 +427,12 @@ int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, 
 PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g, size_t n) {
     add(acc, g, n);
 }
+
+PS_TARGET_AVX2 static bool all_finite_avx2(const float *p, size_t n) {
+    return all_finite(p, n);
+}
+#else
+#define all_finite_avx2 all_finite
 #endif
 
 void ps_add(float *restrict acc, const float *restrict g, size_t n) {
@@ -428,4 +443,8 @@ void ps_add(float *restrict acc, const float *restrict g, size_t n) {
     }
 #endif
     add(acc, g, n);
+}
+
+bool ps_finite(const float *p, size_t n) {
+    return ps_build() != PS_ISA_BASE ? all_finite_avx2(p, n) : all_finite(p, n);
 }

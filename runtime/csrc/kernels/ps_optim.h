@@ -105,6 +105,9 @@ int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, 
  */
 double ps_squares(const float *p, size_t n);
 
+/* Return true if none of p[0..n) is NaN or infinite. Can't fail. */
+bool ps_finite(const float *p, size_t n);
+
 /* Add g[0..n) to acc[0..n). They must not overlap. Can't fail. */
 void ps_add(float *restrict acc, const float *restrict g, size_t n);
 

@@ -15,6 +15,7 @@ from .base import ID, Op, Shape, Step, describe
 class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=("keeps", "thresholds")):
     """Samples by predicted probability, in `thresholds` + 1 buckets: row 0 those with label 0, row 1 the
     others. The probability is the last item of each row. `keeps`: counts are sums over all steps so far.
+    In training NaN counts nowhere: its gradient is reported.
     """
 
     @staticmethod
@@ -24,10 +25,14 @@ class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=
 
     def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
         thresholds: int = self.value.attrs["thresholds"]
+        labels = labels.reshape(-1)
+        if step.draw is not None and np.isnan(x[:, -1]).any():
+            known = ~np.isnan(x[:, -1])
+            x, labels = x[known], labels[known]
         buckets = (x[:, -1] * np.float32(thresholds)).astype(np.int64)
         if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
             raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
-        flat = (labels.reshape(-1) != 0) * (thresholds + 1) + buckets
+        flat = (labels != 0) * (thresholds + 1) + buckets
         counts: Ids = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID).reshape(2, -1)
         if not self.value.attrs["keeps"]:
             return counts

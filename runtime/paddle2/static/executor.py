@@ -180,7 +180,7 @@ def _run_batches(
     loader.start()
     try:
         for number in itertools.count(1):
-            values = session.run(None, fetches, loader)
+            values = session.run(None, fetches, loader, f", batch {number}")
             if fetches and number % print_period == 0:
                 shown = ", ".join(map(_describe, texts, values))
                 print(f"time: [{time.strftime('%F %T')}], batch: [{number}], {shown}", flush=True)
@@ -241,12 +241,14 @@ class Session:
         self._form: object = None  # of the program when `_plans` and `_data` were made
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
+        self._guard = FLEET.guard
 
     def run(
         self,
         feed: Feeds | Sequence[Feeds] | None,
         fetch_list: Sequence[Fetch],
         loader: GeneratorLoader | None = None,
+        place: str = "",
     ) -> list[Array]:
         """Compute a batch, learn from it, and return the fetched values.
 
@@ -274,12 +276,11 @@ class Session:
         if loader is not None and updater.reads_ahead and (coming := loader.peek()) is not None:
             self._ahead = coming, plan.prepare(coming)
         following = self._ahead[1] if self._ahead else None
-        if not training.is_distributed:
-            return self._learner.train(batch, updater, following).values[:count]
-        with FLEET.guard():
-            result = self._learner.train(batch, updater, following)
-        FLEET.report_step(batch.samples, result.values[count])
-        FLEET.note_run(self._learner, key, result.values[:count])
+        with self._guard():
+            result = self._learner.train(batch, updater, following, place)
+        if training.is_distributed:
+            FLEET.report_step(batch.samples, result.values[count])
+            FLEET.note_run(self._learner, key, result.values[:count])
         return result.values[:count]
 
     def _follow_program(self) -> None:
@@ -352,6 +353,7 @@ class Session:
             FLEET.refuse_alone()
             plan = self._learner.get_plan([], training.goal)
             run = Run(get_settings(), is_local=True)
+            self._guard = run.guard_training
             optimizer = training.optimizer
             self._updater = run.make_updater(plan.trained, plan.tables, self._parameters, optimizer)
             self._updater.start()

@@ -67,6 +67,15 @@ def rules(draw: st.DrawFn, method: int) -> reference.Rule:
     )
 
 
+@pytest.mark.parametrize("build", BUILDS)
+@given(values=hnp.arrays(np.float32, st.integers(0, 75), elements=st.floats(width=32) | floats))
+@pytest.mark.usefixtures("builds")
+def test_values_that_are_not_finite_are_found(build: int, values: F32) -> None:
+    _core.choose_build(build)
+    assert _core.is_finite(values) == np.isfinite(values).all()
+    assert _core.is_finite(np.where(np.isfinite(values), values, np.float32(0)))
+
+
 @pytest.mark.parametrize("method", METHODS)
 @given(value=vectors.filter(lambda value: value.size), data=st.data(), step=st.integers(1, 2**40))
 def test_optimizer_is_its_oracle(value: F32, method: int, data: st.DataObject, step: int) -> None:

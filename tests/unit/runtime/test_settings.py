@@ -16,7 +16,7 @@ from pslaunch.runtime.shared import env
 
 def test_every_argument_is_a_field() -> None:
     own = {f.name for f in fields(settings.Settings)} - {"job", "flags", "snapshots"}
-    assert own | set(env.SNAPSHOT_ARGS) == set(env.INIT_ARGS)
+    assert own | {*env.SNAPSHOT_ARGS, "use_gpu"} == set(env.INIT_ARGS)  # the latter is refused
 
 
 def test_settings_have_the_documented_defaults() -> None:
@@ -38,7 +38,7 @@ def test_flags_of_the_environment_win_over_arguments() -> None:
 
 @pytest.mark.parametrize("word", ["False", "0", 0, False, "no"])
 def test_text_forms_of_false(word: object) -> None:
-    assert resolve({"use_gpu": word}, {}).use_gpu is False
+    assert resolve({"use_gpu": word, "no_save": word}, {}).no_save is False
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_text_forms_of_false(word: object) -> None:
         ({"use_gpu": "1"}, "with_gpu OFF"),
         ({"port": "x"}, "port='x': expected a whole number"),
         ({"port": 70000}, "port=70000: expected 1 to 65535"),
+        ({"nan": "ignore"}, "nan='ignore': expected warn, refuse, skip"),
         ({"trainer_id": 1}, "trainer_id=1 must be below num_gradient_servers=1"),
         ({"pservers": "host:port"}, "pservers='port': expected a whole number"),
     ],

@@ -207,6 +207,66 @@ def test_a_cost_that_is_not_finite_is_said_once(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.count("the cost is inf from pass 0, batch 1 on") == 1
 
 
+def train_with_nan(steps: int = 1) -> tuple[Parameters, list[paddle.event.EndIteration]]:
+    """Train on a good batch, so many with a NaN, and a good one."""
+    cost = paddle.layer.square_error_cost(
+        input=paddle.layer.fc(input=make_vector("x", 2), size=1, name="out"), label=make_vector("y", 1)
+    )
+    parameters = paddle.parameters.create(cost)
+    events: list[Any] = []
+    good, bad = ([0.5, 1.0], [1.0]), ([np.nan, 1.0], [1.0])
+    batches = [[good], *[[bad, good]] * steps, [good]]
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.SGD(learning_rate=0.1))
+    trainer.train(lambda: iter(batches), 1, events.append)
+    return parameters, [one for one in events if isinstance(one, paddle.event.EndIteration)]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("rule", ["warn", "skip"])
+def test_gradients_that_are_not_finite_are_warned_of_or_left_out(
+    rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paddle.init(nan=rule)
+    parameters, events = train_with_nan(steps=101)
+    said = [line for line in capsys.readouterr().err.splitlines() if "NaN" in line]
+    assert re.search(
+        "trainer 0, step 2, pass 0, batch 1: .* of _out.*, from that in the data of x; ", said[0]
+    )
+    assert ("the step is left out" if rule == "skip" else "--nan=skip leaves such steps out") in said[0]
+    assert [line.rpartition("; ")[2] for line in said[1:]] == [f"{n} such steps so far" for n in (10, 100)]
+    finite = [bool(np.isfinite(parameters[name]).all()) for name in parameters.names()]
+    assert finite == [rule == "skip"] * 2
+    assert np.isfinite([events[0].cost, events[-1].cost]).tolist() == [True, rule == "skip"]
+    if rule == "skip":
+        paddle.init()
+        assert digest(train_with_nan(steps=0)[0]) == digest(parameters)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_gradients_that_are_not_finite_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PADDLE_INIT_NAN", "refuse")
+    paddle.init()
+    with pytest.raises(SystemExit) as refused:
+        train_with_nan()
+    assert refused.value.code == 65
+    assert "trainer 0, step 2, pass 0, batch 1: NaN or" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_step_is_left_out_once_values_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each further step would be."""
+    paddle.init(nan="skip")
+    trainer, parameters = make_trainer()
+    for name in parameters.names():
+        parameters[name] = parameters[name] * np.float32(np.inf)
+    with pytest.raises(SystemExit) as refused:
+        trainer.train(paddle.batch(ngrams(20), 10))
+    assert refused.value.code == 65
+    assert " before this step (--nan=skip)" in capsys.readouterr().err
+
+
 def test_feeding_names_the_places_of_inputs() -> None:
     trainer, _ = make_trainer()
     samples = [(4, 3, 2, 1, 0)]

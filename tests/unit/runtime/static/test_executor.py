@@ -150,6 +150,38 @@ def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
     assert executor.run(feed=swapped, fetch_list=[batch])[0] == 1.0
 
 
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("rule", ["warn", "skip", "refuse"])
+def test_gradients_that_are_not_finite(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are not silent, and the counts of a metric are those of the other samples."""
+    paddle.init(nan=rule)
+    x, label = static.data("x", [None, 2]), static.data("label", [None, 1], "int64")
+    guess = F.sigmoid(static.nn.fc(x, 1, name="out"))
+    *_, counts = static.auc(paddle.concat([1 - guess, guess], axis=1), label)
+    paddle.optimizer.SGD(0.1).minimize(paddle.mean(F.log_loss(guess, paddle.cast(label, "float32"))))
+    executor = run_startup()
+    good = {"x": np.ones((3, 2), np.float32), "label": LABELS}
+    executor.run(feed=good)
+    before = get_parameters()["out.w_0"]
+    bad = good | {"x": np.array([[1, 2], [np.nan, 0], [3, 4]], np.float32)}
+    if rule == "refuse":
+        with pytest.raises(SystemExit) as refused:
+            executor.run(feed=bad)
+        assert refused.value.code == 65
+    else:
+        found = executor.run(feed=bad, fetch_list=counts[2:])
+        assert sum(one.sum() for one in found) == 5
+        after = get_parameters()["out.w_0"]
+        assert (after == before).all() if rule == "skip" else np.isnan(after).all()
+    said = capsys.readouterr().err
+    assert (
+        "0, step 2: NaN or infinity in the gradient of out.w_0, out.b_0, from that in the data of x" in said
+    )
+    with pytest.raises(ValueError, match="beyond 0 to 1"):  # where nothing is learned
+        executor.run(static.default_main_program().clone(for_test=True), feed=bad, fetch_list=counts[2:])
+
+
 def run_with(feed: object = None, fetch: object = None) -> None:
     loss, _ = make_model()
     given: Any = FEED if feed is None else feed
