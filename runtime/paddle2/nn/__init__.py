@@ -19,7 +19,7 @@ from .layers import (
     Softmax,
     Tanh,
 )
-from .norm import BatchNorm1D, BatchNorm2D, LayerNorm
+from .norm_layers import BatchNorm1D, BatchNorm2D, LayerNorm
 
 __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm", "ClipGradByNorm",
