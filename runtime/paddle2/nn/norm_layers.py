@@ -14,7 +14,7 @@ from ..program.program import Variable, add_value, make_unique_name
 from .layers import Layer
 
 
-class _Norm(Layer):
+class _NormLayer(Layer):
     """Scale and shift, which a bias_attr or weight_attr of False keeps at 1 and 0."""
 
     def __init__(self, name: str, size: int, weight_attr: Attr, bias_attr: Attr, epsilon: float) -> None:
@@ -34,7 +34,7 @@ class _Norm(Layer):
         return add_value(op, [x], {**attrs, "epsilon": self._epsilon}, params, name=name)
 
 
-class BatchNorm1D(_Norm):
+class BatchNorm1D(_NormLayer):
     """Values of each channel with mean 0 and variance 1 over the batch, then scaled and shifted.
 
     In training steps by the batch's statistics, else by running ones: value * momentum + batch's * (1 -
@@ -77,7 +77,7 @@ class BatchNorm2D(BatchNorm1D):
     """BatchNorm1D of images [batch, channels, height, width]."""
 
 
-class LayerNorm(_Norm):
+class LayerNorm(_NormLayer):
     """Values of each sample with mean 0 and variance 1 over its last axes, then scaled and shifted."""
 
     def __init__(
