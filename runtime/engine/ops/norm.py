@@ -67,7 +67,7 @@ class _Norm(Op):
         return True
 
 
-class LayerNorm(_Norm, op="layer_norm", options=("epsilon", "keeps")):
+class LayerNormOp(_Norm, op="layer_norm", options=("epsilon", "keeps")):
     """Each sample, over all axes but the `keeps` leading ones."""
 
     @staticmethod
@@ -84,7 +84,7 @@ class LayerNorm(_Norm, op="layer_norm", options=("epsilon", "keeps")):
         return [(math.prod(x.shape[attrs["keeps"] :]),)] * 2
 
 
-class BatchNorm(_Norm, op="batch_norm", options=("axis", "epsilon", "trains")):
+class BatchNormOp(_Norm, op="batch_norm", options=("axis", "epsilon", "trains")):
     """Each item of `axis` (channels), over all samples and the other axes.
 
     Two more parameters are running means of mean and variance: training moves them by their learning rate
