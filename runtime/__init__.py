@@ -85,13 +85,41 @@ __all__ = [*_V2, *_PADDLE2, *_NAMES, "__version__"]
 _PREFIX = f"{__name__}."
 
 
+# Names of PaddlePaddle that this runtime lacks, and what there is for their work.
+_INSTEAD = {
+    "Model": "static.Program and static.Executor",
+    "dot": "sum(x * y, axis=-1)",
+    "load": "static.load",
+    "mm": "matmul",
+    "save": "static.save",
+    "to_tensor": "static.data and a feed, or full",
+    "distributed.all_gather": "fleet.util.all_gather",
+    "distributed.all_reduce": "fleet.util.all_reduce",
+    "distributed.barrier": "fleet.barrier_worker",
+    "fleet.load_inference_model": "static.load_inference_model",
+    "fleet.load_model": "fleet.load_persistables",
+    "fleet.minimize": "fleet.distributed_optimizer(optimizer).minimize",
+    "fleet.save_dense_params": "fleet.save_persistables",
+    "io.Dataset": "io.DataLoader.from_generator",
+    "nn.Flatten": "flatten",
+    "nn.MSELoss": "nn.functional.mse_loss",
+    "static.CompiledProgram": "the static.Program itself",
+    "static.append_backward": "minimize() of an optimizer",
+    "static.cpu_places": "CPUPlace",
+    "static.ctr_metric_bundle": "static.auc",
+}
+
+
 def make_name_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error for a name of PaddlePaddle that this runtime lacks; it has the nearest, or all."""
+    """Return the error for a name that is not here: with its substitute, what was meant, or all."""
     from .shared.env import suggest  # rarely needed
 
     place, known = module.replace("pslaunch.runtime", "paddle"), sorted(names)
-    # Below this cutoff it is another word: save, scale.
-    hint = suggest(name, known, f"; it has {', '.join(known)}", cutoff=0.75)
+    instead = _INSTEAD.get(f"{place}.{name}".removeprefix("paddle.").replace("distributed.fleet", "fleet"))
+    # Below this cutoff it is another word: shape, reshape.
+    hint = (
+        f"; use {instead}" if instead else suggest(name, known, f"; it has {', '.join(known)}", cutoff=0.85)
+    )
     # Without an object Python does not add a hint of its own.
     return AttributeError(f"{place}.{name} is not in this runtime{hint}", name=name, obj=None)
 

@@ -40,6 +40,7 @@ class CallRunner:
         self._shards = dialer.shards
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self.begun = self.finishing = False
+        self._refusal: ClientError | None = None  # the pserver and this client may count requests differently
         self.waited_s = 0.0  # in all calls, for answers and so for other trainers
         self._interrupted = False  # a call that pservers may know in part is not complete
         self._in_call = threading.Lock()
@@ -77,7 +78,12 @@ class CallRunner:
         return call
 
     def begin(self, add: Callable[[], object]) -> int:
-        """Let `add` add requests, after an interrupted call is complete; return the number of their call."""
+        """Let `add` add requests, after an interrupted call is complete; return the number of their call.
+
+        Raises the ClientError of a pserver that has refused a request before.
+        """
+        if self._refusal is not None:
+            raise self._refusal
         if self._interrupted:
             self.complete()
         try:
@@ -184,7 +190,8 @@ class CallRunner:
         That is not necessary when all trainers have reported finished: then a pserver ends.
         """
         if what != "broken":
-            raise ClientError(f"pserver {self._shards[i].addr}: {why}")
+            self._refusal = ClientError(f"pserver {self._shards[i].addr}: {why}")
+            raise self._refusal
         sent = self._core.is_sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:

@@ -66,7 +66,8 @@ class Client:
     order and take part in every step until they end the pass. Calls block until the pservers have answered,
     and, where noted, all trainers too. After a ValueError or TypeError nothing was sent. If the handler of a
     signal raises in a call, the next one completes it first: leave its arrays unchanged until then. Raises
-    ClientError if a pserver refuses (NotReached: if it is not reached), PeerVanished if one is gone for good.
+    ClientError if a pserver refuses, and in all calls after it (NotReached: if it is not reached),
+    PeerVanished if one is gone for good.
     """
 
     def __init__(
@@ -132,7 +133,9 @@ class Client:
             self._connected = True
 
     def create_dense(self, name: str, size: int, optim: Optim) -> None:
-        """Create a dense object of `size` values; init_dense() sets them."""
+        """Create a dense object of `size` values, one or more; init_dense() sets them."""
+        if size < 1:
+            raise ValueError(f"dense object {name!r}: size={size}, expected 1 or more")
         self.connect()
 
         def add() -> None:

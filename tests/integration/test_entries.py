@@ -127,16 +127,17 @@ def test_asynchronous_pushes_are_counted_once_each() -> None:
 
 def refuse(entry: EntryAttr, mode: Mode, act: str) -> str:
     """Return the text of a pserver's refusal of one trainer of two."""
-    with cluster(trainers=1) as found:
+    with cluster(trainers=1) as found, found.client(0, mode=mode) as c:
         try:
-            with found.client(0, mode=mode) as c:
-                c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
-                if act == "shrink":
-                    c.shrink("e", score=1.0)
-                elif act == "push":
-                    rows = np.full((2, 2 + DIM), np.nan, np.float32)
-                    c.push_pull({}, {}, {"e": (np.array([7, 8], np.uint64), rows)})
+            c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
+            if act == "shrink":
+                c.shrink("e", score=1.0)
+            elif act == "push":
+                rows = np.full((2, 2 + DIM), np.nan, np.float32)
+                c.push_pull({}, {}, {"e": (np.array([7, 8], np.uint64), rows)})
         except ClientError as e:
+            with pytest.raises(ClientError, match=re.escape(str(e))):
+                c.barrier()
             return str(e)
         finally:
             for one in found.processes:

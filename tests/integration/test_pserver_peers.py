@@ -45,6 +45,8 @@ def test_a_refused_argument_leaves_the_client_as_it_was() -> None:
                 c.init_dense({name: value.copy() for name, value in out.items()})
                 grads = {name: np.ones_like(value) for name, value in out.items()}
                 rows = np.ones((3, DIM), np.float32)
+                with pytest.raises(ValueError, match="dense object 'c': size=0, expected 1 or more"):
+                    c.create_dense("c", 0, PLAIN)
                 for _ in range(2):
                     with pytest.raises(ValueError):
                         c.push_pull({**grads, "b": np.ones(6, np.float32)}, out)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import operator
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,9 @@ class Training:
     is_distributed: bool
 
 
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+
+
 class Program:
     """A main program, with its variables; or a startup program, with the parameters that it initializes."""
 
@@ -109,6 +113,7 @@ class Program:
         self.always: list[Variable] = []  # computed in each run: they count over all of them
         self.session: Any = None  # of the executor
         self.test_program: Program | None = None  # its clone for infer_from_dataset()
+        _programs.add(self)
 
     def clone(self, for_test: bool = False) -> Program:
         """Return a program with the same variables and parameters that learns nothing.
@@ -136,6 +141,14 @@ class Program:
     def list_vars(self) -> list[Value]:
         """Return its variables in the order of their definition."""
         return list(self.graph)
+
+
+def find_program(variables: Sequence[Value], where: str) -> Program:
+    """Return a program that has these variables, the default one first; raises ValueError without one."""
+    for program in (_defaults.main, *_programs):
+        if all(one in program.graph for one in variables):
+            return program
+    raise ValueError(f"{where}: no program has all of {', '.join(one.name for one in variables)}")
 
 
 def get_variable(program: Program, name: str, where: str) -> Value:

@@ -19,7 +19,7 @@ from ...engine.param_config import ParamConfig
 from ...engine.parameters import Parameters, read_parameters
 from ...files.foreign import fit_shape, read_pdparams
 from ...files.serving import Table
-from ..program.program import Program, Variable, default_main_program, get_variable
+from ..program.program import Program, Variable, default_main_program, find_program, get_variable
 
 SUFFIX, PADDLE_SUFFIX = ".set", ".pdparams"
 FORMAT = "pslaunch inference model 2"
@@ -80,11 +80,12 @@ def save_inference_model(
 ) -> None:
     """Write all between `feed_vars` and `fetch_vars` to the folder `path_prefix`.inference, a set.
 
-    `executor` has no effect. Raises ValueError if another input is needed.
+    Without `program` it is the one that has them. `executor` has no effect. Raises ValueError if another
+    input is needed.
     """
-    main = default_main_program() if program is None else program
     feeds = [feed_vars] if isinstance(feed_vars, Variable) else list(feed_vars)
     fetches = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
+    main = find_program([*feeds, *fetches], "save_inference_model") if program is None else program
     needed = set(sort_values(fetches))
     values = [value for value in main.graph if value in needed]
     for value in values:

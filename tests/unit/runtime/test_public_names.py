@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pickle
@@ -40,7 +41,9 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> 
     with pytest.raises(AttributeError) as raised:
         getattr(place, last)
     begin, every = f"paddle.{name} is not in this runtime; ", f"it has {', '.join(dir(place))}"
-    assert re.fullmatch(rf"{re.escape(begin)}(did you mean \w+\?|{re.escape(every)})", str(raised.value))
+    assert re.fullmatch(
+        rf"{re.escape(begin)}(did you mean \w+\?|use .+|{re.escape(every)})", str(raised.value)
+    )
     assert "".join(traceback.format_exception_only(raised.value)).count("id you mean") <= 1
 
 
@@ -49,13 +52,34 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> 
     [
         ("layer.embeddings", "embedding"),
         ("static.nn.sparse_embeding", "sparse_embedding"),
-        ("add_m", "add_n"),
+        ("concatt", "concat"),
     ],
 )
 def test_nearest_name_comes_first(name: str, near: str) -> None:
     *path, last = name.split(".")
     with pytest.raises(AttributeError, match=rf"not in this runtime; did you mean {near}\?"):
         getattr(importlib.import_module(".".join(["pslaunch.runtime", *path])), last)
+
+
+@pytest.mark.parametrize("name", paddle._INSTEAD)
+def test_an_absent_name_of_paddle_is_answered_with_its_substitute(name: str) -> None:
+    *path, last = name.split(".")
+    with pytest.raises(AttributeError, match=re.escape(f"not in this runtime; use {paddle._INSTEAD[name]}")):
+        getattr(importlib.import_module(".".join(["pslaunch.runtime", *path])), last)
+    first = re.match(r"[a-z][\w.]+|CPUPlace", paddle._INSTEAD[name].removeprefix("the "))
+    assert first
+    if "()" not in paddle._INSTEAD[name]:
+        functools.reduce(getattr, first[0].split("."), paddle)
+
+
+@pytest.mark.parametrize("name", ["shape", "slice", "nn.functional.gelu", "static.nn.sequence_pad"])
+def test_names_of_like_letters_are_no_substitutes(name: str) -> None:
+    *path, last = name.split(".")
+    place = importlib.import_module(".".join(["pslaunch.runtime", *path]))
+    try:
+        getattr(place, last)
+    except AttributeError as e:
+        assert "did you mean" not in str(e)
 
 
 @pytest.mark.parametrize("module", [*MODULES, "reader.creator", "dataset.imikolov", *INNER])

@@ -53,6 +53,18 @@ def test_loaded_model_gives_the_same_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(after, before)
 
 
+def test_model_is_saved_from_the_program_of_its_variables(tmp_path: Path) -> None:
+    main = static.Program()
+    with static.program_guard(main, static.Program()):
+        executor, inputs, out = make_program()
+    static.save_inference_model(str(tmp_path / "model"), inputs, [out], executor)
+    program, names, _ = static.load_inference_model(str(tmp_path / "model"))
+    assert names == ["word", "dense"]
+    assert len(program.global_block().all_parameters()) == 4
+    with pytest.raises(ValueError, match="save_inference_model: no program has all of word, dense, x"):
+        static.save_inference_model(str(tmp_path / "model"), inputs, static.data("x", [1]))
+
+
 @pytest.mark.parametrize(
     ("suffix", "limit", "most", "words"),
     [
