@@ -49,10 +49,10 @@ def minimize(cost: paddle.static.Variable, mode: str) -> None:
     """Add SGD to the program."""
     strategy = fleet.DistributedStrategy()
     strategy.a_sync = mode != "sync"
-    rate = LEARNING_RATE
     if mode == "geo":
         strategy.a_sync_configs = {"k_steps": K_STEPS}
-        rate *= fleet.worker_num()  # workers exchange the mean of what they learned, not the sum
+    # In async each worker's steps count alone; else the workers' mean does, and a pass has fewer steps.
+    rate = LEARNING_RATE * (1 if mode == "async" else fleet.worker_num())
     fleet.distributed_optimizer(paddle.optimizer.SGD(learning_rate=rate), strategy).minimize(cost)
 
 
