@@ -1,7 +1,8 @@
 """The kernels of layers next to numpy's, on the shapes of the examples: `python bench/kernels.py`.
 
 Forward, gradient of the weights and of the input of word2vec's layers, for several batches, and of
-wide-and-deep's; then softmax with its cost. One thread on both sides; a turn is the fastest of some calls.
+wide-and-deep's; then softmax with its cost; then steps of 26 slots of 10 ids, whose rows are summed, beside
+the operations one by one. One thread on both sides; a turn is the fastest of some calls.
 `OPENBLAS_CORETYPE=Haswell` compares the kernels for AVX2 of both.
 """
 
@@ -11,6 +12,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,13 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from ngram import CONTEXT, EMBEDDING, HIDDEN, WORDS
 from pslaunch.runtime import _core
+from pslaunch.runtime.engine.arrays import Sequences
+from pslaunch.runtime.engine.graph import BATCH as FREE
+from pslaunch.runtime.engine.graph import Graph, Value
+from pslaunch.runtime.engine.ops import Draw, make_value
+from pslaunch.runtime.engine.ops.sequence import Pool
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.plan import Plan
 from turns import Table, compute_ratio, parse_turns, take_turns
 from wide_and_deep import BATCH, DIM, MODELS, NUMBERS, SLOTS
 
@@ -33,6 +43,7 @@ LAYERS = {
     "last of thin": ((BATCH,), THIN[-1], 2),
 }
 CALLS = 5  # of a turn
+IDS, COLS, VOCABULARY = 10, 16, 1_000_000  # of a slot with several ids
 AVX2 = 2  # for choose_build
 F32 = npt.NDArray[np.float32]
 
@@ -103,13 +114,49 @@ def measure(turns: int) -> None:
     )
 
 
+def make_slots(tables: int, *, apart: bool) -> Callable[[], object]:
+    """Return a step of SLOTS slots from their ids to the gradients of the tables' rows."""
+    program, rng = Graph(), np.random.default_rng(1)
+    pools, feeds = [], {}
+    for i in range(SLOTS):
+        ids = program.add(Value(name=f"ids{i}", op="data", shape=(FREE,), kind="id", is_sequence=True))
+        table = ParamConfig(name=f"table{i % tables}", rows=VOCABULARY, cols=COLS)
+        attrs = {"dim": COLS, "padding": None}
+        rows = program.add(make_value("lookup", [ids], name=f"rows{i}", attrs=attrs, params=[table]))
+        pools.append(program.add(make_value("pool", [rows], name=f"pool{i}", attrs={"by": "sum"})))
+        drawn = np.minimum(rng.zipf(1.2, BATCH * IDS), VOCABULARY) - 1
+        feeds[ids.name] = Sequences(drawn, np.arange(0, BATCH * IDS + 1, IDS))
+    joined = program.add(make_value("concat", pools, name="joined", attrs={"axis": 1}))
+    whole = {"axis": None, "keepdim": False}
+    loss = program.add(make_value("sum", [joined], name="loss", attrs=whole))
+    keep = mock.patch.object(Pool, "choose", lambda value, program, trains: (Pool, value.inputs))
+    with keep if apart else nullcontext():
+        plan = Plan(program, [loss], loss)
+    keys, draw = plan.prepare(feeds).keys, Draw(seed=1, trainer=0, step=1)
+    values = {name: np.ones((len(own), COLS), np.float32) for name, own in keys.items()}
+    return lambda: plan.compute(plan.prepare(feeds), {}, values, draw, {})
+
+
+def measure_slots(turns: int) -> None:
+    """Print the table of slots with several ids."""
+    table = Table(f"{SLOTS} slots of {IDS} ids, batch {BATCH}, rows of {COLS}: a step", beside="one by one")
+    for tables in (SLOTS, 1):
+        runs = {"ours": make_slots(tables, apart=False), "beside": make_slots(tables, apart=True)}
+        times = take_turns({name: lambda run=run: find_fastest(run) for name, run in runs.items()}, turns)  # type: ignore[misc]
+        ours, beside = (f"{1e3 * statistics.median(times[name]):.2f} ms" for name in runs)
+        table.add_row(
+            f"tables: {tables}", ours, beside, compute_ratio(times["beside"], times["ours"]), ">= 2"
+        )
+
+
 def main() -> None:
-    """Print one table."""
+    """Print the tables."""
     turns = parse_turns(__doc__, 9)
     if os.environ.get("OPENBLAS_CORETYPE") == "Haswell":
         _core.choose_build(AVX2)
     with threadpool_limits(limits=1):
         measure(turns)
+        measure_slots(turns)
 
 
 if __name__ == "__main__":

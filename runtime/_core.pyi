@@ -89,6 +89,10 @@ def get_build() -> str: ...  # "AVX-512", "AVX2", "NEON" or "plain C"
 
 # -- lookups in embedding tables: py_lookup.c; the same results for any number of threads
 
+# Rows [n, dim] of n ids, dense at any distance; or of n bags of ids, with offsets [n + 1], weights of the ids
+# or None, and the place of an id whose row counts as zeros and gets zeros, or -1.
+_Part = _F32 | tuple[_F32, npt.NDArray[np.int64], _F32 | None, int]
+
 def find_rows(  # returns the number of keys of each table; ValueError has the place of an id out of range
     tables: list[tuple[int, npt.NDArray[np.int64]]],  # rows, ids [n]
     keys: _U64,  # [sum of all n]; of each table the unique ids first, in the order of their first use
@@ -98,15 +102,15 @@ def find_rows(  # returns the number of keys of each table; ValueError has the p
 ) -> list[int]: ...
 def gather_rows(
     table: _F32,  # [k, dim]
-    index: npt.NDArray[np.intp],  # [sum of all n]
-    parts: list[_F32],  # [n, dim] each, with dense rows at any distance; written, so only these may overlap
+    index: npt.NDArray[np.intp],  # [ids of all parts]
+    parts: Sequence[_Part],  # a list; written, so only rows may overlap; those of bags are sums
     threads: int,
     /,
 ) -> None: ...
 def sum_rows(
     sums: _F32,  # [k, dim], written: the sum of the rows of each index, in their order
-    index: npt.NDArray[np.intp],  # [sum of all n]
-    parts: list[_F32],  # [n, dim] each, with dense rows at any distance
+    index: npt.NDArray[np.intp],  # [ids of all parts]
+    parts: Sequence[_Part],  # a list
     threads: int,
     /,
 ) -> None: ...

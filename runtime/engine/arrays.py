@@ -15,6 +15,8 @@ F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
+# Rows of ids [n, dim]; or of bags, with offsets, weights of the ids, and the place of a padding id or -1.
+Part = F32 | tuple[F32, Ids, F32 | None, int]
 
 CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
 MAX_IDS = 2**32  # per table
@@ -67,12 +69,13 @@ def find_rows(ids: Mapping[str, tuple[int, Ids]], threads: int = 1) -> dict[str,
     return found
 
 
-def sum_rows(rows: Rows, grads: Sequence[F32], threads: int = 1) -> F32:
+def sum_rows(rows: Rows, grads: Sequence[Part], threads: int = 1) -> F32:
     """Sum the gradients of all ids, in parts [.., dim] with dense rows, to [k, dim].
 
     Those of one key are added in the order of its ids.
     """
-    total = np.empty((len(rows.keys), grads[0].shape[1]), dtype=np.float32)
+    first = grads[0] if isinstance(grads[0], np.ndarray) else grads[0][0]
+    total = np.empty((len(rows.keys), first.shape[1]), dtype=np.float32)
     _core.sum_rows(total, rows.index, list(grads), threads)
     return total
 

@@ -23,7 +23,7 @@ from .ops.base import Array
 from .ops.dense import Concat
 from .ops.lookup import Lookup, find_tables
 
-Lookups = dict[str, list[tuple[Lookup, int]]]  # of each table, with the places of their ids
+Lookups = dict[str, list[tuple[Lookup, tuple[int, ...]]]]  # of each table, with the places of their inputs
 Choice = Mapping[Value, tuple[type[Op], tuple[Value, ...]]]
 
 
@@ -102,11 +102,8 @@ class Plan:
         self._program = program
         self._threads = threads
         choice = _choose_ops(program, ends, trains=loss is not None)
-        self.tables = find_tables(choice)
-        self.params = {config.name: config for value in choice for config in value.params}
-        self.dense = [name for name in self.params if name not in self.tables]
         places = {value: i for i, value in enumerate(choice)}
-        users = [one for _, inputs in choice.values() for one in inputs] + ends
+        users = [places[one] for one in (*(one for _, inputs in choice.values() for one in inputs), *ends)]
         self._targets = [places[one] for one in targets]
         self._loss = -1 if loss is None else places[loss]
         self._nodes: list[_Node] = []
@@ -115,28 +112,34 @@ class Plan:
         for i, (value, (cls, inputs)) in enumerate(choice.items()):
             own = tuple(places[one] for one in inputs)
             needed = tuple((k, place) for k, place in enumerate(own) if place in learning)
-            if value.kind == "float" and (value.params or needed):
-                learning.add(i)
             op = cls(value, [place in learning for place in own])
+            if value.kind == "float" and (op.value.params or needed):
+                learning.add(i)
             op.is_loss = value is loss
             items = [self._nodes[places[one]].op.sequence for one in inputs if one.is_sequence]
             op.sequence = value.name if value.op == "data" else "".join(items[:1])
-            if op.overwrites and users.count(inputs[0]) == 1:
+            if op.overwrites and users.count(own[0]) == 1:
                 before = self._nodes[own[0]].op
                 op.in_place = not (before.reads_result or before.is_view or before.value.op == "data")
             if isinstance(op, Lookup):
-                self._lookups.setdefault(value.params[0].name, []).append((op, own[0]))
+                self._lookups.setdefault(op.value.params[0].name, []).append((op, own))
             self._nodes.append(_Node(i, op, own, needed[::-1]))
             if isinstance(op, Concat) and len(value.shape) == 2:
                 for k, place in enumerate(own):
                     self._settle(place, op, k, users)
+        for found in self._lookups.values():
+            found.sort(key=lambda one: one[0].number)
+        values = [node.op.value for node in self._nodes]
+        self.tables = find_tables(values)
+        self.params = {config.name: config for value in values for config in value.params}
+        self.dense = [name for name in self.params if name not in self.tables]
         self._order_steps()
         self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
 
     def _order_steps(self) -> None:
         """Set the nodes of data, those before and after the lookups, and those of the way back."""
         self.data = [node for node in self._nodes if node.op.value.op == "data"]
-        early = {place for found in self._lookups.values() for _, place in found}
+        early = {places[0] for found in self._lookups.values() for _, places in found}
         reached = {self._loss}  # between the loss and a parameter
         self._backward: list[_Node] = []
         for node in reversed(self._nodes):
@@ -150,13 +153,13 @@ class Plan:
         self._early = [node for node in self._nodes if node.place in early and node not in self.data]
         self._late = [node for node in self._nodes if node.place not in early and node not in self.data]
 
-    def _settle(self, place: int, concat: Concat, i: int, users: Sequence[Value]) -> None:
+    def _settle(self, place: int, concat: Concat, i: int, users: Sequence[int]) -> None:
         """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
         node = self._nodes[place]
-        while node.op.value.op == "reshape" and users.count(node.op.value) == 1:
+        while node.op.value.op in ("reshape", "single") and users.count(node.place) == 1:
             node = self._nodes[node.inputs[0]]
         value = node.op.value
-        if isinstance(node.op, Lookup) and users.count(value) == 1 and value.size == value.shape[-1]:
+        if isinstance(node.op, Lookup) and users.count(node.place) == 1 and value.size == value.shape[-1]:
             node.op.home = concat, i
             concat.filled.add(i)
 
@@ -206,7 +209,7 @@ class Plan:
         before = _core.set_floats()  # a library may have set this thread's floats for its own speed
         try:
             for table, found in self._lookups.items():
-                parts = [op.get_rows(batch.results[place].size) for op, place in found]
+                parts = [op.make_part(step, *[batch.results[i] for i in places]) for op, places in found]
                 _core.gather_rows(tables[table], batch.rows[table].index, parts, self._threads)
             self._run_forward(step, batch.results, between)
             if draw is not None and self._loss >= 0:
@@ -221,17 +224,18 @@ class Plan:
 
     def _find_rows(self, lookups: Lookups, results: Sequence[Array]) -> dict[str, Rows]:
         """Return the rows that lookups need; raises ValueError naming an id out of range."""
-        ids = {}
+        wanted = {}
         for table, found in lookups.items():
-            joined = np.concatenate([results[place].reshape(-1) for _, place in found])
-            ids[table] = self.params[table].rows, joined
+            joined = np.concatenate([results[places[0]].reshape(-1) for _, places in found])
+            wanted[table] = self.params[table].rows, joined
         try:
-            return find_rows(ids, self._threads) if ids else {}
+            return find_rows(wanted, self._threads) if wanted else {}
         except ValueError:
             for table, found in lookups.items():
                 rows = self.params[table].rows
-                for op, place in found:
-                    for wrong in results[place][(results[place] < 0) | (results[place] >= rows)]:
+                for op, places in found:
+                    ids = results[places[0]]
+                    for wrong in ids[(ids < 0) | (ids >= rows)]:
                         name = op.value.inputs[0].name
                         raise ValueError(f"{name} has the id {wrong}, expected 0 to {rows - 1}") from None
             raise
@@ -253,7 +257,7 @@ class Plan:
         for node in self._late:
             try:
                 found = node.op.forward(step, *[results[i] for i in node.inputs])
-            except ValueError as e:
+            except (ValueError, IndexError) as e:
                 raise ValueError(f"{node.op.value.name}: {e}") from None
             results[node.place] = np.asarray(found)  # numpy makes scalars of arrays without axes
             between()

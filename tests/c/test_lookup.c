@@ -66,7 +66,7 @@ TEST(rows_are_added_in_their_order) {
             }
         for (unsigned threads = 1; threads < 4; threads++) {
             ps_clear_sums(sum, ROWS * dim);
-            CHECK(ps_add_rows(sum, ROWS, dim, indexes, N, rows, WIDE, threads, NULL) == PS_OK);
+            CHECK(ps_add_rows(sum, ROWS, dim, indexes, N, NULL, rows, WIDE, threads, NULL) == PS_OK);
             CHECK(memcmp(sum, expected, ROWS * dim * sizeof *sum) == 0);
         }
     }
@@ -77,6 +77,6 @@ TEST(sum_of_one_row_keeps_the_sign_of_zero) {
     float row[] = {-0.0F, 0.0F}, sum[2];
     int64_t index = 0;
     ps_clear_sums(sum, 2);
-    CHECK(ps_add_rows(sum, 1, 2, &index, 1, row, 2, 1, NULL) == PS_OK);
+    CHECK(ps_add_rows(sum, 1, 2, &index, 1, NULL, row, 2, 1, NULL) == PS_OK);
     CHECK(signbit(sum[0]) && !signbit(sum[1]));
 }

@@ -4,14 +4,6 @@
 #include "kernels/ps_lookup.h"
 #include "bindings/py_args.h"
 
-/* Borrow the next array: dense rows at any distance from each other. NULL with an exception. */
-static Py_buffer *take_part(py_arrays *all, PyObject *obj, py_access access) {
-    Py_buffer *view = py_take_as(all, obj, &(py_want){"parts", PY_F32, "_d", access});
-    if (view == NULL || view->strides[1] == 4 || view->shape[1] <= 1) return view;
-    PyErr_SetString(PyExc_ValueError, "parts: rows are not dense");
-    return NULL;
-}
-
 /* Read the tuple of a table: rows, ids. */
 static int get_table(PyObject *table, ps_lookup *l, py_arrays *all) {
     unsigned long long rows;
@@ -77,11 +69,56 @@ done:
     return result;
 }
 
-/* Rows that are gathered, or summed. */
+/* A part of a batch: a row for each of n ids, or for each bag of them. */
+typedef struct part {
+    const Py_buffer *rows;
+    size_t n;
+    ps_bags bags;     /* offsets: NULL without bags */
+    Py_ssize_t blank; /* place of an id of the blank row; -1: none */
+} part;
+
+/* Parts whose rows are gathered, or summed. */
 typedef struct move {
     bool sums;
     unsigned threads;
+    part *parts;
+    Py_ssize_t n;
 } move;
+
+/* Read the rest of a part of bags: offsets, weights or None, and the place of a blank id. -1 with an
+ * exception. */
+static int take_bags(py_arrays *all, PyObject *offsets, PyObject *weights, part *p) {
+    const Py_buffer *view = py_take_as(all, offsets, &(py_want){"offsets", PY_I64, "_", PY_READ});
+    if (view == NULL) return -1;
+    p->bags = (ps_bags){.offsets = view->buf, .n = py_items(view) - 1};
+    p->n = py_items(view) == 0 ? SIZE_MAX : (size_t)p->bags.offsets[p->bags.n];
+    if (p->n > INT32_MAX || p->blank >= (Py_ssize_t)p->n) {
+        PyErr_SetString(PyExc_ValueError, "offsets: expected the begin of each bag, and the number of ids");
+        return -1;
+    }
+    if (weights == Py_None) return 0;
+    view = py_take_as(all, weights, &(py_want){"weights", PY_F32, "_", PY_READ});
+    if (view != NULL) p->bags.weights = view->buf;
+    return view == NULL ? -1 : py_need_items(view, p->n, "weights", "the ids of offsets");
+}
+
+/* Borrow the arrays of a part: dense rows at any distance from each other, or a tuple of them with those of
+ * bags. -1 with an exception. */
+static int take_part(py_arrays *all, PyObject *obj, py_access access, part *p) {
+    PyObject *offsets = NULL, *weights;
+    p->blank = -1;
+    if (PyTuple_Check(obj) && !PyArg_ParseTuple(obj, "OOOn", &obj, &offsets, &weights, &p->blank)) return -1;
+    if (offsets != NULL && take_bags(all, offsets, weights, p) < 0) return -1;
+    p->rows = py_take_as(all, obj, &(py_want){"parts", PY_F32, "_d", access});
+    if (p->rows == NULL) return -1;
+    size_t rows = (size_t)p->rows->shape[0];
+    if (offsets == NULL) p->n = p->bags.n = rows;
+    bool fits = rows == p->bags.n, dense = p->rows->strides[1] == 4 || p->rows->shape[1] <= 1;
+    if (fits && dense) return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    fits ? "parts: rows are not dense" : "parts: expected a row for each bag");
+    return -1;
+}
 
 /* Move each part's rows, the first by the first ones of the index. */
 static int move_parts(const py_arrays *all, void *own, ps_err *err) {
@@ -91,37 +128,45 @@ static int move_parts(const py_arrays *all, void *own, ps_err *err) {
     size_t rows = (size_t)all->of[0].shape[0], dim = py_size(all, 'd');
     int rc = PS_OK;
     if (m->sums) ps_clear_sums(table, rows * dim);
-    for (const Py_buffer *part = all->of + 2; rc == PS_OK && part < all->of + all->n; part++) {
-        size_t n = (size_t)part->shape[0];
-        ptrdiff_t stride = part->strides[0] / 4;
-        if (m->sums) rc = ps_add_rows(table, rows, dim, index, n, part->buf, stride, m->threads, err);
-        else rc = ps_gather(table, rows, dim, index, n, part->buf, stride, m->threads, err);
-        index += n;
+    for (part *p = m->parts; rc == PS_OK && p < m->parts + m->n; index += p++->n) {
+        const ps_bags *bags = p->bags.offsets == NULL ? NULL : &p->bags;
+        float *of = p->rows->buf;
+        ptrdiff_t stride = p->rows->strides[0] / 4;
+        p->bags.blank = p->blank < 0 ? -1 : index[p->blank];
+        if (m->sums) rc = ps_add_rows(table, rows, dim, index, p->n, bags, of, stride, m->threads, err);
+        else rc = ps_gather(table, rows, dim, index, p->n, bags, of, stride, m->threads, err);
     }
     return rc;
 }
 
-/* Move rows between a table and parts [.., dim], with a row for each of the index. Parts that are written may
- * be columns of one array. */
+/* Borrow the arrays of all parts, and check that the index has their ids. -1 with an exception. */
+static int take_parts(py_arrays *all, PyObject *list, Py_ssize_t n, move *m) {
+    size_t ids = 0;
+    for (; m->n < n && m->n < PyList_Size(list); ids += m->parts[m->n++].n)
+        if (take_part(all, PyList_GetItem(list, m->n), m->sums ? PY_STRIDED : PY_PART, &m->parts[m->n]) < 0)
+            return -1;
+    return py_need_items(&all->of[1], ids, "index", "parts, one for each row,");
+}
+
+/* Move rows between a table and parts [.., dim], with an index for each id. Parts that are written may be
+ * columns of one array. */
 static PyObject *move_rows(PyObject *args, bool sums) {
     const py_want wants[] = {{sums ? "sums" : "table", PY_F32, "_d", sums ? PY_WRITE : PY_READ},
                              {"index", PY_I64, "_", PY_READ}};
-    PyObject *table, *index, *parts;
+    PyObject *table, *index, *parts, *result = NULL;
     move own = {.sums = sums};
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "OOO!O&", &table, &index, &PyList_Type, &parts, py_threads, &own.threads))
         return NULL;
     Py_ssize_t n = PyList_Size(parts);
-    if (py_room(&all, (size_t)n + 2) < 0 || !py_take(table, &all) || !py_take(index, &all))
-        return py_release(&all);
-    size_t rows = 0;
-    for (Py_ssize_t i = 0; i < n && i < PyList_Size(parts); i++) {
-        Py_buffer *part = take_part(&all, PyList_GetItem(parts, i), sums ? PY_STRIDED : PY_PART);
-        if (part == NULL) return py_release(&all);
-        rows += (size_t)part->shape[0];
-    }
-    if (py_need_items(&all.of[1], rows, "index", "parts, one for each row,") < 0) return py_release(&all);
-    return py_run(&all, move_parts, &own);
+    own.parts = PyMem_Calloc((size_t)n + 1, sizeof *own.parts);
+    if (own.parts == NULL) return PyErr_NoMemory();
+    if (py_room(&all, 3 * (size_t)n + 2) < 0 || !py_take(table, &all) || !py_take(index, &all) ||
+        take_parts(&all, parts, n, &own) < 0)
+        py_release(&all);
+    else result = py_run(&all, move_parts, &own);
+    PyMem_Free(own.parts);
+    return result;
 }
 
 static PyObject *gather_rows(PyObject *Py_UNUSED(self), PyObject *args) {

@@ -9,6 +9,8 @@ enum {
     LEAST_COLS = 32
 }; /* for a thread: fewer do not pay for it */
 
+enum { COLS = 16 }; /* that are summed at a time */
+
 /* Multiplied by an id, its upper bits scatter also ids that follow each other: 2^64 / golden ratio. */
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
 
@@ -92,7 +94,8 @@ typedef struct move {
     float *to;
     const int64_t *index;
     size_t n, rows, dim;
-    ptrdiff_t stride; /* of the batch's rows */
+    const ps_bags *bags; /* NULL: a row of the batch for each index */
+    ptrdiff_t stride;    /* of the batch's rows */
     atomic_bool *outside;
 } move;
 
@@ -104,25 +107,59 @@ PS_INLINE bool get_row(const move *m, size_t i, size_t *row) {
     return false;
 }
 
-PS_INLINE void add_some(float *restrict to, const float *restrict from, size_t n) {
-    for (size_t i = 0; i < n; i++) to[i] += from[i];
+PS_INLINE void add_some(float *restrict to, const float *restrict from, float weight, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] += from[i] * weight;
 }
 
 /* As ps_copy(). */
-PS_INLINE void add(float *restrict to, const float *restrict from, size_t dim) {
-    for (; dim >= 8; dim -= 8, to += 8, from += 8) add_some(to, from, 8);
-    if (dim & 4) add_some(to, from, 4), to += 4, from += 4;
-    if (dim & 2) add_some(to, from, 2), to += 2, from += 2;
-    if (dim & 1) *to += *from;
+PS_INLINE void add(float *restrict to, const float *restrict from, float weight, size_t dim) {
+    for (; dim >= 8; dim -= 8, to += 8, from += 8) add_some(to, from, weight, 8);
+    if (dim & 4) add_some(to, from, weight, 4), to += 4, from += 4;
+    if (dim & 2) add_some(to, from, weight, 2), to += 2, from += 2;
+    if (dim & 1) *to += *from * weight;
+}
+
+static size_t count_bags(const move *m) {
+    return m->bags == NULL ? m->n : m->bags->n;
+}
+
+/* Return the place of a bag's first index, which is the end of the bag before; checked as in get_row(). */
+PS_INLINE size_t get_begin(const move *m, size_t bag) {
+    return m->bags == NULL ? bag : ps_least((size_t)m->bags->offsets[bag], m->n);
+}
+
+PS_INLINE float get_weight(const move *m, size_t i) {
+    return m->bags == NULL || m->bags->weights == NULL ? 1.0F : m->bags->weights[i];
+}
+
+PS_INLINE bool is_blank(const move *m, size_t row) {
+    return m->bags != NULL && (int64_t)row == m->bags->blank;
+}
+
+/* Sum up to COLS columns of a bag, in registers. */
+PS_INLINE void pool(const move *m, size_t bag, size_t at, size_t dim) {
+    static const float zeros[COLS];
+    float sum[COLS];
+    size_t end = get_begin(m, bag + 1), row;
+    ps_clear_sums(sum, dim);
+    for (size_t i = get_begin(m, bag); i < end; i++)
+        if (get_row(m, i, &row))
+            add_some(sum, is_blank(m, row) ? zeros : m->from + row * m->dim + at, get_weight(m, i), dim);
+    ps_copy(m->to + (ptrdiff_t)bag * m->stride + at, sum, dim);
 }
 
 /* A part has some rows of the batch. */
 static void gather_part(const void *job, unsigned part, unsigned parts, float *scratch) {
     (void)scratch;
     const move *m = job;
-    size_t end = ps_part_begin(m->n, part + 1, parts), row;
-    for (size_t i = ps_part_begin(m->n, part, parts); i < end; i++)
-        if (get_row(m, i, &row)) ps_copy(m->to + (ptrdiff_t)i * m->stride, m->from + row * m->dim, m->dim);
+    size_t n = count_bags(m), end = ps_part_begin(n, part + 1, parts), at, row;
+    for (size_t i = ps_part_begin(n, part, parts); i < end; i++) {
+        if (m->bags != NULL) {
+            for (at = 0; at + COLS <= m->dim; at += COLS) pool(m, i, at, COLS);
+            if (at < m->dim) pool(m, i, at, m->dim - at);
+        } else if (get_row(m, i, &row))
+            ps_copy(m->to + (ptrdiff_t)i * m->stride, m->from + row * m->dim, m->dim);
+    }
 }
 
 /* A part has some columns of all rows: frequent ids would make parts of equal numbers of ids unequal. */
@@ -130,8 +167,13 @@ static void add_part(const void *job, unsigned part, unsigned parts, float *scra
     (void)scratch;
     const move *m = job;
     size_t at = ps_part_begin(m->dim, part, parts), dim = ps_part_begin(m->dim, part + 1, parts) - at, row;
-    for (size_t i = 0; i < m->n; i++)
-        if (get_row(m, i, &row)) add(m->to + row * m->dim + at, m->from + (ptrdiff_t)i * m->stride + at, dim);
+    for (size_t i = 0, bag = 0; bag < count_bags(m); bag++) {
+        const float *from = m->from + (ptrdiff_t)bag * m->stride + at;
+        for (size_t end = get_begin(m, bag + 1); i < end; i++)
+            if (get_row(m, i, &row))
+                add(m->to + row * m->dim + at, from, get_weight(m, i) * (is_blank(m, row) ? 0.0F : 1.0F),
+                    dim);
+    }
 }
 
 static int run_move(move *m, unsigned parts, ps_task task, ps_err *err) {
@@ -143,9 +185,9 @@ static int run_move(move *m, unsigned parts, ps_task task, ps_err *err) {
     return ps_fail(err, PS_EINVAL, 0, "index[%zu]: expected a number below %zu", at, m->rows);
 }
 
-int ps_gather(const float *table, size_t rows, size_t dim, const int64_t *index, size_t n, float *out,
-              ptrdiff_t stride, unsigned threads, ps_err *err) {
-    move m = {table, out, index, n, rows, dim, stride, NULL};
+int ps_gather(const float *table, size_t rows, size_t dim, const int64_t *index, size_t n,
+              const ps_bags *bags, float *out, ptrdiff_t stride, unsigned threads, ps_err *err) {
+    move m = {table, out, index, n, rows, dim, bags, stride, NULL};
     return run_move(&m, ps_parts(n * dim, LEAST_FLOATS, threads), gather_part, err);
 }
 
@@ -153,9 +195,9 @@ void ps_clear_sums(float *sum, size_t n) {
     for (size_t i = 0; i < n; i++) sum[i] = -0.0F;
 }
 
-int ps_add_rows(float *sum, size_t rows, size_t dim, const int64_t *index, size_t n, const float *from,
-                ptrdiff_t stride, unsigned threads, ps_err *err) {
-    move m = {from, sum, index, n, rows, dim, stride, NULL};
+int ps_add_rows(float *sum, size_t rows, size_t dim, const int64_t *index, size_t n, const ps_bags *bags,
+                const float *from, ptrdiff_t stride, unsigned threads, ps_err *err) {
+    move m = {from, sum, index, n, rows, dim, bags, stride, NULL};
     unsigned parts = ps_parts(n * dim, LEAST_FLOATS, threads), most = ps_parts(dim, LEAST_COLS, threads);
     return run_move(&m, parts < most ? parts : most, add_part, err);
 }

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import F32, U64, Ids
+from ..arrays import F32, U64, Ids, Part
 from ..graph import BATCH, Graph, Kind, Value
 from ..param_config import ParamConfig
 
@@ -57,7 +57,7 @@ class Step:
     draw: Draw | None  # None: no training step, no dropout
     threads: int
     param_grads: dict[str, F32] = field(default_factory=dict)
-    row_grads: dict[str, F32] = field(default_factory=dict)
+    row_grads: dict[str, Part] = field(default_factory=dict)
     errors: int = 0
 
     def add_param_grad(self, name: str, grad: F32) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import F32, MAX_IDS, Ids
+from ..arrays import F32, MAX_IDS, Ids, Part
 from ..entry import ShowClickEntry
 from ..graph import Graph, Value
 from ..param_config import ParamConfig
@@ -44,6 +44,7 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
     def __init__(self, value: Value, needs: Sequence[bool]) -> None:
         super().__init__(value, needs)
         padding = value.attrs["padding"]
+        self.number = value.number  # gradients of one row are added in this order
         self._padding = None if padding is None else padding % value.params[0].rows
 
     home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
@@ -54,6 +55,10 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
             concat, i = self.home
             return concat.get_buffer("result", (count, concat.value.shape[1]))[concat.parts[i]]
         return self.get_buffer("result", (count, self.value.shape[-1]))
+
+    def make_part(self, step: Step, ids: Ids, *others: Array) -> Part:
+        """Return what a kernel fills with rows before `forward`."""
+        return self.get_rows(ids.size)
 
     @classmethod
     def choose(cls, value: Value, program: Graph, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ... import _core
-from ..arrays import F32, Ids
-from ..graph import Value
-from .base import Grads, Op, Shape, Step, describe
+from ..arrays import F32, Ids, Part
+from ..graph import Graph, Value
+from .base import Array, Grads, Op, Shape, Step, as_rows, describe
+from .lookup import Lookup
 
 SUMS = ("average", "sqrt", "sum")
 POOLS = (*SUMS, "first", "last", "max")
@@ -30,6 +33,21 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
         if attrs["by"] not in POOLS:
             raise ValueError(f"by={attrs['by']!r}, expected one of {', '.join(POOLS)}")
         return x.shape
+
+    @classmethod
+    def choose(cls, value: Value, program: Graph, *, trains: bool) -> tuple[type[Op], tuple[Value, ...]]:
+        users = Counter(used for one in program for used in one.inputs)
+        rows, *weights = value.inputs
+        if rows.op == "multiply" and users[rows] == 1:
+            rows, *weights = rows.inputs
+        is_alone = rows.op == "lookup" and users[rows] == 1 and rows.size == rows.shape[-1]
+        if value.attrs["by"] not in SUMS or not is_alone:
+            return cls, value.inputs
+        inputs = Lookup.choose(rows, program, trains=trains)[1]
+        fits = all(
+            len(inputs) == 1 and one.op == "data" and one.is_sequence and one.size == 1 for one in weights
+        )
+        return (PooledLookup, (*inputs, *weights)) if fits else (cls, value.inputs)
 
     def forward(self, step: Step, x: F32) -> F32:
         by, offsets = self.value.attrs["by"], step.offsets[self.sequence]
@@ -54,6 +72,40 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
             back[:] = 0.0
             np.put_along_axis(back, self._places, grad[lengths > 0], axis=0)
         return (back.reshape(x.shape),)
+
+
+class PooledLookup(Lookup):
+    """Pool of a lookup that nothing else reads, or of its product with weights of its ids, the second input.
+
+    It has the bits of separate operations, without the rows of all ids between them.
+    """
+
+    def __init__(self, value: Value, needs: Sequence[bool]) -> None:
+        rows = value.inputs[0]
+        self._by, self._is_weighted = value.attrs["by"], rows.op == "multiply"
+        rows = rows.inputs[0] if self._is_weighted else rows
+        super().__init__(replace(rows, name=value.name, shape=value.shape, is_sequence=False), needs)
+        self.number = rows.number
+
+    def make_part(self, step: Step, ids: Ids, *others: Array) -> Part:
+        return self._pack(self.get_rows(len(step.offsets[self.sequence]) - 1), step, ids, *others)
+
+    def _pack(self, rows: F32, step: Step, ids: Ids, *others: Array) -> Part:
+        found = np.flatnonzero([] if self._padding is None else ids == self._padding)
+        weights = others[0].reshape(-1) if self._is_weighted else None
+        return rows, step.offsets[self.sequence], weights, int(found[0]) if len(found) else -1
+
+    def forward(self, step: Step, ids: Ids, *others: Array) -> F32:
+        rows = self.get_rows(len(step.offsets[self.sequence]) - 1)
+        rows = _divide(rows, self._by, np.diff(step.offsets[self.sequence]), rows)
+        return rows.reshape(-1, *self.value.shape[1:])
+
+    def backward(self, step: Step, grad: F32, result: F32, ids: Ids, *others: Array) -> Grads:
+        rows = _divide(as_rows(grad, 1), self._by, np.diff(step.offsets[self.sequence]))
+        if not self._is_weighted and others:
+            rows = np.column_stack([*[one.reshape(-1).astype(np.float32) for one in others], rows])
+        step.row_grads[self.value.name] = self._pack(rows, step, ids, *others)
+        return None, *[None for _ in others]
 
 
 def _divide(sums: F32, by: str, lengths: Ids, out: F32 | None = None) -> F32:

@@ -128,8 +128,8 @@ static int lookup(void) {
         if (ps_lookup_run(&one, 1, 1, NULL) != PS_OK || one.bad != KEYS) return 1;
         fill(grad, KEYS * DIM, 2 + step, 0);
         ps_clear_sums(value, one.k * DIM);
-        if (ps_add_rows(value, one.k, DIM, index, KEYS, grad, DIM, 1, NULL) != PS_OK) return 1;
-        if (ps_gather(value, one.k, DIM, index, KEYS, slots, DIM, 1, NULL) != PS_OK) return 1;
+        if (ps_add_rows(value, one.k, DIM, index, KEYS, NULL, grad, DIM, 1, NULL) != PS_OK) return 1;
+        if (ps_gather(value, one.k, DIM, index, KEYS, NULL, slots, DIM, 1, NULL) != PS_OK) return 1;
         hash = digest(digest(hash, value, one.k * DIM), slots, KEYS * DIM);
     }
     print("lookup", 0, "tame", hash);
@@ -218,8 +218,8 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
     int rc = ps_lookup_run(&l, 1, threads, NULL);
     ps_sparse_read(net->table, keys, l.k, rows);
     for (size_t c = 0; c < CONTEXT; c++)
-        rc |= ps_gather(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x + c * EMBEDDING, INPUT, threads,
-                        NULL);
+        rc |= ps_gather(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, NULL, x + c * EMBEDDING, INPUT,
+                        threads, NULL);
     rc |= multiply(net, SAMPLES, HIDDEN, INPUT, make_rows(x, INPUT), make_rows(w1, HIDDEN),
                    (ps_matrix){b1, 0, 1}, hidden);
     rc |= ps_act_apply(PS_SIGMOID, hidden, SAMPLES, HIDDEN, threads, NULL);
@@ -240,8 +240,8 @@ static int learn(word2vec *net, const int64_t *ids, const int64_t *labels, uint6
                    (ps_matrix){0}, x_grad);
     ps_clear_sums(rows, l.k * EMBEDDING);
     for (size_t c = 0; c < CONTEXT; c++)
-        rc |= ps_add_rows(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, x_grad + c * EMBEDDING, INPUT,
-                          threads, NULL);
+        rc |= ps_add_rows(rows, l.k, EMBEDDING, index + c * SAMPLES, SAMPLES, NULL, x_grad + c * EMBEDDING,
+                          INPUT, threads, NULL);
     ps_optim rule = rule_of(PS_ADAGRAD, 0);
     ps_optim_apply(&rule, ps_optim_rate(&rule, step), net->dense, net->slots, DENSE, g, DENSE);
     rc |= ps_sparse_add(net->table, keys, rows, l.k, NULL);

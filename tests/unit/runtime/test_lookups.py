@@ -96,6 +96,67 @@ def test_sums_of_rows_have_the_bits_of_the_oracle(
     assert got.tobytes() == want.tobytes()
 
 
+@given(indexes(), DIMS, THREADS, st.booleans(), st.booleans(), st.data())
+def test_bags_of_rows_have_the_bits_of_the_oracle(
+    found: tuple[int, Index], dim: int, threads: int, weighted: bool, blank: bool, data: st.DataObject
+) -> None:
+    rows, index = found
+    n = len(index)
+    rng = np.random.default_rng([rows, dim])
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=9)))
+    offsets = np.array([0, *cuts, n])
+    weights = rng.standard_normal(n).astype(np.float32) if weighted else None
+    place = data.draw(st.integers(0, n - 1)) if blank else -1
+    scales = np.ones(n, np.float32) if weights is None else weights
+    is_blank = index == (index[place] if blank else -1)
+    table = rng.standard_normal((rows, dim)).astype(np.float32)
+    whole = np.full((len(offsets) - 1, dim + 3), np.nan, np.float32)
+    part = whole[:, 2 : dim + 2]  # with rows at a distance
+    _core.gather_rows(table, index, [(part, offsets, weights, place)], threads)
+    items = np.where(is_blank[:, None], np.float32(0), table[index]) * scales[:, None]
+    bags = np.arange(len(part)).repeat(np.diff(offsets))
+    want = np.full(part.shape, -0.0, np.float32)
+    np.add.at(want, bags, items)
+    assert part.tobytes() == want.tobytes()
+    sums = np.empty_like(table)
+    _core.sum_rows(sums, index, [(part, offsets, weights, place)], threads)
+    reference.sum_rows(table, index, part[bags] * (scales * ~is_blank)[:, None])
+    assert sums.tobytes() == table.tobytes()
+
+
+def test_sums_of_large_bags_do_not_depend_on_threads() -> None:
+    rng = np.random.default_rng(1)
+    table, index = rng.standard_normal((500, 80)).astype(np.float32), rng.integers(0, 500, 6_000)
+    offsets, found = np.array([0, 10, *range(1_000, 6_001, 10)]), set()
+    for threads in (1, 2, 3):
+        part, sums = np.empty((502, 80), np.float32), np.empty_like(table)
+        _core.gather_rows(table, index, [(part, offsets, None, -1)], threads)
+        _core.sum_rows(sums, index, [(part, offsets, None, -1)], threads)
+        found.add((part.tobytes(), sums.tobytes()))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("offsets", "weights", "place", "text"),
+    [
+        ([0, 3], None, -1, "index has 2 items, but parts"),
+        ([0, 1, 2], None, -1, "a row for each bag"),
+        ([0, -1], None, -1, "the begin of each bag"),
+        ([0, 2], None, 2, "the begin of each bag"),
+        ([], None, -1, "the begin of each bag"),
+        ([0, 2], [1.0], -1, "weights has 1 items, but the ids of offsets needs 2"),
+    ],
+)
+def test_bags_that_do_not_fit_are_refused(
+    offsets: list[int], weights: list[float] | None, place: int, text: str
+) -> None:
+    given = None if weights is None else np.array(weights, np.float32)
+    part = np.zeros((1, 3), np.float32), np.array(offsets, np.int64), given, place
+    for kernel in (_core.gather_rows, _core.sum_rows):
+        with pytest.raises(ValueError, match=text):
+            kernel(FLOATS.copy(), INDEX, [part], 1)
+
+
 def test_gradients_of_one_key_are_summed_in_their_order() -> None:
     grads = np.array([[2.0**24], *[[1.0]] * 40], np.float32)  # in order each 1 is lost; in pairs some are not
     found = find_rows({"t": (1, np.zeros(41, np.int64))})["t"]

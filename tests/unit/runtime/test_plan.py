@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import platform
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine import entry
 from pslaunch.runtime.engine.arrays import F32, Ids, Sequences
 from pslaunch.runtime.engine.columns import Feeds
-from pslaunch.runtime.engine.ops import Draw
+from pslaunch.runtime.engine.graph import BATCH, Graph, Value
+from pslaunch.runtime.engine.ops import Draw, make_value
+from pslaunch.runtime.engine.ops.sequence import Pool, PooledLookup
+from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.plan import Plan, StepResult
 from pslaunch.runtime.layer import Layer
 from pslaunch.runtime.v2.layer import make_program
@@ -148,6 +156,74 @@ def test_each_use_of_an_id_counts_the_shows_and_clicks_of_its_sample(sequence: b
         want = {3: [41, 4], 5: [10 + 2 + 20, 0.5 + 2], 8: [20, 2]}
     assert {key: row[:2] for key, row in got.items()} == want
     assert {len(row) for row in got.values()} == {4}
+
+
+class Pools:
+    """A program with two pooled lookups of one table, the second one's rows perhaps times weights."""
+
+    def __init__(self, *, by: str, padding: int | None, dim: int, weighted: bool, scored: bool) -> None:
+        self.program = Graph()
+        table = ParamConfig(
+            name="table",
+            rows=5,
+            cols=dim,
+            sparse=True,
+            entry=entry.ShowClickEntry("show", "click") if scored else entry.ANY,
+        )
+        for name in ("show", "click"):
+            self.program.add(Value(name=name, op="data", shape=(BATCH, 1)))
+        ids = self.program.add(Value(name="ids", op="data", shape=(BATCH, 1), kind="id", is_sequence=True))
+        weight = self.program.add(Value(name="weight", op="data", shape=(BATCH, 1, 1), is_sequence=True))
+        self.rows = [
+            self._add("lookup", [ids], {"dim": dim, "padding": own}, [table]) for own in (None, padding)
+        ]
+        items = [self.rows[0], self._add("multiply", [self.rows[1], weight]) if weighted else self.rows[1]]
+        pools = [self._add("pool", [one], {"by": by}) for one in reversed(items)]
+        self.joined = self._add("concat", pools, {"axis": 2})
+        squares = self._add("multiply", [self.joined, self.joined])
+        self.loss = self._add("sum", [squares], {"axis": None, "keepdim": False})
+
+    def _add(self, op: str, inputs: list[Value], attrs: Any = None, params: Any = ()) -> Value:
+        name = f"{op} {len(self.program)}"
+        return self.program.add(make_value(op, inputs, name=name, attrs=attrs, params=params))
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5),
+    by=st.sampled_from(["sum", "average", "sqrt"]),
+    padding=st.sampled_from([None, 0, -1]),
+    dim=st.integers(1, 3),
+    weighted=st.booleans(),
+    scored=st.booleans(),
+    watched=st.booleans(),
+)
+def test_pools_of_lookups_have_the_bits_of_separate_operations(
+    texts: list[list[int]], watched: bool, **options: Any
+) -> None:
+    rng, n = np.random.default_rng(len(texts)), len(texts)
+    offsets = np.cumsum([0, *map(len, texts)])
+    numbers = rng.standard_normal((offsets[-1], 1, 1)).astype(np.float32)
+    feeds: Feeds = {
+        "ids": Sequences(np.array([i for text in texts for i in text], np.int64).reshape(-1, 1), offsets),
+        "weight": Sequences(numbers, offsets),
+        "show": rng.integers(0, 9, (n, 1)).astype(np.float32),
+        "click": rng.integers(0, 9, (n, 1)).astype(np.float32),
+    }
+    model = Pools(**options)
+    params = {"table": rng.standard_normal((5, options["dim"])).astype(np.float32)}
+    targets = [model.joined, *model.rows[:watched]]
+    found = []
+    for apart in (False, True):
+        keep = mock.patch.object(Pool, "choose", lambda value, program, trains: (Pool, value.inputs))
+        with keep if apart else nullcontext():
+            made = Plan(model.program, targets, model.loss)
+        pooled = sum(isinstance(node.op, PooledLookup) for node in made._nodes)
+        assert pooled == (0 if apart else 2 - (options["weighted"] and options["scored"]))
+        used = {key: feeds[key] for key in feeds if any(node.op.value.name == key for node in made._data)}
+        result = run_step(made, used, params)
+        keys, grads = result.sparse["table"]
+        found.append([keys.tobytes(), grads.tobytes(), *(value.tobytes() for value in result.values)])
+    assert found[0] == found[1]
 
 
 def test_data_with_several_numbers_are_no_shows() -> None:
