@@ -31,7 +31,7 @@ CTEST := build/ctest-$(lastword $(subst /, ,$(CC)))
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test faults coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 fuzz bench docs dist pictures clean setup-train dev
+.PHONY: help train test faults models coverage slow hosts hosts-down kube kube-down asan lint typing ctest ctest-clang built tsan arm64 fuzz bench docs dist pictures clean setup-train dev
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -48,6 +48,9 @@ test: dev ctest ## all tests that this machine can run: C under ASan and UBSan, 
 faults: dev ## every ending, N times (default 1), each time with another seed
 	@for seed in $$(seq $(N)); do echo "seed $$seed"; \
 	    SOAK_STEPS=100000 $(PYTEST) -q --seed=$$seed tests/faults $(PYTEST_ARGS) || exit 1; done
+
+models: dev ## every model of examples/recommenders on every backend; `test` has two of them there
+	EVERY_MODEL=1 $(PYTEST) -q tests/integration/test_recommenders.py $(PYTEST_ARGS)
 
 # The processes that tests start count as well, but for those on hosts, which have nothing of .venv/.
 coverage: dev ## the share of program lines that tests/unit and tests/integration reach; COVERED=tests/unit for some

@@ -1,0 +1,68 @@
+"""Models of examples/recommenders: losses of PaddlePaddle, and jobs that learn, on every backend alike."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.jobs import LocalPlace, Place, hash_model, succeeded
+from support.others import ROOT
+
+EXAMPLE = ROOT / "examples/recommenders"
+MODELS = sorted(path.parent.name for path in EXAMPLE.glob("*/config.yaml"))
+EVERYWHERE = MODELS if os.environ.get("EVERY_MODEL") else ["deepfm", "din"]  # make models
+NUMBERS = ("--server_num=2", "--worker_num=2")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with a little data."""
+    folder = tmp_path_factory.mktemp("recommenders") / "ws"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data", "log", "output", "__pycache__"))
+    make = [sys.executable, "make_data.py", "--lines=4000", "--split_count=2"]
+    subprocess.run(make, cwd=folder, check=True)
+    return folder
+
+
+def train(place: Place, workspace: Path, model: str) -> tuple[list[dict[str, float]], str]:
+    """Return what worker 0 has shown of each tenth batch, and the digest of the saved values."""
+    words = ["train.py", "-m", f"{model}/config.yaml", "-o", "runner.model_save_path=output"]
+    job = succeeded(place, workspace, *NUMBERS, program=words)
+    lines = [line for line in job.lines("trainer/0") if "batch: [" in line]
+    shown = [{name: float(one) for name, one in re.findall(r"(\w+)\[1\]:\[(\S+?)\]", line)} for line in lines]
+    return shown, hash_model(place.workspaces(workspace)[0])
+
+
+def test_losses_are_those_of_paddlepaddle() -> None:
+    argv = [sys.executable, "steps.py"]
+    done = subprocess.run(argv, cwd=EXAMPLE, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"^\| (\w+) ", done.stdout, re.MULTILINE)) == MODELS
+    assert done.stdout in (ROOT / "docs/recommenders.md").read_text()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_model_learns(example: Path, workspace: Path, model: str) -> None:
+    shutil.copytree(example, workspace, dirs_exist_ok=True)
+    (first, *_, last), _ = train(LocalPlace(1), workspace, model)
+    areas = [one for name, one in last.items() if "auc" in name]
+    assert all(area > 0.54 for area in areas), last
+    assert areas or last["cost"] < 0.85 * first["cost"], (first, last)
+
+
+@pytest.mark.seam
+@pytest.mark.parametrize("place", ["fabric_furnished", "mpi_furnished", "k8s"], indirect=True)
+@pytest.mark.parametrize("model", EVERYWHERE)
+def test_results_are_those_of_this_machine(
+    place: Place, example: Path, workspace: Path, model: str, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    shutil.copytree(example, here)
+    shutil.copytree(example, workspace, dirs_exist_ok=True)
+    assert train(place, workspace, model) == train(LocalPlace(1), here, model)
