@@ -219,7 +219,7 @@ def test_pools_of_lookups_have_the_bits_of_separate_operations(
             made = Plan(model.program, targets, model.loss)
         pooled = sum(isinstance(node.op, PooledLookup) for node in made._nodes)
         assert pooled == (0 if apart else 2 - (options["weighted"] and options["scored"]))
-        used = {key: feeds[key] for key in feeds if any(node.op.value.name == key for node in made._data)}
+        used = {key: feeds[key] for key in feeds if any(node.op.value.name == key for node in made.data)}
         result = run_step(made, used, params)
         keys, grads = result.sparse["table"]
         found.append([keys.tobytes(), grads.tobytes(), *(value.tobytes() for value in result.values)])

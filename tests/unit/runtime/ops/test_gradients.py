@@ -499,8 +499,10 @@ def compute(
     if not in_place:
         assert [x.tobytes() for x in inputs] == [x.tobytes() for x in example.inputs]
     if isinstance(op, Lookup):
+        rows = step.row_grads["it"]
+        assert isinstance(rows, np.ndarray)
         step.param_grads["w0"] = np.zeros(example.params[0].shape, np.float32)
-        np.add.at(step.param_grads["w0"], inputs[0].reshape(-1), step.row_grads["it"])
+        np.add.at(step.param_grads["w0"], inputs[0].reshape(-1), rows)
     return value, result, [*found, *(step.param_grads[f"w{i}"] for i in range(len(example.params)))]
 
 
