@@ -145,7 +145,8 @@ class RemoteUpdater(Updater):
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
         self._coming = ahead
-        found = {name: rows for name, (own, rows) in self._take_asked().items() if own is keys.get(name)}
+        asked = self._take_asked().items()
+        found = {name: rows for name, (own, rows) in asked if np.array_equal(own, keys.get(name, ()))}
         if not found:
             self._mark()  # rows read for tests and files do not count
         rest = self._parameters.get_rows({name: own for name, own in keys.items() if name not in found})

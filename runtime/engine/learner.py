@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from ..process.settings import get_settings
 from .arrays import Ids
@@ -12,6 +13,8 @@ from .ops import Draw
 from .parameters import Parameters
 from .plan import BatchInput, Plan, StepResult
 from .updater import Updater
+
+_Item = TypeVar("_Item")
 
 
 class Learner:
@@ -70,3 +73,18 @@ def make_learner(program: Graph, parameters: Parameters) -> Learner:
     """Return a learner with the settings of this process."""
     now = get_settings()
     return Learner(program, parameters, seed=now.seed, trainer=now.trainer_id, threads=now.trainer_count)
+
+
+def look_ahead(items: Iterator[_Item]) -> Iterator[tuple[_Item, _Item | None]]:
+    """Yield each item with the next one, or None at the end. An error of an item is raised in its turn."""
+    error: Exception | None = None
+    item = next(items, None)
+    while item is not None:
+        try:
+            following = next(items, None)
+        except Exception as e:
+            following, error = None, e
+        yield item, following
+        if error is not None:
+            raise error
+        item = following

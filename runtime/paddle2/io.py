@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from ..engine.columns import Feeder, Feeds, take_columns
+from ..engine.learner import look_ahead
 from ..v2.reader import batch, buffered
 from .core import EOFException
 from .program.program import Variable, default_main_program
@@ -13,6 +14,20 @@ from .program.program import Variable, default_main_program
 __all__ = ["DataLoader"]
 
 Reader = Callable[[], Iterable[Any]]
+
+
+class LinkedFeed(dict[str, Any]):
+    """A feed for Executor.run; `following` is the one after it, if it is known."""
+
+    following: LinkedFeed | None = None
+
+
+def link_feeds(feeds: Iterable[Mapping[str, Any]]) -> Iterator[LinkedFeed]:
+    """Yield each feed once the next one is there. Feeds must not share arrays that change."""
+    for feed, following in look_ahead(map(LinkedFeed, feeds)):
+        feed.following = following
+        yield feed
+        feed.following = None  # a program that keeps feeds keeps no others
 
 
 class DataLoader:
@@ -150,7 +165,7 @@ class GeneratorLoader:
     def __iter__(self) -> Iterator[Any]:
         if not self._iterable:
             raise TypeError("DataLoader: iterable=False; call start(), then Executor.run() without feed")
-        for feed in self._open():
+        for feed in link_feeds(self._open()):
             yield [list(feed.values())] if self._return_list else [feed]
 
     def __call__(self) -> Iterator[Any]:

@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TypeVar
+from typing import IO
 
 import numpy as np
 
 from ..client.run import Run
 from ..engine.average import ModelAverage
 from ..engine.columns import Batch, Feeder, Feeding
-from ..engine.learner import Learner, make_learner
+from ..engine.learner import Learner, look_ahead, make_learner
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters
 from ..engine.plan import BatchInput, StepResult
@@ -30,7 +30,6 @@ __all__ = ["SGD"]
 
 BatchReader = Callable[[], Iterable[Batch]]
 Handler = Callable[[object], None]
-Item = TypeVar("Item")
 ERROR_METRIC = "classification_error_evaluator"
 
 
@@ -257,7 +256,7 @@ class _Training:
         self._warn_once("samples", f"{none}: its reader gave no batch; {why}")
 
     def _skip(
-        self, batches: Iterator[tuple[int, Item]], state: State, total: Totals
+        self, batches: Iterator[tuple[int, object]], state: State, total: Totals
     ) -> tuple[int, Totals] | None:
         """Read the batches that a snapshot holds, and take over their sums; return the last one."""
         total.samples, total.cost_sum, total.errors = state["sums"]
@@ -305,18 +304,3 @@ class _Training:
         if self._test_reader is not None:
             result = self._trainer.test(self._test_reader, self._feeding)
             self._run.log.say(f"{where} Test: cost={result.cost:.6g} {format_metrics(result.metrics)}")
-
-
-def look_ahead(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
-    """Yield each item with the next one, or None at the end. An error of an item is raised in its turn."""
-    error: Exception | None = None
-    item = next(items, None)
-    while item is not None:
-        try:
-            following = next(items, None)
-        except Exception as e:
-            following, error = None, e
-        yield item, following
-        if error is not None:
-            raise error
-        item = following

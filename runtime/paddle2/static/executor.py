@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +23,7 @@ from ...process.settings import get_settings
 from ...shared.env import suggest
 from ..base.life import FLEET
 from ..core import EOFException
-from ..io import GeneratorLoader
+from ..io import GeneratorLoader, link_feeds
 from ..program.program import Program, Variable, default_main_program, get_variable
 from .commands import Commands
 from .slot_datasets import QueueDataset
@@ -146,6 +147,14 @@ class Executor:
         if debug:
             print(f"{where}: {number} batches in {time.monotonic() - begun_s:.3f} s", flush=True)
 
+    @staticmethod
+    def look_ahead(feeds: Iterable[Feeds]) -> Iterator[Feeds]:
+        """Yield `feeds`, each once the next one is there: `run` then lets table rows travel one batch ahead.
+
+        Each feed needs arrays of its own. DataLoaders and datasets do it by themselves.
+        """
+        return link_feeds(feeds)
+
     train_from_dataset = functools.partialmethod(_run_dataset, "train_from_dataset")
     infer_from_dataset = functools.partialmethod(_run_dataset, "infer_from_dataset")
 
@@ -237,7 +246,7 @@ class Session:
         self._parameters = parameters or Parameters()
         self._learner = make_learner(program.graph, self._parameters)
         self._plans: dict[tuple[object, ...], Plan] = {}  # by the names of the fetches
-        self._ahead: tuple[Feeds, BatchInput] | None = None  # a loader's next batch, prepared one step before
+        self._ahead: tuple[object, BatchInput] | None = None  # the next feed, prepared one step before
         self._form: object = None  # of the program when `_plans` and `_data` were made
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
@@ -261,20 +270,23 @@ class Session:
             plan = self._plans[key] = self._compile(fetch_list)
         if feed is None and loader is None:
             loader = self._find_loader()
-        feeds = self._check_feed(feed) if loader is None else loader.take()
+        if isinstance(feed, list | tuple) and len(feed) == 1:
+            (feed,) = feed
+        given: Any = feed if loader is None else loader.take()
+        feeds = self._check_feed(feed) if loader is None else given
         training = self._program.training
         if training is not None and training.is_distributed:
             repeated = FLEET.replay.repeat(self._learner, key)
             if repeated is not None:
                 return repeated
         ahead, self._ahead = self._ahead, None
-        is_ready = ahead is not None and ahead[0] is feeds and ahead[1].plan is plan
+        is_ready = ahead is not None and ahead[0] is given and ahead[1].plan is plan
         batch = ahead[1] if ahead is not None and is_ready else plan.prepare(feeds)
         if training is None:
             return self._learner.compute(batch).values[:count]
         updater = self._updater or self._find_updater()
-        if loader is not None and updater.reads_ahead and (coming := loader.peek()) is not None:
-            self._ahead = coming, plan.prepare(coming)
+        if updater.reads_ahead:
+            self._ahead = self._prepare_next(plan, feed, loader)
         following = self._ahead[1] if self._ahead else None
         with self._guard():
             result = self._learner.train(batch, updater, following, place)
@@ -282,6 +294,16 @@ class Session:
             FLEET.report_step(batch.samples, result.values[count])
             FLEET.note_run(self._learner, key, result.values[:count])
         return result.values[:count]
+
+    def _prepare_next(
+        self, plan: Plan, feed: object, loader: GeneratorLoader | None
+    ) -> tuple[object, BatchInput] | None:
+        """Return the next feed and its batch, if known; one that does not fit is refused in its turn."""
+        coming: Any = getattr(feed, "following", None) if loader is None else loader.peek()
+        with contextlib.suppress(ValueError, TypeError):
+            feeds = self._check_feed(coming) if loader is None else coming
+            return (coming, plan.prepare(feeds)) if feeds else None
+        return None
 
     def _follow_program(self) -> None:
         """Drop results of compilation if the program has changed; raises RuntimeError for new parameters."""

@@ -14,10 +14,10 @@ import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
+from pslaunch.runtime.engine.learner import look_ahead
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.process import progress
 from pslaunch.runtime.shared.env import EnvError
-from pslaunch.runtime.v2.trainer import look_ahead
 from support.models import digest, make_vector, ngram_cost, ngrams
 from support.progress import heard
 

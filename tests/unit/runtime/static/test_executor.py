@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.engine.ops import Draw
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.plan import Plan
+from pslaunch.runtime.engine.updater import LocalUpdater
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.base.life import Fleet
 from pslaunch.runtime.paddle2.fleet import UserDefinedRoleMaker
@@ -134,6 +136,31 @@ def test_minimize_lets_each_run_learn(programs: Programs) -> None:
     unused = [0, 2, 3]
     np.testing.assert_array_equal(before[unused], START[unused])
     assert np.abs(first - START)[[1, 4]].min() > 0
+
+
+def link_by_loader(feeds: list[Any]) -> Any:
+    word, label = (static.default_main_program().graph.get(name) for name in FEED)
+    loader = paddle.io.DataLoader.from_generator(feed_list=[word, label], iterable=True)
+    return loader.set_batch_generator(lambda: iter(feeds))()
+
+
+@pytest.mark.parametrize("link", [static.Executor.look_ahead, link_by_loader])
+def test_a_linked_feed_gives_the_keys_of_the_next_step(
+    link: Callable[[list[Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, _ = make_model()
+    paddle.optimizer.SGD(learning_rate=0.1).minimize(loss)
+    executor = run_startup()
+    fetch = Mock(side_effect=lambda keys, ahead: get_parameters().get_rows(keys))
+    monkeypatch.setattr(LocalUpdater, "fetch", fetch)
+    monkeypatch.setattr(LocalUpdater, "reads_ahead", True)
+    feeds = [{"word": (IDS + i) % 5 + 5 * (i == 3), "label": LABELS} for i in range(4)]
+    with pytest.raises(ValueError, match="word has the id"):  # in its turn
+        for feed in link(feeds):
+            executor.run(feed=feed, fetch_list=[loss])
+    (a, b), (c, d), (e, none) = [call.args for call in fetch.call_args_list]
+    assert b["table"] is c["table"] and d["table"] is e["table"] and a["table"].tolist() == [1, 4]
+    assert none == {}
 
 
 def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
