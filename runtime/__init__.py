@@ -63,11 +63,13 @@ _MODE_FUNCTIONS = (
     "set_device",
 )  # fmt: skip
 _TENSOR_FUNCTIONS = (
-    "abs", "add", "add_n", "bmm", "cast", "clip", "concat", "divide", "equal", "exp", "flatten", "full",
-    "full_like", "greater_equal", "greater_than", "less_equal", "less_than", "log", "matmul", "max",
-    "maximum", "mean", "min", "minimum", "multiply", "not_equal", "ones", "ones_like", "pow", "reshape",
-    "rsqrt", "scale", "shape", "slice", "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum",
-    "tanh", "transpose", "unsqueeze", "zeros", "zeros_like",
+    "abs", "add", "add_n", "argmax", "argmin", "argsort", "bmm", "cast", "clip", "concat", "cumsum",
+    "divide", "dot", "equal", "erf", "exp", "expand", "expand_as", "flatten", "floor", "full",
+    "full_like", "gather", "greater_equal", "greater_than", "index_select", "less_equal", "less_than",
+    "log", "logical_and", "logical_not", "logical_or", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "mm", "multiply", "not_equal", "ones", "ones_like", "pow", "reshape", "rsqrt", "scale",
+    "shape", "sign", "slice", "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum",
+    "take_along_axis", "tanh", "tile", "topk", "transpose", "unsqueeze", "where", "zeros", "zeros_like",
 )  # fmt: skip
 # Each function and class of this package itself, and where it is.
 _NAMES = {
@@ -88,9 +90,7 @@ _PREFIX = f"{__name__}."
 # Names of PaddlePaddle that this runtime lacks, and what there is for their work.
 _INSTEAD = {
     "Model": "static.Program and static.Executor",
-    "dot": "sum(x * y, axis=-1)",
     "load": "static.load",
-    "mm": "matmul",
     "save": "static.save",
     "to_tensor": "static.data and a feed, or full",
     "distributed.all_gather": "fleet.util.all_gather",
@@ -102,7 +102,6 @@ _INSTEAD = {
     "fleet.save_dense_params": "fleet.save_persistables",
     "io.Dataset": "io.DataLoader.from_generator",
     "nn.Flatten": "flatten",
-    "nn.MSELoss": "nn.functional.mse_loss",
     "static.CompiledProgram": "the static.Program itself",
     "static.append_backward": "minimize() of an optimizer",
     "static.cpu_places": "CPUPlace",

@@ -17,11 +17,11 @@ LEAST = np.float32(1e-30)  # of a probability, for its logarithm
 LEAST_LOG, LEAST_SPREAD = np.float32(-100.0), np.float32(1e-12)
 
 
-def check_labels(label: Ids, classes: int, name: str) -> Ids:
+def check_labels(label: Ids, classes: int, name: str, what: str = "label") -> Ids:
     """Return all labels as one row; raises ValueError with `name`, that of the data, for one out of range."""
     labels = label.reshape(-1)
     for bad in labels[(labels < 0) | (labels >= classes)]:
-        raise ValueError(f"{name} has the label {bad}, expected 0 to {classes - 1}")
+        raise ValueError(f"{name} has the {what} {bad}, expected 0 to {classes - 1}")
     return labels
 
 

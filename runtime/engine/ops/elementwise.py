@@ -36,11 +36,32 @@ def _find_logs(x: F32, threads: int) -> F32:
     return out
 
 
+def _find_bell(x: F32, threads: int = 1) -> F32:
+    """Return the derivative of erf, 2 / sqrt(pi) * exp(-x * x)."""
+    out = np.negative(x * x)
+    _core.activate("exp", as_rows(out), threads)
+    return np.asarray(out * np.float32(2 / math.sqrt(math.pi)))
+
+
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: the error is below 1.5e-7.
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
+def _find_erf(x: F32, threads: int) -> F32:
+    t = 1 / (1 + 0.3275911 * np.abs(x).astype(np.float64))
+    total = functools.reduce(lambda known, one: (known + one) * t, _ERF, np.zeros_like(t))
+    rest = total * _find_bell(x, threads) * (math.sqrt(math.pi) / 2)
+    return (np.sign(x) * (1 - rest)).astype(np.float32)
+
+
 # Of each operation on x the function of (x, threads), and that of (grad, x, result) for the gradient.
 _Function = tuple[Callable[[F32, int], F32], Callable[[F32, F32, F32], F32]]
 _FUNCTIONS: Mapping[str, _Function] = {
     "abs": (lambda x, threads: np.abs(x), lambda grad, x, result: grad * np.sign(x)),
     "log": (_find_logs, lambda grad, x, result: grad / x),
+    "erf": (lambda x, threads: _find_erf(x, threads), lambda grad, x, result: grad * _find_bell(x)),
+    "floor": (lambda x, threads: np.floor(x), lambda grad, x, result: np.zeros_like(x)),
+    "sign": (lambda x, threads: np.sign(x), lambda grad, x, result: np.zeros_like(x)),
     "sqrt": (lambda x, threads: np.sqrt(x), lambda grad, x, result: grad * np.float32(0.5) / result),
 }
 
@@ -108,6 +129,8 @@ _COMPARISONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "less_equal": np.less_equal,
     "greater_than": np.greater,
     "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
 }
 
 

@@ -4,25 +4,43 @@ from ...engine.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from ..program import initializer
 from . import functional
 from .layers import (
+    ELU,
+    GELU,
     BCELoss,
     BCEWithLogitsLoss,
+    CosineSimilarity,
     CrossEntropyLoss,
     Dropout,
     Embedding,
     HSigmoidLoss,
+    KLDivLoss,
+    L1Loss,
     Layer,
     LayerList,
+    LeakyReLU,
     Linear,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    MSELoss,
+    PReLU,
     ReLU,
+    ReLU6,
     Sequential,
     Sigmoid,
+    Silu,
+    SmoothL1Loss,
     Softmax,
+    Softplus,
+    Swish,
     Tanh,
 )
 from .norm_layers import BatchNorm1D, BatchNorm2D, LayerNorm
 
 __all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm", "ClipGradByNorm",
-    "ClipGradByValue", "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "Layer", "LayerList",
-    "LayerNorm", "Linear", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh", "functional", "initializer",
+    "ELU", "GELU", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm",
+    "ClipGradByNorm", "ClipGradByValue", "CosineSimilarity", "CrossEntropyLoss", "Dropout", "Embedding",
+    "HSigmoidLoss", "KLDivLoss", "L1Loss", "Layer", "LayerList", "LayerNorm", "LeakyReLU", "Linear",
+    "LogSigmoid", "LogSoftmax", "MSELoss", "Mish", "PReLU", "ReLU", "ReLU6", "Sequential", "Sigmoid",
+    "Silu", "SmoothL1Loss", "Softmax", "Softplus", "Swish", "Tanh", "functional", "initializer",
 ]  # fmt: skip

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 from ...engine.param_config import ParamConfig
 from ..program import tensor
 from ..program.functions import define
-from ..program.program import Variable, add_value, combine
+from ..program.program import Variable, add_value
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy",
-    "dropout", "hsigmoid_loss", "log_loss", "mse_loss", "normalize", "relu", "sigmoid", "softmax",
-    "softmax_with_cross_entropy", "square_error_cost", "tanh",
+    "dropout", "elu", "embedding", "gelu", "hsigmoid_loss", "kl_div", "l1_loss", "label_smooth",
+    "leaky_relu", "linear", "log_loss", "log_sigmoid", "log_softmax", "mish", "mse_loss", "normalize",
+    "one_hot", "prelu", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax",
+    "softmax_with_cross_entropy", "softplus", "square_error_cost", "swish", "tanh",
 ]  # fmt: skip
 
 Reduction = Literal["mean", "sum", "none"]
@@ -35,6 +38,132 @@ def _find_cosine(x1: Variable, x2: Variable, axis: int, eps: float) -> Variable:
     return tensor.sum(x1 * x2, axis) / tensor.sqrt(tensor.clip(squares, min=eps * eps))
 
 
+def _find_log_softmax(x: Variable, axis: int) -> Variable:
+    low = x - tensor.max(x, axis, keepdim=True)
+    return low - tensor.log(tensor.sum(tensor.exp(low), axis, keepdim=True))
+
+
+def _find_softmax(x: Variable, axis: int, dtype: object) -> Variable:
+    is_last = axis in (-1, len(x.shape) - 1)
+    return add_value("softmax", [x]) if is_last else tensor.exp(_find_log_softmax(x, axis))
+
+
+def _find_softplus(x: Variable, beta: float, threshold: float) -> Variable:
+    least = tensor.clip(x * -beta, min=-threshold)  # the logarithm of 0 would have no gradient
+    return tensor.where(x * beta > threshold, x, tensor.log(sigmoid(least)) * (-1 / beta))
+
+
+def _find_gelu(x: Variable, approximate: bool) -> Variable:
+    if approximate:
+        return x * 0.5 * (tanh((x + x**3 * 0.044715) * math.sqrt(2 / math.pi)) + 1)
+    return x * 0.5 * (tensor.erf(x * math.sqrt(0.5)) + 1)
+
+
+def _find_huber(d: Variable, delta: float) -> Variable:
+    return tensor.where(d < delta, d * d * 0.5, d * delta - 0.5 * delta * delta)
+
+
+def _find_logit_cost(
+    logit: Variable, label: Variable, weight: Variable | None, reduction: str, pos_weight: Variable | None
+) -> Variable:
+    cost = add_value("sigmoid_cross_entropy", [logit, label])
+    cost = cost if pos_weight is None else cost * (label * (pos_weight - 1.0) + 1.0)
+    return _reduce(cost, reduction, weight)
+
+
+def _find_divergence(input: Variable, label: Variable, reduction: str) -> Variable:
+    cost = label * (tensor.log(tensor.clip(label, min=1e-38)) - input)  # 0 for labels of 0
+    is_batch = reduction == "batchmean"
+    total = _reduce(cost, "sum" if is_batch else reduction)
+    return total / tensor.cast(tensor.shape(input)[0], "float32") if is_batch else total
+
+
+def _find_hard_cost(op: str, x: Variable, label: Variable, weight: Any, ignored: int) -> tuple[Variable, Any]:
+    """Return the cost of each row with a class as its label, and the weight of each, None: 1."""
+    counts = None
+    if weight is not None or ignored != -100:
+        label = label if len(label.shape) == len(x.shape) else tensor.unsqueeze(label, -1)
+        counts = tensor.cast(tensor.not_equal(label, ignored), "float32")
+        label = tensor.where(tensor.equal(label, ignored), 0, label)
+    if weight is not None:
+        counts = tensor.gather(weight, label) * counts
+    cost = add_value(op, [x, label])
+    return (cost, None) if counts is None else (cost * counts, counts)
+
+
+def _find_cross_entropy(input: Variable, label: Variable, reduction: Reduction, **given: Any) -> Variable:
+    where, smooth, classes = "cross_entropy", given["label_smoothing"], input.shape[-1]
+    _check_last(given["axis"], input, where)
+    if not given["soft_label"] and not smooth:
+        op = "softmax_with_cross_entropy" if given["use_softmax"] else where
+        cost, counts = _find_hard_cost(op, input, label, given["weight"], given["ignore_index"])
+        if counts is None or reduction != "mean":
+            return _reduce(cost, reduction)
+        total = tensor.sum(counts)
+        return tensor.sum(cost) / (total + tensor.cast(tensor.equal(total, 0.0), "float32"))
+    if given["weight"] is not None or given["ignore_index"] != -100:
+        raise ValueError(f"{where}: weight and ignore_index are of labels that are classes; leave them out")
+    if not given["soft_label"]:
+        single = len(label.shape) == len(input.shape)
+        label = one_hot(tensor.squeeze(label, -1) if single else label, classes)
+    logs = log_softmax(input) if given["use_softmax"] else tensor.log(input)
+    soft = label_smooth(label, epsilon=smooth) if smooth else label
+    return _reduce(-tensor.sum(soft * logs, -1, keepdim=True), reduction)
+
+
+softmax = define("softmax x", "exp(x) divided by its sum over `axis`", _find_softmax, axis=-1, dtype=None)
+log_softmax = define("log_softmax x", "the logarithm of softmax(x)",
+                     lambda x, axis, dtype: _find_log_softmax(x, axis), axis=-1, dtype=None)  # fmt: skip
+elu = define("elu x", "x above 0, else alpha * (exp(x) - 1)",
+             lambda x, alpha: tensor.where(x > 0.0, x, (tensor.exp(tensor.clip(x, max=0.0)) - 1) * alpha),
+             alpha=1.0)  # fmt: skip
+gelu = define("gelu x", "x times the normal distribution's share below x", _find_gelu, approximate=False)
+leaky_relu = define("leaky_relu x", "x above 0, else negative_slope * x",
+                    lambda x, negative_slope: tensor.where(x > 0.0, x, x * negative_slope),
+                    negative_slope=0.01)  # fmt: skip
+prelu = define("prelu x weight", "x above 0, else x times the weight",
+               lambda x, weight: tensor.where(x > 0.0, x, x * weight))  # fmt: skip
+relu6 = define("relu6 x", "min(max(x, 0), 6)", lambda x: tensor.clip(x, 0.0, 6.0))
+softplus = define("softplus x", "log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold",
+                  _find_softplus, beta=1.0, threshold=20.0)  # fmt: skip
+log_sigmoid = define("log_sigmoid x", "log(sigmoid(x))", lambda x: -softplus(-x))
+silu = define("silu x", "x * sigmoid(x)", lambda x: x * sigmoid(x))
+swish = define("swish x", "x * sigmoid(x)", lambda x: x * sigmoid(x))
+mish = define("mish x", "x * tanh(softplus(x))", lambda x: x * tanh(softplus(x)))
+one_hot = define("one_hot x num_classes", "a row of float32 for each id, 1 at its place and else 0",
+                 lambda x, num_classes: add_value("one_hot", [x], {"num_classes": num_classes}))  # fmt: skip
+label_smooth = define("label_smooth label", "the shares of classes, by epsilon nearer to equal ones",
+                      lambda label, epsilon: label * (1 - epsilon) + epsilon / label.shape[-1],
+                      epsilon=0.1)  # fmt: skip
+square_error_cost = define("square_error_cost input label", "(input - label) ** 2, item by item",
+                           lambda input, label: tensor.square(input - label))  # fmt: skip
+mse_loss = define("mse_loss input label", "(input - label) ** 2, reduced",
+                  lambda input, label, reduction: _reduce(tensor.square(input - label), reduction),
+                  reduction="mean")  # fmt: skip
+l1_loss = define("l1_loss input label", "abs(input - label), reduced",
+                 lambda input, label, reduction: _reduce(tensor.abs(input - label), reduction),
+                 reduction="mean")  # fmt: skip
+smooth_l1_loss = define("smooth_l1_loss input label",
+                        "d * d / 2 of d = abs(input - label), above delta delta * (d - delta / 2)",
+                        lambda input, label, reduction, delta: _reduce(
+                            _find_huber(tensor.abs(input - label), delta), reduction),
+                        reduction="mean", delta=1.0)  # fmt: skip
+kl_div = define("kl_div input label",
+                "label * (log(label) - input), reduced; batchmean: the sum divided by the samples",
+                _find_divergence, reduction="mean")  # fmt: skip
+binary_cross_entropy = define("binary_cross_entropy input label",
+                              "-y log(p) - (1 - y) log(1 - p) for p=`input`, y=`label`, at most 100, reduced",
+                              lambda input, label, weight, reduction: _reduce(
+                                  add_value("binary_cross_entropy", [input, label]), reduction, weight),
+                              weight=None, reduction="mean")  # fmt: skip
+binary_cross_entropy_with_logits = define("binary_cross_entropy_with_logits logit label",
+                                          "binary_cross_entropy of sigmoid(logit), exact for large scores",
+                                          _find_logit_cost, weight=None, reduction="mean",
+                                          pos_weight=None)  # fmt: skip
+cross_entropy = define("cross_entropy input label",
+                       "-log(probability of the label), reduced; without use_softmax from probabilities",
+                       _find_cross_entropy, weight=None, ignore_index=-100, reduction="mean",
+                       soft_label=False, axis=-1, use_softmax=True, label_smoothing=0.0)  # fmt: skip
 log_loss = define("log_loss input label",
                   "the cost of probabilities, -y log(p + epsilon) - (1 - y) log(1 - p + epsilon)",
                   epsilon=1e-4)  # fmt: skip
@@ -42,12 +171,6 @@ normalize = define("normalize x", "x divided by its length over `axis`, at least
                    p=2.0, axis=1, epsilon=1e-12)  # fmt: skip
 cosine_similarity = define("cosine_similarity x1 x2", "the cosine of the angle between vectors along `axis`",
                            _find_cosine, axis=1, eps=1e-8)  # fmt: skip
-
-
-def softmax(x: Variable, axis: int = -1, dtype: object = None, name: str | None = None) -> Variable:
-    """Return exp(x) divided by its sum over the last axis."""
-    _check_last(axis, x, "softmax")
-    return add_value("softmax", [x])
 
 
 def dropout(
@@ -68,45 +191,6 @@ def dropout(
     return add_value("dropout", [x], {"rate": float(p), "upscales": mode == "upscale_in_train"})
 
 
-def binary_cross_entropy(
-    input: Variable,
-    label: Variable,
-    weight: None = None,
-    reduction: Reduction = "mean",
-    name: str | None = None,
-) -> Variable:
-    """Return -y log(p) - (1 - y) log(1 - p), for p=`input` and y=`label`, reduced; no part is above 100."""
-    where = "binary_cross_entropy"
-    _refuse(where, weight=weight)
-    return _reduce(add_value(where, [input, label]), reduction, where)
-
-
-def binary_cross_entropy_with_logits(
-    logit: Variable,
-    label: Variable,
-    weight: None = None,
-    reduction: Reduction = "mean",
-    pos_weight: None = None,
-    name: str | None = None,
-) -> Variable:
-    """Return binary_cross_entropy of sigmoid(logit), reduced; exact for large scores."""
-    where = "binary_cross_entropy_with_logits"
-    _refuse(where, weight=weight, pos_weight=pos_weight)
-    return _reduce(add_value("sigmoid_cross_entropy", [logit, label]), reduction, where)
-
-
-def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """Return (input - label) ** 2, item by item."""
-    return tensor.square(combine("subtract", input, label))
-
-
-def mse_loss(
-    input: Variable, label: Variable, reduction: Reduction = "mean", name: str | None = None
-) -> Variable:
-    """Return square_error_cost, reduced."""
-    return _reduce(square_error_cost(input, label), reduction, "mse_loss")
-
-
 def softmax_with_cross_entropy(
     logits: Variable,
     label: Variable,
@@ -116,37 +200,26 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Variable | tuple[Variable, Variable]:
-    """Return -log(probability of the label), from scores; `label` is a class for each row."""
-    _refuse("softmax_with_cross_entropy", soft_label=soft_label, ignore_index=ignore_index + 100)
-    _check_last(axis, logits, "softmax_with_cross_entropy")
-    cost = add_value("softmax_with_cross_entropy", [logits, label])
+    """Return cross_entropy of scores without reduction, and their softmax if asked for."""
+    cost = cross_entropy(logits, label, None, ignore_index, "none", soft_label, axis)
     return (cost, softmax(logits)) if return_softmax else cost
 
 
-def cross_entropy(
-    input: Variable,
-    label: Variable,
-    weight: None = None,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
-    soft_label: bool = False,
-    axis: int = -1,
-    use_softmax: bool = True,
-    label_smoothing: float = 0.0,
+def linear(x: Variable, weight: Variable, bias: Variable | None = None, name: str | None = None) -> Variable:
+    """Return x W + b, with parameters as create_parameter makes them."""
+    out = tensor.matmul(x, weight)
+    return out if bias is None else out + bias
+
+
+def embedding(
+    x: Variable,
+    weight: Variable | ParamConfig,
+    padding_idx: int | None = None,
+    sparse: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Return -log(probability of the label), reduced; without `use_softmax` from probabilities."""
-    where = "cross_entropy"
-    _refuse(
-        where,
-        weight=weight,
-        ignore_index=ignore_index + 100,
-        soft_label=soft_label,
-        label_smoothing=label_smoothing,
-    )
-    _check_last(axis, input, where)
-    op = "softmax_with_cross_entropy" if use_softmax else "cross_entropy"
-    return _reduce(add_value(op, [input, label]), reduction, where)
+    """Return the row of each id in a parameter; `sparse` has no effect."""
+    return tensor.look_up(x, _get_parameter(weight, "embedding"), padding_idx, "embedding")
 
 
 def hsigmoid_loss(
@@ -179,11 +252,12 @@ def _get_parameter(given: object, where: str) -> ParamConfig:
     raise TypeError(f"{where}: {given!r} is not a parameter, as create_parameter makes")
 
 
-def _reduce(cost: Variable, reduction: str, where: str) -> Variable:
+def _reduce(cost: Variable, reduction: str, weight: Variable | None = None) -> Variable:
+    cost = cost if weight is None else cost * weight
     if reduction == "none":
         return cost
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"{where}: reduction={reduction!r}, expected mean, sum or none")
+        raise ValueError(f"{cost.name}: reduction={reduction!r}, expected mean, sum or none")
     return tensor.mean(cost) if reduction == "mean" else tensor.sum(cost)
 
 
@@ -192,9 +266,3 @@ def _check_last(axis: int, x: Variable, where: str) -> None:
         raise ValueError(
             f"{where}: axis={axis}: only the last axis of {x.name} {list(x.shape)} is possible here"
         )
-
-
-def _refuse(where: str, **options: object) -> None:
-    for name, value in options.items():
-        if isinstance(value, Variable) or value:
-            raise ValueError(f"{where}: {name} is not in this runtime; leave it out")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from ...engine.param_config import ParamConfig
+from ..program.initializer import Constant
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_to_main, add_value, make_unique_name, parse_dtype
 from ..program.tensor import look_up
@@ -181,10 +182,49 @@ ReLU = _make_layer("ReLU", functional.relu)
 Sigmoid = _make_layer("Sigmoid", functional.sigmoid)
 Tanh = _make_layer("Tanh", functional.tanh)
 Softmax = _make_layer("Softmax", functional.softmax)
+ELU = _make_layer("ELU", functional.elu)
+GELU = _make_layer("GELU", functional.gelu)
+LeakyReLU = _make_layer("LeakyReLU", functional.leaky_relu)
+LogSigmoid = _make_layer("LogSigmoid", functional.log_sigmoid)
+LogSoftmax = _make_layer("LogSoftmax", functional.log_softmax)
+Mish = _make_layer("Mish", functional.mish)
+ReLU6 = _make_layer("ReLU6", functional.relu6)
+Silu = _make_layer("Silu", functional.silu)
+Softplus = _make_layer("Softplus", functional.softplus)
+Swish = _make_layer("Swish", functional.swish)
 Dropout = _make_layer("Dropout", functional.dropout)
+CosineSimilarity = _make_layer("CosineSimilarity", functional.cosine_similarity)
+KLDivLoss = _make_layer("KLDivLoss", functional.kl_div)
+L1Loss = _make_layer("L1Loss", functional.l1_loss)
+MSELoss = _make_layer("MSELoss", functional.mse_loss)
+SmoothL1Loss = _make_layer("SmoothL1Loss", functional.smooth_l1_loss)
 BCELoss = _make_layer("BCELoss", functional.binary_cross_entropy)
 BCEWithLogitsLoss = _make_layer("BCEWithLogitsLoss", functional.binary_cross_entropy_with_logits)
 CrossEntropyLoss = _make_layer("CrossEntropyLoss", functional.cross_entropy)
+
+
+class PReLU(Layer):
+    """x above 0, else x times a learned weight, one or that of each channel."""
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        weight_attr: Attr = None,
+        data_format: str = "NCHW",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name or "p_re_lu")
+        self._channels_last = data_format.endswith("C")
+        own = f"{self._full_name}.w_0"
+        self.weight = make_param(weight_attr, own, (num_parameters,), is_bias=False, usual=Constant(init))
+
+    def forward(self, *inputs: Any, **options: Any) -> Variable:
+        (x,) = inputs
+        after = 0 if self._channels_last or self.weight.cols == 1 else len(x.shape) - 2
+        name, shape = make_unique_name(self._full_name), (self.weight.cols, *[1] * after)
+        weight = add_to_main(Variable(name=name, op="parameter", shape=shape, params=(self.weight,)))
+        return functional.prelu(x, weight)
 
 
 class HSigmoidLoss(Layer):

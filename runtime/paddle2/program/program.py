@@ -292,9 +292,18 @@ def combine(op: str, x: object, y: object) -> Variable:
     if op in linear:
         scale, bias = linear[op]
         return add_value("scale", [variable], {"scale": float(scale), "bias": float(bias)})
-    kind = "id" if isinstance(number, int) and variable.kind == "id" else "float"
-    constant = add_value("full", [], {"shape": (), "to": kind, "value": number})
+    constant = make_constant(number, variable if isinstance(number, int) else None)
     return add_value(op, [x, constant] if variable is x else [constant, variable])
+
+
+def make_constant(number: object, like: object = None) -> Variable:
+    """Return a number as a variable of float32, or of the dtype of another one; variables as they are."""
+    if isinstance(number, Variable):
+        return number
+    if not isinstance(number, int | float):
+        raise TypeError(f"{number!r} is neither a variable of a static program nor a number")
+    kind = like.kind if isinstance(like, Variable) else "float"
+    return add_value("full", [], {"shape": (), "to": kind, "value": number})
 
 
 def take_items(x: Variable, key: object) -> Variable:

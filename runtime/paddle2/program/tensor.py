@@ -12,7 +12,7 @@ from typing import Any
 from ...engine.graph import BATCH, FREE
 from ...engine.param_config import ParamConfig
 from .functions import Function, define
-from .program import Variable, add_value, combine, make_unique_name, parse_dtype, take_items
+from .program import Variable, add_value, combine, make_constant, make_unique_name, parse_dtype, take_items
 
 Axis = int | Sequence[int] | None
 Sizes = Sequence[int | Variable | None] | Variable
@@ -46,6 +46,12 @@ less_than = _define_pair("less_than", "1 where x < y, else 0, as int64")
 less_equal = _define_pair("less_equal", "1 where x <= y, else 0, as int64")
 greater_than = _define_pair("greater_than", "1 where x > y, else 0, as int64")
 greater_equal = _define_pair("greater_equal", "1 where x >= y, else 0, as int64")
+logical_and = _define_pair("logical_and", "1 where neither x nor y is 0, else 0, as int64")
+logical_or = _define_pair("logical_or", "1 where x or y is not 0, else 0, as int64")
+logical_not = define("logical_not x", "1 where x is 0, else 0, as int64", lambda x: equal(x, 0))
+erf = define("erf x", "the error function of x")
+floor = define("floor x", "the greatest whole number up to x; it has no gradient")
+sign = define("sign x", "-1, 0 or 1; it has no gradient")
 maximum = define("maximum x y", "the larger of x and y; sizes of 1 are repeated, as by add()")
 minimum = define("minimum x y", "the smaller of x and y; sizes of 1 are repeated, as by add()")
 max = define("max x", "the largest value over axes; None: all", axis=None, keepdim=False)
@@ -61,10 +67,34 @@ matmul = define("matmul x y", "the product of matrices; not over the batch",
                 lambda x, y, **swaps: add_value("matmul", [x, y], {"transpose": tuple(swaps.values())}),
                 transpose_x=False, transpose_y=False)  # fmt: skip
 bmm = define("bmm x y", "the products of matrices [batch, n, k] and [batch, k, m]", lambda x, y: matmul(x, y))
+mm = define("mm input mat2", "matmul(input, mat2)", lambda input, mat2: matmul(input, mat2))
+dot = define("dot x y", "the sum of x * y over the last axis", lambda x, y: sum(x * y, axis=-1))
 concat = define("concat x", "variables one after the other, along `axis`; not along the batch",
                 lambda x, axis: add_value("concat", list(x), {"axis": axis}), axis=0)  # fmt: skip
 stack = define("stack x", "variables of one shape along a new axis; not before the batch",
                lambda x, axis: concat([unsqueeze(one, axis) for one in x], axis), axis=0)  # fmt: skip
+where = define("where condition x y", "x where the condition is not 0, else y; each may be a number",
+               lambda condition, x, y: add_value(
+                   "where", [make_constant(x, y), make_constant(y, x), condition]))  # fmt: skip
+gather = define("gather x index", "the items at places of `index`; of the batch, as many", axis=0)
+index_select = define("index_select x index", "gather(x, index, axis)", "gather", axis=0)
+take_along_axis = define("take_along_axis arr indices", "the items of each row at places of its own", axis=0)
+cumsum = define("cumsum x", "the sums of each item and those before it; axis None: of all",
+                lambda x, axis: add_value("cumsum", [flatten(x) if axis is None else x], {"axis": axis or 0}),
+                axis=None)  # fmt: skip
+argsort = define("argsort x", "the places of the items in ascending order; of equal ones the first is first",
+                 lambda x, axis, descending: _order(x, axis, x.shape[axis], descending),
+                 axis=-1, descending=False)  # fmt: skip
+argmax = define("argmax x", "the place of the largest item, the first of equal ones; axis None: of all",
+                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=True),
+                axis=None, keepdim=False)  # fmt: skip
+argmin = define("argmin x", "the place of the smallest item, the first of equal ones; axis None: of all",
+                lambda x, axis, keepdim: _find_place(x, axis, keepdim, largest=False),
+                axis=None, keepdim=False)  # fmt: skip
+tile = define("tile x repeat_times", "the values so many times along each axis; not along the batch",
+              lambda x, repeat_times: add_value(
+                  "tile", [x], {"repeats": _lengthen(repeat_times, x.shape)}))  # fmt: skip
+expand_as = define("expand_as x y", "expand(x, shape(y))", lambda x, y: expand(x, shape(y)))
 ones = define("ones shape", "full(shape, 1)", lambda shape, dtype: full(shape, 1, dtype), dtype=None)
 zeros = define("zeros shape", "full(shape, 0)", lambda shape, dtype: full(shape, 0, dtype), dtype=None)
 ones_like = define("ones_like x", "full_like(x, 1)", lambda x, dtype: full_like(x, 1, dtype), dtype=None)
@@ -77,6 +107,38 @@ def add_n(inputs: Variable | _Sequence, name: str | None = None) -> Variable:
     for one in others:
         first = combine("add", first, one)
     return first
+
+
+def _order(x: Variable, axis: int, k: int, largest: bool) -> Variable:
+    return add_value("order", [x], {"axis": axis, "k": k, "largest": largest})
+
+
+def _find_place(x: Variable, axis: int | None, keepdim: bool, *, largest: bool) -> Variable:
+    found = _order(flatten(x) if axis is None else x, axis or 0, 1, largest)
+    return found if keepdim else squeeze(found, axis or 0)
+
+
+def _lengthen(sizes: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return (*[1] * (len(other) - len(sizes)), *sizes)
+
+
+def topk(
+    x: Variable, k: int, axis: int = -1, largest: bool = True, sorted: bool = True, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Return the `k` largest or smallest items along `axis` in this order, and their places."""
+    places = _order(x, axis, k, largest)
+    return take_along_axis(x, places, axis), places
+
+
+def expand(x: Variable, shape: Sizes, name: str | None = None) -> Variable:
+    """Return the values with axes of size 1 repeated to a shape; -1: as before."""
+    sizes, source = _read_sizes(shape)
+    if source is not None:
+        return x * full(shape, 1.0)
+    pairs = list(zip(_lengthen(x.shape, sizes), sizes, strict=True))
+    if any(wanted not in (-1, size) and size != 1 for size, wanted in pairs):
+        raise ValueError(f"expand: {x.name} {list(x.shape)} can't have the shape {sizes}")
+    return tile(x, [wanted if size == 1 and wanted > 0 else 1 for size, wanted in pairs])
 
 
 def scale(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -211,6 +212,27 @@ def compare(s: Sizes, find: Callable[..., Array]) -> Example:
     return Example(inputs, lambda x, y: find(x, y).astype(np.int64))
 
 
+def choose(s: Sizes) -> Example:
+    inputs = [s.draw(s.n, s.k, s.d), s.draw(s.n, s.k, 1), s.draw_ids(2, s.n, 1, s.d)]
+    return Example(inputs, lambda x, y, c: np.asarray(np.where(c, x, y)))
+
+
+def gather(s: Sizes, axis: int) -> Example:
+    x, index = s.draw(s.n, s.k, s.d), s.draw_ids(s.k if axis else s.n, *([2, 3] if axis else [s.n]))
+    return Example([x, index], lambda x, i: np.take(x, i, axis), {"axis": axis}, fixed=[axis])
+
+
+def take_along(s: Sizes) -> Example:
+    inputs = [s.draw(s.n, s.k, s.d), s.draw_ids(s.k, s.n, 5, s.d)]
+    return Example(inputs, lambda x, i: np.take_along_axis(x, i, 1), {"axis": -2})
+
+
+def order(s: Sizes, *, largest: bool) -> Example:
+    x, k = np.round(s.draw(s.n, 6), 1), min(6, s.k)  # some are equal
+    found = np.argsort(-x if largest else x, axis=1, kind="stable")[:, :k]
+    return Example([x], lambda x: found, {"axis": 1, "k": k, "largest": largest})
+
+
 def normalize_batch(s: Sizes, *, trains: bool) -> Example:
     def oracle(x: Array, scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
         if trains:
@@ -256,6 +278,8 @@ COMPARISONS: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("less_equal", np.less_equal),
     ("greater_than", np.greater),
     ("greater_equal", np.greater_equal),
+    ("logical_and", np.logical_and),
+    ("logical_or", np.logical_or),
 ]
 POWERS: Final = [("pow", y) for y in (-1.5, -1.0, 0.3, 0.5, 1.0)]
 REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [
@@ -409,6 +433,30 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
             [s.draw(1, s.k * s.d), s.draw(1, s.k * s.d)],
         ),
     ),
+    ("where", choose),
+    ("gather", lambda s: gather(s, 0)),
+    ("gather", lambda s: gather(s, 1)),
+    ("take_along_axis", take_along),
+    ("order", lambda s: order(s, largest=True)),
+    ("order", lambda s: order(s, largest=False)),
+    ("cumsum", lambda s: Example([s.draw(s.n, s.k, s.d)], lambda x: np.cumsum(x, 1), {"axis": 1})),
+    (
+        "tile",
+        lambda s: Example([s.draw(s.n, s.k)], lambda x: np.tile(x, (1, 3)), {"repeats": (1, 3)}),
+    ),
+    (
+        "tile",
+        lambda s: Example(
+            [s.draw(s.k, s.d)], lambda x: np.tile(x, (2, 3, 1)), {"repeats": (2, 3, 1)}, fixed=[0]
+        ),
+    ),
+    (
+        "one_hot",
+        lambda s: Example([s.draw_ids(4, s.n, s.k)], lambda x: np.eye(4)[x], {"num_classes": 4}),
+    ),
+    ("erf", lambda s: Example([s.draw(s.n, s.k)], np.vectorize(math.erf, otypes=[float]))),
+    ("floor", lambda s: Example([s.draw(s.n, s.k)], np.floor)),
+    ("sign", lambda s: Example([s.draw(s.n, s.k)], np.sign)),
     ("hsigmoid", walk_complete_tree),
     ("hsigmoid", walk_given_paths),
     ("nce", lambda s: tell_from_noise(s, "uniform", np.full(5, 0.2), has_weight=False)),
@@ -491,7 +539,7 @@ def compute(
     if isinstance(op, Lookup):
         op.get_rows(inputs[0].size)[:] = example.params[0][inputs[0].reshape(-1)]
     result = op.forward(step, *inputs)
-    if value.kind == "id" or name in ("accuracy", "auc", "full"):
+    if value.kind == "id" or name in ("accuracy", "auc", "full", "one_hot"):
         return value, result, []
     grad = draw_grad(result.shape)
     found = op.backward(step, grad, result, *inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,16 +149,25 @@ def test_device_is_the_cpu() -> None:
         (lambda x: paddle.full([-1, 4], 1), ValueError, r"shape \[-1, 4\], expected whole numbers from 1"),
         (lambda x: paddle.full([2], x), TypeError, "no numbers yet"),
         (lambda x: paddle.zeros([2], "float64"), ValueError, "expected float32 or int64"),
-        (lambda x: nn.BCEWithLogitsLoss(pos_weight=x)(x, x), ValueError, "pos_weight is not in this runtime"),
+        (lambda x: paddle.gather(x, paddle.full([1], 0, "int64")), ValueError, "has no places .* at axis 0"),
+        (lambda x: paddle.topk(x, 5), ValueError, "k=5: input x .* has not so many items at axis 1"),
+        (lambda x: paddle.argmax(x, 0), ValueError, "axis=0: input x .* has the batch there"),
+        (lambda x: paddle.tile(x, [2, 1]), ValueError, r"can't be repeated \[2, 1\] times"),
+        (
+            lambda x: paddle.expand(x, [-1, 8]),
+            ValueError,
+            r"expand: x \[-1, 4\] can't have the shape \[-1, 8\]",
+        ),
+        (lambda x: paddle.where(x > 0, x, "a"), TypeError, "'a' is neither a variable"),
+        (
+            lambda x: F.cross_entropy(x, x, x, soft_label=True),
+            ValueError,
+            "weight and ignore_index are of labels",
+        ),
         (
             lambda x: nn.BCELoss(reduction=ALL)(x, x),
             ValueError,
             "reduction='all', expected mean",
-        ),
-        (
-            lambda x: nn.CrossEntropyLoss(soft_label=True)(x, x),
-            ValueError,
-            "soft_label is not in this",
         ),
     ],
 )
@@ -234,6 +244,21 @@ def test_sizes_may_be_free() -> None:
         (lambda x: F.normalize(x), ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)),
         (lambda x: F.normalize(x * 0.0), ROWS * 0),
         (lambda x: F.cosine_similarity(x, x * x), np.array([0.9719086, 0.9848689, 0.9937928])),
+        (lambda x: paddle.where(x > 3.0, x, 0), np.where(ROWS > 3, ROWS, 0)),
+        (lambda x: paddle.gather(x, paddle.full([2], 3, "int64"), axis=1), ROWS[:, [3, 3]]),
+        (lambda x: paddle.topk(-x, 2)[0], -ROWS[:, :2]),
+        (lambda x: paddle.topk(x, 1, largest=False)[1], np.zeros((3, 1))),
+        (lambda x: paddle.argmax(x, axis=-1), np.full(3, 3)),
+        (lambda x: paddle.argmin(paddle.full([2, 2], 1.0)), 0),
+        (lambda x: paddle.argsort(x, descending=True), np.tile([3, 2, 1, 0], (3, 1))),
+        (lambda x: paddle.cumsum(paddle.full([2, 2], 1.0)), [1, 2, 3, 4]),
+        (lambda x: paddle.tile(x, [2]), np.tile(ROWS, 2)),
+        (lambda x: paddle.expand(x[:, None], [-1, 2, 4]), np.repeat(ROWS[:, None], 2, 1)),
+        (lambda x: paddle.expand_as(x[:, 1:2], x), np.repeat(ROWS[:, 1:2], 4, 1)),
+        (lambda x: paddle.logical_not(x), ROWS == 0),
+        (lambda x: F.one_hot(paddle.cast(x[:, 1] / 4, "int64"), 3), np.eye(3)),
+        (lambda x: F.softmax(x, axis=0 + 1), np.exp(ROWS) / np.exp(ROWS).sum(1, keepdims=True)),
+        (lambda x: F.softmax(x[:, None], axis=1), np.ones((3, 1, 4))),
     ],
 )
 def test_values_are_those_of_numpy(
@@ -265,3 +290,115 @@ def test_running_statistics_follow_the_batches_whatever_the_optimizer(x: static.
     (found,) = executor.run(program.clone(for_test=True), feed={"x": ROWS}, fetch_list=[out])
     scale, shift = (values[name] for name in values.keys()[:2])
     np.testing.assert_allclose(found, (ROWS - mean) / np.sqrt(variance) * scale + shift, rtol=1e-5)
+
+
+def differentiate(find: Callable[[Any], Any], at: Any) -> Any:
+    """Return the slopes of the sum of results."""
+    found = np.zeros(at.shape)
+    for place in np.ndindex(*at.shape):
+        step = np.zeros(at.shape)
+        step[place] = 1e-6
+        found[place] = (np.sum(find(at + step)) - np.sum(find(at - step))) / 2e-6
+    return found
+
+
+def softmax(x: Any) -> Any:
+    return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+
+
+LABELS = np.array([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0], [0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
+CLASSES = LABELS.argmax(1)
+SIGNS = np.array([[-2.0, 0.5, 1.5], [3.0, -0.25, 0.75], [-30.0, 25.0, -1.0], [9.0, 8.0, -90.0]])
+
+
+def give(array: Any) -> Any:
+    """Return an array as a constant variable."""
+    flat = [
+        paddle.full([1], one, "int64" if array.dtype == np.int64 else "float32")
+        for one in array.ravel().tolist()
+    ]
+    return paddle.reshape(paddle.concat(flat), list(array.shape))
+
+
+def weigh(x: Any) -> Any:
+    return -np.log(softmax(x))[range(4), CLASSES]
+
+
+SHARES = np.array([0.5, 2.0, 1.0])
+KEPT = CLASSES != 2
+
+
+@pytest.mark.parametrize(
+    ("value", "oracle"),
+    [
+        (lambda x: F.leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, 0.1 * x)),
+        (F.elu, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+        (F.gelu, lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2),
+        (
+            lambda x: F.gelu(x, approximate=True),
+            lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+        ),
+        (lambda x: F.prelu(x, paddle.full([1], 0.25)), lambda x: np.where(x > 0, x, 0.25 * x)),
+        (F.relu6, lambda x: np.clip(x, 0, 6)),
+        (F.softplus, lambda x: np.logaddexp(0, x)),
+        (lambda x: F.softplus(x, 2.0, 5.0), lambda x: np.where(x > 2.5, x, np.logaddexp(0, 2 * x) / 2)),
+        (F.log_sigmoid, lambda x: -np.logaddexp(0, -x)),
+        (F.swish, lambda x: x / (1 + np.exp(-x))),
+        (F.silu, lambda x: x / (1 + np.exp(-x))),
+        (F.mish, lambda x: x * np.tanh(np.logaddexp(0, x))),
+        (F.log_softmax, lambda x: np.log(softmax(x))),
+        (lambda x: F.softmax(x, axis=0 * 1 + 1), softmax),
+        (lambda x: F.smooth_l1_loss(x, give(LABELS), "sum"), lambda x: _find_huber(x - LABELS, 1.0)),
+        (lambda x: F.smooth_l1_loss(x, give(LABELS), "sum", 4.0), lambda x: _find_huber(x - LABELS, 4.0)),
+        (
+            lambda x: F.kl_div(x, give(LABELS), "batchmean") * 4.0,
+            lambda x: LABELS * (np.log(np.maximum(LABELS, 1e-38)) - x),
+        ),
+        (lambda x: F.l1_loss(x, give(LABELS), "none"), lambda x: np.abs(x - LABELS)),
+        (
+            lambda x: F.cross_entropy(x, give(LABELS), soft_label=True, reduction="sum"),
+            lambda x: -LABELS * np.log(softmax(x)),
+        ),
+        (
+            lambda x: F.cross_entropy(x, give(CLASSES), label_smoothing=0.3, reduction="sum"),
+            lambda x: -(np.eye(3)[CLASSES] * 0.7 + 0.1) * np.log(softmax(x)),
+        ),
+        (
+            lambda x: F.cross_entropy(x, give(CLASSES), ignore_index=2),
+            lambda x: (weigh(x) * KEPT) / KEPT.sum(),
+        ),
+        (
+            lambda x: F.cross_entropy(x, give(CLASSES[:, None]), give(SHARES)),
+            lambda x: weigh(x) * SHARES[CLASSES] / SHARES[CLASSES].sum(),
+        ),
+        (
+            lambda x: F.binary_cross_entropy_with_logits(
+                x, give(LABELS), give(SHARES), "sum", pos_weight=paddle.full([1], 3.0)
+            ),
+            lambda x: (np.logaddexp(0, x) - x * LABELS) * (1 + 2 * LABELS) * SHARES,
+        ),
+    ],
+)
+def test_functions_and_their_gradients_are_those_of_numpy(
+    value: Callable[[Any], Any], oracle: Callable[[Any], Any]
+) -> None:
+    start = paddle.ParamAttr(name="start", initializer=nn.initializer.Assign(SIGNS))
+    result = value(paddle.create_parameter([4, 3], "float32", attr=start))
+    paddle.optimizer.SGD(learning_rate=1.0).minimize(paddle.sum(result))
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    (found,) = executor.run(fetch_list=[result])
+    np.testing.assert_allclose(np.sum(found), np.sum(oracle(SIGNS)), rtol=1e-5, atol=1e-5)
+    parameters = static.default_startup_program().parameters
+    assert parameters
+    np.testing.assert_allclose(
+        SIGNS - parameters["start"], differentiate(oracle, SIGNS), rtol=1e-4, atol=2e-5
+    )
+
+
+def _find_huber(d: Any, delta: float) -> Any:
+    return np.where(np.abs(d) < delta, d * d / 2, delta * (np.abs(d) - delta / 2))
+
+
+def test_costs_without_any_label_are_zero(x: static.Variable) -> None:
+    assert compute(F.cross_entropy(x, paddle.cast(x[:, :1] * 0.0 - 1, "int64"), ignore_index=-1)) == 0
