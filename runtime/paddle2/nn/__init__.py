@@ -3,6 +3,7 @@
 from ...engine.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
 from ..program import initializer
 from . import functional
+from .conv_layers import Conv1D, Conv2D
 from .layers import (
     ELU,
     GELU,
@@ -39,8 +40,9 @@ from .norm_layers import BatchNorm1D, BatchNorm2D, LayerNorm
 
 __all__ = [
     "ELU", "GELU", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm",
-    "ClipGradByNorm", "ClipGradByValue", "CosineSimilarity", "CrossEntropyLoss", "Dropout", "Embedding",
-    "HSigmoidLoss", "KLDivLoss", "L1Loss", "Layer", "LayerList", "LayerNorm", "LeakyReLU", "Linear",
-    "LogSigmoid", "LogSoftmax", "MSELoss", "Mish", "PReLU", "ReLU", "ReLU6", "Sequential", "Sigmoid",
-    "Silu", "SmoothL1Loss", "Softmax", "Softplus", "Swish", "Tanh", "functional", "initializer",
+    "ClipGradByNorm", "ClipGradByValue", "Conv1D", "Conv2D", "CosineSimilarity", "CrossEntropyLoss",
+    "Dropout", "Embedding", "HSigmoidLoss", "KLDivLoss", "L1Loss", "Layer", "LayerList", "LayerNorm",
+    "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "Mish", "PReLU", "ReLU", "ReLU6",
+    "Sequential", "Sigmoid", "Silu", "SmoothL1Loss", "Softmax", "Softplus", "Swish", "Tanh", "functional",
+    "initializer",
 ]  # fmt: skip

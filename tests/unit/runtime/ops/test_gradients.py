@@ -233,6 +233,23 @@ def order(s: Sizes, *, largest: bool) -> Example:
     return Example([x], lambda x: found, {"axis": 1, "k": k, "largest": largest})
 
 
+def convolve(s: Sizes) -> Example:
+    """Three columns by two: stride 2 along the second, a hole in the kernel along the first."""
+
+    def oracle(x: Array, weight: Array, bias: Array) -> Array:
+        padded = np.pad(x, [(0, 0), (0, 0), (2, 2), (1, 1)])
+        kernel = weight.reshape(3, s.k, 2, 2)
+        out = np.zeros((s.n, 3, padded.shape[2] - 2, (padded.shape[3] - 2) // 2 + 1))
+        for i, j in np.ndindex(*out.shape[2:]):
+            window = padded[:, :, i : i + 3 : 2, 2 * j : 2 * j + 2]
+            out[:, :, i, j] = np.einsum("ncab,fcab->nf", window, kernel) + bias
+        return out
+
+    attrs = {"dilation": (2, 1), "filters": 3, "kernel": (2, 2), "padding": (2, 1), "stride": (1, 2)}
+    params = [s.draw(3 * s.k * 2, 2), s.draw(1, 3)]
+    return Example([s.draw(s.n, s.k, 2, min(s.d, 5))], oracle, attrs, params)
+
+
 def normalize_batch(s: Sizes, *, trains: bool) -> Example:
     def oracle(x: Array, scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
         if trains:
@@ -457,6 +474,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("erf", lambda s: Example([s.draw(s.n, s.k)], np.vectorize(math.erf, otypes=[float]))),
     ("floor", lambda s: Example([s.draw(s.n, s.k)], np.floor)),
     ("sign", lambda s: Example([s.draw(s.n, s.k)], np.sign)),
+    ("conv", convolve),
     ("hsigmoid", walk_complete_tree),
     ("hsigmoid", walk_given_paths),
     ("nce", lambda s: tell_from_noise(s, "uniform", np.full(5, 0.2), has_weight=False)),

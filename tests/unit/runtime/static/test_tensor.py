@@ -402,3 +402,19 @@ def _find_huber(d: Any, delta: float) -> Any:
 
 def test_costs_without_any_label_are_zero(x: static.Variable) -> None:
     assert compute(F.cross_entropy(x, paddle.cast(x[:, :1] * 0.0 - 1, "int64"), ignore_index=-1)) == 0
+
+
+def test_convolutions_have_windows_of_their_input(x: static.Variable) -> None:
+    hidden = nn.PReLU(2)(nn.Conv1D(1, 2, 3, padding=1, bias_attr=False)(x[:, None]))
+    paddle.optimizer.SGD(learning_rate=0.01).minimize(paddle.mean(paddle.max(hidden, axis=-1)))
+    assert hidden.shape == (-1, 2, 4)
+    executor = static.Executor()
+    executor.run(static.default_startup_program())
+    executor.run(feed={"x": ROWS})
+    values = static.default_startup_program().parameters
+    assert values
+    (weight, slopes), padded = values.keys(), np.pad(ROWS, [(0, 0), (1, 1)])
+    weights = values[weight]
+    (found,) = executor.run(static.default_main_program().clone(for_test=True), {"x": ROWS}, [hidden])
+    sums = np.stack([padded[:, i : i + 3] @ weights.T for i in range(4)], axis=-1)
+    np.testing.assert_allclose(found, np.where(sums > 0, sums, sums * values[slopes].T), rtol=1e-5)
