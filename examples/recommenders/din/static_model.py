@@ -37,7 +37,7 @@ class StaticModel:
         score = model(hist_item, hist_cat, item, cat, mask, item_seq, cat_seq)
         chance = F.sigmoid(score)
         both = paddle.concat([1 - chance, chance], axis=-1)
-        auc, *_ = paddle.static.auc(input=both, label=paddle.cast(label, "int64"))
+        auc, *_ = paddle.static.auc(input=both, label=paddle.cast(label, "int64"), slide_steps=20)
         if is_infer:
             return {"auc": auc}
         self._cost = F.binary_cross_entropy_with_logits(score, label, reduction="mean")

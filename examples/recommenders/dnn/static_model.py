@@ -35,7 +35,7 @@ class StaticModel:
         )
         scores = model(sparse, dense)
         self.predict = F.softmax(scores)
-        auc, *_ = paddle.static.auc(input=self.predict, label=label, num_thresholds=2**12)
+        auc, *_ = paddle.static.auc(input=self.predict, label=label, num_thresholds=2**12, slide_steps=20)
         if is_infer:
             return {"auc": auc}
         self._cost = paddle.mean(x=F.cross_entropy(input=scores, label=label))

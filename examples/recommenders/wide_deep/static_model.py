@@ -35,7 +35,7 @@ class StaticModel:
         )
         chance = F.sigmoid(paddle.clip(model(sparse, dense), min=-15.0, max=15.0))
         both = paddle.concat(x=[1 - chance, chance], axis=1)
-        auc, *_ = paddle.static.auc(input=both, label=label, num_thresholds=2**12)
+        auc, *_ = paddle.static.auc(input=both, label=label, num_thresholds=2**12, slide_steps=20)
         if is_infer:
             return {"auc": auc}
         cost = F.log_loss(input=chance, label=paddle.cast(label, dtype="float32"))

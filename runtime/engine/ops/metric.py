@@ -12,10 +12,10 @@ from ..graph import BATCH, Value
 from .base import ID, Op, Shape, Step, describe
 
 
-class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=("keeps", "thresholds")):
+class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=("of_last", "thresholds")):
     """Samples by predicted probability, in `thresholds` + 1 buckets: row 0 those with label 0, row 1 the
-    others. The probability is the last item of each row. `keeps`: counts are sums over all steps so far.
-    In training NaN counts nowhere: its gradient is reported.
+    others. The probability is the last item of each row. `of_last`: counts are sums over so many last steps,
+    0: over all so far. In training NaN counts nowhere: its gradient is reported.
     """
 
     @staticmethod
@@ -33,12 +33,21 @@ class AucCounts(Op, op="auc_counts", takes=("float", "id"), gives="id", options=
         if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
             raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
         flat = (labels != 0) * (thresholds + 1) + buckets
-        counts: Ids = np.bincount(flat, minlength=2 * (thresholds + 1)).astype(ID).reshape(2, -1)
-        if not self.value.attrs["keeps"]:
-            return counts
-        total: Ids = step.counts.setdefault(self.value.name, np.zeros_like(counts))
-        total += counts
-        return total
+        name, last = self.value.name, self.value.attrs["of_last"]
+        if last == 0:
+            total: Ids = step.counts.setdefault(name, np.zeros((2, thresholds + 1), ID))
+            total += self._count(flat)
+            return total
+        if last > 1:
+            before = step.counts.get(name, np.zeros((0, 2), ID))  # steps since, and place, of each sample
+            own = np.stack([np.zeros_like(flat), flat], axis=1)
+            step.counts[name] = np.concatenate([before[before[:, 0] < last - 1] + [1, 0], own])
+            flat = step.counts[name][:, 1]
+        return self._count(flat)
+
+    def _count(self, places: Ids) -> Ids:
+        size = self.value.attrs["thresholds"] + 1
+        return np.bincount(places, minlength=2 * size).astype(ID).reshape(2, size)
 
 
 class Auc(Op, op="auc", takes=("id",)):

@@ -26,25 +26,25 @@ def auc(
     slide_steps: int = 1,
     ins_tag_weight: None = None,
 ) -> tuple[Variable, Variable, list[Variable]]:
-    """Return the area under the ROC curve over all runs, that of a run, and their counts.
+    """Return the area under the ROC curve over all runs, that of the last ones, and their counts.
 
-    input: probabilities, that of label 1 last. slide_steps: 1, or 0 for all runs in the second too. Counts:
-    for a run, then for all runs, samples by probability in num_thresholds + 1 buckets, first of label 1, then
-    of label 0.
+    input: probabilities, that of label 1 last. slide_steps: the second is that of so many last runs, 0: of
+    all. Counts: for these, then for all runs, samples by probability in num_thresholds + 1 buckets, first of
+    label 1, then of label 0.
     """
-    for name, value, expected in (("curve", curve, ("ROC",)), ("slide_steps", slide_steps, (0, 1))):
-        if value not in expected:
-            raise ValueError(f"static.auc: {name}={value!r}, expected {' or '.join(map(str, expected))}")
-    if num_thresholds < 1:
-        raise ValueError(f"static.auc: num_thresholds={num_thresholds}, expected 1 or more")
+    if curve != "ROC":
+        raise ValueError(f"static.auc: curve={curve!r}, expected ROC")
+    for name, value, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
+        if value < least:
+            raise ValueError(f"static.auc: {name}={value}, expected {least} or more")
     if ins_tag_weight is not None:
         raise ValueError("static.auc: ins_tag_weight is not in this runtime; leave it out")
     found = []
-    for keeps in (slide_steps == 0, True):
-        attrs = {"keeps": keeps, "thresholds": num_thresholds}
+    for of_last in (slide_steps, 0):
+        attrs = {"of_last": of_last, "thresholds": num_thresholds}
         counts = add_value("auc_counts", [input, label], attrs)
         found.append((add_value("auc", [counts]), [counts[1], counts[0]]))
-        if keeps:
+        if of_last != 1:
             default_main_program().always.append(counts)
     (batch, batch_counts), (total, counts_of_all) = found
     return total, batch, [*batch_counts, *counts_of_all]

@@ -207,7 +207,7 @@ def test_a_batch_may_be_prepared_before_the_one_before_it_is_computed() -> None:
 def test_metrics_count_over_all_steps() -> None:
     program = Builder()
     shares, label = program.data("shares", 2), program.data("label", 1, kind="id")
-    counts = program.op("auc_counts", shares, label, keeps=True, thresholds=10)
+    counts = program.op("auc_counts", shares, label, of_last=0, thresholds=10)
     auc = program.op("auc", counts)
     learner = Learner(program, Parameters())
 

@@ -489,7 +489,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     (
         "auc_counts",
         lambda s: Example(
-            [s.draw_shares(s.n, 2), s.draw_ids(2, s.n, 1)], count_buckets, {"keeps": False, "thresholds": 100}
+            [s.draw_shares(s.n, 2), s.draw_ids(2, s.n, 1)], count_buckets, {"of_last": 1, "thresholds": 100}
         ),
     ),
     ("auc", lambda s: Example([s.draw_ids(4, 2, s.k)], find_auc, fixed=[0])),

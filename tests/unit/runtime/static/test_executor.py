@@ -177,6 +177,22 @@ def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
     assert executor.run(feed=swapped, fetch_list=[batch])[0] == 1.0
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 9])
+def test_auc_of_the_last_runs_has_their_counts(steps: int) -> None:
+    x, label = static.data("x", [None, 2]), static.data("label", [None, 1], "int64")
+    _, _, (high, low, *_) = static.auc(x, label, num_thresholds=10, slide_steps=steps)
+    rng, executor = np.random.default_rng(1), static.Executor()
+    runs = [(rng.random((n, 2), np.float32), rng.integers(0, 2, (n, 1))) for n in (3, 1, 4, 2, 5)]
+    for i, (shares, labels) in enumerate(runs):
+        found = executor.run(feed={"x": shares, "label": labels}, fetch_list=[low, high] if i % 2 else [])
+        if found:
+            last = runs[max(0, i + 1 - steps) if steps else 0 : i + 1]
+            places = np.concatenate([s[:, 1] * np.float32(10) for s, _ in last]).astype(int)
+            own = np.concatenate([one[:, 0] for _, one in last])
+            expected = [np.bincount(places[own == value], minlength=11) for value in (0, 1)]
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("rule", ["warn", "skip", "refuse"])
@@ -488,11 +504,19 @@ def test_invalid_arguments_of_accuracy_are_refused(given: dict[str, Any], words:
         static.accuracy(x, label, **given)
 
 
-def test_auc_without_thresholds_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_thresholds": 0}, "num_thresholds=0, expected 1 or more"),
+        ({"slide_steps": -1}, "slide_steps=-1, expected 0 or more"),
+        ({"curve": "PR"}, "curve='PR', expected ROC"),
+    ],
+)
+def test_invalid_arguments_of_auc_are_refused(given: dict[str, Any], words: str) -> None:
     _, guess = make_model()
     label: Any = static.default_main_program().var("label")
-    with pytest.raises(ValueError, match=r"static\.auc: num_thresholds=0, expected 1 or more"):
-        static.auc(guess, label, num_thresholds=0)
+    with pytest.raises(ValueError, match=rf"static\.auc: {words}"):
+        static.auc(guess, label, **given)
 
 
 def test_second_run_of_the_startup_program_keeps_values(
