@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from support.jobs import LocalPlace, Place, hash_model, succeeded
 from support.others import ROOT
@@ -37,6 +40,24 @@ def train(place: Place, workspace: Path, model: str) -> tuple[list[dict[str, flo
     lines = [line for line in job.lines("trainer/0") if "batch: [" in line]
     shown = [{name: float(one) for name, one in re.findall(r"(\w+)\[1\]:\[(\S+?)\]", line)} for line in lines]
     return shown, hash_model(place.workspaces(workspace)[0])
+
+
+def list_values(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of all sections, each with their names."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        nested = isinstance(value, dict)
+        found |= list_values(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_config_has_the_values_of_yaml(model: str) -> None:
+    read_config = runpy.run_path(str(EXAMPLE / "config.py"))["read_config"]
+    path = EXAMPLE / model / "config.yaml"
+    expected = list_values(yaml.safe_load(path.read_text()))
+    assert read_config(path) == expected
+    assert read_config(path, ["runner.epochs=3"]) == expected | {"runner.epochs": 3}
 
 
 def test_losses_are_those_of_paddlepaddle() -> None:
