@@ -7,10 +7,10 @@
 
 /* The column of all samples' items: ids, or vectors of floats. */
 typedef struct column {
-    int64_t *ids;            /* [n]; NULL: floats */
-    float *floats;           /* [n, dim] */
-    size_t n, dim;           /* of ids: 1 */
-    Py_ssize_t half;         /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
+    int64_t *ids;    /* [n]; NULL: floats */
+    float *floats;   /* [n, dim] */
+    size_t n, dim;   /* of ids: 1 */
+    Py_ssize_t half; /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
 } column;
 
 /* Return a new reference to an item, or NULL without an exception. */
