@@ -13,6 +13,8 @@ from ..engine.arrays import F32, U64, find_rows, sum_rows
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 
+Dense = dict[str, F32]  # by parameter
+
 
 class AsyncUpdater(RemoteUpdater):
     """Has up to `pending` pushes on their way, each of up to `pending` batches; waits only if there are more.
@@ -23,8 +25,9 @@ class AsyncUpdater(RemoteUpdater):
     def __init__(self, *args: Any, pending: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._pending = pending
-        self._calls: deque[tuple[int, dict[str, F32]]] = deque()  # with the arrays for their values
-        self._dense: dict[str, F32] = {}  # the sum of gradients that no push has taken yet
+        self._calls: deque[tuple[int, Dense, Dense]] = deque()  # with gradients, and arrays for values
+        self._spare: list[Dense] = []  # arrays for further ones: fresh memory costs more than a copy
+        self._dense: Dense = {}  # the sum of gradients that no push has taken yet
         self._sparse: dict[str, tuple[U64, F32]] = {}
         self._summed = self._samples = 0
         self._pushes: Counter[int] = Counter()  # by their batches, since the last line of the log
@@ -53,21 +56,27 @@ class AsyncUpdater(RemoteUpdater):
             self._push()
 
     def _add(self, dense: Mapping[str, F32], sparse: Sparse) -> None:
+        self._dense = self._dense or self._take_spare()
         for name, grad in dense.items():
             if self._summed:
                 _core.add(self._dense[name], grad)
             else:
-                self._dense[name] = grad.copy()
+                np.copyto(self._dense[name], grad)
         for name in self._params.sparse:
             self._sparse[name] = _merge(self._sparse[name], sparse[name]) if self._summed else sparse[name]
         self._summed += 1
 
+    def _take_spare(self) -> Dense:
+        """Return an array of any content for each dense parameter."""
+        shapes = {name: self._parameters.get_shape(name) for name in self._params.dense}
+        return self._spare.pop() if self._spare else {name: np.empty(s, "f4") for name, s in shapes.items()}
+
     def _push(self) -> None:
-        fresh = {name: np.empty_like(grad) for name, grad in self._dense.items()}
+        fresh = self._take_spare()
         call = self.client.push_pull(
             self._dense, fresh, self._sparse, samples=self._samples, factor=self._params.factor, wait=False
         )
-        self._calls.append((call, fresh))
+        self._calls.append((call, self._dense, fresh))
         self._pushes[self._summed] += 1
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
         self.client.progress()
@@ -75,7 +84,8 @@ class AsyncUpdater(RemoteUpdater):
     def _take_values(self) -> None:
         """Take the values that came with complete pushes."""
         while self._calls and self.client.is_done(self._calls[0][0]):
-            _, fresh = self._calls.popleft()
+            _, grads, fresh = self._calls.popleft()
+            self._spare += grads, fresh
             for name, values in fresh.items():
                 np.copyto(self._parameters.get_array(name), values)
 
