@@ -207,9 +207,9 @@ class Client:
         """Give back rows of a table with an entry rule; all trainers call it, between two steps.
 
         First shows and clicks of all keys are multiplied by `decay`. Then keys go with a score below `score`,
-        and those without a push in this pass and the `unseen` passes before it, if `unseen` is above 0: their
-        rows have initial values again, and the memory serves other keys. Returns the rows given back, in
-        trainer 0; 0 in others. Waits for all trainers.
+        and those without a push for more than `unseen` whole days, if that is above 0; each call ends a day.
+        Their rows have initial values again, and the memory serves other keys. Waits for all trainers.
+        Returns the rows given back, in trainer 0; 0 in others.
         """
         table = self._get_id("sparse", name)
         numbers: dict[str, object] = {"score": score, "unseen": unseen, "decay": decay}

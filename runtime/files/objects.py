@@ -20,7 +20,7 @@ from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, File, Header, decode_
 FILE_HEAD = struct.Struct("<IIQQQQQ")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 SEGMENT = struct.Struct("<Qd")
-COUNTS_BYTES = 12  # of a key: shows, clicks, and the pass of its last push
+COUNTS_BYTES = 12  # of a key: shows, clicks, and the days since its last push
 TORN, CHANGED = 1, 2
 # Of each method: slots of state, one of the row in place of them, and dense objects whole on one shard.
 METHODS = {name: (slots, by_row, whole) for name, slots, by_row, whole, _ in _core.list_methods()}

@@ -59,7 +59,7 @@ static void make_step(ps_object **objects, uint64_t seed) {
         else CHECK(ps_sparse_add(o->sparse, pushed, grad, 64, &err) == PS_OK);
         ps_object_commit(o);
     }
-    if (seed % 3 == 0) ps_sparse_shrink(objects[2]->sparse, &shrink, 0);
+    if (seed % 3 == 0) ps_sparse_shrink(objects[2]->sparse, &shrink);
 }
 
 /* Read a cut to its end, in pieces of `piece` bytes, with a step of `objects` between them, if not NULL. */
@@ -230,7 +230,7 @@ TEST(a_table_that_gave_rows_back_is_exported_whole) {
     size_t count = ps_sparse_rows(objects[2]->sparse);
     serve(objects, 0, MOST_BYTES / 2, 2, served, found);
     CHECK(found[2].flags == 0 && found[2].count == count && count > 100);
-    CHECK(ps_sparse_shrink(objects[2]->sparse, &all, 0) == count);
+    CHECK(ps_sparse_shrink(objects[2]->sparse, &all) == count);
     dump_table(objects[2], served); /* initial values */
     for (uint64_t step = 100; ps_sparse_rows(objects[2]->sparse) < 50; step += 3) make_step(objects, step);
     serve(objects, 0, MOST_BYTES / 2, 2, served, found);

@@ -86,8 +86,8 @@ TEST(rows_that_are_given_back_serve_other_keys) {
     CHECK(rows == MANY);
     CHECK((double)bytes <= 1.25 * (double)rows * (4.0 * DIM * 2 + 24));
     for (uint64_t turn = 1; turn < 4; turn++) {
-        CHECK(ps_sparse_shrink(t, &none, 0) == 0);
-        CHECK(ps_sparse_shrink(t, &all, 0) == MANY && ps_sparse_rows(t) == 0);
+        CHECK(ps_sparse_shrink(t, &none) == 0);
+        CHECK(ps_sparse_shrink(t, &all) == MANY && ps_sparse_rows(t) == 0);
         push(t, turn * MANY, MANY);
         CHECK(ps_sparse_rows(t) == MANY && ps_sparse_bytes(t) <= bytes + bytes / 10);
     }

@@ -237,7 +237,7 @@ TEST(sparse_learn_is_add_and_commit) {
             for (size_t i = 0; i < n; i++) keys[i] = (i * 7 + step * 50) % KEYS;
             for (size_t i = 0; i < n * width; i++)
                 grads[i] = i % width == 1 ? 0 : (float)(harness_random() % 8);
-            for (int i = 0; i < 2; i++) ps_sparse_begin(t[i], 0.1F, step, 0);
+            for (int i = 0; i < 2; i++) ps_sparse_begin(t[i], 0.1F, step);
             CHECK(ps_sparse_add(t[0], keys, grads, n, NULL) == PS_OK);
             ps_sparse_commit(t[0], step);
             CHECK(ps_sparse_learn(t[1], keys, grads, n, NULL) == PS_OK);

@@ -78,7 +78,6 @@ def expect(entry: EntryAttr) -> Result:
             for trainer in range(TRAINERS):
                 table.add(*make_push(entry, trainer, own * STEPS + step))
             table.commit()
-        table.passes += 1
         result.gone.append(table.shrink(0.75, 1.5, 1))
         result.rows.append(table.read(ALL))
     return result

@@ -183,7 +183,7 @@ class Counts:
 
     shows: np.float32 = field(default_factory=lambda: np.float32(0))
     clicks: np.float32 = field(default_factory=lambda: np.float32(0))
-    seen: int = 0
+    unseen: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -205,7 +205,6 @@ class SparseTable:
     sum: dict[int, F32] = field(default_factory=dict)
     steps: int = 0
     entry: tuple[int, float, float] = (ANY, 0.0, 0.0)
-    passes: int = 0
     counts: dict[int, Counts] = field(default_factory=dict)
 
     @property
@@ -229,7 +228,7 @@ class SparseTable:
         if rule == ANY:
             return True
         counts = self.counts.get(key, Counts())
-        counts.shows, counts.clicks, counts.seen = counts.shows + shows, counts.clicks + clicks, self.passes
+        counts.shows, counts.clicks, counts.unseen = counts.shows + shows, counts.clicks + clicks, 0
         if key in self.rows:
             return True
         if rule == PROBABILITY:
@@ -246,7 +245,8 @@ class SparseTable:
         for key, counts in list(self.counts.items()):
             counts.shows *= np.float32(decay)
             counts.clicks *= np.float32(decay)
-            if self._score(counts) < np.float32(score) or 0 < unseen < self.passes - counts.seen:
+            counts.unseen += 1
+            if self._score(counts) < np.float32(score) or 0 < unseen < counts.unseen - 1:
                 del self.counts[key]
                 self.rows.pop(key, None)
                 self.states.pop(key, None)
@@ -289,5 +289,5 @@ class SparseTable:
             if key not in self.rows and self.entry[0] != ANY:
                 start = np.float32(1 if self.entry[0] == PROBABILITY else self.entry[1])
                 clicks = start if self.extra else np.float32(0)
-                self.counts[key] = Counts(shows=start, clicks=clicks, seen=self.passes)
+                self.counts[key] = Counts(shows=start, clicks=clicks)
             self._touch(key)[...] = value

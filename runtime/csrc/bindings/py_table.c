@@ -87,7 +87,7 @@ static PyObject *table_load(PyObject *obj, PyObject *args) {
 
 static int run_learn(call *c, const py_arrays *all, ps_err *err) {
     ps_sparse *t = c->table->core;
-    ps_sparse_begin(t, c->rate, c->step, c->pass);
+    ps_sparse_begin(t, c->rate, c->step);
     return ps_sparse_learn(t, all->of[0].buf, all->of[1].buf, py_size(all, 'n'), err);
 }
 

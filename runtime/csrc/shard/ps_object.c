@@ -142,7 +142,7 @@ void ps_object_count(ps_object *o, const ps_header *push, uint64_t pass) {
 void ps_object_begin(ps_object *o, uint64_t pass) {
     float base = o->spec.optim.learning_rate * o->factor;
     float rate = ps_schedule_rate(&o->spec.schedule, base, o->samples, o->passes + pass);
-    if (o->sparse != NULL) ps_sparse_begin(o->sparse, rate, o->step.version + 1, pass);
+    if (o->sparse != NULL) ps_sparse_begin(o->sparse, rate, o->step.version + 1);
     else o->dense.optim.learning_rate = rate;
 }
 

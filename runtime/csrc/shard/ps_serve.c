@@ -199,7 +199,7 @@ static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
     ps_object *o = s->objects[p->head.object];
     ps_shrink how;
     if (ps_shrink_decode(p->create, &how, err) < 0) return ps_fail_about(err, o->spec.name);
-    o->shrunk += ps_sparse_shrink(o->sparse, &how, s->pass);
+    o->shrunk += ps_sparse_shrink(o->sparse, &how);
     return PS_OK;
 }
 

@@ -66,8 +66,8 @@ bool ps_entry_admits(const ps_entry *e, const ps_init *init, uint64_t key, uint6
     return ps_entry_score(e, c) >= e->numbers[0];
 }
 
-ps_counts ps_entry_start(const ps_entry *e, uint32_t pass) {
-    ps_counts c = {.shows = e->rule == PS_ENTRY_PROBABILITY ? 1 : e->numbers[0], .seen = pass};
+ps_counts ps_entry_start(const ps_entry *e) {
+    ps_counts c = {.shows = e->rule == PS_ENTRY_PROBABILITY ? 1 : e->numbers[0]};
     if (e->rule == PS_ENTRY_SHOW_CLICK) c.clicks = c.shows;
     return c;
 }
@@ -80,8 +80,9 @@ int ps_shrink_check(const ps_shrink *s, ps_err *err) {
     return PS_OK;
 }
 
-bool ps_shrink_key(const ps_shrink *s, const ps_entry *e, ps_counts *c, uint32_t pass) {
+bool ps_shrink_key(const ps_shrink *s, const ps_entry *e, ps_counts *c) {
     c->shows *= s->decay;
     c->clicks *= s->decay;
-    return ps_entry_score(e, c) < s->score || (s->unseen > 0 && pass - c->seen > s->unseen);
+    uint32_t days = c->unseen++;
+    return ps_entry_score(e, c) < s->score || (s->unseen > 0 && days > s->unseen);
 }

@@ -1,6 +1,6 @@
 /* Entry rules of tables: the keys that get a row, and those that lose it again. Pure.
  *
- * A table with a rule counts, for each key, its shows and clicks, and the pass in which it was pushed last;
+ * A table with a rule counts, for each key, its shows and clicks, and the days since it was pushed last;
  * the list of rules below says when a key gets its row. The score of a key is the number of its shows; of
  * PS_ENTRY_SHOW_CLICK it is (shows - clicks) * numbers[1] + clicks. Gradients of a key without a row are not
  * used.
@@ -37,11 +37,12 @@ typedef struct ps_entry {
 /* What a table counts of a key. */
 typedef struct ps_counts {
     float shows, clicks;
-    uint32_t seen; /* the pass of its last push */
+    uint32_t unseen; /* times that the table has shrunk since its last push: days without it */
 } ps_counts;
 
-/* Decides which keys go: first shows and clicks are multiplied by `decay`; then keys go with a score below
- * `score`, or without a push in this pass and the `unseen` before it, if that is above 0. */
+/* The end of a day, which decides which keys go: first shows and clicks are multiplied by `decay`; then keys
+ * go with a score below `score`, or after more than `unseen` whole days without a push, if that is above 0.
+ */
 typedef struct ps_shrink {
     float decay, score;
     uint32_t unseen;
@@ -70,12 +71,12 @@ bool ps_entry_waits(const ps_entry *e);
 bool ps_entry_admits(const ps_entry *e, const ps_init *init, uint64_t key, uint64_t step, const ps_counts *c);
 
 /* Return the counts of a key whose row was set and not pushed: those with which it just gets a row. */
-ps_counts ps_entry_start(const ps_entry *e, uint32_t pass);
+ps_counts ps_entry_start(const ps_entry *e);
 
 /* Check the numbers: PS_OK, or PS_EINVAL; the text names one. */
 int ps_shrink_check(const ps_shrink *s, ps_err *err);
 
-/* Decay the counts of a key. Returns true if it goes; `pass` is the present one. */
-bool ps_shrink_key(const ps_shrink *s, const ps_entry *e, ps_counts *c, uint32_t pass);
+/* Decay the counts of a key, and count the day. Returns true if it goes. */
+bool ps_shrink_key(const ps_shrink *s, const ps_entry *e, ps_counts *c);
 
 #endif

@@ -27,8 +27,7 @@ struct ps_sparse {
     ps_optim optim;
     ps_init init;
     ps_entry entry;
-    uint64_t step; /* the open one, from 1, and the pass: of entry rules */
-    uint32_t pass;
+    uint64_t step; /* the open one, from 1: of entry rules */
 
     ps_index index;
     uint64_t *hashes; /* [hashes_cap], of the keys of a push */
@@ -248,7 +247,7 @@ static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
     ps_place *e = probe(t, key, hash);
     if (!is_new(e->row)) return e->row;
     head *h = make_row(t, e, key, hash);
-    if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry, t->pass);
+    if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry);
     return e->row;
 }
 
@@ -259,7 +258,7 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
     ps_counts now = e->row == 0 ? (ps_counts){0} : *counts_of(head_at(t, e->row));
     now.shows += ps_entry_extra(&t->entry) > 0 ? said[0] : 1;
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
-    now.seen = t->pass;
+    now.unseen = 0;
     bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
     if (admitted && is_new(e->row)) make_row(t, e, key, hash);
     else if (e->row == 0 && ps_entry_waits(&t->entry))
@@ -360,10 +359,9 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     return rc;
 }
 
-void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t pass) {
+void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step) {
     t->optim.learning_rate = learning_rate;
     t->step = step;
-    t->pass = (uint32_t)pass;
 }
 
 static void apply(ps_sparse *t, ps_rate rate, uint32_t number, const float *grad) {
@@ -426,21 +424,21 @@ static uint64_t key_of(const head *h) {
 }
 
 /* Give back what the numbers decide on. Returns their number. */
-static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how, uint32_t pass) {
+static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
     size_t before = p->live;
     for (uint32_t number = 0; (number = ps_pool_next(p, number)) != 0;) {
         head *h = (head *)(void *)ps_pool_head(p, number);
         ps_pool_change(p, number);
-        if (!ps_shrink_key(how, &t->entry, counts_of(h), pass)) continue;
+        if (!ps_shrink_key(how, &t->entry, counts_of(h))) continue;
         forget(t, key_of(h));
         ps_pool_give_back(p, number);
     }
     return before - p->live;
 }
 
-size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass) {
-    shrink_pool(t, &t->waiting, how, (uint32_t)pass);
-    return shrink_pool(t, &t->rows, how, (uint32_t)pass);
+size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how) {
+    shrink_pool(t, &t->waiting, how);
+    return shrink_pool(t, &t->rows, how);
 }
 
 int ps_sparse_keep(ps_sparse *t, ps_err *err) {

@@ -50,9 +50,8 @@ size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uin
  * table's rows and sum are unchanged. O(n * dim) amortized. */
 int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
 
-/* Note the learning rate, the number and the pass of the step to which the next gradients belong. Can't fail.
- */
-void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step, uint64_t pass);
+/* Note the learning rate and the number of the step to which the next gradients belong. Can't fail. */
+void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step);
 
 /* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. Can't fail.
  */
@@ -74,7 +73,7 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
 
 /* Decay the counts of all keys, and give back the rows of those that go. No gradient may be in the sum, and
  * the table has an entry rule. Returns the number of these rows. Memory stays for other keys. Can't fail. */
-size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how, uint64_t pass);
+size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how);
 
 /* Forget all rows and waiting keys, none of which may be kept or in the sum. Memory stays for others. Can't
  * fail. */

@@ -67,9 +67,9 @@ def load() -> ctypes.CDLL:
     lib.ps_sparse_new.argtypes = [
         *(POINTER(c_void_p), c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), POINTER(Err))
     ]
-    lib.ps_sparse_begin.argtypes = [c_void_p, c_float, c_uint64, c_uint64]
+    lib.ps_sparse_begin.argtypes = [c_void_p, c_float, c_uint64]
     lib.ps_sparse_begin.restype = None
-    lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink), c_uint64]
+    lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink)]
     lib.ps_sparse_shrink.restype = c_size_t
     lib.ps_sparse_keep.argtypes = [c_void_p, POINTER(Err)]
     lib.ps_sparse_kept.argtypes = [c_void_p, *[ctypes.c_bool] * 2, POINTER(c_uint32), POINTER(Row)]
@@ -113,11 +113,11 @@ class Table:
         LIB.ps_sparse_read(self.at, keys.ctypes.data, len(keys), out.ctypes.data)
         return out
 
-    def begin(self, passes: int) -> None:
-        LIB.ps_sparse_begin(self.at, self.lr, self.steps + 1, passes)
+    def begin(self) -> None:
+        LIB.ps_sparse_begin(self.at, self.lr, self.steps + 1)
 
-    def shrink(self, decay: float, score: float, unseen: int, passes: int) -> int:
-        return int(LIB.ps_sparse_shrink(self.at, byref(Shrink(decay, score, unseen)), passes))
+    def shrink(self, decay: float, score: float, unseen: int) -> int:
+        return int(LIB.ps_sparse_shrink(self.at, byref(Shrink(decay, score, unseen))))
 
     def keep(self) -> None:
         assert LIB.ps_sparse_keep(self.at, byref(self.err)) == 0
@@ -212,7 +212,7 @@ class SparseMachine(RuleBasedStateMachine):
         if self.model.extra:
             said = self.rng.integers(0, 3, (len(keys), 2)).astype(np.float32)
             grads = np.concatenate([said, grads], axis=1)
-        self.table.begin(self.model.passes)
+        self.table.begin()
         self.table.add(keys, grads)
         self.model.add(keys, grads)
 
@@ -220,7 +220,7 @@ class SparseMachine(RuleBasedStateMachine):
     def set(self, keys: U64) -> None:
         assert self.table
         values = self.floats(keys)
-        self.table.begin(self.model.passes)
+        self.table.begin()
         self.table.set(keys, values)
         self.model.set(keys, values)
 
@@ -239,12 +239,8 @@ class SparseMachine(RuleBasedStateMachine):
     def shrink(self, decay: float, score: float, unseen: int) -> None:
         """Rows go, also while a walk is on its way."""
         assert self.table
-        gone = self.table.shrink(decay, score, unseen, self.model.passes)
+        gone = self.table.shrink(decay, score, unseen)
         assert gone == self.model.shrink(decay, score, unseen)
-
-    @rule()
-    def end_pass(self) -> None:
-        self.model.passes += 1
 
     @rule(n=st.integers(1, 30))
     def walk(self, n: int) -> None:
