@@ -61,6 +61,9 @@ class ProbabilityEntry(EntryAttr):
 class ShowClickEntry(EntryAttr):
     """Admits a key with a score of `threshold`: (shows - clicks) * `show_weight` + clicks.
 
+    Rows of other keys are zeros if `zeros`, else initial values. So a table of vectors with it, beside one of
+    weights that admits all keys, makes rows of two stages, as PaddlePaddle's ctr accessor has them.
+
     show_name, click_name: the data with the shows and clicks of each sample, which count for each key of the
     sample. A push of such a table has rows [n, 2 + dim]: the key's shows and clicks in the batch come before
     its gradient. The defaults are those of PaddlePaddle's accessor (embedx_threshold, nonclk_coeff; its
@@ -71,6 +74,7 @@ class ShowClickEntry(EntryAttr):
     click_name: str
     threshold: float = 10.0
     show_weight: float = 0.1
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         for name in ("show_name", "click_name"):

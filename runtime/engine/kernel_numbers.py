@@ -36,8 +36,8 @@ OF_ROWS = ("row_adagrad", "lazy_adam")  # forms of methods for tables with spars
 SCHEDULES = tuple(_core.list_schedules())
 Mode = Literal["sync", "half_async", "async", "geo"]
 MODES: dict[Mode, int] = {"sync": 0, "half_async": 1, "async": 2, "geo": 3}
-InitialKind = Literal["normal", "uniform"]
-KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1}
+InitialKind = Literal["normal", "uniform", "late normal", "late uniform"]  # late: zeros until the row is made
+KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1, "late normal": 2, "late uniform": 3}
 
 PackedSchedule = tuple[int, float, float, tuple[tuple[int, float], ...]]
 PackedOptim = tuple[int, float, float, float, float, float, float, float]

@@ -28,7 +28,7 @@ U64 = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.int64]
 Index = npt.NDArray[np.intp]
 
-NORMAL, UNIFORM = 0, 1
+NORMAL, UNIFORM, LATE = 0, 1, 2
 ANY, COUNT, PROBABILITY, SHOW_CLICK = range(4)
 
 HEADER, PROTOCOL_VERSION = struct.Struct("<4sHHIIIfQIIQQI"), 5
@@ -173,7 +173,7 @@ def _draw_uniform(streams: U64) -> F32:
 def init_rows(out: F32, keys: U64, seed: int, table: int, kind: int, mean: float, std: float) -> None:
     """Set out [n, dim] to the initial values of the rows `keys` [n]: mean + std * unit."""
     streams = _start_streams(keys, out.shape[1], seed, table)
-    unit = _draw_normal(streams) if kind == NORMAL else _draw_uniform(streams)
+    unit = _draw_normal(streams) if kind % LATE == NORMAL else _draw_uniform(streams)
     out[...] = np.float32(mean) + np.float32(std) * (unit if std else np.zeros_like(unit))
 
 
@@ -256,13 +256,17 @@ class SparseTable:
         """Return a new array [n, dim]: the rows, or initial values of missing ones."""
         out = np.empty((len(keys), self.dim), dtype=np.float32)
         init_rows(out, keys, self.seed, self.table, self.kind, self.mean, self.std)
+        if self.kind >= LATE:
+            out[...] = 0.0
         for place, key in enumerate(keys.tolist()):
             out[place] = self.rows.get(key, out[place])
         return out
 
     def _touch(self, key: int) -> F32:
         if key not in self.rows:
-            self.rows[key] = self.read(np.array([key], dtype=np.uint64))[0]
+            out = self.rows[key] = np.empty(self.dim, np.float32)
+            own = np.array([key], np.uint64)
+            init_rows(out[None], own, self.seed, self.table, self.kind, self.mean, self.std)
             self.states[key] = np.zeros(get_state_shape(self.rule.method, 1, self.dim), np.float32)
         return self.rows[key]
 

@@ -1,6 +1,7 @@
 #include "tables/ps_init.h"
 
 #include <math.h>
+#include <string.h>
 
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15) /* the step of splitmix64 */
 
@@ -33,12 +34,18 @@ static float uniform(uint64_t state) {
 }
 
 void ps_init_row(const ps_init *init, uint64_t key, float *row, size_t dim) {
+    if (init->kind < PS_INIT_LATE) ps_init_new_row(init, key, row, dim);
+    else memset(row, 0, dim * sizeof *row);
+}
+
+void ps_init_new_row(const ps_init *init, uint64_t key, float *row, size_t dim) {
     uint64_t base = ps_mix64(ps_mix64(ps_mix64(init->seed + GOLDEN) ^ init->table) ^ key);
     /* Each column has a stretch of three steps in the row's stream. */
     for (size_t i = 0; i < dim; i++) {
         uint64_t state = base + (3 * (uint64_t)i + 1) * GOLDEN;
         float unit = 0;
-        if (init->std != 0) unit = init->kind == PS_INIT_NORMAL ? normal(state) : uniform(state);
+        if (init->std != 0)
+            unit = init->kind % PS_INIT_LATE == PS_INIT_NORMAL ? normal(state) : uniform(state);
         row[i] = init->mean + init->std * unit;
     }
 }

@@ -9,13 +9,14 @@
 
 #include "base/ps_err.h"
 
-enum { PS_INIT_NORMAL = 0, PS_INIT_UNIFORM = 1, PS_INIT_KINDS = 2 };
+/* LATE is added to one of the others: a row is zeros until it is made. */
+enum { PS_INIT_NORMAL = 0, PS_INIT_UNIFORM = 1, PS_INIT_LATE = 2, PS_INIT_KINDS = 4 };
 
 /* Initial distribution of one parameter's values. std 0: all are `mean`. */
 typedef struct ps_init {
     uint64_t seed;  /* the job's */
     uint64_t table; /* ps_table_id() of the parameter's name */
-    uint32_t kind;  /* PS_INIT_NORMAL, or PS_INIT_UNIFORM: in (mean - std, mean + std) */
+    uint32_t kind;  /* PS_INIT_NORMAL, or PS_INIT_UNIFORM: in (mean - std, mean + std); or late */
     float mean, std;
 } ps_init;
 
@@ -24,6 +25,9 @@ int ps_init_check(const ps_init *init, ps_err *err);
 
 /* Set row[0..dim) to the initial values of the row `key`. `init` has passed ps_init_check(). Can't fail. */
 void ps_init_row(const ps_init *init, uint64_t key, float *row, size_t dim);
+
+/* Set row[0..dim) likewise to the values with which the row is made. */
+void ps_init_new_row(const ps_init *init, uint64_t key, float *row, size_t dim);
 
 /* Return the 64-bit FNV-1a of name[0..n), UTF-8. */
 uint64_t ps_table_id(const void *name, size_t n);

@@ -237,7 +237,7 @@ static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
     } else if (t->entry.rule != PS_ENTRY_ANY) {
         *counts_of(h) = (ps_counts){0};
     }
-    ps_init_row(&t->init, key, row, t->dim);
+    ps_init_new_row(&t->init, key, row, t->dim);
     memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
     return h;
 }

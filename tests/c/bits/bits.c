@@ -283,7 +283,7 @@ int main(void) {
             for (int full = 0; full < 2; full++) dense(method, full, wild);
         sums(wild);
     }
-    for (uint32_t kind = 0; kind < PS_INIT_KINDS; kind++) inits(kind);
+    for (uint32_t kind = 0; kind < PS_INIT_LATE; kind++) inits(kind);
     for (uint32_t kind = 0; kind < PS_SCHEDULES; kind++) rates(kind);
     for (uint32_t method = 0; method < PS_METHODS; method++)
         if (!ps_optim_whole(method)) failed |= table(method, 0);

@@ -281,14 +281,21 @@ UNIFORM_BITS = [0.5597113370895386, 0.5898596048355103, 0.7888609170913696, 0.53
 
 def test_initializer_refuses_invalid_arguments() -> None:
     out, keys = np.zeros((4, 3), np.float32), np.arange(4, dtype=np.uint64)
-    with pytest.raises(ValueError, match="kind 2"):
-        _core.init_rows(out, keys, 0, 0, 2, 0.0, 1.0)
+    with pytest.raises(ValueError, match="kind 4"):
+        _core.init_rows(out, keys, 0, 0, 4, 0.0, 1.0)
     with pytest.raises(ValueError, match="std -1"):
         _core.init_rows(out, keys, 0, 0, 0, 0.0, -1.0)
     with pytest.raises(ValueError, match="mean nan"):
         _core.init_rows(out, keys, 0, 0, 0, float("nan"), 1.0)
     with pytest.raises(ValueError, match="keys has 3 items"):
         _core.init_rows(out, keys[:3], 0, 0, 0, 0.0, 1.0)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("kind", [2, 3])
+def test_late_rows_are_zeros_until_they_are_made(kind: int) -> None:
+    out = np.ones((4, 3), np.float32)
+    _core.init_rows(out, np.arange(4, dtype=np.uint64), 0, 0, kind, 1.0, 1.0)
     assert not out.any()
 
 

@@ -190,7 +190,7 @@ class SparseMachine(RuleBasedStateMachine):
     @initialize(
         dim=st.integers(1, 40),
         method=st.sampled_from(METHODS),
-        kind=st.integers(0, 1),
+        kind=st.integers(0, 3),
         seed=st.integers(0, 9),
         entry=entries,
     )
@@ -335,7 +335,7 @@ def test_many_rows_stay_findable_and_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"dim": 0}, {"dim": 2**20 + 1}, {"rule": PLAIN_6}, {"rule": PLAIN_NAN}, {"std": -1.0}, {"kind": 2}],
+    [{"dim": 0}, {"dim": 2**20 + 1}, {"rule": PLAIN_6}, {"rule": PLAIN_NAN}, {"std": -1.0}, {"kind": 4}],
 )
 def test_tables_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
