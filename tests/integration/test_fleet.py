@@ -255,9 +255,14 @@ fleet.init()
 word = paddle.static.data("word", [None, 1], "int64")
 entry = paddle.distributed.CountFilterEntry(2)
 half = paddle.nn.initializer.Constant(0.5)
-row = paddle.static.nn.sparse_embedding(word, [50, 4], entry=entry, param_attr=half)
-loss = paddle.mean(row)
-strategy = fleet.StrategyFactory.create_sync_strategy()
+emb = paddle.ParamAttr(name="emb", initializer=half)
+row = paddle.static.nn.sparse_embedding(word, [50, 4], entry=entry, param_attr=emb)
+show, click = (paddle.static.data(name, [None, 1]) for name in ("show", "click"))
+entry = paddle.distributed.ShowClickEntry("show", "click", threshold=5, zeros=True)
+vector = paddle.static.nn.sparse_embedding(word, [50, 2], entry=entry, param_attr=half)
+loss = paddle.mean(row) + paddle.mean(vector)
+strategy = fleet.DistributedStrategy()
+strategy.sparse_table_configs = {"emb": {"delete_threshold": 100}}
 fleet.distributed_optimizer(paddle.optimizer.SGD(1.0), strategy).minimize(loss)
 if fleet.is_server():
     fleet.run_server()
@@ -265,11 +270,15 @@ else:
     exe = paddle.static.Executor()
     exe.run(paddle.static.default_startup_program())
     fleet.init_worker()
-    feed = {"word": np.array([[3]])}
-    found = [float(exe.run(feed=feed, fetch_list=[loss])[0][0]) for _ in range(4)]
+    feed = {"word": np.array([[3]]), "show": np.ones((1, 1), "float32"), "click": np.ones((1, 1), "float32")}
+    step = lambda: [float(value.mean()) for value in exe.run(feed=feed, fetch_list=[row, vector])]
+    found = [step() for _ in range(4)]
+    fleet.shrink()
+    found += [step()]
     fleet.shrink(threshold=100)
-    found += [float(exe.run(feed=feed, fetch_list=[loss])[0][0])]
-    print("values", found)
+    found += [step()]
+    print("values", [row for row, _ in found])
+    print("vectors", [vector for _, vector in found])
     fleet.stop_worker()
 """
 
@@ -282,10 +291,14 @@ def test_tables_admit_ids_by_their_entry_and_shrink(tmp_path: Path, workers: int
     for worker in processes[2:]:
         found = re.search(r"^values \[(.*)\]$", worker.output(), re.MULTILINE)
         assert found, worker.output()
-        *values, last = (float(text) for text in found[1].split(", "))
+        *values, last, _ = (float(text) for text in found[1].split(", "))
         assert values[:unseen] == [0.5] * unseen
         assert sorted(set(values), reverse=True) == [0.5, *values[unseen:]]
         assert last == 0.5
+        (text,) = re.findall(r"^vectors \[(.*)\]$", worker.output(), re.MULTILINE)
+        *zeros, first, second, gone = (float(number) for number in text.split(", "))
+        assert [*zeros, gone] == [0.0] * 4
+        assert 0.5 > first > second  # one day leaves it
 
 
 LOADING = """

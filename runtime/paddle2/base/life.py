@@ -16,7 +16,6 @@ import numpy.typing as npt
 from ...client.client import Client
 from ...client.remote import RemoteUpdater, make_client
 from ...client.run import Run
-from ...engine.entry import ANY
 from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
 from ...engine.plan import Plan
@@ -50,6 +49,7 @@ class Fleet:
         self._run: Run | None = None
         self._client: Client | None = None
         self._program: Program | None = None  # that trains
+        self._days: dict[str, dict[str, Any]] = {}  # of its tables with an entry rule: how they shrink
         self._updater: Updater | None = None  # of that program, once it is connected
         self._loaded: Loaded | None = None  # by this server
         self.replay = Replay()
@@ -183,11 +183,11 @@ class Fleet:
 
     # -- worker
 
-    def set_program(self, program: Program) -> None:
+    def set_program(self, program: Program, days: dict[str, dict[str, Any]]) -> None:
         """Take the program that trains with the servers: there is one for each process."""
         if self._program is not None:
             raise ValueError("fleet.distributed_optimizer: another program trains with the servers already")
-        self._program = program
+        self._program, self._days = program, days
 
     def init_worker(self) -> None:
         """Connect to all servers, and agree with the other workers on the initial values, those of worker 0.
@@ -289,19 +289,18 @@ class Fleet:
             return self._client.gather(data)
 
     def shrink(self, threshold: float | None = None) -> None:
-        """Give back rows of tables with an entry rule, those with a score below `threshold`; on all workers.
+        """End a day of tables with an entry rule, on all workers: counts decay, and old or poor rows go.
 
-        docs/training.md has the scores.
+        DistributedStrategy.sparse_table_configs has the numbers. With `threshold` nothing decays, and rows go
+        with a score below it. docs/training.md has the scores.
         """
         run = self._get_run("shrink")
-        params = self._program.graph.params.values() if self._program else ()
-        names = [config.name for config in params if config.entry != ANY]
-        if not names or self._updater is None or self._client is None:
+        if not self._days or self._updater is None or self._client is None:
             raise ValueError("fleet.shrink has no effect: no table with an entry rule is on servers")
         with run.guard():
             self._end_pass(self._updater)
-            for name in () if self.replay.is_on else names:
-                self._client.shrink(name, score=threshold or 0.0)
+            for name, day in () if self.replay.is_on else self._days.items():
+                self._client.shrink(name, **(day if threshold is None else {"score": threshold}))
 
     def stop_worker(self) -> None:
         """Report to the servers that this worker has finished; they end when all have."""

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from ...engine.entry import ANY
+from ...engine.param_config import ParamConfig
 from ...engine.strategy import Strategy
 from ...shared import env
 
 GEO_STEPS = 100  # PaddlePaddle's update_frequency
-_FIELDS = ("a_sync", "a_sync_configs")
+_FIELDS = ("a_sync", "a_sync_configs", "sparse_table_configs")
+# Fields of PaddlePaddle's ctr accessor: of the end of a day, with names of Client.shrink() and defaults, and
+# of an entry rule.
+DAY: Mapping[str, tuple[str, float]] = {
+    "show_click_decay_rate": ("decay", 0.98),
+    "delete_threshold": ("score", 0.8),
+    "delete_after_unseen_days": ("unseen", 30),
+}
+_OF_ENTRY = {"nonclk_coeff": "show_weight", "embedx_threshold": "threshold"}
 # Queues, threads and waits of PaddlePaddle's communicator, which change no result.
 _TUNING = frozenset((
     "independent_recv_thread", "launch_barrier", "max_merge_var_num", "min_send_grad_num_before_recv",
@@ -20,14 +31,18 @@ class DistributedStrategy:
     """`a_sync` False: sync, the default; True: async; with `a_sync_configs = {"k_steps": n}` geo.
 
     Fields of `a_sync_configs` that only tune PaddlePaddle's communicator have no effect.
+    `sparse_table_configs` has numbers of fleet.shrink(), `{"emb": {"show_click_decay_rate": 0.9}}`; names may
+    be as long as PaddlePaddle's, `table_parameters.emb.accessor.ctr_accessor_param.show_click_decay_rate`.
     """
 
     a_sync: bool
     a_sync_configs: Mapping[str, int]
+    sparse_table_configs: Mapping[str, Mapping[str, float]]
 
     def __init__(self) -> None:
         self.a_sync = False
         self.a_sync_configs = {}
+        self.sparse_table_configs = {}
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in _FIELDS:
@@ -37,6 +52,12 @@ class DistributedStrategy:
             raise TypeError(f"DistributedStrategy.a_sync={value!r}, expected True or False")
         if name == "a_sync_configs":
             _check_configs(value)
+        tables = value.values() if isinstance(value, Mapping) else [None]
+        if name == "sparse_table_configs" and not all(isinstance(one, Mapping) for one in tables):
+            raise TypeError(
+                f"DistributedStrategy.sparse_table_configs={value!r}, expected a dict of dicts, as "
+                '{"emb": {"delete_threshold": 0.8}}'
+            )
         super().__setattr__(name, value)
 
     def make_strategy(self) -> Strategy:
@@ -67,6 +88,30 @@ def _check_configs(value: object) -> None:
             raise ValueError(f"{where} has no effect in this runtime{hint}")
         if number != -1:  # PaddlePaddle's default: async
             env.parse_int(number, "DistributedStrategy.a_sync_configs: k_steps")
+
+
+def make_days(value: object, params: Mapping[str, ParamConfig]) -> dict[str, dict[str, Any]]:
+    """Return what Client.shrink() takes at the end of a day, for each table with an entry rule.
+
+    Raises ValueError for fields without an effect, or that differ from the table's entry rule.
+    """
+    days = {name: dict(DAY.values()) for name, config in params.items() if config.entry != ANY}
+    given = value.sparse_table_configs if isinstance(value, DistributedStrategy) else {}
+    for table, fields in given.items():
+        if table not in days:
+            hint = env.suggest(table, days, "; give its embedding an entry rule")
+            raise ValueError(f"sparse_table_configs: {table!r} is no table with an entry rule{hint}")
+        rule = params[table].entry
+        known = {field: getattr(rule, own, None) for field, own in _OF_ENTRY.items()} | {"click_coeff": 1}
+        for field, number in fields.items():
+            name, where = field.rpartition(".")[2], f"sparse_table_configs: {table}: {field}={number!r}"
+            if name in DAY:
+                days[table][DAY[name][0]] = number
+            elif name not in known:
+                raise ValueError(f"{where} has no effect in this runtime; remove it")
+            elif number != known[name]:
+                raise ValueError(f"{where}, but the table has {rule} with {known[name]}; let both be equal")
+    return days
 
 
 class StrategyFactory:

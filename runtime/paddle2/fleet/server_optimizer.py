@@ -5,14 +5,14 @@ from __future__ import annotations
 from ...engine.optimizer import Optimizer, refuse_choices
 from ..base.life import FLEET
 from ..program.program import set_training
-from .distributed_strategy import resolve_strategy
+from .distributed_strategy import make_days, resolve_strategy
 
 
 class DistributedOptimizer:
     """An optimizer with its mode; `minimize` lets a program train with the servers."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: Optimizer, strategy: object) -> None:
+        self._optimizer, self._strategy = optimizer, strategy
 
     def minimize(
         self, loss: object, startup_program: None = None, parameters: None = None, no_grad_set: None = None
@@ -26,7 +26,8 @@ class DistributedOptimizer:
         mode = self._optimizer.strategy.mode
         share = 1.0 / workers if mode == "sync" else 1.0
         self._optimizer.moves = 1.0 if mode == "geo" else 1.0 / workers  # geo takes the mean of models
-        FLEET.set_program(set_training(loss, self._optimizer, is_distributed=True, share=share))
+        program = set_training(loss, self._optimizer, is_distributed=True, share=share)
+        FLEET.set_program(program, make_days(self._strategy, program.graph.params))
         return [], []
 
 
@@ -40,4 +41,4 @@ def distributed_optimizer(optimizer: Optimizer, strategy: object = None) -> Dist
             "shrink, metric and function of util ends one; use manual, which counts samples"
         )
     optimizer.strategy = resolve_strategy(strategy)
-    return DistributedOptimizer(optimizer)
+    return DistributedOptimizer(optimizer, strategy)

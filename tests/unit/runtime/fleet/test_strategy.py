@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from pslaunch.runtime.engine.entry import ShowClickEntry
+from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.paddle2.fleet import DistributedStrategy, StrategyFactory
-from pslaunch.runtime.paddle2.fleet.distributed_strategy import resolve_strategy
+from pslaunch.runtime.paddle2.fleet.distributed_strategy import make_days, resolve_strategy
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,40 @@ def set_field(name: str, value: object) -> Callable[[], object]:
 def test_options_without_effect_are_named(act: Callable[[], object], text: str) -> None:
     with pytest.raises((AttributeError, TypeError, ValueError), match=re.escape(text)):
         act()
+
+
+LONG = "table_parameters.emb.accessor.ctr_accessor_param."
+TABLES = {
+    "emb": ParamConfig(name="emb", rows=9, cols=2, sparse=True, entry=ShowClickEntry("show", "click")),
+    "plain": ParamConfig(name="plain", rows=9, cols=2, sparse=True),
+}
+
+
+def test_tables_end_their_day_with_the_numbers_of_the_accessor() -> None:
+    strategy = DistributedStrategy()
+    assert make_days(strategy, TABLES) == make_days(None, TABLES)
+    strategy.sparse_table_configs = {
+        "emb": {f"{LONG}show_click_decay_rate": 0.5, "delete_after_unseen_days": 3, "embedx_threshold": 10}
+    }
+    assert make_days(strategy, TABLES) == {"emb": {"decay": 0.5, "score": 0.8, "unseen": 3}}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"emb": 5}, "expected a dict of dicts"),
+        ({"plain": {}}, "'plain' is no table with an entry rule; give its embedding"),
+        ({"em": {}}, "'em' is no table with an entry rule; did you mean emb?"),
+        ({"emb": {"base_threshold": 1.5}}, "base_threshold=1.5 has no effect in this runtime; remove it"),
+        ({"emb": {"nonclk_coeff": 0.2}}, "nonclk_coeff=0.2, but the table has ShowClickEntry("),
+        ({"emb": {LONG + "click_coeff": 2}}, "click_coeff=2, but the table has ShowClickEntry("),
+    ],
+)
+def test_numbers_of_tables_without_effect_are_named(given: Any, text: str) -> None:
+    strategy = DistributedStrategy()
+    with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+        strategy.sparse_table_configs = given
+        make_days(strategy, TABLES)
 
 
 def test_option_set_in_the_dict_itself_is_checked() -> None:
