@@ -87,8 +87,8 @@ def make_amazon(source: Source) -> str:
 
 
 def make_text(source: Source) -> str:
-    """Return 12 words, most of them of one group."""
-    words, noise = source.draw_members(int(source.rng.integers(0, GROUPS)), 12), source.draw_ids(12)
+    """Return 8 words, most of them of one group."""
+    words, noise = source.draw_members(int(source.rng.integers(0, GROUPS)), 8), source.draw_ids(8)
     return " ".join(str(a if source.rng.random() < 0.8 else b) for a, b in zip(words, noise, strict=True))
 
 
@@ -115,7 +115,9 @@ def make_lines(form: str, seed: int, stream: int, count: int) -> Iterator[str]:
 
 
 def make_data(folder: Path, *, lines: int, split_count: int, seed: int) -> None:
-    """Write the files of all forms."""
+    """Write the files of all forms; those of an earlier call are replaced."""
+    for old in folder.glob("*/part-*"):
+        old.unlink()
     for form in FORMS:
         (folder / form).mkdir(parents=True, exist_ok=True)
         for part in range(split_count):
