@@ -54,6 +54,7 @@ PUBLIC = {
     # beside those of PaddlePaddle
     "arrays": "engine.arrays",
     "entry": "engine.entry",
+    "hashing": "engine.hashing",
     "inference": "v2.inference",
     "serving": "files.serving",
     "strategy": "engine.strategy",

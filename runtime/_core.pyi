@@ -120,7 +120,8 @@ def sum_rows(
 def read_items(  # returns the number of samples before the first whose item does not fit
     samples: Sequence[Any],
     place: int,  # of the item in a sample
-    ids: bool,  # whole numbers of 64 bits, with a sign or without; False: floats
+    kind: int,  # FLOATS, IDS or TEXT of columns.py
+    start: int,  # of the hashes of text: hash_name() of what comes before
     out: npt.NDArray[np.int64] | _F32,  # ids [n], or vectors [n, dim]
     offsets: npt.NDArray[np.int64] | None,  # [samples + 1]: each item is a sequence; None: n samples
     half: int = -1,  # of the pair, 0 or 1, that each item of a sequence is; -1: the item itself
@@ -140,8 +141,9 @@ def find_outside(  # returns the first column with an id not below its limit, an
 
 def read_slots(  # returns the number of lines before the first that does not fit, and the values of each slot
     lines: list[bytes],
-    ids: bytes,  # [slots]: 1: values are int64; 0: float32
+    kinds: bytes,  # [slots]: FLOATS, IDS or TEXT of columns.py
     sizes: npt.NDArray[np.int64],  # [slots]: values in a line; negative: any multiple of -size
+    starts: _U64,  # [slots]: of the hashes of text
     counts: npt.NDArray[np.int64],  # [slots, lines], written: the number of values
     /,
 ) -> tuple[int, list[bytearray]]: ...

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from .. import _core
 from ..engine.optimizer import Optimizer
-from ..engine.param_config import ParamConfig
+from ..engine.param_config import ANY_ID, ParamConfig
 from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import LocalUpdater, NotFinite, ParamRules, Updater, Watch
@@ -261,7 +261,11 @@ class Run:
 
     def _save(self, parameters: Parameters, pass_id: int, path: Path) -> None:
         try:
-            parameters.save_tar(path)
+            if any(parameters.get_shape(name)[0] == ANY_ID for name in parameters):
+                path = path.with_suffix("")  # a set has the rows that there are
+                parameters.save(path)
+            else:
+                parameters.save_tar(path)
         except OSError as e:
             why = f"{path.absolute()} could not be saved: {e.strerror or e}"
             self.progress.report_reason(why)

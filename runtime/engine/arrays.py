@@ -19,7 +19,6 @@ Index = npt.NDArray[np.intp]
 Part = F32 | tuple[F32, Ids, F32 | None, int]
 
 CHUNK_BYTES = 8 << 20  # values of a large parameter that are moved at a time
-MAX_IDS = 2**32  # per table
 
 
 @dataclass(frozen=True, slots=True)

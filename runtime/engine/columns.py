@@ -22,9 +22,18 @@ Batch = Sequence[Any] | Feeds
 
 WHOLE = "a whole number of 64 bits"  # an id; below zero it is another form of a number from 2**63 on
 _DTYPES: Mapping[str, np.dtype[Any]] = {"id": np.dtype(np.int64), "float": np.dtype(np.float32)}
+FLOATS, IDS, TEXT = range(3)  # kinds of columns in the core; text becomes ids
 _ADVICE = (
     "a batch is a list of samples, each a tuple: paddle.batch(reader, size) makes it from a reader's samples"
 )
+
+
+def find_encoding(value: Value) -> tuple[int, int]:
+    """Return the kind of a data value's column, and where hashes of its text start: hashing.hash_text()."""
+    salt = value.attrs.get("salt")
+    if salt is not None:
+        return TEXT, _core.hash_name(f"{salt}\0")
+    return IDS if value.kind == "id" else FLOATS, 0
 
 
 def take_columns(values: Sequence[Value], feeds: Feeds) -> dict[str, Column]:
@@ -57,16 +66,23 @@ def take_columns(values: Sequence[Value], feeds: Feeds) -> dict[str, Column]:
 def _take_column(value: Value, given: object) -> Column:
     """Return a feed in the form of a data value, of ids in any range."""
     if type(given) is np.ndarray and given.dtype is _DTYPES[value.kind] and not value.is_sequence:
-        same = given.ndim and given.shape[1:] == value.shape[1:] and value.shape[0] in (BATCH, len(given))
+        same = (
+            given.ndim == len(value.shape) > 0
+            and given.shape[1:] == value.shape[1:]
+            and value.shape[0] in (BATCH, len(given))
+        )
         if same and given.flags.c_contiguous:
             return given  # the checks below take a sixth of a small step
     if value.is_sequence and isinstance(given, list | tuple):
         return _read_sequences(value, [(one,) for one in given], 0)
+    is_text = find_encoding(value)[0] == TEXT
+    dtype = object if is_text and isinstance(given, list | tuple) else None  # str_ would lose zeros at ends
     try:
-        items = given.items if isinstance(given, Sequences) else np.asarray(given)
+        items = given.items if isinstance(given, Sequences) else np.asarray(given, dtype)
     except ValueError as e:
         raise ValueError(f"data {value.name}: {e}") from None
-    dtype = _DTYPES[value.kind]
+    if is_text and items.dtype.kind in "USO" and items.ndim and items.size == len(items) * value.size:
+        return _read_column(value, [(one,) for one in items.reshape(len(items), *value.shape[1:])], 0)
     kinds, words = ("biu", "whole numbers") if value.kind == "id" else ("biuf", "numbers")
     shape = items.shape
     if value.has_batch and items.ndim and items.size == len(items) * value.size > 0:
@@ -74,7 +90,7 @@ def _take_column(value: Value, given: object) -> Column:
     fits = len(shape) == len(value.shape)
     fits = fits and all(size in (BATCH, own) for size, own in zip(value.shape, shape, strict=True))
     if fits and isinstance(given, Sequences) == value.is_sequence and items.dtype.kind in kinds:
-        own = np.ascontiguousarray(items, dtype).reshape(shape)
+        own = np.ascontiguousarray(items, _DTYPES[value.kind]).reshape(shape)
         return Sequences(own, given.offsets) if isinstance(given, Sequences) else own
     had = "nothing"
     if given is not None:
@@ -147,7 +163,7 @@ def _read_items(
     """Return `count` items of all samples, ids [n] or vectors [n, dim]; None if the core can't read one."""
     is_id = layer.kind == "id"
     items = np.empty(count, np.int64) if is_id else np.empty((count, layer.size), np.float32)
-    found = _core.read_items(samples, place, is_id, items, offsets, half)
+    found = _core.read_items(samples, place, *find_encoding(layer), items, offsets, half)
     return items if found == len(samples) else None
 
 
@@ -207,10 +223,20 @@ def _convert_items(layer: Value, numbered: Sequence[tuple[int, Any]]) -> npt.NDA
     items = [item for _, item in numbered]
     if layer.kind != "id":
         return _stack(layer, items)
+    if find_encoding(layer)[0] == TEXT:
+        raise _make_text_error(layer, numbered)
     found = _take_whole_numbers(items)
     if found.size != len(items) * layer.size:
         found = np.array([_read_ids(layer, *one) for one in numbered])
     return found.astype(np.int64).reshape(-1)
+
+
+def _make_text_error(layer: Value, numbered: Sequence[tuple[int, Any]]) -> ValueError:
+    for sample, item in numbered:
+        own = [item] if isinstance(item, str | bytes) else list(item) if np.iterable(item) else [None]
+        if len(own) != layer.size or not all(isinstance(one, str | bytes) for one in own):
+            return _make_error(layer, sample, item, "text" if layer.size == 1 else f"{layer.size} texts")
+    return ValueError(f"data {layer.name}: text that can't be encoded as UTF-8")
 
 
 def _read_ids(layer: Value, sample: int, item: Any) -> npt.NDArray[Any]:

@@ -15,6 +15,9 @@ from .attr import Initializer, ParameterAttribute
 from .entry import ANY, EntryAttr
 from .kernel_numbers import InitialKind
 
+ANY_ID = 2**64 - 1  # rows of a table for ids of any value
+USUAL_ROWS = 2**20  # of such a table, for its initial values
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParamConfig:
@@ -38,6 +41,11 @@ class ParamConfig:
     entry: EntryAttr = ANY
 
     def __post_init__(self) -> None:
+        if self.rows == ANY_ID and self.initializer is not None:
+            raise ValueError(
+                f"parameter {self.name}: an initializer can't have a value for any id; use values that "
+                "servers draw, Uniform or Normal"
+            )
         if self.entry != ANY and self.initializer is not None:
             raise ValueError(
                 f"parameter {self.name}: an initializer of all values gives every id a row, so its entry "
@@ -53,10 +61,11 @@ def make_config(name: str, rows: int, cols: int, attr: ParameterAttribute, *, bi
     """Return the configuration of a layer's parameter.
 
     Without values in `attr`, a weight is normal with mean 0 and std 1/sqrt(rows), v2's "smart"
-    initial value; a bias is 0. (v2 gives a bias whose attribute names no initial value a std of 1.)
+    initial value, of a table for any ids that of 2**20 rows; a bias is 0. (v2 gives a bias whose attribute
+    names no initial value a std of 1.)
     """
     kind: InitialKind = "normal"
-    mean, std = 0.0, 0.0 if bias else 1.0 / math.sqrt(rows)
+    mean, std = 0.0, 0.0 if bias else 1.0 / math.sqrt(USUAL_ROWS if rows == ANY_ID else rows)
     if attr.initial_min is not None and attr.initial_max is not None:
         kind = "uniform"
         mean = (attr.initial_max + attr.initial_min) / 2

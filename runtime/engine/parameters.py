@@ -38,7 +38,7 @@ from .keeping import (
     read_array,
 )
 from .kernel_numbers import Optim
-from .param_config import ParamConfig
+from .param_config import ANY_ID, ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
 _CONFIG_SUFFIX = ".protobuf"
@@ -135,6 +135,15 @@ class Parameters:
                     f"the network needs {config.shape}"
                 )
 
+    def _get_whole_shape(self, name: str) -> tuple[int, int]:
+        """Return the shape of all values; raises ValueError for a table of any ids, which has none."""
+        shape = self.get_shape(name)
+        if shape[0] == ANY_ID:
+            raise ValueError(
+                f"parameter {name} has a row for any id, too many for an array or a .tar; use save(DIR)"
+            )
+        return shape
+
     def get(self, name: str) -> F32:
         """Return a copy of a parameter's values, [rows, cols]."""
         values = self.get_current(name)
@@ -144,7 +153,7 @@ class Parameters:
         """Return the current values, [rows, cols], from pservers too; read-only."""
         if not self._is_live(name):
             return self.get_array(name)
-        out = np.empty(self.get_shape(name), dtype=np.float32)
+        out = np.empty(self._get_whole_shape(name), dtype=np.float32)
         for at, keys in split_rows(*out.shape):
             out[at] = self.get_rows({name: keys})[name]
         return out
@@ -209,6 +218,7 @@ class Parameters:
         """Return the values themselves, [rows, cols]; training changes them in place."""
         if self._followed is not None and name in self._followed.set.shapes:
             return self._followed.get(name).reshape(self.get_shape(name))
+        self._get_whole_shape(name)
         found = self._values.get(name)
         if found is None:
             config = self.get_config(name)
@@ -264,6 +274,7 @@ class Parameters:
         own = _HashedFile(f)
         for name in self._configs if names is None else names:
             config = self.get_config(name)
+            self._get_whole_shape(name)
             with _adding(own, name, _HEADER.size + 4 * config.rows * config.cols):
                 self.serialize(name, own)
             encoded = param_config.encode(config)

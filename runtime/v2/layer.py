@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..engine.attr import ExtraLayerAttribute, ParameterAttribute
 from ..engine.graph import BATCH, Graph, Value, sort_values
 from ..engine.ops import find_params, make_value
-from ..engine.param_config import ParamConfig, make_config
+from ..engine.param_config import ANY_ID, ParamConfig, make_config
 from .activation import get_activation_name
 from .data_type import InputType
 from .pooling import Max, get_pooling_name
@@ -87,13 +87,14 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
             f"layer.data({name!r}): type={type!r}, expected a type from data_type, such as integer_value(n)"
         )
     is_id = type.kind != "dense"
+    salt = {"salt": name if type.salt is None else type.salt} if type.is_text else {}
     value = Value(
         name=name,
         op="data",
         shape=(BATCH,) if is_id else (BATCH, type.dim),
         kind="id" if is_id else "float",
         is_sequence=type.is_sequence or type.kind in ("sparse", "sparse_float"),
-        attrs={"below": type.dim if is_id else None},
+        attrs={"below": type.dim if is_id and type.dim != ANY_ID else None, **salt},
     )
     numbers = None
     if type.kind == "sparse_float":

@@ -88,7 +88,9 @@ def find_rows(ids: Ids) -> tuple[U64, Index]:
     """Return the unique ids in the order of their first use, and the place of each id among them."""
     keys = list(dict.fromkeys(ids.tolist()))
     places = {key: place for place, key in enumerate(keys)}
-    return np.array(keys, dtype=np.uint64), np.array([places[i] for i in ids.tolist()], dtype=np.intp)
+    return np.array(keys, np.int64).view(np.uint64), np.array(
+        [places[i] for i in ids.tolist()], dtype=np.intp
+    )
 
 
 def sum_rows(total: F32, index: Index, rows: F32) -> None:

@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "bindings/py_args.h"
+#include "tables/ps_init.h"
 
 /* The column of all samples' items: ids, or vectors of floats. */
 typedef struct column {
-    int64_t *ids;    /* [n]; NULL: floats */
-    float *floats;   /* [n, dim] */
-    size_t n, dim;   /* of ids: 1 */
+    int64_t *ids;  /* [n]; NULL: floats */
+    float *floats; /* [n, dim] */
+    size_t n, dim; /* of ids: 1 */
+    bool text;     /* ids are hashes of text, which begin with `start` */
+    uint64_t start;
     Py_ssize_t half; /* of a pair, 0 or 1, that each item of a sequence is; -1: the item itself */
 } column;
 
@@ -94,6 +97,16 @@ static bool read_id(const column *c, PyObject *item, size_t at) {
     return read;
 }
 
+static bool read_text(const column *c, PyObject *item, size_t at) {
+    char *bytes = NULL;
+    Py_ssize_t n = 0;
+    if (PyBytes_Check(item)) (void)PyBytes_AsStringAndSize(item, &bytes, &n);
+    else if (PyUnicode_Check(item)) bytes = (char *)PyUnicode_AsUTF8AndSize(item, &n);
+    PyErr_Clear();
+    if (bytes != NULL) c->ids[at] = (int64_t)ps_hash_more(c->start, bytes, (size_t)n);
+    return bytes != NULL;
+}
+
 static bool read_float(PyObject *item, float *to) {
     *to = (float)PyFloat_AsDouble(item);
     bool read = *to != -1 || PyErr_Occurred() == NULL;
@@ -114,6 +127,7 @@ static bool read_vector(const column *c, PyObject *item, size_t at) {
 }
 
 static bool read_item(const column *c, PyObject *item, size_t at) {
+    if (c->text) return read_text(c, item, at);
     if (c->ids == NULL) return read_array(c, item, at, 1) || read_vector(c, item, at);
     return read_id(c, item, at) || read_array(c, item, at, 1);
 }
@@ -126,7 +140,8 @@ static bool read_half(const column *c, PyObject *pair, size_t at) {
 }
 
 static bool read_sequence(const column *c, PyObject *items, size_t at, size_t n) {
-    if (c->half < 0 && read_array(c, items, at, n)) return true;
+    if (c->text && n == 1 && read_text(c, items, at)) return true;
+    if (c->half < 0 && !c->text && read_array(c, items, at, n)) return true;
     bool read = count(items) == (Py_ssize_t)n;
     for (size_t i = 0; read && i < n; i++) {
         PyObject *one = get_item(items, (Py_ssize_t)i);
@@ -165,12 +180,15 @@ static PyObject *read_column(const column *c, PyObject *samples, Py_ssize_t plac
 
 static PyObject *read_items(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *samples, *out, *starts;
-    int ids;
+    int kind;
     Py_ssize_t place, half = -1;
+    unsigned long long start;
     const int64_t *offsets = NULL;
     py_arrays all = {0};
-    if (!PyArg_ParseTuple(args, "OnpOO|n", &samples, &place, &ids, &out, &starts, &half)) return NULL;
-    column c = {.half = half};
+    if (!PyArg_ParseTuple(args, "OniKOO|n", &samples, &place, &kind, &start, &out, &starts, &half))
+        return NULL;
+    bool ids = kind != PY_COLUMN_FLOATS;
+    column c = {.half = half, .text = kind == PY_COLUMN_TEXT, .start = start};
     const py_want want = {"out", ids ? PY_I64 : PY_F32, ids ? "n" : "nd", PY_WRITE};
     const Py_buffer *view = py_take_as(&all, out, &want), *own = NULL;
     if (view == NULL) return py_release(&all);

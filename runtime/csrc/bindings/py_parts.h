@@ -18,4 +18,7 @@ int py_client_add(PyObject *module);
 /* Add the type Table likewise. */
 int py_table_add(PyObject *module);
 
+/* What a column has: text becomes ids, the FNV-1a of its bytes behind a start. */
+enum { PY_COLUMN_FLOATS, PY_COLUMN_IDS, PY_COLUMN_TEXT };
+
 #endif

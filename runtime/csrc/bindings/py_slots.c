@@ -2,6 +2,7 @@
 #include "bindings/py_parts.h"
 
 #include "bindings/py_args.h"
+#include "tables/ps_init.h"
 
 /* The rest of a line. A bytes object has a zero after its end. */
 typedef struct cursor {
@@ -14,7 +15,8 @@ typedef struct column {
     void *values;     /* that memory, with room for `size` */
     size_t used, size;
     int64_t each;
-    bool ids;
+    int kind;
+    uint64_t start; /* of the hashes of text */
 } column;
 
 static bool is_space(char c) {
@@ -71,12 +73,18 @@ static int begin_line(PyObject *lines, Py_ssize_t line, cursor *c) {
 
 static bool take_value(cursor *c, column *to) {
     size_t at = to->used++;
-    return to->ids ? take_whole(c, (int64_t *)to->values + at) : take_float(c, (float *)to->values + at);
+    const char *word;
+    if (to->kind == PY_COLUMN_FLOATS) return take_float(c, (float *)to->values + at);
+    int64_t *id = (int64_t *)to->values + at;
+    if (to->kind == PY_COLUMN_IDS) return take_whole(c, id);
+    if (!take_word(c, &word)) return false;
+    *id = (int64_t)ps_hash_more(to->start, word, (size_t)(c->at - word));
+    return true;
 }
 
 /* Make room for `size` values, no matter how many there was. False with an exception. */
 static bool resize_column(column *c, size_t size) {
-    size_t bytes = size * (c->ids ? sizeof(int64_t) : sizeof(float));
+    size_t bytes = size * (c->kind != PY_COLUMN_FLOATS ? sizeof(int64_t) : sizeof(float));
     if (PyByteArray_Resize(c->memory, (Py_ssize_t)bytes) < 0) return false;
     c->values = PyByteArray_AsString(c->memory);
     c->size = size;
@@ -102,26 +110,29 @@ static bool read_line(cursor c, column *columns, size_t slots, int64_t *counts, 
 }
 
 /* Begin a column without values; `memories` keeps its memory. -1 with an exception. */
-static int begin_column(column *c, int64_t each, bool ids, PyObject *memories, size_t place) {
-    *c = (column){PyByteArray_FromStringAndSize(NULL, 0), .each = each, .ids = ids};
+static int begin_column(column *c, PyObject *memories, size_t place) {
+    c->memory = PyByteArray_FromStringAndSize(NULL, 0);
     if (c->memory == NULL || PyList_SetItem(memories, (Py_ssize_t)place, c->memory) < 0) return -1;
-    if (each != 0 && each >= -INT32_MAX) return 0;
+    if (c->each != 0 && c->each >= -INT32_MAX) return 0;
     PyErr_SetString(PyExc_ValueError, "sizes: expected numbers other than 0, from -(2**31 - 1)");
     return -1;
 }
 
 static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"sizes", PY_I64, "s", PY_READ}, {"counts", PY_I64, "sn", PY_WRITE}};
+    static const py_want wants[] = {{"sizes", PY_I64, "s", PY_READ},
+                                    {"starts", PY_U64, "s", PY_READ},
+                                    {"counts", PY_I64, "sn", PY_WRITE}};
     PyObject *lines, *memories = NULL, *result = NULL;
-    const char *ids;
+    const char *kinds;
     Py_ssize_t slots;
     py_arrays all = {.wants = wants};
     column *columns = NULL;
-    if (!PyArg_ParseTuple(args, "O!y#O&O&", &PyList_Type, &lines, &ids, &slots, py_take, &all, py_take, &all))
+    if (!PyArg_ParseTuple(args, "O!y#O&O&O&", &PyList_Type, &lines, &kinds, &slots, py_take, &all, py_take,
+                          &all, py_take, &all))
         return py_release(&all);
     size_t s = (size_t)slots, n = (size_t)PyList_Size(lines), line = 0;
-    if (py_need_items(&all.of[0], s, "sizes", "ids") < 0 ||
-        py_need_items(&all.of[1], s * n, "counts", "ids and lines") < 0)
+    if (py_need_items(&all.of[0], s, "sizes", "kinds") < 0 ||
+        py_need_items(&all.of[2], s * n, "counts", "kinds and lines") < 0)
         goto done;
     memories = PyList_New(slots);
     columns = PyMem_Calloc(s, sizeof *columns);
@@ -129,11 +140,15 @@ static PyObject *read_slots(PyObject *Py_UNUSED(self), PyObject *args) {
         PyErr_NoMemory();
         goto done;
     }
-    for (size_t i = 0; i < s; i++)
-        if (begin_column(&columns[i], ((int64_t *)all.of[0].buf)[i], ids[i] != 0, memories, i) < 0) goto done;
+    for (size_t i = 0; i < s; i++) {
+        columns[i].each = ((int64_t *)all.of[0].buf)[i];
+        columns[i].kind = kinds[i];
+        columns[i].start = ((uint64_t *)all.of[1].buf)[i];
+        if (begin_column(&columns[i], memories, i) < 0) goto done;
+    }
     for (cursor c; line < n; line++) {
         if (begin_line(lines, (Py_ssize_t)line, &c) < 0) goto done;
-        if (!read_line(c, columns, s, (int64_t *)all.of[1].buf + line, n)) break;
+        if (!read_line(c, columns, s, (int64_t *)all.of[2].buf + line, n)) break;
     }
     for (size_t i = 0; i < s; i++)
         if (PyErr_Occurred() != NULL || !resize_column(&columns[i], columns[i].used)) goto done;

@@ -62,7 +62,7 @@ static size_t find_outside(const int64_t *ids, size_t n, uint64_t rows) {
 /* scratch: a table of places, and the number of each id at its first use. */
 static void look_up(ps_lookup *l, float *scratch) {
     uint32_t *table = (uint32_t *)(void *)scratch, *number = table + count_places(l->n);
-    l->bad = find_outside(l->ids, l->n, l->rows);
+    l->bad = l->rows == UINT64_MAX ? l->n : find_outside(l->ids, l->n, l->rows);
     if (l->bad == l->n) l->k = number_ids(l->ids, l->n, table, number, l->keys, l->index);
 }
 

@@ -9,7 +9,7 @@
 typedef struct ps_lookup {
     const int64_t *ids; /* [n] */
     size_t n;
-    uint64_t rows;  /* ids are below it */
+    uint64_t rows;  /* ids are below it; UINT64_MAX: any */
     uint64_t *keys; /* [n]. Result: the ids [k], each once, in the order of their first use */
     int64_t *index; /* [n]. Result: the place in `keys` of each id */
     size_t k;

@@ -51,8 +51,11 @@ void ps_init_new_row(const ps_init *init, uint64_t key, float *row, size_t dim) 
 }
 
 uint64_t ps_table_id(const void *name, size_t n) {
-    const unsigned char *bytes = name;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < n; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return ps_hash_more(UINT64_C(0xcbf29ce484222325), name, n);
+}
+
+uint64_t ps_hash_more(uint64_t hash, const void *bytes, size_t n) {
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
     return hash;
 }

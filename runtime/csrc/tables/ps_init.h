@@ -32,6 +32,9 @@ void ps_init_new_row(const ps_init *init, uint64_t key, float *row, size_t dim);
 /* Return the 64-bit FNV-1a of name[0..n), UTF-8. */
 uint64_t ps_table_id(const void *name, size_t n);
 
+/* Return the FNV-1a of bytes[0..n) behind those that gave `hash`. */
+uint64_t ps_hash_more(uint64_t hash, const void *bytes, size_t n);
+
 /* Hash 64 bits one to one: the finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014). */
 static inline uint64_t ps_mix64(uint64_t x) {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);

@@ -312,6 +312,32 @@ class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_ite
         return (grad,)
 
 
+class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt",)):
+    """One id for those of several slots, item by item, which depends on `salt` and their order.
+
+    From k = hash_name(salt) on, each id gives the next k = mix(k xor id), with the step and the finalizer of
+    splitmix64 as mix (Steele, Lea and Flood, OOPSLA 2014; ps_key_hash).
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], *slots: Value) -> Shape:
+        for one in slots:
+            if one.shape != slots[0].shape or (one.is_sequence and len(slots) > 1):
+                raise ValueError(
+                    f"input {describe(one)}: only slots of one shape, no sequences, can be crossed"
+                )
+        return slots[0].shape
+
+    def forward(self, step: Step, *slots: Ids) -> Ids:
+        keys = np.full(slots[0].shape, _core.hash_name(self.value.attrs["salt"]), np.uint64)
+        for one in slots:
+            keys = (keys ^ one.view(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+            keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            keys ^= keys >> np.uint64(31)
+        return keys.view(np.int64)
+
+
 class Cast(Op, op="cast", takes=(None,), gives=None, options=("to",), is_view=True):
     """Values of the other kind: `to` is "float" or "id"; floats are cut to whole numbers."""
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import F32, MAX_IDS, Ids, Part
+from ..arrays import F32, Ids, Part
 from ..entry import ShowClickEntry
 from ..graph import Graph, Value
-from ..param_config import ParamConfig
+from ..param_config import ANY_ID, ParamConfig
 from .base import ANY_ROWS, Array, Grads, Op, Shape, Step
 from .dense import Concat
 
@@ -36,8 +36,12 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
     def check_params(cls, attrs: Mapping[str, Any], params: Sequence[ParamConfig], *inputs: Value) -> None:
         super().check_params(attrs, params, *inputs)
         rows, padding = params[0].rows, attrs["padding"]
-        if rows > MAX_IDS:
-            raise ValueError(f"{params[0].name} has {rows} ids; the limit is 2**32")
+        if rows > ANY_ID:
+            raise ValueError(f"{params[0].name} has {rows} ids; the limit is 2**64 - 1, of any ids")
+        if rows == ANY_ID and not params[0].sparse:
+            raise ValueError(
+                f"{params[0].name} has a row for any id; set is_sparse=True, or sparse_update=True"
+            )
         if padding is not None and not -rows <= padding < rows:
             raise ValueError(f"padding_idx={padding}, expected less than {rows}, the number of ids")
 
@@ -45,7 +49,9 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
         super().__init__(value, needs)
         padding = value.attrs["padding"]
         self.number = value.number  # gradients of one row are added in this order
-        self._padding = None if padding is None else padding % value.params[0].rows
+        rows = value.params[0].rows
+        known = None if padding is None else np.uint64(padding % (2**64 if rows == ANY_ID else rows))
+        self._padding = None if known is None else known.astype(np.int64)
 
     home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
 

@@ -129,11 +129,14 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """The table row of each id. `sparse`: only the rows of a batch are fetched and updated."""
+    """The table row of each id, of any with num_embeddings None.
+
+    `sparse`: only the rows of a batch are fetched and updated.
+    """
 
     def __init__(
         self,
-        num_embeddings: int,
+        num_embeddings: int | None,
         embedding_dim: int,
         padding_idx: int | None = None,
         sparse: bool = False,

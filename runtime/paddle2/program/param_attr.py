@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...engine.entry import ANY, EntryAttr
-from ...engine.param_config import ParamConfig
+from ...engine.param_config import ANY_ID, USUAL_ROWS, ParamConfig
 from ...engine.regularizer import L1Decay, L2Decay
 from .initializer import Initializer, get_usual
 
@@ -51,7 +51,7 @@ Attr = ParamAttr | Initializer | str | Literal[False] | None
 def make_param(
     attr: Attr,
     default_name: str,
-    shape: Sequence[int],
+    shape: Sequence[int | None],
     *,
     is_bias: bool,
     sparse: bool = False,
@@ -59,6 +59,8 @@ def make_param(
     usual: Initializer | None = None,
 ) -> ParamConfig:
     """Return the configuration of a parameter; with more than two axes, all but the last are its rows.
+
+    Of a table the first size may be None, for ids of any value: initial values are then those of 2**20 rows.
 
     Without an initializer `usual` is taken, or a bias is 0 and a weight XavierUniform, as in PaddlePaddle, or
     as set_global_initializer() says.
@@ -70,7 +72,8 @@ def make_param(
     own = attr or ParamAttr()
     if not isinstance(own, ParamAttr):
         raise TypeError(f"{default_name}: attribute {attr!r}, expected ParamAttr, an initializer or a name")
-    rows, cols = math.prod(shape[:-1]), math.prod(shape[-1:])
+    sizes = [USUAL_ROWS if size is None else size for size in shape]
+    rows, cols = ANY_ID if None in shape else math.prod(sizes[:-1]), math.prod(sizes[-1:])
     config = ParamConfig(
         name=own.name or default_name,
         rows=rows,
@@ -83,4 +86,4 @@ def make_param(
         sparse=sparse,
         entry=entry,
     )
-    return (own.initializer or usual or get_usual(is_bias=is_bias)).begin(config, shape)
+    return (own.initializer or usual or get_usual(is_bias=is_bias)).begin(config, sizes)

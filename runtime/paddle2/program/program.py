@@ -259,16 +259,31 @@ def add_to_main(value: Variable) -> Variable:
     return value
 
 
-def data(name: str, shape: Sequence[int | None], dtype: object = "float32", lod_level: int = 0) -> Variable:
+def data(
+    name: str,
+    shape: Sequence[int | None],
+    dtype: object = "float32",
+    lod_level: int = 0,
+    *,
+    salt: str | None = None,
+) -> Variable:
     """Return an input of the default main program: each run takes an array for it.
 
+    Of the dtype "string" it takes text, and its values are int64 ids: hashing.hash_text() with `salt`, by
+    default the name. So equal texts of two slots have different rows of a table that they share.
     Sizes may be free, None or -1: the first is the number of samples, others are each run's own.
     lod_level 1: each sample is a sequence of items of `shape[1:]`.
     """
     if lod_level not in (0, 1):
         raise ValueError(f"static.data({name!r}): lod_level={lod_level}, expected 0 or 1")
     sizes = tuple(BATCH if size is None else int(size) for size in shape)
-    kind, attrs = parse_dtype(dtype, f"static.data({name!r})"), {"below": None}
+    is_text = dtype in ("string", str)
+    kind = "id" if is_text else parse_dtype(dtype, f"static.data({name!r})")
+    if salt is not None and not is_text:
+        raise ValueError(
+            f"static.data({name!r}): salt={salt!r} is for dtype='string'; static.nn.cross salts ids"
+        )
+    attrs = {"below": None} | ({"salt": name if salt is None else salt} if is_text else {})
     return add_to_main(
         Variable(name=name, op="data", shape=sizes, attrs=attrs, kind=kind, is_sequence=lod_level == 1)
     )

@@ -13,8 +13,8 @@ from ..program.program import Variable, add_value, make_unique_name, parse_dtype
 from ..program.tensor import look_up
 
 __all__ = [
-    "batch_norm", "embedding", "fc", "layer_norm", "nce", "sequence_first_step", "sequence_last_step",
-    "sequence_pool", "sparse_embedding",
+    "batch_norm", "cross", "embedding", "fc", "layer_norm", "nce", "sequence_first_step",
+    "sequence_last_step", "sequence_pool", "sparse_embedding",
 ]  # fmt: skip
 
 ACTIVATIONS = ("relu", "sigmoid", "softmax", "tanh")
@@ -71,14 +71,14 @@ def _add_layer(
 
 def embedding(
     input: Variable,
-    size: Sequence[int],
+    size: Sequence[int | None],
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
     param_attr: Attr = None,
     dtype: object = "float32",
 ) -> Variable:
-    """Return the table row of each id: [..., k] ids to [..., k, size[1]]; ids are below size[0].
+    """Return the table row of each id: [..., k] ids to [..., k, size[1]]; ids are below size[0], None: any.
 
     `is_sparse`: only the rows of a batch are fetched and updated, and with servers only these have the table.
     `is_distributed` has no effect: such tables always are. The row of the id `padding_idx` is 0.
@@ -88,7 +88,7 @@ def embedding(
 
 def _make_embedding(
     input: Variable,
-    size: Sequence[int],
+    size: Sequence[int | None],
     padding_idx: int | None,
     param_attr: Attr,
     dtype: object,
@@ -107,7 +107,7 @@ def _make_embedding(
 
 def sparse_embedding(
     input: Variable,
-    size: Sequence[int],
+    size: Sequence[int | None],
     padding_idx: int | None = None,
     is_test: bool = False,
     entry: object = None,
@@ -118,7 +118,7 @@ def sparse_embedding(
 ) -> Variable:
     """Return embedding(is_sparse=True); `entry` is a rule of `distributed`, as CountFilterEntry(10).
 
-    `is_test` and `table_class` have no effect; ids are below size[0].
+    `is_test` and `table_class` have no effect; ids are below size[0], None: any.
     """
     if slot is not None:
         raise ValueError(f"sparse_embedding: slot={slot!r} is not in this runtime; leave it out")
@@ -169,6 +169,14 @@ def layer_norm(
     attrs = param_attr if scale else False, bias_attr if shift else False
     layer = LayerNorm(input.shape[begin_norm_axis:], epsilon, *attrs, name=name)
     return _activate(layer(input), act, layer.full_name())
+
+
+def cross(input: Variable | Sequence[Variable], salt: str = "") -> Variable:
+    """Return one int64 id for the ids of several slots, for a table with size=[None, dim]; ours.
+
+    Of one slot too: with another `salt` its ids have other rows in the same table. Slots have one shape.
+    """
+    return add_value("cross", [input] if isinstance(input, Variable) else list(input), {"salt": salt})
 
 
 def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import _core
 from ...engine.arrays import Ids, Sequences
-from ...engine.columns import WHOLE, Column
+from ...engine.columns import TEXT, WHOLE, Column, find_encoding
 from ..program.program import DTYPES, Variable
 
 Line = tuple[str, int, bytes]  # file, number from 1, text
@@ -27,8 +27,9 @@ def read_columns(lines: Sequence[Line], slots: Sequence[Variable]) -> dict[str, 
     texts = [text for _, _, text in lines]
     sizes = np.array([-slot.size if slot.is_sequence else slot.size for slot in slots])
     counts = np.empty((len(slots), len(lines)), np.int64)
-    ids = bytes(slot.kind == "id" for slot in slots)
-    fitting, values = _core.read_slots(texts, ids, sizes, counts)
+    forms = [find_encoding(slot) for slot in slots]
+    kinds, starts = bytes(kind for kind, _ in forms), np.array([start for _, start in forms], np.uint64)
+    fitting, values = _core.read_slots(texts, kinds, sizes, starts, counts)
     if fitting < len(lines):
         file, number, text = lines[fitting]
         raise ValueError(f"{file}:{number}: {_find_error(text, slots)}")
@@ -68,7 +69,9 @@ def _find_error(text: bytes, slots: Sequence[Variable]) -> str:
 
 def _is_value(slot: Variable, word: bytes) -> bool:
     if slot.kind == "id":
-        return bool(_WHOLE.fullmatch(word)) and -(2**63) <= int(word) < 2**64
+        return find_encoding(slot)[0] == TEXT or (
+            bool(_WHOLE.fullmatch(word)) and -(2**63) <= int(word) < 2**64
+        )
     try:
         float(word)
     except ValueError:

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine.arrays import Sequences
-from pslaunch.runtime.engine.columns import Column, Feeder, take_columns
+from pslaunch.runtime.engine.columns import IDS, Column, Feeder, take_columns
 from pslaunch.runtime.engine.graph import BATCH, Kind, Value
+from pslaunch.runtime.engine.hashing import estimate_collisions, hash_text
 from pslaunch.runtime.v2 import data_type, layer
 from pslaunch.runtime.v2.data_type import InputType
+from support import reference
 
 pytestmark = pytest.mark.asan
 
@@ -205,7 +207,7 @@ def test_a_batch_that_changes_while_it_is_read_is_no_crash() -> None:
     batch: list[Any] = []
     batch += [(Clearing(batch), 1), (1, 1)]
     out = np.zeros(2, np.int64)
-    assert _core.read_items(batch, 0, True, out, None) == 1
+    assert _core.read_items(batch, 0, IDS, 0, out, None) == 1
     assert out.tolist() == [1, 0]
 
 
@@ -213,7 +215,7 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
     out = np.zeros(3, np.int64)
     for wrong in ([0, 2], [1, 3], [0, 4], [0, 3, 2, 3], [0, -1, 3]):
         with pytest.raises(ValueError, match="offsets: expected numbers that ascend from 0"):
-            _core.read_items([([1, 1, 1],)] * 3, 0, True, out, np.array(wrong))
+            _core.read_items([([1, 1, 1],)] * 3, 0, IDS, 0, out, np.array(wrong))
 
 
 PAIRS = data_type.sparse_float_vector(9)
@@ -273,7 +275,7 @@ def test_pairs_that_do_not_fit_are_left_to_the_caller(wrong: Any) -> None:
     places, offsets = np.zeros(3, np.int64), np.array([0, 1, 3])
     batch = [([(1, 0.5)],), ([(2, 0.5), wrong],)]
     is_id = type(wrong) is tuple and type(wrong[0]) is int and len(wrong) == 2  # in or out of its range
-    assert _core.read_items(batch, 0, True, places, offsets, 0) == 1 + is_id
+    assert _core.read_items(batch, 0, IDS, 0, places, offsets, 0) == 1 + is_id
     assert places[:2].tolist() == [1, 2]
     with pytest.raises(ValueError, match="data x: sample 1 of the batch has the i"):
         make_feeder_of_pairs()(batch)
@@ -283,7 +285,7 @@ def test_pairs_that_go_while_they_are_read_are_no_crash() -> None:
     pairs: list[Any] = []
     pairs += [(Clearing(pairs), 0.5), (1, 0.5)]
     out = np.zeros(2, np.int64)
-    assert _core.read_items([(pairs,)], 0, True, out, np.array([0, 2]), 0) == 0
+    assert _core.read_items([(pairs,)], 0, IDS, 0, out, np.array([0, 2]), 0) == 0
     assert out.tolist() == [1, 0]
 
 
@@ -303,3 +305,59 @@ def test_every_way_takes_the_same_ids(make_feed: Callable[[list[Any]], Any], ids
     found = read(read_with([value]), make_feed(ids), "w")
     assert found.dtype == np.int64
     assert [one % 2**64 for one in found.reshape(-1).tolist()] == [int(one) % 2**64 for one in ids]
+
+
+TEXTS = st.lists(st.text(max_size=12), min_size=1, max_size=5)
+TEXT_FEEDS: list[Callable[[list[str]], Any]] = [
+    lambda texts: [([one],) for one in texts],
+    lambda texts: [(one,) for one in texts],
+    lambda texts: [([one.encode()],) for one in texts],
+    lambda texts: {"w": [[one] for one in texts]},
+    lambda texts: {"w": np.array(texts, object).reshape(-1, 1)},
+    lambda texts: {"w": texts},
+    lambda texts: {"w": np.array([reference.hash_name(f"w\0{one}") for one in texts], np.uint64)},
+]
+
+
+def make_text(**form: Any) -> Reader:
+    return read_with([Value(name="w", op="data", kind="id", attrs={"below": None, "salt": "w"}, **form)])
+
+
+@given(TEXTS, st.sampled_from(TEXT_FEEDS))
+def test_texts_are_hashed_with_their_salt_in_every_way(
+    texts: list[str], make_feed: Callable[[list[str]], Any]
+) -> None:
+    found = read(make_text(shape=(BATCH, 1)), make_feed(texts), "w")
+    expected = [reference.hash_name(f"w\0{one}") for one in texts]
+    assert found.view(np.uint64).reshape(-1).tolist() == expected
+    assert [hash_text(one, "w") for one in texts] == expected
+
+
+@given(st.lists(TEXTS | st.just([]), min_size=1, max_size=4))
+def test_sequences_of_texts_are_hashed(samples: list[list[str]]) -> None:
+    for batch in ([(one,) for one in samples], {"w": samples}):
+        found = make_text(shape=(BATCH, 1), is_sequence=True)(batch)["w"]
+        assert isinstance(found, Sequences)
+        expected = [reference.hash_name(f"w\0{one}") for own in samples for one in own]
+        assert found.items.view(np.uint64).reshape(-1).tolist() == expected
+        assert np.diff(found.offsets).tolist() == [len(own) for own in samples]
+
+
+@pytest.mark.parametrize("wrong", [[5], ["a", "b"], None, [None], 1.5])
+def test_items_that_are_no_text_are_named(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"data w: sample 1 of the batch has the item .*, expected text"):
+        make_text(shape=(BATCH, 1))([(["a"],), (wrong,)])
+
+
+def test_text_that_is_no_utf_8_is_refused() -> None:
+    with pytest.raises(ValueError, match="data w: text that can't be encoded as UTF-8"):
+        make_text(shape=(BATCH, 1))([("\ud800",)])
+
+
+def test_hashes_of_many_texts_differ_as_often_as_estimated() -> None:
+    texts = [f"{kind}{i}" for kind in ("user", "item_", "") for i in range(60_000)]
+    keys = {hash_text(one, "s") for one in texts}
+    assert len(texts) - len(keys) == pytest.approx(estimate_collisions(len(texts)), abs=0.5)
+    low = {key % 2**24 for key in keys}  # of fewer keys some are equal
+    assert len(texts) - len(low) == pytest.approx(estimate_collisions(len(texts), 2**24), rel=0.2)
+    assert estimate_collisions(1e9) == pytest.approx(0.0271, rel=0.01)

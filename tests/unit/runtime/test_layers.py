@@ -39,8 +39,10 @@ def test_data_layers_are_in_the_order_of_their_definition() -> None:
 
 
 def test_invalid_attributes_of_a_table_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"the limit is 2\*\*32"):
-        paddle.layer.embedding(input=make_word(size=2**32 + 1), size=2)
+    with pytest.raises(ValueError, match=r"the limit is 2\*\*64 - 1, of any ids"):
+        paddle.layer.embedding(input=make_word(size=2**64), size=2)
+    with pytest.raises(ValueError, match=r"has a row for any id; set .* sparse_update=True"):
+        paddle.layer.embedding(input=make_word(size=2**64 - 1), size=2)
 
 
 def test_softmax_is_not_dropped() -> None:

@@ -12,14 +12,15 @@ from hypothesis.extra import numpy as hnp
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine.arrays import F32, Ids, Index, find_rows, sum_rows
+from pslaunch.runtime.engine.param_config import ANY_ID
 from support import reference
 
 pytestmark = pytest.mark.asan
 
-ROWS = 2**63
+ROWS = ANY_ID
 SMALL = st.integers(0, 9)
 BATCHES = st.lists(
-    hnp.arrays(np.int64, st.integers(0, 60), elements=SMALL | st.integers(0, ROWS - 1)), max_size=9
+    hnp.arrays(np.int64, st.integers(0, 60), elements=SMALL | st.integers(-(2**63), 2**63 - 1)), max_size=9
 )
 THREADS = st.integers(1, 3)
 DIMS = st.integers(0, 19)

@@ -20,6 +20,7 @@ from pslaunch.runtime.engine.graph import BATCH, Value
 from pslaunch.runtime.engine.ops import OPS, Draw, Step, make_value
 from pslaunch.runtime.engine.ops.lookup import Lookup
 from pslaunch.runtime.engine.param_config import ParamConfig
+from support import reference
 
 Array = npt.NDArray[Any]
 CONSTANTS: Final = {
@@ -318,6 +319,13 @@ def use_two_inputs(s: Sizes) -> Example:
     return Example([s.draw(s.n, s.k, 2), s.draw(s.n, s.d)], oracle, {"keeps": 1, "size": 3}, params)
 
 
+def cross(*slots: Array) -> Array:
+    keys = np.full(slots[0].shape, reference.hash_name("s"), np.uint64)
+    for one in slots:
+        keys = reference.mix64((keys ^ one.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
+    return keys.astype(np.int64)
+
+
 def join(x: Array, y: Array) -> Array:
     return np.concatenate([x, y], axis=1)
 
@@ -367,6 +375,7 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ),
     ("cast", lambda s: Example([s.draw_ids(9, s.n, s.k)], lambda x: x * 1.0, {"to": "float"})),
     ("cast", lambda s: Example([s.draw(s.n, s.k)], np.trunc, {"to": "id"})),
+    ("cross", lambda s: Example([s.draw_ids(9, s.n, s.k) for _ in range(s.k)], cross, {"salt": "s"})),
     *(
         (op, lambda s, f=f: Example([s.draw(s.n, s.k, s.d), s.draw(s.n, s.k, s.d)], f))
         for op, f in ARITHMETIC

@@ -14,6 +14,7 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.engine.ops import Draw
+from pslaunch.runtime.engine.param_config import ANY_ID, ParamConfig
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.engine.plan import Plan
 from pslaunch.runtime.engine.updater import LocalUpdater
@@ -22,6 +23,7 @@ from pslaunch.runtime.paddle2.base.life import Fleet
 from pslaunch.runtime.paddle2.fleet import UserDefinedRoleMaker
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.program.initializer import Assign, Constant, Initializer, TruncatedNormal
+from support import reference
 
 Programs = tuple[static.Program, static.Program]
 
@@ -277,6 +279,42 @@ def test_sequences_are_fed_in_any_form_to_a_program_and_to_its_model(tmp_path: P
     program, names, fetches = static.load_inference_model(str(tmp_path / "model"), executor)
     (again,) = executor.run(program, feed={names[0]: form}, fetch_list=fetches)
     np.testing.assert_array_equal(again, found)
+
+
+def test_ids_of_any_value_are_keys_of_a_table_without_a_size() -> None:
+    user, item = (static.data(name, [None, 1], "string") for name in ("user", "item"))
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    both = static.nn.cross([user, item], salt="user x item")
+    table = paddle.ParamAttr("table", initializer=Constant(0.5))
+    rows = [
+        static.nn.sparse_embedding(one, [None, 2], param_attr=table)
+        for one in (user, item, both, static.nn.cross(words, "w"), words)
+    ]
+    plan = Plan(static.default_main_program().graph, rows)
+    texts = [["a"], ["b"], ["a"]]
+    found = plan.prepare({"user": texts, "item": texts, "words": [[-1], [2**64 - 1, 2**63], []]})
+    expected = [reference.hash_name(f"{slot}\0{text}") for slot in ("user", "item") for text in "ab"]
+    keys = found.keys["table"].tolist()
+    assert keys[:4] == expected
+    assert keys[-2:] == [2**64 - 1, 2**63]
+    assert len(keys) == len(set(keys)) == 2 + 2 + 2 + 2 + 2
+
+
+def test_wrong_uses_of_ids_of_any_value_are_refused() -> None:
+    user = static.data("user", [None, 1], "string")
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    for act, text in (
+        (lambda: static.nn.embedding(user, [None, 2]), "has a row for any id; set is_sparse=True"),
+        (lambda: static.nn.cross([words, words]), "only slots of one shape, no sequences"),
+        (
+            lambda: static.nn.sparse_embedding(user, [None, 2], param_attr=Assign(np.ones((2**20, 2)))),
+            "an initializer can't have a value for any id",
+        ),
+        (lambda: static.data("x", [None, 1], "int64", salt="s"), "salt='s' is for dtype='string'"),
+        (lambda: Parameters({"t": ParamConfig(name="t", rows=ANY_ID, cols=2)})["t"], "use save(DIR)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            act()
 
 
 def test_batches_of_iterable_loaders_are_feeds() -> None:

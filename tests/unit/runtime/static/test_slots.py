@@ -22,6 +22,7 @@ from pslaunch.runtime.paddle2.static.slots import (
     read_columns,
     unpack_columns,
 )
+from support import reference
 
 pytestmark = pytest.mark.asan
 
@@ -100,6 +101,19 @@ def test_any_text_is_read_or_its_first_error_is_named(texts: list[bytes]) -> Non
         assert re.match(r"a\.txt:\d+: ", str(e))  # most texts are wrong
 
 
+@given(st.lists(st.lists(st.text("ab1 é_", min_size=1), max_size=3), min_size=1, max_size=4))
+def test_words_of_text_slots_are_hashed(samples: list[list[str]]) -> None:
+    with static.program_guard(static.Program(), static.Program()):
+        slot = static.data("tags", [None, 1], "string", lod_level=1, salt="t")
+    words = [[one.replace(" ", "_") for one in sample] for sample in samples]
+    lines = [("a.txt", i, f"{len(own)} {' '.join(own)}".encode()) for i, own in enumerate(words, 1)]
+    found = read_columns(lines, [slot])["tags"]
+    assert isinstance(found, Sequences)
+    expected = [reference.hash_name(f"t\0{one}") for own in words for one in own]
+    assert found.items.view(np.uint64)[:, 0].tolist() == expected
+    assert np.diff(found.offsets).tolist() == [len(own) for own in words]
+
+
 def test_signs_and_spaces_of_numbers_are_read_as_in_c() -> None:
     columns = read_columns(
         [("a.txt", 1, b" 3\t1e1 +5 inf 1 +7 +2 1000 18446744073709551615\r -0 \n")], make_slots()
@@ -121,18 +135,18 @@ def test_memory_is_bounded_by_the_text_however_many_slots_there_are() -> None:
     assert peak < 16 * sum(len(text) for _, _, text in lines)
 
 
-SIZE, COUNT = np.full(1, -1), np.zeros((1, 1), np.int64)
+SIZE, START, COUNT = np.full(1, -1), np.zeros(1, np.uint64), np.zeros((1, 1), np.int64)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (([b"1 2"], b"\1", np.zeros(1, np.int64), COUNT), "sizes: expected numbers other than 0"),
-        (([b"1 2"], b"\1", np.full(1, -(2**63)), COUNT), "sizes: expected numbers other than 0"),
-        (([b"1 2"], b"\1\0", SIZE, COUNT), "sizes has 1 items, but ids needs 2"),
-        (([b"1 2", b""], b"\1", SIZE, COUNT), "counts has 1 items, but ids and lines needs 2"),
-        ((["1 2"], b"\1", SIZE, COUNT), "expected bytes, str found"),
-        (((b"1 2",), b"\1", SIZE, COUNT), "must be list, not tuple"),
+        (([b"1 2"], b"\1", np.zeros(1, np.int64), START, COUNT), "sizes: expected numbers other than 0"),
+        (([b"1 2"], b"\1", np.full(1, -(2**63)), START, COUNT), "sizes: expected numbers other than 0"),
+        (([b"1 2"], b"\1\0", SIZE, START, COUNT), "sizes has 1 items, but kinds needs 2"),
+        (([b"1 2", b""], b"\1", SIZE, START, COUNT), "counts has 1 items, but kinds and lines needs 2"),
+        ((["1 2"], b"\1", SIZE, START, COUNT), "expected bytes, str found"),
+        (((b"1 2",), b"\1", SIZE, START, COUNT), "must be list, not tuple"),
     ],
 )
 def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) -> None:
@@ -142,9 +156,9 @@ def test_core_refuses_wrong_arguments(arguments: tuple[Any, ...], error: str) ->
 
 def test_core_makes_no_room_for_values_that_a_line_cannot_have() -> None:
     for line in (b"2 1", b"999999999999 1", b"9223372036854775807 1", b"18446744073709551617 1"):
-        assert _core.read_slots([line], b"\1", SIZE, COUNT) == (0, [bytearray()])
+        assert _core.read_slots([line], b"\1", SIZE, START, COUNT) == (0, [bytearray()])
     same = np.full(2, -1)
-    assert _core.read_slots([b"2 0 0"] * 2, b"\0", same[:1], same.reshape(1, 2))[0] == 2  # no crash
+    assert _core.read_slots([b"2 0 0"] * 2, b"\0", same[:1], START, same.reshape(1, 2))[0] == 2  # no crash
 
 
 GOOD = "3 0.5 1 -2 1 7 2 8 9 0"
