@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _core
-from ..engine.arrays import F32, U64, Index
+from ..engine.arrays import F32, U64
 from ..engine.entry import ANY
 from ..engine.kernel_numbers import Optim
+from ..engine.param_config import ParamConfig
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 
@@ -33,85 +35,47 @@ class _Copy:
         """Return what is pushed."""
         return (self.base - self.own) / np.float32(trainers)
 
-    def take(self, place: slice, pushed: F32, values: F32) -> None:
+    def take(self, pushed: F32, values: F32) -> None:
         """Take the pservers' values after a push, for which `pushed` was the own copy."""
-        self.own[place] += values - pushed
-        self.base[place] = values
+        self.own += values - pushed
+        self.base[:] = values
 
 
 class _Rows:
-    """Rows of a table that were used since the last exchange. A row keeps its place until keep_used()."""
+    """Rows of a table that were used since the last exchange. The base of a row lies beside it."""
 
-    def __init__(self, cols: int) -> None:
-        self.count = 0
-        self._keys = np.empty(0, np.uint64)  # by place, as the next three; the first `count` are in use
-        self._used = np.empty(0, np.bool_)  # since the last push
-        self._own, self._base = (np.empty((0, cols), np.float32) for _ in range(2))
-        self._sorted = np.empty(0, np.uint64)  # all keys in order, and their places
-        self._places = np.empty(0, np.intp)
-        self._found: tuple[U64, Index] | None = None  # the last keys of find()
+    def __init__(self, config: ParamConfig, rule: Optim) -> None:
+        self._cols = config.cols
+        self._table = _core.Table(config.cols, rule.pack(), 0, 0, 0, 0.0, 0.0, True)
 
-    @property
-    def keys(self) -> U64:
-        """The keys by place."""
-        return self._keys[: self.count]
-
-    @property
-    def copy(self) -> _Copy:
-        """The values by place."""
-        return _Copy(own=self._own[: self.count], base=self._base[: self.count])
-
-    def find(self, keys: U64) -> Index:
-        """Return the places of these keys, which must be here."""
-        if self._found is None or self._found[0] is not keys:
-            self._found = keys, self._places[np.searchsorted(self._sorted, keys)]
-        return self._found[1]
-
-    def find_missing(self, keys: U64) -> U64:
-        """Return those of the keys that are not here."""
-        if not self.count:
-            return keys
-        near = np.searchsorted(self._sorted, keys)
-        near[near == self.count] = 0
-        new = self._sorted[near] != keys
-        if not new.any():
-            self._found = keys, self._places[near]
-        missing: U64 = keys[new]
+    def is_missing(self, keys: U64) -> npt.NDArray[np.bool_]:
+        """Return which of the keys are not here."""
+        places = np.empty_like(keys)
+        missing = np.zeros(len(keys), np.bool_)
+        missing[places[: self._table.find_missing(keys, places)]] = True
         return missing
 
-    def insert(self, keys: U64, values: F32) -> None:
-        """Add missing rows."""
-        begin, self.count = self.count, self.count + len(keys)
-        if self.count > len(self._keys):
-            room = 2 * self.count  # where np.resize() repeats what there is
-            self._keys, self._used = np.resize(self._keys, room), np.resize(self._used, room)
-            shape = room, self._own.shape[1]
-            self._own, self._base = np.resize(self._own, shape), np.resize(self._base, shape)
-        self._keys[begin : self.count] = keys
-        self._used[begin : self.count] = False
-        self._own[begin : self.count] = self._base[begin : self.count] = values
-        order = np.argsort(keys)
-        at = np.searchsorted(self._sorted, keys[order])
-        self._sorted = np.insert(self._sorted, at, keys[order])
-        self._places = np.insert(self._places, at, begin + order)
+    def read(self, keys: U64) -> F32:
+        """Return rows, which must be here."""
+        out = np.empty((len(keys), self._cols), np.float32)
+        self._table.read(keys, out)
+        return out
 
-    def note_used(self, places: Index) -> None:
-        """Note that a step has used these rows."""
-        self._used[places] = True
+    def set(self, keys: U64, own: F32, base: F32) -> None:
+        """Set rows with their bases."""
+        self._table.load(keys, np.concatenate([own, base], axis=1))
 
-    def note_pushed(self) -> None:
-        """Note that all rows are on their way: none is used since."""
-        self._used[: self.count] = False
+    def learn(self, rate: float, step: int, keys: U64, grads: F32) -> None:
+        """Apply a step to rows, which must be here."""
+        self._table.learn(rate, step, 0, keys, grads)
 
-    def keep_used(self) -> None:
-        """Forget rows that no step has used since the last push."""
-        used = self._used[: self.count]
-        kept = used[self._places]
-        self._sorted, self._places = self._sorted[kept], (np.cumsum(used) - 1)[self._places[kept]]
-        self._keys = self.keys[used]
-        self._own, self._base = self.copy.own[used], self.copy.base[used]
-        self._used = used[used]
-        self.count, self._found = len(self._keys), None
+    def take_all(self) -> tuple[U64, _Copy]:
+        """Return all rows, and forget them."""
+        count, _ = self._table.count()
+        keys, (own, base) = np.empty(count, np.uint64), np.empty((2, count, self._cols), np.float32)
+        self._table.copy(keys, own, base)
+        self._table.clear()
+        return keys, _Copy(own=own, base=base)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -120,18 +84,16 @@ class _Exchange:
 
     call: int
     dense: dict[str, tuple[F32, F32]]
-    rows: dict[str, tuple[F32, F32]]
+    rows: dict[str, tuple[U64, F32, F32]]  # with the keys, of rows that the next step uses too
 
 
 class GeoUpdater(RemoteUpdater):
     """Applies gradients to its own copy, and exchanges it every `k_steps` steps and at the end of a pass."""
 
-    reads_ahead = False
-
     def __init__(self, *args: Any, k_steps: int, trainers: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers
-        self._steps = self._samples = self._passes = 0
+        self._steps = self._samples = self._passes = self._pushed = 0  # _pushed: steps before an exchange
         self._dense: dict[str, _Copy] = {}
         self._rows: dict[str, _Rows] = {}
         self._exchange: _Exchange | None = None
@@ -156,25 +118,31 @@ class GeoUpdater(RemoteUpdater):
         self._begin_pass()
 
     def _begin_pass(self) -> None:
+        self._pushed = self._steps
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
-        self._rows = {name: _Rows(self._parameters.get_shape(name)[1]) for name in self._params.sparse}
+        configs, rules = self._params.configs, self._params.rules
+        self._rows = {name: _Rows(configs[name], rules[name]) for name in self._params.sparse}
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
-        own = {name: used for name, used in keys.items() if name in self._rows}
-        missing = {
-            name: new for name, used in own.items() if (new := self._rows[name].find_missing(used)).size
+        self._coming = ahead
+        for name, (own, values) in self._take_asked().items():
+            self._rows[name].set(own, values, values)
+        wanted = {
+            name: own[self._rows[name].is_missing(own)] if name in self._rows else own
+            for name, own in keys.items()
         }
-        for name, values in self._parameters.get_rows(missing).items():
-            self._rows[name].insert(missing[name], values)
-        rest = self._parameters.get_rows({name: used for name, used in keys.items() if name not in own})
-        found = {
-            name: rows.copy.own[rows.find(own[name])] for name, rows in self._rows.items() if name in own
-        }
-        return {**rest, **found}
-
-    def progress(self) -> None:
-        if self._exchange is not None:
-            self.client.progress()
+        found = self._parameters.get_rows({name: own for name, own in wanted.items() if len(own)})
+        for name, rows in self._rows.items():
+            if name in found:
+                rows.set(wanted[name], found[name], found[name])
+        self._ask_rows(
+            {
+                name: own[missing]
+                for name, own in ahead.items()
+                if name in self._rows and (missing := self._rows[name].is_missing(own)).any()
+            }
+        )
+        return {**found, **{name: rows.read(keys[name]) for name, rows in self._rows.items() if name in keys}}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Apply one step to the own copy; begin an exchange if it is time."""
@@ -188,10 +156,8 @@ class GeoUpdater(RemoteUpdater):
             _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
-            places = rows.find(keys)
-            rows.note_used(places)
-            rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
-            _core.apply_sparse(rule, self._steps, rows.copy.own, None, places.astype(np.uint64), grad)
+            rate = self._params.rules[name].find_rate(self._samples, self._passes, factor)
+            rows.learn(rate, self._steps, keys, grad)
         self.progress()
         if self._exchange is not None and self.client.is_done(self._exchange.call):
             self._end_exchange()
@@ -199,25 +165,29 @@ class GeoUpdater(RemoteUpdater):
             self._begin_exchange()
 
     def _begin_exchange(self) -> None:
+        """Push all changes, and forget all rows but those of the next step."""
         self._end_exchange()
+        self._pushed = self._steps
         changes = {name: copy.make_change(self._trainers) for name, copy in self._dense.items()}
-        row_changes = {
-            name: (rows.keys, rows.copy.make_change(self._trainers)) for name, rows in self._rows.items()
-        }
         dense = {name: (copy.own.copy(), np.empty_like(copy.own)) for name, copy in self._dense.items()}
-        rows = {
-            name: (rows.copy.own.copy(), np.empty_like(rows.copy.own)) for name, rows in self._rows.items()
-        }
-        for one in self._rows.values():
-            one.note_pushed()
+        row_changes: dict[str, tuple[U64, F32]] = {}
+        kept: dict[str, tuple[U64, F32, F32]] = {}
+        for name, rows in self._rows.items():
+            again = self._coming.get(name, np.empty(0, np.uint64))
+            again = again[~rows.is_missing(again)]
+            own = rows.read(again)
+            keys, copy = rows.take_all()
+            rows.set(again, own, own)
+            row_changes[name] = keys, copy.make_change(self._trainers)
+            kept[name] = again, own, np.empty_like(own)
         call = self.client.push_pull(
             changes,
             {name: values for name, (_, values) in dense.items()},
             row_changes,
-            {name: (self._rows[name].keys, values) for name, (_, values) in rows.items()},
+            {name: (keys, values) for name, (keys, _, values) in kept.items()},
             wait=False,
         )
-        self._exchange = _Exchange(call=call, dense=dense, rows=rows)
+        self._exchange = _Exchange(call=call, dense=dense, rows=kept)
         self.client.progress()
 
     def _end_exchange(self) -> None:
@@ -226,11 +196,10 @@ class GeoUpdater(RemoteUpdater):
             return
         self.client.wait(self._exchange.call)
         for name, (pushed, values) in self._exchange.dense.items():
-            self._dense[name].take(slice(None), pushed, values)
-        for name, (pushed, values) in self._exchange.rows.items():
+            self._dense[name].take(pushed, values)
+        for name, (keys, pushed, values) in self._exchange.rows.items():
             rows = self._rows[name]
-            rows.copy.take(slice(len(values)), pushed, values)
-            rows.keep_used()
+            rows.set(keys, rows.read(keys) + (values - pushed), values)
         self._exchange = None
 
     def finish(self) -> None:
@@ -239,7 +208,9 @@ class GeoUpdater(RemoteUpdater):
         super().finish()
 
     def _exchange_rest(self) -> None:
-        self._begin_exchange()
+        self._coming = {}
+        if self._steps > self._pushed:
+            self._begin_exchange()
         self._end_exchange()
 
     def end_pass(self) -> None:

@@ -83,9 +83,12 @@ class Optim:
 
         `factor`: of the learning rate.
         """
-        rate = _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes, factor)
         packed = self.pack()
-        return (packed[0], rate, *packed[2:])
+        return (packed[0], self.find_rate(samples, passes, factor), *packed[2:])
+
+    def find_rate(self, samples: int, passes: int, factor: float) -> float:
+        """Return the learning rate of this update."""
+        return _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes, factor)
 
     @property
     def kernel(self) -> Kernel:

@@ -207,7 +207,7 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(
 
         updater.start()
         own = np.arange(4, dtype=np.uint64)
-        rows = updater.fetch({"e": own}, {})["e"]
+        rows = updater.fetch({"e": own}, {"e": own})["e"]
         lines.clear()
         found.processes[0].proc.send_signal(signal.SIGSTOP)
         poll_until(lambda: has_stopped(found.processes[0].pid), describe="the pserver has stopped")
@@ -225,7 +225,9 @@ def test_a_trainer_goes_on_while_a_push_is_on_its_way(
         assert found.codes() == [0]
 
 
-@pytest.mark.parametrize(("strategy", "age"), [(Strategy(), 0), (STRATEGIES[0], 0), (PENDING, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("strategy", "age"), [(Strategy(), 0), (STRATEGIES[0], 0), (PENDING, 1), (GEO, 0)], ids=str
+)
 def test_rows_travel_while_the_step_before_is_computed(strategy: Strategy, age: int) -> None:
     """Those of async lack the trainer's own push in flight. Only the first step waits for rows."""
     rows = []

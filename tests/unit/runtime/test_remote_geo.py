@@ -7,29 +7,32 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime.client.remote_geo import _Rows
+from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.engine.param_config import ParamConfig
+
+Row = npt.NDArray[np.float32]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_are_those_of_a_dict(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rows, used = _Rows(2), set[int]()
-    expected: dict[int, npt.NDArray[np.float32]] = {}
+    rows = _Rows(ParamConfig(name="e", rows=200, cols=2), Optim(method="sgd", learning_rate=1.0))
+    expected: dict[int, tuple[Row, Row]] = {}
     for step in range(60):
         keys = rng.permutation(200)[: rng.integers(0, 30)].astype(np.uint64) << np.uint64(56)
-        missing = rows.find_missing(keys)
-        assert set(missing.tolist()) == set(keys.tolist()) - expected.keys()
-        values = rng.random((len(missing), 2), np.float32)
-        rows.insert(missing, values)
-        expected.update(zip(missing.tolist(), values, strict=True))
-        for place, key in zip(rows.find(keys), keys.tolist(), strict=True):
-            assert rows.keys[place] == key
-            assert rows.copy.own[place].tolist() == rows.copy.base[place].tolist() == expected[key].tolist()
-        rows.note_used(rows.find(keys))
-        used.update(keys.tolist())
-        if step % 5 == 4:
-            rows.keep_used()
-            expected = {key: row for key, row in expected.items() if key in used}
-            assert set(rows.keys.tolist()) == used == expected.keys()
-            rows.note_pushed()
-            used.clear()
-    assert rows.count == len(expected)
+        missing = keys[rows.is_missing(keys)]
+        assert missing.tolist() == [key for key in keys.tolist() if key not in expected]
+        own, base, grads = rng.integers(0, 9, (3, len(keys), 2)).astype(np.float32)
+        rows.set(missing, own[: len(missing)], base[: len(missing)])
+        expected |= {key: (own[i], base[i]) for i, key in enumerate(missing.tolist())}
+        rows.learn(0.5, step + 1, keys, grads)
+        for i, key in enumerate(keys.tolist()):
+            expected[key] = expected[key][0] - grads[i] / 2, expected[key][1]
+        assert rows.read(keys).tolist() == [expected[key][0].tolist() for key in keys.tolist()]
+        if step % 7 == 6:
+            keys, copy = rows.take_all()
+            found = zip(keys.tolist(), copy.own.tolist(), copy.base.tolist(), strict=True)
+            assert {key: (own, base) for key, own, base in found} == {
+                key: (own.tolist(), base.tolist()) for key, (own, base) in expected.items()
+            }
+            expected.clear()
