@@ -215,6 +215,7 @@ class RemoteUpdater(Updater):
 
     def end_pass(self) -> None:
         """Wait until all trainers have ended the pass; others may have made further steps."""
+        self._asked = {}
         self.client.end_pass()
         self.client.pull(self._get_dense())
 

@@ -242,6 +242,9 @@ def test_rows_travel_while_the_step_before_is_computed(strategy: Strategy, age: 
             updater.update(grads, {"e": (own, np.ones((4, DIM), np.float32))}, 1)
         assert rows == [min(0, age - step) for step in range(100)]
         assert updater.row_waits == 1
+        updater.end_pass()  # others may have changed rows: they are read anew
+        assert updater.fetch({"e": keys[-1]}, {})["e"].max() == -100
+        assert updater.row_waits == 2
         updater.finish()
         assert found.codes() == [0]
 
