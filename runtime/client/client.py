@@ -275,10 +275,7 @@ class Client:
             return self._calls.carry_out(add) if wait else self._calls.begin(add)
 
     def ask_rows(self, rows: Mapping[str, tuple[U64, F32]]) -> int:
-        """Begin to read rows: keys [n] and arrays [n, dim] for them, to be left alone until the call is done.
-
-        Returns the number of the call. They are those after all pushes that have begun before.
-        """
+        """Begin to read rows, after all pushes so far; return the number of the call."""
         return self._pull_parts(
             [(self._get_id("sparse", name), *own) for name, own in rows.items()], wait=False
         )
