@@ -208,6 +208,7 @@ class SparseTable:
     steps: int = 0
     entry: tuple[int, float, float] = (ANY, 0.0, 0.0)
     counts: dict[int, Counts] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)  # late rows that this step makes
 
     @property
     def extra(self) -> int:
@@ -266,18 +267,19 @@ class SparseTable:
 
     def _touch(self, key: int) -> F32:
         if key not in self.rows:
-            out = self.rows[key] = np.empty(self.dim, np.float32)
-            own = np.array([key], np.uint64)
-            init_rows(out[None], own, self.seed, self.table, self.kind, self.mean, self.std)
+            self.rows[key] = self.read(np.array([key], dtype=np.uint64))[0]
             self.states[key] = np.zeros(get_state_shape(self.rule.method, 1, self.dim), np.float32)
         return self.rows[key]
 
     def add(self, keys: U64, grads: F32) -> None:
         """Add to the sum of the step, in order; the first gradient of a key is copied."""
+        late = self.kind >= LATE and self.entry[0] != ANY
         for key, row in zip(keys.tolist(), grads, strict=True):
             shows, clicks = row[:2] if self.extra else (np.float32(1), np.float32(0))
             if not self._enter(key, shows, clicks):
                 continue
+            if late and key not in self.rows:
+                self.fresh.add(key)
             self._touch(key)
             grad = row[self.extra :]
             self.sum[key] = self.sum[key] + grad if key in self.sum else grad.copy()
@@ -285,6 +287,10 @@ class SparseTable:
     def commit(self) -> None:
         """Apply the optimizer to every row in the sum, and clear it."""
         self.steps += 1
+        for key in self.fresh:
+            own = np.array([key], np.uint64)
+            init_rows(self.rows[key][None], own, self.seed, self.table, self.kind, self.mean, self.std)
+        self.fresh.clear()
         for key, grad in self.sum.items():
             apply_optim(self.rule, self.steps, self.rows[key][None], self.states[key], grad[None])
         self.sum.clear()

@@ -9,7 +9,7 @@
 
 #include "base/ps_err.h"
 
-/* LATE is added to one of the others: a row is zeros until it is made. */
+/* LATE is added to one of the others: a row is zeros until the end of the step that makes it. */
 enum { PS_INIT_NORMAL = 0, PS_INIT_UNIFORM = 1, PS_INIT_LATE = 2, PS_INIT_KINDS = 4 };
 
 /* Initial distribution of one parameter's values. std 0: all are `mean`. */
@@ -26,7 +26,7 @@ int ps_init_check(const ps_init *init, ps_err *err);
 /* Set row[0..dim) to the initial values of the row `key`. `init` has passed ps_init_check(). Can't fail. */
 void ps_init_row(const ps_init *init, uint64_t key, float *row, size_t dim);
 
-/* Set row[0..dim) likewise to the values with which the row is made. */
+/* Set row[0..dim) likewise to the values that a late row gets. */
 void ps_init_new_row(const ps_init *init, uint64_t key, float *row, size_t dim);
 
 /* Return the 64-bit FNV-1a of name[0..n), UTF-8. */

@@ -21,6 +21,9 @@ typedef struct head {
 
 #define WAITING (UINT32_C(1) << 31) /* in a place: the number is that of a key that is only counted */
 
+/* In sum_row, and in `sum` until then: made in this step, after which a late row gets its values. */
+#define FRESH (UINT32_C(1) << 31)
+
 struct ps_sparse {
     uint32_t dim;
     uint32_t stride; /* floats of a row: dim values, then the state slot by slot */
@@ -67,6 +70,10 @@ static void change(ps_sparse *t, uint32_t row) {
 
 static ps_counts *counts_of(head *h) {
     return (ps_counts *)(void *)(h + 1);
+}
+
+static uint64_t key_of(const head *h) {
+    return h->key[0] | (uint64_t)h->key[1] << 32;
 }
 
 static bool has_key(const head *h, uint64_t key) {
@@ -237,7 +244,7 @@ static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
     } else if (t->entry.rule != PS_ENTRY_ANY) {
         *counts_of(h) = (ps_counts){0};
     }
-    ps_init_new_row(&t->init, key, row, t->dim);
+    ps_init_row(&t->init, key, row, t->dim);
     memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
     return h;
 }
@@ -260,7 +267,7 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
     now.unseen = 0;
     bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
-    if (admitted && is_new(e->row)) make_row(t, e, key, hash);
+    if (admitted && is_new(e->row)) make_row(t, e, key, hash)->sum = t->init.kind < PS_INIT_LATE ? 0 : FRESH;
     else if (e->row == 0 && ps_entry_waits(&t->entry))
         put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
     if (e->row != 0) {
@@ -325,12 +332,13 @@ size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uin
 }
 
 static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
-    if (h->sum < t->sum_n && t->sum_row[h->sum] == row) {
+    uint32_t fresh = h->sum & FRESH;
+    if (h->sum < t->sum_n && (t->sum_row[h->sum] & ~FRESH) == row) {
         ps_add(t->sum + (size_t)h->sum * t->dim, grad, t->dim);
         return;
     }
     h->sum = (uint32_t)t->sum_n++;
-    t->sum_row[h->sum] = row;
+    t->sum_row[h->sum] = row | fresh;
     memcpy(t->sum + (size_t)h->sum * t->dim, grad, t->dim * sizeof *grad);
 }
 
@@ -364,16 +372,21 @@ void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step) {
     t->step = step;
 }
 
-static void apply(ps_sparse *t, ps_rate rate, uint32_t number, const float *grad) {
+/* Apply a gradient to a row, which may be FRESH. */
+static void apply(ps_sparse *t, ps_rate rate, uint32_t place, const float *grad) {
+    uint32_t number = place & ~FRESH;
     float *row = row_at(t, number);
+    head *h = head_at(t, number);
     change(t, number);
+    if (place & FRESH) ps_init_new_row(&t->init, key_of(h), row, t->dim), h->sum = 0;
     ps_optim_apply(&t->optim, rate, row, t->stride == t->dim ? NULL : row + t->dim, t->dim, grad, t->dim);
 }
 
 void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     ps_rate rate = ps_optim_rate(&t->optim, step);
     for (size_t i = 0; i < t->sum_n; i++) {
-        if (i + BATCH / 4 < t->sum_n) prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4]), t->stride);
+        if (i + BATCH / 4 < t->sum_n)
+            prefetch_floats(row_at(t, t->sum_row[i + BATCH / 4] & ~FRESH), t->stride);
         apply(t, rate, t->sum_row[i], t->sum + i * t->dim);
     }
     t->sum_n = 0;
@@ -390,7 +403,8 @@ int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size
             enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
             prefetch_rows(t, rows, batch(n - i), t->stride);
         }
-        if (*row != 0) apply(t, rate, *row, grads + i * width + width - t->dim);
+        if (*row != 0)
+            apply(t, rate, *row | (head_at(t, *row)->sum & FRESH), grads + i * width + width - t->dim);
     }
     return rc;
 }
@@ -417,10 +431,6 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
 static void forget(ps_sparse *t, uint64_t key) {
     uint64_t hash = hash_key(key);
     ps_index_remove(&t->index.parts[ps_index_number(hash)], probe(t, key, hash));
-}
-
-static uint64_t key_of(const head *h) {
-    return h->key[0] | (uint64_t)h->key[1] << 32;
 }
 
 /* Give back what the numbers decide on. Returns their number. */
