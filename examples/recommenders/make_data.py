@@ -49,7 +49,7 @@ def make_criteo(source: Source) -> str:
     """Return a label, 13 numbers and 26 categories of hexadecimal digits, separated by tabs."""
     numbers = np.floor(source.rng.lognormal(1.0, 1.0, 13)).astype(int)
     ids = source.draw_ids(26)
-    score = source.weights[np.arange(26), ids].sum() / 2 + np.log1p(numbers[:4]).sum() - 5.5
+    score = source.weights[np.arange(26), ids].sum() / 2 + np.log1p(numbers[:4]) @ [1, -1, 1, -1] - 1
     categories = [f"{(field << 20 | one) * 2654435761 % 2**32:08x}" for field, one in enumerate(ids)]
     return "\t".join([str(source.decide(score)), *map(str, numbers.tolist()), *categories])
 

@@ -24,6 +24,7 @@ MODELS = sorted(path.parent.name for path in EXAMPLE.glob("*/config.yaml"))
 EVERYWHERE = MODELS if os.environ.get("EVERY_MODEL") else ["deepfm", "din"]  # make models
 NUMBERS = ("--server_num=2", "--worker_num=2")
 JOBS_OWN = shutil.ignore_patterns("log", "output", "nodefile", "nodes", ".pslaunch", "__pycache__")
+LEAST = {"din": 0.54, "esmm": 0.54}  # the areas of these grow slowly
 Results = tuple[list[dict[str, float]], str]  # what worker 0 has shown of each tenth batch, and a digest
 
 
@@ -82,7 +83,7 @@ def test_losses_are_those_of_paddlepaddle() -> None:
 def test_model_learns(here: Callable[[str], Results], model: str) -> None:
     (first, *_, last), _ = here(model)
     areas = [one for name, one in last.items() if "auc" in name]
-    assert all(area > 0.54 for area in areas), last
+    assert all(area > LEAST.get(model, 0.62) for area in areas), last  # 0.58 without learning
     assert areas or last["cost"] < 0.85 * first["cost"], (first, last)
 
 
