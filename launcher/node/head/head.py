@@ -23,7 +23,7 @@ from .events import PROGRESS, EventLog
 from .output import OutputOfAll
 from .restarts import Restarts
 from .startup import Startup
-from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
+from .supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor, make_loss, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
@@ -51,14 +51,13 @@ class Head:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
         plan = placed.plan
-        self._started_s = loop.now()
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._output = OutputOfAll(self._node_of, loop.now)
-        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s)
+        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s, loop.now())
         self._supervisor = self._make_supervisor()
         self.log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self.log.tell, self.log.list_events
@@ -69,6 +68,7 @@ class Head:
         self._told_ending = False
         # Starts other agents for lost nodes; returns all nodes that get one.
         self.revive: Callable[[Sequence[job.Node]], Sequence[job.Node]] | None = None
+        self.leave: Callable[[], None] | None = None  # called where another head goes on with the job
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
@@ -77,9 +77,15 @@ class Head:
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._tell_job()
-        if (limit_s := plan.limits.timeout_s) is not None:
-            why = f"the job took longer than --timeout={limit_s:g} s"
-            loop.call_after(limit_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
+        self._limit_time()
+
+    def _limit_time(self) -> None:
+        if (limit_s := self.placed.plan.limits.timeout_s) is not None:
+            why, end_s = (
+                f"the job took longer than --timeout={limit_s:g} s",
+                self._restarts.started_s + limit_s,
+            )
+            self._loop.call_at(end_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
 
     # --- the interface of observers ---
 
@@ -168,8 +174,28 @@ class Head:
         self._decide()
 
     def _can_revive(self, node: int) -> bool:
-        own = self._startup.own_node == node  # we end with it
-        return self.revive is not None and self._restarts.most > 0 and not own
+        if self._startup.own_node == node:  # we end with it
+            return self.leave is not None
+        return self.revive is not None and self._restarts.most > 0
+
+    def recall(self, known: messages.Memory, left_s: float) -> None:
+        """Hear what is known of an epoch that another head has left at this time."""
+        if self._restarts.most:
+            self._restarts.recall(known, left_s)
+
+    def count_on(self) -> None:
+        """Lead the epoch that another head has left, if one has: it ends for the loss of our node."""
+        self._restarts.may_recall = False
+        if self._restarts.left_s == NEVER:
+            return
+        self.placed = self.placed._replace(plan=self.placed.plan._replace(epoch=self._restarts.used))
+        self._limit_time()
+        for link in self.links.values():
+            link.epoch = self._restarts.used
+        failure = self.links[0].make_failure(
+            codes.NODE_LOST, f"was lost: {self._restarts.left_why}", advice=make_lost_advice(self.placed.plan)
+        )
+        self._supervisor.note_lost_node(failure, self._restarts.left_s, returns=True)
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -206,6 +232,7 @@ class Head:
         if restart:
             self._output = OutputOfAll(self._node_of, self._loop.now)
             self.tell("restart", state="running", **restart)
+        memory = self._restarts.describe(self._loop.now())
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
@@ -215,7 +242,7 @@ class Head:
             if not restart:
                 self.tell("node", node=link.node.id, state="ready", text=link.host)
             numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
-            link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers})
+            link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers, "memory": memory})
             for start in of_nodes[link.node.id]:
                 link.line.send(start)
 
@@ -262,7 +289,9 @@ class Head:
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         if code == codes.NODE_LOST and not member:
             link.bereft = True
-            returns = self._can_revive(link.node.id)
+            all_leave = self.leave is not None and all(x.bereft or x.gone for x in self.links.values())
+            # Of several, all: the cluster ends the job.
+            returns = self._can_revive(link.node.id) and not (all_leave and len(self.placed.nodes) > 1)
             self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
         else:
             self._supervisor.note_failure(failure, self._loop.now())
@@ -326,9 +355,12 @@ class Head:
     def _decide(self) -> None:
         """Carry out due actions, and call again at the next due time."""
         now = self._loop.now()
+        if self._leaves and not self.links[0].line.open:
+            return  # we have left
         for action in self._supervisor.decide(now):
             self._send_signals(action)
-        if self._supervisor.restarting and not self._restarts.has_told(self.placed.plan.epoch + 1):
+        told = self._leaves or self._restarts.has_told(self.placed.plan.epoch + 1)
+        if self._supervisor.restarting and not told:
             self._tell_restart()
         if self._supervisor.result and not self._finishing:
             (self._restart if self._supervisor.restarting else self._finish)()
@@ -361,6 +393,10 @@ class Head:
 
     def _restart(self) -> None:
         """Start the next epoch as the job has started, from its ports on; agents end what is left before."""
+        if self._leaves:
+            if self._loop.now() >= self._supervisor.failed_s + LOOK_FURTHER_S:  # unless all others do so too
+                self._leave()
+            return
         plan = self.placed.plan
         self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
         self._supervisor = self._make_supervisor()
@@ -370,6 +406,20 @@ class Head:
             for node in self.revive([link.node for link in links]):
                 self.links.pop(node.id).line.close()
         self._startup.begin_again(self.placed.plan.epoch)
+
+    @property
+    def _leaves(self) -> bool:
+        """True once our own node is to be lost: then the head that comes after us begins the next epoch."""
+        return self.leave is not None and 0 in self.links and self.links[0].bereft
+
+    def _leave(self) -> None:
+        assert self.leave is not None and self._supervisor.failure is not None
+        why = self._supervisor.failure.text.removeprefix("was lost: ")
+        self.note("warning", f"the head leaves with node 0, and another one goes on with the job: {why}")
+        for link in self.links.values():
+            link.line.send({"type": "leave", "why": why})
+        self.close()
+        self.leave()
 
     def _finish(self) -> None:
         self._finish_s = self._loop.now()
@@ -421,7 +471,7 @@ class Head:
         self.tell("end", **self.end)
 
     def _get_elapsed_s(self) -> float:
-        return round(self._loop.now() - self._started_s, 3)
+        return round(self._loop.now() - self._restarts.started_s, 3)
 
     # --- telling ---
 
