@@ -19,7 +19,8 @@ if __name__ != "pslaunch.runtime":  # run from a checkout, `import runtime` woul
     raise ImportError("this folder is imported as 'pslaunch.runtime'; install the project (make dev) first")
 
 _OWN_V2 = (
-    "activation", "data_type", "dataset", "event", "layer", "parameters", "pooling", "reader", "trainer",
+    "activation", "data_type", "dataset", "event", "layer", "networks", "parameters", "pooling",
+    "reader", "trainer",
 )  # fmt: skip
 _V2 = {
     **{name: f"v2.{name}" for name in _OWN_V2},

@@ -19,8 +19,9 @@ from .data_type import InputType
 from .pooling import Max, get_pooling_name
 
 __all__ = [
-    "Layer", "classification_cost", "concat", "cross_entropy_cost", "data", "embedding", "fc", "first_seq",
-    "hsigmoid", "last_seq", "mse_cost", "nce", "pooling", "regression_cost", "square_error_cost",
+    "Layer", "classification_cost", "concat", "cross_entropy_cost", "data", "embedding", "fc",
+    "first_seq", "grumemory", "hsigmoid", "last_seq", "lstmemory", "mse_cost", "nce", "pooling",
+    "regression_cost", "square_error_cost",
 ]  # fmt: skip
 
 
@@ -150,6 +151,75 @@ def _pool(
 ) -> Layer:
     layers = _check_vectors(input, f"layer.{kind}")
     return _make_layer(_make_name(name, kind), "pool", layers, {"by": by}, (), "linear", layer_attr)
+
+
+def lstmemory(
+    input: LayerInput,
+    name: str | None = None,
+    size: int | None = None,
+    reverse: bool = False,
+    act: object = None,
+    gate_act: object = None,
+    state_act: object = None,
+    bias_attr: BiasAttr = None,
+    param_attr: ParameterAttribute | None = None,
+    layer_attr: ExtraLayerAttribute | None = None,
+) -> Layer:
+    """Return the states of an LSTM over a sequence of vectors of 4 * size, with peepholes, as in v2.
+
+    The vectors are a product with a weight already: of layer.fc without activation and bias.
+    """
+    acts = (act, "tanh"), (gate_act, "sigmoid"), (state_act, "tanh")
+    attrs = {"order": "gifo", "peeps": True}
+    own = _make_name(name, "lstmemory"), "lstm", 4, size
+    return _make_recurrent(
+        *own, input, {**attrs, "reverse": reverse}, acts, bias_attr, param_attr, layer_attr
+    )
+
+
+def grumemory(
+    input: LayerInput,
+    size: int | None = None,
+    name: str | None = None,
+    reverse: bool = False,
+    act: object = None,
+    gate_act: object = None,
+    bias_attr: BiasAttr = None,
+    param_attr: ParameterAttribute | None = None,
+    layer_attr: ExtraLayerAttribute | None = None,
+) -> Layer:
+    """Return the states of a GRU over a sequence of vectors of 3 * size, as of lstmemory."""
+    acts = (act, "tanh"), (gate_act, "sigmoid")
+    own = _make_name(name, "gru"), "v2_gru", 3, size
+    return _make_recurrent(*own, input, {"reverse": reverse}, acts, bias_attr, param_attr, layer_attr)
+
+
+def _make_recurrent(
+    name: str,
+    op: str,
+    parts: int,
+    size: int | None,
+    input: LayerInput,
+    attrs: Mapping[str, object],
+    acts: Iterable[tuple[object, str]],
+    bias_attr: BiasAttr,
+    param_attr: ParameterAttribute | None,
+    layer_attr: ExtraLayerAttribute | None,
+) -> Layer:
+    """Return a layer of states; without a bias it has one that stays 0."""
+    one, *others = _check_vectors(input, name)
+    if others or one.size % parts or size not in (None, one.size // parts):
+        raise ValueError(f"layer {name}: expected one input of {parts} * size, {size=}; it is {one.size}")
+    for given, usual in acts:
+        if get_activation_name(given, usual) != usual:
+            raise ValueError(f"layer {name}: {given!r}, expected {usual.title()}, the default")
+    every = {**attrs, "size": one.size // parts, "swaps": False}
+    (rows, cols), (biases,) = find_params(op, [one.value], every, name)
+    fixed = ParameterAttribute(is_static=True)
+    bias = _make_bias(f"_{name}.wbias", biases, fixed if bias_attr is False else bias_attr)
+    assert bias is not None
+    weight = make_config(f"_{name}.w0", rows, cols, param_attr or ParameterAttribute(), bias=False)
+    return _make_layer(name, op, (one,), every, (weight, bias), "linear", layer_attr)
 
 
 def concat(

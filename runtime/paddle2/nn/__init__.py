@@ -37,12 +37,13 @@ from .layers import (
     Tanh,
 )
 from .norm_layers import BatchNorm1D, BatchNorm2D, LayerNorm
+from .recurrent_layers import GRU, LSTM
 
 __all__ = [
-    "ELU", "GELU", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D", "ClipGradByGlobalNorm",
-    "ClipGradByNorm", "ClipGradByValue", "Conv1D", "Conv2D", "CosineSimilarity", "CrossEntropyLoss",
-    "Dropout", "Embedding", "HSigmoidLoss", "KLDivLoss", "L1Loss", "Layer", "LayerList", "LayerNorm",
-    "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "Mish", "PReLU", "ReLU", "ReLU6",
-    "Sequential", "Sigmoid", "Silu", "SmoothL1Loss", "Softmax", "Softplus", "Swish", "Tanh", "functional",
-    "initializer",
+    "ELU", "GELU", "GRU", "LSTM", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1D", "BatchNorm2D",
+    "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "Conv1D", "Conv2D", "CosineSimilarity",
+    "CrossEntropyLoss", "Dropout", "Embedding", "HSigmoidLoss", "KLDivLoss", "L1Loss", "Layer",
+    "LayerList", "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "Mish",
+    "PReLU", "ReLU", "ReLU6", "Sequential", "Sigmoid", "Silu", "SmoothL1Loss", "Softmax", "Softplus",
+    "Swish", "Tanh", "functional", "initializer",
 ]  # fmt: skip

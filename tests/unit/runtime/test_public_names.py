@@ -27,8 +27,7 @@ INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.
 @pytest.mark.parametrize(
     "name",
     [
-        "networks",
-        "layer.lstmemory",
+        "layer.mixed",
         "optimizer.LBFGS",
         "dataset.uci_housing",
         "reader.creator.recordio",

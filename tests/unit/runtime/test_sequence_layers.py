@@ -193,3 +193,17 @@ def test_sparse_vectors_come_as_arrays_too() -> None:
     columns["x.numbers"] = Sequences(numbers, np.array([0, 1, 2, 3]))
     with pytest.raises(ValueError, match=r"data x: x\.numbers has other offsets; each place has a number"):
         paddle.infer(out, parameters, columns)
+
+
+def test_recurrent_layers_are_of_projected_sequences() -> None:
+    text = embed()
+    gru, lstm = paddle.networks.simple_gru(text, 4), paddle.networks.simple_lstm(text, 3, reverse=True)
+    assert (gru.size, lstm.size, lstm.value.is_sequence) == (4, 3, True)
+    parameters = paddle.parameters.create([gru, lstm])
+    assert [parameters.get_shape(one.name) for one in (*gru.params, *lstm.params)] == [
+        (4, 12), (1, 12), (3, 12), (1, 21),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"layer g: expected one input of 3 \* size, size=5; it is 3"):
+        paddle.layer.grumemory(embed(), 5, "g")
+    with pytest.raises(ValueError, match="expected Tanh, the default"):
+        paddle.layer.grumemory(embed(), act=paddle.activation.Relu())

@@ -251,6 +251,46 @@ def convolve(s: Sizes) -> Example:
     return Example([s.draw(s.n, s.k, 2, min(s.d, 5))], oracle, attrs, params)
 
 
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def recur(s: Sizes, op: str, *, has_lengths: bool, reverse: bool = False, **attrs: Any) -> Example:
+    """Step by step over each sample on its own."""
+    parts, size, swaps = 4 if op == "lstm" else 3, min(s.k, 2), op == "gru"
+    offsets = s.draw_offsets() if has_lengths else np.arange(s.n + 1) * 3
+
+    def advance(x: Array, h: Array, c: Array, w: Array, b: Array) -> tuple[Array, Array]:
+        if op == "lstm":
+            peeps = b[4 * size :].reshape(3, -1) if attrs["peeps"] else np.zeros((3, size))
+            parts = np.split(x + h @ w + b[: 4 * size], 4)
+            i, f, g, o = (parts[attrs["order"].index(one)] for one in "ifgo")
+            after = sigmoid(f + c * peeps[1]) * c + sigmoid(i + c * peeps[0]) * np.tanh(g)
+            return sigmoid(o + after * peeps[2]) * np.tanh(after), after
+        (x0, x1, x2), (w0, w1, w2), (b0, b1, b2) = np.split(x, 3), np.split(w, 3, 1), np.split(b, 3)
+        first, second = sigmoid(x0 + h @ w0 + b0), sigmoid(x1 + h @ w1 + b1)
+        if op == "gru":
+            return second * h + (1 - second) * np.tanh(x2 + first * (h @ w2 + b2)), c
+        return (1 - first) * h + first * np.tanh(x2 + (second * h) @ w2 + b2), c
+
+    def oracle(x: Array, w: Array, b: Array) -> Array:
+        items = x.reshape(-1, parts * size)
+        out = np.zeros((len(items), size))
+        for begin, end in itertools.pairwise(offsets):
+            h = c = np.zeros(size)
+            for at in range(begin, end)[:: -1 if reverse else 1]:
+                h, c = advance(items[at], h, c, w.T if swaps else w, b[0])
+                out[at] = h
+        return out.reshape(*x.shape[:-1], size)
+
+    shape = (int(offsets[-1]),) if has_lengths else (s.n, 3)
+    w = s.draw(parts * size, size) if swaps else s.draw(size, parts * size)
+    params = [w, s.draw(1, (parts + 3 * bool(attrs.get("peeps"))) * size)]
+    own = {**attrs, "reverse": reverse, "size": size, "swaps": swaps}
+    x = s.draw(*shape, parts * size)
+    return Example([x], oracle, own, params, offsets=offsets if has_lengths else None)
+
+
 def normalize_batch(s: Sizes, *, trains: bool) -> Example:
     def oracle(x: Array, scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
         if trains:
@@ -484,6 +524,11 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("floor", lambda s: Example([s.draw(s.n, s.k)], np.floor)),
     ("sign", lambda s: Example([s.draw(s.n, s.k)], np.sign)),
     ("conv", convolve),
+    ("lstm", lambda s: recur(s, "lstm", has_lengths=False, order="ifgo", peeps=False)),
+    ("lstm", lambda s: recur(s, "lstm", has_lengths=True, reverse=True, order="gifo", peeps=True)),
+    ("gru", lambda s: recur(s, "gru", has_lengths=True)),
+    ("gru", lambda s: recur(s, "gru", has_lengths=False, reverse=True)),
+    ("v2_gru", lambda s: recur(s, "v2_gru", has_lengths=True)),
     ("hsigmoid", walk_complete_tree),
     ("hsigmoid", walk_given_paths),
     ("nce", lambda s: tell_from_noise(s, "uniform", np.full(5, 0.2), has_weight=False)),
@@ -525,7 +570,7 @@ def compile_op(name: str, example: Example) -> tuple[Value, Any]:
     else:
         value = make_value(name, inputs, name="it", attrs=example.attrs, params=params)
     op = OPS[name](value, [one.kind == "float" for one in inputs])
-    op.sequence = "x0"
+    op.sequence = "x0" if example.offsets is not None else ""
     return value, op
 
 

@@ -418,3 +418,21 @@ def test_convolutions_have_windows_of_their_input(x: static.Variable) -> None:
     (found,) = executor.run(static.default_main_program().clone(for_test=True), {"x": ROWS}, [hidden])
     sums = np.stack([padded[:, i : i + 3] @ weights.T for i in range(4)], axis=-1)
     np.testing.assert_allclose(found, np.where(sums > 0, sums, sums * values[slopes].T), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "parts", "total"), [(nn.LSTM, 4, -7.4677815), (nn.GRU, 3, -2.464512)], ids=["lstm", "gru"]
+)
+def test_states_of_cells_are_those_of_paddlepaddle(make: Any, parts: int, total: float) -> None:
+    """Sums recorded with PaddlePaddle 2.6.2."""
+
+    def draw(*shape: int) -> paddle.ParamAttr:
+        values = np.random.default_rng(len(shape) + shape[0]).standard_normal(shape)
+        return paddle.ParamAttr(initializer=nn.initializer.Assign(values.astype(np.float32)))
+
+    rows = np.random.default_rng(1).standard_normal((2, 5, 3)).astype(np.float32)
+    whole = 4 * parts
+    layer = make(3, 4, 1, "forward", False, 0.0, draw(whole, 3), draw(whole, 4), draw(whole), draw(whole))
+    states, ends = layer(static.data("x", [None, 5, 3]))
+    np.testing.assert_allclose(np.sum(compute(states, rows)), total, rtol=1e-6)
+    np.testing.assert_array_equal(compute(ends[-1], rows), compute(states, rows)[:, -1])

@@ -1,0 +1,222 @@
+"""LSTM and GRU over sequences, or over the second axis: a step is one of all samples that are long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ... import _core
+from ..arrays import F32, Ids
+from ..graph import Value
+from .base import FLOAT, Grads, Op, Shape, Step, describe
+
+_OPTIONS = ("reverse", "size", "swaps")
+
+
+def _apply(act: str, x: F32, step: Step) -> F32:
+    out = np.array(x, FLOAT, order="C")
+    _core.activate(act, out, step.threads)
+    return out
+
+
+def _multiply(x: F32, y: F32, step: Step, start: F32 | None = None) -> F32:
+    out = np.empty((len(x), y.shape[1]), FLOAT)
+    _core.matmul(x, y, out, start, step.threads)
+    return out
+
+
+class _Recurrent(Op):
+    """States [.., size] from inputs [.., parts * size], which were multiplied by their weight.
+
+    Parameters: a weight [size, parts * size] of the state before, with `swaps` the other way
+    round, and a bias. `reverse`: from the last item to the first.
+    """
+
+    parts: ClassVar[int]
+
+    @classmethod
+    def find_shape(cls, attrs: Mapping[str, Any], x: Value) -> Shape:
+        if x.shape[-1] != cls.parts * attrs["size"] or len(x.shape) != 3 - x.is_sequence:
+            raise ValueError(
+                f"input {describe(x)}, expected {cls.parts} * {attrs['size']} values of each item of "
+                "sequences, or of [batch, time]"
+            )
+        return (*x.shape[:-1], attrs["size"])
+
+    @classmethod
+    def find_params(cls, attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
+        size, whole = attrs["size"], cls.parts * attrs["size"]
+        return [(whole, size) if attrs["swaps"] else (size, whole), (whole + cls._count_peeps(attrs) * size,)]
+
+    @staticmethod
+    def _count_peeps(attrs: Mapping[str, Any]) -> int:
+        return 0
+
+    # _advance(step, x, h, c) returns state and cell after it, and what is saved. From that, with the
+    # gradients of both, _retreat() returns those of x, of the state's products, and of state and cell before.
+    _advance: Any
+    _retreat: Any
+
+    def _list_steps(self, step: Step, x: F32) -> list[Ids]:
+        """Return the items of each step, those of longer sequences first."""
+        offsets = step.offsets[self.sequence] if self.sequence else np.arange(len(x) + 1) * x.shape[1]
+        lengths, way = np.diff(offsets), -1 if self.value.attrs["reverse"] else 1
+        order = np.argsort(-lengths, kind="stable")
+        begins = (offsets[:-1] if way == 1 else offsets[1:] - 1)[order]
+        return [begins[lengths[order] > t] + way * t for t in range(lengths.max(initial=0))]
+
+    def _read_weight(self, step: Step) -> F32:
+        weight = step.params[self.value.params[0].name]
+        return np.asarray(weight.T if self.value.attrs["swaps"] else weight)
+
+    def _read_bias(self, step: Step) -> F32:
+        return step.params[self.value.params[1].name].reshape(1, -1)
+
+    def forward(self, step: Step, x: F32) -> F32:
+        size, items = self.value.attrs["size"], x.reshape(-1, x.shape[-1])
+        self._steps, self._saved = self._list_steps(step, x), {}
+        out, self._before = np.zeros((2, len(items), size), FLOAT)
+        h = c = np.zeros((len(self._steps[0]) if self._steps else 0, size), FLOAT)
+        for t, rows in enumerate(self._steps):
+            h, c = h[: len(rows)], c[: len(rows)]
+            self._before[rows] = h
+            h, c, self._saved[t] = self._advance(step, items[rows], h, c)
+            out[rows] = h
+        return np.asarray(out.reshape(*x.shape[:-1], size))
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        size, rows_of_grad = self.value.attrs["size"], grad.reshape(-1, grad.shape[-1])
+        back, self._hidden = np.zeros((2, len(rows_of_grad), self.parts * size), FLOAT)
+        dh = dc = np.zeros((0, size), FLOAT)
+        for t in reversed(range(len(self._steps))):
+            rows = self._steps[t]
+            more = np.zeros((len(rows) - len(dh), size), FLOAT)
+            dh, dc = np.vstack([dh, more]) + rows_of_grad[rows], np.vstack([dc, more])
+            back[rows], self._hidden[rows], dh, dc = self._retreat(step, dh, dc, self._saved[t], rows)
+        config, bias = self.value.params
+        weight = self._find_weight_grad(step)
+        step.add_param_grad(
+            config.name, np.ascontiguousarray(weight.T) if self.value.attrs["swaps"] else weight
+        )
+        step.add_param_grad(bias.name, self._find_bias_grad(step).reshape(bias.shape))
+        return (back.reshape(x.shape),)
+
+    def _find_weight_grad(self, step: Step) -> F32:
+        return _multiply(self._before.T, self._hidden, step)
+
+    def _find_bias_grad(self, step: Step) -> F32:
+        total = np.empty((1, self._hidden.shape[1]), FLOAT)
+        _core.sum_columns(self._hidden, total, step.threads)
+        return total
+
+
+def _bend(y: F32) -> F32:
+    """Return the derivative of tanh in terms of its result."""
+    return np.asarray(np.float32(1) - y * y)
+
+
+class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
+    """c = f * c + i * g; h = o * tanh(c). Gates i, f, o (sigmoid) and g (tanh) are in columns by `order`.
+
+    `peeps`: the bias has three more parts, by which c before is added to i and f, and c after to o.
+    """
+
+    parts = 4
+
+    @staticmethod
+    def _count_peeps(attrs: Mapping[str, Any]) -> int:
+        return 3 if attrs["peeps"] else 0
+
+    def _read_peeps(self, step: Step) -> Sequence[F32 | float]:
+        bias = self._read_bias(step)
+        return (
+            np.split(bias[:, -3 * self.value.attrs["size"] :], 3, 1)
+            if self.value.attrs["peeps"]
+            else [0.0] * 3
+        )
+
+    def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
+        start = np.ascontiguousarray(self._read_bias(step)[:, : x.shape[1]])
+        gates = x + _multiply(h, self._read_weight(step), step, start)
+        i, f, g, o = (np.split(gates, 4, 1)[self.value.attrs["order"].index(one)] for one in "ifgo")
+        peeps = self._read_peeps(step)
+        i, f = _apply("sigmoid", i + c * peeps[0], step), _apply("sigmoid", f + c * peeps[1], step)
+        g = _apply("tanh", g, step)
+        after = f * c + i * g
+        o, bent = _apply("sigmoid", o + after * peeps[2], step), _apply("tanh", after, step)
+        return o * bent, after, (i, f, g, o, c, after, bent)
+
+    def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
+        i, f, g, o, c, _, bent = saved
+        peeps = self._read_peeps(step)
+        do = dh * bent * o * (1 - o)
+        dc = dc + dh * o * _bend(bent) + do * peeps[2]
+        parts = {"i": dc * g * i * (1 - i), "f": dc * c * f * (1 - f), "g": dc * i * _bend(g), "o": do}
+        both = np.hstack([parts[one] for one in self.value.attrs["order"]])
+        before = dc * f + parts["i"] * peeps[0] + parts["f"] * peeps[1]
+        return both, both, _multiply(both, self._read_weight(step).T, step), before
+
+    def _find_bias_grad(self, step: Step) -> F32:
+        total = super()._find_bias_grad(step)
+        if not self.value.attrs["peeps"]:
+            return total
+        i, f, o = (np.split(self._hidden, 4, 1)[self.value.attrs["order"].index(one)] for one in "ifo")
+        cells = np.zeros((2, len(self._hidden), total.shape[1] // 4), FLOAT)
+        for t, rows in enumerate(self._steps):
+            cells[0, rows], cells[1, rows] = self._saved[t][4:6]
+        peeps = np.empty((1, 3 * cells.shape[2]), FLOAT)
+        _core.sum_columns(np.hstack([i * cells[0], f * cells[0], o * cells[1]]), peeps, step.threads)
+        return np.hstack([total, peeps])
+
+
+class Gru(_Recurrent, op="gru", options=_OPTIONS):
+    """PaddlePaddle 2's: h = z * h + (1 - z) * c with gates r, z, and c = tanh(x_c + r * (h W_c + b_c))."""
+
+    parts = 3
+
+    def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
+        products = np.split(_multiply(h, self._read_weight(step), step, self._read_bias(step)), 3, 1)
+        inputs = np.split(x, 3, 1)
+        r, z = (_apply("sigmoid", inputs[k] + products[k], step) for k in (0, 1))
+        new = _apply("tanh", inputs[2] + r * products[2], step)
+        return (h - new) * z + new, c, (r, z, new, products[2])
+
+    def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
+        r, z, new, product = saved
+        dnew = dh * (1 - z) * _bend(new)
+        gates = [dnew * product * r * (1 - r), dh * (self._before[rows] - new) * z * (1 - z)]
+        hidden = np.hstack([*gates, dnew * r])
+        before = dh * z + _multiply(hidden, self._read_weight(step).T, step)
+        return np.hstack([*gates, dnew]), hidden, before, dc
+
+
+class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
+    """v2's: h = (1 - z) * h + z * c, with gates z and r, and c = tanh(x_c + (r * h) W_c + b_c)."""
+
+    parts = 3
+
+    def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
+        size, weight, bias = h.shape[1], self._read_weight(step), self._read_bias(step)
+        gates = x[:, : 2 * size] + _multiply(h, weight[:, : 2 * size], step, bias[:, : 2 * size])
+        z, r = np.split(_apply("sigmoid", gates, step), 2, 1)
+        products = _multiply(r * h, weight[:, 2 * size :], step, bias[:, 2 * size :])
+        new = _apply("tanh", x[:, 2 * size :] + products, step)
+        return (new - h) * z + h, c, (z, r, new)
+
+    def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
+        (z, r, new), h, weight, size = saved, self._before[rows], self._read_weight(step), dh.shape[1]
+        dnew = dh * z * _bend(new)
+        dreset = _multiply(dnew, weight[:, 2 * size :].T, step)
+        gates = np.hstack([dh * (new - h) * z * (1 - z), dreset * h * r * (1 - r)])
+        before = dh * (1 - z) + dreset * r + _multiply(gates, weight[:, : 2 * size].T, step)
+        both = np.hstack([gates, dnew])
+        return both, both, before, dc
+
+    def _find_weight_grad(self, step: Step) -> F32:
+        size, reset = self._before.shape[1], np.zeros_like(self._before)
+        for t, rows in enumerate(self._steps):
+            reset[rows] = self._saved[t][1] * self._before[rows]
+        gates = _multiply(self._before.T, self._hidden[:, : 2 * size], step)
+        return np.hstack([gates, _multiply(reset.T, self._hidden[:, 2 * size :], step)])
