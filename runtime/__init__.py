@@ -107,7 +107,6 @@ _INSTEAD = {
     "static.CompiledProgram": "the static.Program itself",
     "static.append_backward": "minimize() of an optimizer",
     "static.cpu_places": "CPUPlace",
-    "static.ctr_metric_bundle": "static.auc",
 }
 
 

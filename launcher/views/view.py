@@ -218,13 +218,14 @@ def show_figures(report: Event) -> dict[str, str]:
 
 
 def show_progress(report: Event) -> str:
-    """Show a progress report: `pass 0, batch 100, cost 5.310, 5,320 samples/s`."""
+    """Show a progress report: `pass 0, batch 100, cost 5.310, 5,320 samples/s, auc 0.71`."""
     shown = show_figures(report)
     words = [f"{name} {shown[name]}" for name in ("pass", "batch", "cost") if name in shown]
     if RATE in shown:
         words.append(f"{shown[RATE]} {RATE}")
     if "dropped" in report:
         words.append(f"{report['dropped']} gradients dropped as late")
+    words += [f"{name[7:]} {value:.4g}" for name, value in report.items() if name.startswith("metric.")]
     return ", ".join(words)
 
 

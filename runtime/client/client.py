@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from .. import _core
-from ..engine.arrays import F32, U64
+from ..engine.arrays import F32, U64, Ids
 from ..engine.entry import ANY, EntryAttr
 from ..engine.kernel_numbers import KINDS, MODES, InitialKind, Mode, Optim
 from ..files import blocks
@@ -25,11 +25,10 @@ from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
 from . import handshake
 from .calls import CallRunner
-from .control import MESSAGES, Control, Message
+from .control import Control, Message
 from .dialer import Dialer, list_shards
+from .messages import COLS, MESSAGES, Messages
 
-GATHER_COLS = 64
-GATHER_ROWS = 1 << 20  # of one trainer's message, 128 MiB
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
 
 
@@ -40,19 +39,6 @@ class Init:
     kind: InitialKind
     mean: float
     std: float
-
-
-def _count_rows(size: int) -> int:
-    """Return the rows of a message of so many bytes: its size, then 16 bits in each value."""
-    return 1 + -(-size // (2 * GATHER_COLS))
-
-
-def _pack_rows(data: bytes) -> F32:
-    rows = np.zeros((_count_rows(len(data)), GATHER_COLS), np.float32)
-    rows[0, :4] = np.frombuffer(len(data).to_bytes(8, "little"), "<u2")
-    padded = data + bytes(-len(data) % (2 * GATHER_COLS))
-    rows[1:] = np.frombuffer(padded, "<u2").reshape(-1, GATHER_COLS)
-    return rows
 
 
 def _print_line(line: str) -> None:
@@ -96,7 +82,7 @@ class Client:
         self._endpoints = list(endpoints)
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
-        self._trainer_id, self._trainers = trainer_id, num_gradient_servers
+        self._trainer_id = trainer_id
         self._mode, self.seed, self.log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
@@ -116,9 +102,8 @@ class Client:
         self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims, self._blocks = dict[str, int](), 0
-        self._told: Counter[str] = Counter()  # barriers, ends of passes and messages so far
-        self._messages: dict[str, int] = {}  # the table of gather()
-        self._gathered = (np.empty((0, GATHER_COLS), np.float32),) * 2  # own rows of the last two calls
+        self._told: Counter[str] = Counter()  # barriers and ends of passes so far
+        self._messages = Messages(self._core, self._calls, trainer_id, num_gradient_servers, self._make_table)
         self._connected = self.is_closed = False  # the latter by finish() or close()
 
     # -- connecting
@@ -435,36 +420,23 @@ class Client:
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every trainer, in order of trainers; all of them call it, between passes."""
-        own = _pack_rows(data)
-        if len(own) > GATHER_ROWS:
-            raise ValueError(f"gather: {len(data)} bytes are more than {(GATHER_ROWS - 1) * 2 * GATHER_COLS}")
-        if not self._messages:
-            init = Init(kind="normal", mean=0.0, std=0.0)
-            rule = Optim(method="sgd", learning_rate=1.0)
-            mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
-            self._add_table(self._messages, MESSAGES, (0, GATHER_COLS), rule, init, ANY, mode)
-        keys, table = self._make_message_keys, self._messages[MESSAGES]
-        old = self._gathered[0]
-        change = np.zeros((max(len(old), len(own)), GATHER_COLS), np.float32)
-        change[: len(old)] = old
-        change[: len(own)] -= own  # the rule subtracts it, without rounding
-        self._calls.call(lambda: self._core.push_rows(table, keys(self._trainer_id, len(change)), change))
-        self._gathered = self._gathered[1], own
-        self.barrier()
-        heads = np.empty((self._trainers, GATHER_COLS), np.float32)
-        first = np.concatenate([keys(trainer, 1) for trainer in range(self._trainers)])
-        self._pull_parts([(table, first, heads)])
-        sizes = [int.from_bytes(head[:4].astype("<u2").tobytes(), "little") for head in heads]
-        found = [np.empty((_count_rows(size), GATHER_COLS), np.float32) for size in sizes]
-        for trainer, rows in enumerate(found):
-            self._pull_parts([(table, keys(trainer, len(rows)), rows)])
-        self._told[MESSAGES] += 1
-        return [rows[1:].astype("<u2").tobytes()[:size] for rows, size in zip(found, sizes, strict=True)]
+        return self._messages.gather(data, self.barrier)
 
-    def _make_message_keys(self, trainer: int, rows: int) -> U64:
-        """Return the keys of a trainer's rows in this call. Those of the call before may still be read."""
-        first = (self._told[MESSAGES] % 2 * self._trainers + trainer) * GATHER_ROWS
-        return np.arange(first, first + rows, dtype=np.uint64)
+    def add_up(self, own: Mapping[str, Ids]) -> dict[str, Ids]:
+        """Return the sums over all trainers of what each gave last under these names.
+
+        Whole numbers from 0 to 2^60 - 1, equally many under a name. Waits for pservers alone.
+        """
+        return self._messages.add_up(own)
+
+    def _make_table(self) -> int:
+        """Make the table of messages, and return its number."""
+        init = Init(kind="normal", mean=0.0, std=0.0)
+        rule = Optim(method="sgd", learning_rate=1.0)
+        mode = MODES["half_async"], 0  # no step to wait for, and no empty pushes in others' steps
+        into = dict[str, int]()
+        self._add_table(into, MESSAGES, (0, COLS), rule, init, ANY, mode)
+        return into[MESSAGES]
 
     def finish(self) -> None:
         """Report to every pserver that this trainer is finished, and close."""

@@ -16,7 +16,6 @@ from typing import IO, Any
 
 from ..files.saving import write_whole
 
-MESSAGES = "messages of trainers"  # name of the table of Client.gather()
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 64 << 20

@@ -79,7 +79,12 @@ from pslaunch.runtime import fleet
 fleet.init()
 paddle.enable_static()
 x = paddle.static.data("x", [None, 3], "float32")
-loss = paddle.mean(paddle.square(paddle.static.nn.fc(x, 1, name="out")))
+label, user = (paddle.static.data(name, [None, 1], "int64") for name in ("label", "user"))
+guess = paddle.nn.functional.sigmoid(paddle.static.nn.fc(x, 1, name="out"))
+*_, counts = paddle.static.auc(paddle.concat([1 - guess, guess], axis=1), label, slide_steps=20)
+paddle.static.user_auc(guess, label, user)
+paddle.static.ctr_metric_bundle(guess, label)
+loss = paddle.mean(paddle.square(guess - paddle.cast(label, "float32")))
 fleet.distributed_optimizer(paddle.optimizer.Adam(0.1), fleet.DistributedStrategy()).minimize(loss)
 if fleet.is_server():
     fleet.init_server()
@@ -88,11 +93,14 @@ else:
     exe = paddle.static.Executor()
     exe.run(paddle.static.default_startup_program())
     fleet.init_worker()
+    rng = np.random.default_rng(fleet.worker_index())
     for step in range(5):
-        values = np.full((4, 3), np.nan if (step, fleet.worker_index()) == (2, 1) else 1.0, np.float32)
-        (now,) = exe.run(feed={"x": values}, fetch_list=[loss])
-    fleet.barrier_worker()
-    print("loss at the end", now)
+        feed = {"x": rng.random((40, 3), np.float32), "user": rng.integers(0, 3, (40, 1))}
+        feed["label"] = feed["x"][:, :1].round().astype(np.int64)
+        if (step, fleet.worker_index()) == (2, 1):
+            feed["x"][:] = np.nan
+        pos, neg = exe.run(feed=feed, fetch_list=counts[2:])
+    print("AUC at the end", fleet.metrics.auc(pos, neg), pos.sum() + neg.sum())
     fleet.stop_worker()
 """
 
@@ -108,8 +116,11 @@ def test_gradient_that_is_not_finite_spoils_no_job(workspace: Path, rule: str, c
         assert where in job.end()["failure"]["text"]
         return
     assert any(where in line for line in job.lines("trainer/1"))
-    ends = [line for i in range(2) for line in job.lines(f"trainer/{i}") if line.startswith("loss at")]
-    assert ends[0] == ends[1] and "nan" not in ends[0]
+    ends = [line for i in range(2) for line in job.lines(f"trainer/{i}") if line.startswith("AUC at")]
+    *_, auc, samples = ends[1].split()
+    assert samples == "160" and f"{auc} 200" in ends[0]
+    last = [e for e in job.events() if e.get("metric.auc") == pytest.approx(float(auc), rel=1e-6)]
+    assert last and 0 < last[-1]["metric.user_auc"] < 1 and 0.5 < last[-1]["metric.calibration"] < 2
     assert [e["metric.steps_not_finite"] for e in job.events() if "metric.steps_not_finite" in e][-1] == 1
 
 

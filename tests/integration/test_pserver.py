@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -161,18 +162,26 @@ def test_learning_rate_follows_the_samples_of_all_trainers(schedule: Schedule) -
 def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None:
     sizes = [0, 1, 2, 127, 128, 129, 70_001, 3]
 
-    def messages(t: int) -> list[list[bytes]]:
+    def messages(t: int) -> list[Any]:
         with found.client(t, mode=mode) as c:
             c.create_dense("w", 5, PLAIN)
             c.init_dense({"w": np.zeros(5, np.float32)})
-            heard = []
+            heard: list[Any] = []
             for i in range(len(sizes)):
+                if (t + i) % 3:  # no trainer waits for others
+                    c.add_up({"n": make_numbers(t, i), "other": np.array([t])})
                 for _ in range((t + i) % 3):
                     c.push_pull({"w": np.ones(5, np.float32)}, {"w": np.empty(5, np.float32)})
                 c.end_pass()
                 heard.append(c.gather(make_message(t, i)))
+            c.add_up({"n": make_numbers(t, 9)})
+            c.barrier()
+            heard.append(c.add_up({"n": make_numbers(t, 9)})["n"].tolist())
             c.finish()
         return heard
+
+    def make_numbers(t: int, i: int) -> npt.NDArray[np.int64]:
+        return np.random.default_rng((t, i)).integers(0, 2**58, (5, 7))
 
     def make_message(t: int, i: int) -> bytes:
         return np.random.default_rng((t, i)).bytes(sizes[(i + t) % len(sizes)])
@@ -180,7 +189,10 @@ def test_trainers_gather_messages_of_any_size_between_passes(mode: Mode) -> None
     with cluster(2, sparse=1, trainers=3) as found:
         heard = run_trainers(3, messages)
         assert found.codes() == [0, 0]
-    assert heard == [[[make_message(t, i) for t in range(3)] for i in range(len(sizes))]] * 3
+    total = np.sum([make_numbers(t, 9) for t in range(3)], axis=0)
+    assert (
+        heard == [[*([make_message(t, i) for t in range(3)] for i in range(len(sizes))), total.tolist()]] * 3
+    )
 
 
 CUTS = [600, 5_000, 64_700, 150_001, 199_999, -700, -3_000, -150_000]

@@ -27,6 +27,7 @@ from ...process.settings import Settings, build_pserver_options, get_settings, p
 from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
+from .job_metrics import JobMetrics
 from .replay import Key, Replay, State
 from .role_maker import PaddleCloudRoleMaker, Part
 
@@ -56,6 +57,10 @@ class Fleet:
         self._describe: Callable[[], State] = lambda: {"runs": 0}  # what a snapshot has of this worker
         self._steps = self._samples = 0
         self._reported_s = 0.0
+        self._metrics = JobMetrics()
+        self._latest: tuple[Learner, npt.NDArray[np.float32]] | None = (
+            None  # with the loss, at the last report
+        )
 
     # -- part
 
@@ -243,16 +248,26 @@ class Fleet:
         """Wrap calls to servers: if one is gone for good, the process ends with a line that says so."""
         return self._get_run("init_worker").guard()
 
-    def report_step(self, samples: int, loss: npt.NDArray[np.float32]) -> None:
+    def report_step(self, samples: int, loss: npt.NDArray[np.float32], learner: Learner) -> None:
         """Report the progress of this worker, at most once in a while."""
         self._steps += 1
         self._samples += samples
-        progress = self._get_run("init_worker").progress
-        if progress.is_due():
-            now_s = time.monotonic()
-            speed = self._samples / (now_s - self._reported_s) if self._reported_s else 0.0
-            self._samples, self._reported_s = 0, now_s
-            progress.report(**{"pass": 0}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed)
+        if self._get_run("init_worker").progress.is_due():
+            self._latest = learner, loss
+            self._report()
+
+    def _report(self, *, last: bool = False) -> None:
+        """Report; with `last` if there was a report before."""
+        if self._latest is None or self._program is None or (self._client and self._client.is_closed):
+            return
+        now_s, run, (learner, loss) = time.monotonic(), self._get_run("stop_worker"), self._latest
+        speed = self._samples / (now_s - self._reported_s) if self._reported_s else 0.0
+        self._samples, self._reported_s = 0, now_s
+        with run.guard():
+            found = self._metrics.measure(self._program.always, learner.counts, self._client, last=last)
+        run.progress.report(
+            **{"pass": 0, **found}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed
+        )
 
     def note_run(self, learner: Learner, key: Key, values: Sequence[npt.NDArray[Any]]) -> None:
         """Note a training run, for snapshots."""
@@ -305,6 +320,7 @@ class Fleet:
     def stop_worker(self) -> None:
         """Report to the servers that this worker has finished; they end when all have."""
         run = self._get_run("stop_worker")
+        self._report(last=True)
         with run.guard():
             if self._updater is not None:
                 self._updater.finish()

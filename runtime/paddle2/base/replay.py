@@ -14,7 +14,7 @@ from ...engine.learner import Learner
 Array = npt.NDArray[Any]
 State = dict[str, Any]  # what JSON can hold
 Key = tuple[object, ...]  # names of fetches
-MOST_BYTES = 1 << 20  # of fetched values in a snapshot; of larger ones it has zeros
+MOST_BYTES = 1 << 20  # of fetched values in a snapshot, and of counts; of larger ones it has zeros
 
 
 class Replay:
@@ -58,7 +58,7 @@ class Replay:
         return {
             "runs": self._done,
             "steps": learner.steps,
-            "counts": {name: counts.tolist() for name, counts in learner.counts.items()},
+            "counts": {name: n.tolist() for name, n in learner.counts.items() if n.nbytes <= MOST_BYTES},
             "key": [str(one) for one in key],
             "fetched": [_encode(value) for value in values],
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from ...engine.ops.metric import compute_auc
 from ..program.program import Variable
 from .util_base import UtilBase
 
-__all__ = ["acc", "auc", "max", "min", "sum"]
+__all__ = ["acc", "auc", "mae", "max", "min", "mse", "rmse", "sum"]
 
 Array = npt.NDArray[Any]
 _util = UtilBase()
@@ -36,6 +37,27 @@ def acc(
 ) -> float:
     """Return the share of right answers of all workers."""
     return float(_reduce(correct, "sum").sum() / _reduce(total, "sum").sum())
+
+
+def mae(
+    abserr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
+) -> float:
+    """Return the mean absolute error of all workers, from the sums of static.ctr_metric_bundle()."""
+    return acc(abserr, total_ins_num)
+
+
+def mse(
+    sqrerr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
+) -> float:
+    """Return the mean squared error of all workers, likewise."""
+    return acc(sqrerr, total_ins_num)
+
+
+def rmse(
+    sqrerr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
+) -> float:
+    """Return the root of the mean squared error of all workers, likewise."""
+    return math.sqrt(mse(sqrerr, total_ins_num))
 
 
 def auc(

@@ -11,11 +11,11 @@ from ..program.program import (
 )
 from . import nn
 from .executor import Executor, global_scope
-from .measures import accuracy, auc
+from .measures import accuracy, auc, ctr_metric_bundle, user_auc
 from .model_files import load, load_inference_model, save, save_inference_model, set_program_state
 
 __all__ = [
-    "Executor", "Program", "Variable", "accuracy", "auc", "create_parameter", "data", "default_main_program",
-    "default_startup_program", "global_scope", "load", "load_inference_model", "nn", "program_guard", "save",
-    "save_inference_model", "set_program_state",
+    "Executor", "Program", "Variable", "accuracy", "auc", "create_parameter", "ctr_metric_bundle", "data",
+    "default_main_program", "default_startup_program", "global_scope", "load", "load_inference_model", "nn",
+    "program_guard", "save", "save_inference_model", "set_program_state", "user_auc",
 ]  # fmt: skip

@@ -291,7 +291,7 @@ class Session:
         with self._guard():
             result = self._learner.train(batch, updater, following, place)
         if training.is_distributed:
-            FLEET.report_step(batch.samples, result.values[count])
+            FLEET.report_step(batch.samples, result.values[count], self._learner)
             FLEET.note_run(self._learner, key, result.values[:count])
         return result.values[:count]
 

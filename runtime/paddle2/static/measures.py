@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ..program.program import Variable, add_value, default_main_program
 
 
@@ -28,23 +31,52 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """Return the area under the ROC curve over all runs, that of the last ones, and their counts.
 
-    input: probabilities, that of label 1 last. slide_steps: the second is that of so many last runs, 0: of
-    all. Counts: for these, then for all runs, samples by probability in num_thresholds + 1 buckets, first of
-    label 1, then of label 0.
+    input: probabilities, that of label 1 last. slide_steps: number of runs of the second, 0 for all. Counts:
+    for these, then for all runs, samples by probability in num_thresholds + 1 buckets, first of label 1, then
+    of label 0. Reports of the job have the first over all workers.
     """
     if curve != "ROC":
         raise ValueError(f"static.auc: curve={curve!r}, expected ROC")
-    for name, value, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
+    for name, value, least in (("slide_steps", slide_steps, 0), ("num_thresholds", num_thresholds, 1)):
         if value < least:
             raise ValueError(f"static.auc: {name}={value}, expected {least} or more")
     if ins_tag_weight is not None:
         raise ValueError("static.auc: ins_tag_weight is not in this runtime; leave it out")
     found = []
-    for of_last in (slide_steps, 0):
-        attrs = {"of_last": of_last, "thresholds": num_thresholds}
-        counts = add_value("auc_counts", [input, label], attrs)
+    for of_last in dict.fromkeys((slide_steps, 0)):
+        add = add_value if of_last == 1 else _count  # which is needed only where it is fetched
+        counts = add("auc_counts", [input, label], {"of_last": of_last, "thresholds": num_thresholds})
         found.append((add_value("auc", [counts]), [counts[1], counts[0]]))
-        if of_last != 1:
-            default_main_program().always.append(counts)
-    (batch, batch_counts), (total, counts_of_all) = found
-    return total, batch, [*batch_counts, *counts_of_all]
+    (recent, recent_counts), (total, counts_of_all) = found[0], found[-1]
+    return total, recent, [*recent_counts, *counts_of_all]
+
+
+def ctr_metric_bundle(input: Variable, label: Variable, ins_tag_weight: None = None) -> tuple[Variable, ...]:
+    """Return sums over all runs: squared errors, absolute errors, probabilities and their sigmoids, clicks,
+    samples.
+
+    input: probabilities of a click, label: 1 or 0. fleet.metrics makes means over all workers of them;
+    reports of the job have the calibration, the sum of probabilities by that of clicks.
+    """
+    if ins_tag_weight is not None:
+        raise ValueError("static.ctr_metric_bundle: ins_tag_weight is not in this runtime; leave it out")
+    sums = _count("click_sums", [input, label])
+    return tuple(sums[i : i + 1] for i in range(6))
+
+
+def user_auc(input: Variable, label: Variable, user: Variable, num_samples: int = 100_000) -> Variable:
+    """Return the AUC of each user's samples, mean over users weighted by their samples (GAUC).
+
+    Of the last `num_samples` samples; users whose labels are all alike do not count. user: an id for each
+    sample. Reports of the job have it over all workers; a user with samples in two counts as two.
+    """
+    if num_samples < 1:
+        raise ValueError(f"static.user_auc: num_samples={num_samples}, expected 1 or more")
+    return add_value("user_auc", [_count("user_samples", [input, label, user], {"most": num_samples})])
+
+
+def _count(op: str, inputs: Sequence[Variable], attrs: Mapping[str, Any] | None = None) -> Variable:
+    """Return the value of a metric that each run of the program computes."""
+    counts = add_value(op, inputs, attrs)
+    default_main_program().always.append(counts)
+    return counts

@@ -139,6 +139,11 @@ def count_buckets(p: Array, y: Array) -> Array:
     return np.stack([np.bincount(buckets[y[:, 0] == label], minlength=101) for label in (0, 1)])
 
 
+def sum_clicks(p: Array, y: Array) -> Array:
+    wrong, p, y = (p - y)[:, 0], p[:, 0], y[:, 0]
+    return np.array([wrong @ wrong, abs(wrong).sum(), p.sum(), (1 / (1 + np.exp(-p))).sum(), y.sum(), len(y)])
+
+
 def multiply_swapped(x: Array, y: Array) -> Array:
     return np.asarray(x.swapaxes(-1, -2) @ y.swapaxes(-1, -2))
 
@@ -547,6 +552,16 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
         ),
     ),
     ("auc", lambda s: Example([s.draw_ids(4, 2, s.k)], find_auc, fixed=[0])),
+    ("click_sums", lambda s: Example([s.draw_shares(s.n, 1), s.draw_ids(2, s.n, 1)], sum_clicks)),
+    (
+        "user_samples",
+        lambda s: Example(
+            [s.draw_shares(s.n, 2), s.draw_ids(2, s.n, 1), s.draw_ids(9, s.n, 1)],
+            lambda *of: np.array(len(of[0])),
+            {"most": 3},
+        ),
+    ),
+    ("user_auc", lambda s: Example([np.array(s.n)], lambda n: np.zeros(()))),  # its state: test_measures.py
     ("accuracy", lambda s: find_right(s, 1)),
     ("accuracy", lambda s: find_right(s, 3)),
 ]
@@ -611,7 +626,7 @@ def compute(
     if isinstance(op, Lookup):
         op.get_rows(inputs[0].size)[:] = example.params[0][inputs[0].reshape(-1)]
     result = op.forward(step, *inputs)
-    if value.kind == "id" or name in ("accuracy", "auc", "full", "one_hot"):
+    if value.kind == "id" or name in ("accuracy", "auc", "click_sums", "full", "one_hot", "user_auc"):
         return value, result, []
     grad = draw_grad(result.shape)
     found = op.backward(step, grad, result, *inputs)
