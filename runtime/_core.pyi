@@ -171,19 +171,28 @@ def get_protocol() -> dict[str, int]: ...
 # -- table: py_table.c, documented in csrc/tables/ps_sparse.h. A lock serves one thread at a time.
 
 class Table:
-    # key: hash_name() of the parameter's name. beside: a row has as many floats more as values.
+    # init: seed, hash_name() of the parameter, kind, mean, std. entry: EntryAttr.pack(). beside: behind its
+    # state a row has as many floats as values.
     def __new__(
-        cls, dim: int, rule: _Rule, seed: int, key: int, kind: int, mean: float, std: float, beside: bool, /
+        cls,
+        dim: int,
+        rule: _Rule,
+        init: tuple[int, int, int, float, float],
+        entry: tuple[int, float, float],
+        beside: bool,
+        /,
     ) -> Table: ...
     def read(self, keys: _U64, out: _F32, /) -> None: ...  # [n], [n, dim]; missing rows: initial values
     def find_missing(self, keys: _U64, places: _U64, /) -> int: ...  # [n], [n]; their number
-    def load(self, keys: _U64, rows: _F32, /) -> None: ...  # [n], [n, dim] or [n, dim + rest]
-    # step: from 1. keys: [n], unique. grads: [n, dim]
-    def learn(self, learning_rate: float, step: int, passes: int, keys: _U64, grads: _F32, /) -> None: ...
-    # [n], [n, dim], [n, rest]: the first n rows, with state and what is beside. Returns their number.
-    def copy(self, keys: _U64, values: _F32, rest: _F32, /) -> int: ...
+    # [n], [n, dim] or [n, dim + rest], [n, 3] as ps_counts, or none. Without rows the keys only wait.
+    def load(self, keys: _U64, rows: _F32, counts: _F32, /) -> None: ...
+    # step: from 1. keys: [n], unique. grads: [n, dim], with a ShowClickEntry [n, 2 + dim]
+    def learn(self, learning_rate: float, step: int, keys: _U64, grads: _F32, /) -> None: ...
+    # The next rows above `number`, at first 0: [n], [n, dim], [n, rest], [n, 3]; without values those
+    # of waiting keys. Returns the number of the last one.
+    def copy(self, number: int, keys: _U64, values: _F32, rest: _F32, counts: _F32, /) -> int: ...
     def clear(self) -> None: ...
-    def count(self) -> tuple[int, int]: ...  # rows, bytes of memory
+    def count(self) -> tuple[int, int]: ...  # rows, waiting keys
 
 # -- client: py_client.c, documented in csrc/client/ps_client.h. Arrays are borrowed until their call is done.
 

@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.arrays import F32, U64, split_rows
-from ..engine.entry import ShowClickEntry
+from ..engine.arrays import F32, U64
 from ..engine.keeping import describe_left_out, make_about, make_create
-from ..engine.kernel_numbers import InitialKind, Optim
-from ..engine.param_config import ParamConfig
+from ..engine.kernel_numbers import Optim
 from ..engine.parameters import Parameters
 from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
@@ -107,15 +105,8 @@ class RemoteUpdater(Updater):
             layout = asdict(self.client.layout)
             finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
 
-    def _get_config(self, name: str) -> ParamConfig:
-        """Return a parameter as pservers have it."""
-        config = self._params.configs[name]
-        late: InitialKind = "late uniform" if config.kind == "uniform" else "late normal"
-        zeros = isinstance(config.entry, ShowClickEntry) and config.entry.zeros
-        return replace(config, kind=late) if zeros else config
-
     def _describe(self, name: str) -> dict[str, Any]:
-        config, rule = self._get_config(name), self._get_server_rule(name)
+        config, rule = self._params.configs[name], self._get_server_rule(name)
         create = make_create(config, rule, self.client.seed, table=name in self._params.sparse)
         return describe_object(create, config.shape)
 
@@ -128,8 +119,8 @@ class RemoteUpdater(Updater):
         for name in self._params.dense:
             self.client.create_dense(name, self._parameters.get_array(name).size, self._get_server_rule(name))
         for name in self._params.sparse:
-            config = self._get_config(name)
-            init = Init(kind=config.kind, mean=config.mean, std=config.std)
+            config = self._params.configs[name]
+            init = Init(kind=config.start, mean=config.mean, std=config.std)
             self.client.create_sparse(
                 name, config.rows, config.cols, self._get_server_rule(name), init, config.entry
             )
@@ -145,9 +136,10 @@ class RemoteUpdater(Updater):
         return self._params.rules[name]
 
     def _set_table(self, name: str) -> None:
-        values = self._parameters.get_array(name)
-        for at, keys in split_rows(*values.shape):
-            self.client.set_rows(name, keys, values[at])
+        table = self._parameters.make_table(name)
+        self._parameters.take_table(name, table)
+        for keys, rows, _ in table.split():
+            self.client.set_rows(name, keys, rows)
 
     def _get_dense(self) -> dict[str, F32]:
         return {name: self._parameters.get_array(name) for name in self._params.dense}

@@ -17,7 +17,7 @@ from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.entry import ANY
 from ..engine.kernel_numbers import Optim
-from ..engine.param_config import ParamConfig
+from ..engine.local_table import NONE, LocalTable
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 
@@ -41,40 +41,26 @@ class _Copy:
         self.base[:] = values
 
 
-class _Rows:
+class _Rows(LocalTable):
     """Rows of a table that were used since the last exchange. The base of a row lies beside it."""
-
-    def __init__(self, config: ParamConfig, rule: Optim) -> None:
-        self._cols = config.cols
-        self._table = _core.Table(config.cols, rule.pack(), 0, 0, 0, 0.0, 0.0, True)
 
     def is_missing(self, keys: U64) -> npt.NDArray[np.bool_]:
         """Return which of the keys are not here."""
         places = np.empty_like(keys)
         missing = np.zeros(len(keys), np.bool_)
-        missing[places[: self._table.find_missing(keys, places)]] = True
+        missing[places[: self.core.find_missing(keys, places)]] = True
         return missing
-
-    def read(self, keys: U64) -> F32:
-        """Return rows, which must be here."""
-        out = np.empty((len(keys), self._cols), np.float32)
-        self._table.read(keys, out)
-        return out
 
     def set(self, keys: U64, own: F32, base: F32) -> None:
         """Set rows with their bases."""
-        self._table.load(keys, np.concatenate([own, base], axis=1))
-
-    def learn(self, rate: float, step: int, keys: U64, grads: F32) -> None:
-        """Apply a step to rows, which must be here."""
-        self._table.learn(rate, step, 0, keys, grads)
+        self.core.load(keys, np.concatenate([own, base], axis=1), NONE)
 
     def take_all(self) -> tuple[U64, _Copy]:
         """Return all rows, and forget them."""
-        count, _ = self._table.count()
-        keys, (own, base) = np.empty(count, np.uint64), np.empty((2, count, self._cols), np.float32)
-        self._table.copy(keys, own, base)
-        self._table.clear()
+        count, _ = self.core.count()
+        keys, (own, base) = np.empty(count, np.uint64), np.empty((2, count, self.config.cols), np.float32)
+        self.core.copy(0, keys, own, base, NONE)
+        self.core.clear()
         return keys, _Copy(own=own, base=base)
 
 
@@ -121,7 +107,7 @@ class GeoUpdater(RemoteUpdater):
         self._pushed = self._steps
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
         configs, rules = self._params.configs, self._params.rules
-        self._rows = {name: _Rows(configs[name], rules[name]) for name in self._params.sparse}
+        self._rows = {name: _Rows(configs[name], rules[name], beside=True) for name in self._params.sparse}
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
         self._coming = ahead

@@ -62,7 +62,7 @@ def digest(found: Set, shape: ObjectShape) -> str:
     total = hashlib.sha256()
     if shape.table:  # the sum over rows of a hash of each: they are in no order
         whole = np.zeros(1, np.uint64)
-        for keys, rows in read_rows(found, shape.name):
+        for keys, rows, _ in read_rows(found, shape.name):
             hashed = keys * np.uint64(0x9E3779B97F4A7C15)
             for column in rows.reshape(len(keys), -1).view(np.uint32).T:
                 hashed = (hashed ^ column ^ (hashed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)

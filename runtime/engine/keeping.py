@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,25 +35,17 @@ class State:
 def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> bytes:
     """Return the description of a parameter for a set."""
     shape = (config.cols, 0, config.rows) if table else (0, 0, config.rows * config.cols)
-    init = seed, KINDS[config.kind], config.mean, config.std
+    init = seed, KINDS[config.start], config.mean, config.std
     return encode_create(config.name, shape, rule.pack(), rule.schedule.pack(), config.entry.pack(), init)
 
 
 def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed: int) -> Whole:
-    """Return a parameter for a set. Of a table rows with their initial values and no state are left out."""
-    table, slots = config.sparse, [] if state.slots is None else list(state.slots)
-    create = make_create(config, rule, seed, table=table)
-    if not table:
-        pieces: Iterator[memoryview] = (get_bytes(one) for one in [values, *slots])
-        count = values.size
-    else:
-        used = _find_used(config, values, slots, seed)
-        pieces, count = _cut_table(values, slots, used), int(np.count_nonzero(used))
+    """Return a dense parameter for a set."""
     return Whole(
         shape=config.shape,
-        create=create,
-        count=count,
-        pieces=pieces,
+        create=make_create(config, rule, seed, table=False),
+        count=values.size,
+        pieces=map(get_bytes, [values, *([] if state.slots is None else state.slots)]),
         steps=state.steps,
         samples=state.samples,
         passes=state.passes,
@@ -69,27 +61,8 @@ def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
     """Return initial values of rows, [k, cols]: they depend on (seed, name, row, column) alone."""
     out = np.empty((len(keys), config.cols), dtype=np.float32)
     table = _core.hash_name(config.name)
-    _core.init_rows(out, keys, seed, table, KINDS[config.kind], config.mean, config.std)
+    _core.init_rows(out, keys, seed, table, KINDS[config.start], config.mean, config.std)
     return out
-
-
-def _find_used(config: ParamConfig, values: F32, slots: list[F32], seed: int) -> npt.NDArray[np.bool_]:
-    used = np.ones(config.rows, np.bool_)
-    for at, keys in split_rows(*values.shape) if config.initializer is None else ():
-        initial = make_first_rows(config, keys, seed)
-        used[at] = (values[at].view(np.uint32) != initial.view(np.uint32)).any(axis=1)
-        for one in slots:
-            used[at] |= (one[at] != 0).any(axis=1)
-    return used
-
-
-def _cut_table(values: F32, slots: list[F32], used: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
-    """Yield the keys of the used rows, then these rows, each with its state."""
-    for at, keys in split_rows(*values.shape):
-        yield get_bytes(keys[used[at]])
-    for at, _ in split_rows(values.shape[0], values.shape[1] * (1 + len(slots))):
-        rows = [one[at][used[at]] for one in (values, *slots)]
-        yield get_bytes(np.concatenate(rows, axis=1))
 
 
 def read_array(found: Set, config: ParamConfig) -> F32:
@@ -103,7 +76,7 @@ def read_array(found: Set, config: ParamConfig) -> F32:
     values = np.empty(config.shape, np.float32)
     for at, keys in split_rows(*config.shape):
         values[at] = make_first_rows(saved, keys, seed)
-    for keys, rows in read_rows(found, config.name):
+    for keys, rows, _ in read_rows(found, config.name):
         values[keys] = rows[:, : config.cols]
     return values
 
@@ -122,7 +95,7 @@ def read_state(found: Set, config: ParamConfig, rule: Optim) -> State | None:
         return None
     slots = np.zeros(rule.kernel.get_state_shape(*config.shape), np.float32)
     if shape.table:
-        for keys, rows in read_rows(found, config.name) if shape.slots else ():
+        for keys, rows, _ in read_rows(found, config.name) if shape.slots else ():
             slots[:, keys] = split_state(shape, rows)[1]
     else:
         for number, one in enumerate(slots, 1):

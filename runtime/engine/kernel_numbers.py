@@ -38,6 +38,7 @@ Mode = Literal["sync", "half_async", "async", "geo"]
 MODES: dict[Mode, int] = {"sync": 0, "half_async": 1, "async": 2, "geo": 3}
 InitialKind = Literal["normal", "uniform", "late normal", "late uniform"]  # late: zeros until the row is made
 KINDS: dict[InitialKind, int] = {"normal": 0, "uniform": 1, "late normal": 2, "late uniform": 3}
+LATE: dict[InitialKind, InitialKind] = {"normal": "late normal", "uniform": "late uniform"}
 
 PackedSchedule = tuple[int, float, float, tuple[tuple[int, float], ...]]
 PackedOptim = tuple[int, float, float, float, float, float, float, float]

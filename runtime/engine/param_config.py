@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .attr import Initializer, ParameterAttribute
-from .entry import ANY, EntryAttr
-from .kernel_numbers import InitialKind
+from .entry import ANY, EntryAttr, ShowClickEntry
+from .kernel_numbers import LATE, InitialKind
 
 ANY_ID = 2**64 - 1  # rows of a table for ids of any value
 USUAL_ROWS = 2**20  # of such a table, for its initial values
@@ -51,6 +51,12 @@ class ParamConfig:
                 f"parameter {self.name}: an initializer of all values gives every id a row, so its entry "
                 "rule has no effect; use values that servers draw, Uniform or Normal, or leave the rule out"
             )
+
+    @property
+    def start(self) -> InitialKind:
+        """The kind of initial values that the rows of a table have."""
+        zeros = isinstance(self.entry, ShowClickEntry) and self.entry.zeros
+        return LATE.get(self.kind, self.kind) if zeros else self.kind
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from .keeping import (
     read_array,
 )
 from .kernel_numbers import Optim
+from .local_table import LocalTable
 from .param_config import ANY_ID, ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values
@@ -80,6 +81,7 @@ class Parameters:
     def __init__(self, configs: Mapping[str, ParamConfig] | None = None) -> None:
         self._configs = dict(configs or {})
         self._values: dict[str, F32] = {}
+        self._tables: dict[str, LocalTable] = {}  # of those with sparse_update, from the first look-up on
         self.changed: set[str] = set()  # parameters that differ from the configured initial values
         self._said = False  # that a .tar leaves the state out
         self.written = False  # True once they were written to a file
@@ -151,7 +153,7 @@ class Parameters:
 
     def get_current(self, name: str) -> F32:
         """Return the current values, [rows, cols], from pservers too; read-only."""
-        if not self._is_live(name):
+        if not self._is_live(name) and name not in self._tables:
             return self.get_array(name)
         out = np.empty(self._get_whole_shape(name), dtype=np.float32)
         for at, keys in split_rows(*out.shape):
@@ -163,9 +165,39 @@ class Parameters:
         live = {name: own for name, own in keys.items() if self._is_live(name)}
         found = self._live(live) if self._live is not None and live else {}
         return {
-            name: found[name] if name in live else np.take(self.get_array(name), own.astype(np.intp), axis=0)
-            for name, own in keys.items()
+            name: found[name] if name in live else self._read_rows(name, own) for name, own in keys.items()
         }
+
+    def _read_rows(self, name: str, keys: U64) -> F32:
+        if name in self._values or not self.get_config(name).sparse or self._followed is not None:
+            return np.take(self.get_array(name), keys.astype(np.intp), axis=0)
+        if name not in self._tables:
+            self._tables[name] = self.make_table(name)
+        return self._tables[name].read(keys)
+
+    def make_table(self, name: str, rule: Optim = NO_RULE) -> LocalTable:
+        """Return a table of its first values, or with the rows of the loaded set, to learn by this rule."""
+        config, seed, stored = self.get_config(name), get_settings().seed, self._find_stored(name)
+        if stored:
+            config, seed = find_init(stored, config)
+        table = LocalTable(config, rule, seed)
+        if stored:
+            table.load(stored)
+        elif config.initializer is not None:
+            table.set_whole(self._make_first(config))
+        return table
+
+    def take_table(self, name: str, table: LocalTable) -> None:
+        """Have the values of `table` from now on, which first takes those that are here."""
+        before, values = self._tables.get(name), self._values.pop(name, None)
+        if before not in (None, table):
+            table.take(before)
+        if values is not None:
+            table.set_whole(values)
+        self._tables[name] = table
+
+    def _find_stored(self, name: str) -> Set | None:
+        return self.loaded if self.loaded and name in self.loaded.shapes else None
 
     def _is_live(self, name: str) -> bool:
         return name in self._live_names
@@ -175,6 +207,7 @@ class Parameters:
         self._live, self._live_names = read, frozenset(names)
         for name in self._live_names:
             self._values.pop(name, None)
+            self._tables.pop(name, None)
 
     def follow(self, table: Table) -> None:
         """Leave all values to a Table of pslaunch.runtime.serving: they are those of its last refresh().
@@ -209,21 +242,30 @@ class Parameters:
                     f"parameter {name}: pservers hold the values from train() to the end of the program; set "
                     "them before"
                 )
-        self._values.update(values)
+        for name, one in values.items():
+            if name in self._tables:
+                self._tables[name].set_whole(one)
+            else:
+                self._values[name] = one
         self.changed.update(values)
 
     __setitem__ = set
 
     def get_array(self, name: str) -> F32:
-        """Return the values themselves, [rows, cols]; training changes them in place."""
+        """Return the values themselves, [rows, cols]; training changes them in place. Of a table: a copy."""
         if self._followed is not None and name in self._followed.set.shapes:
             return self._followed.get(name).reshape(self.get_shape(name))
         self._get_whole_shape(name)
         found = self._values.get(name)
+        if found is None and name in self._tables:
+            found = self.get_current(name)
+            if self._tables[name].rule is not NO_RULE:
+                return found
+            del self._tables[name]
         if found is None:
-            config = self.get_config(name)
-            stored = self.loaded if self.loaded and name in self.loaded.shapes else None
-            found = self._values[name] = read_array(stored, config) if stored else self._make_first(config)
+            config, stored = self.get_config(name), self._find_stored(name)
+            found = read_array(stored, config) if stored else self._make_first(config)
+        self._values[name] = found
         return found
 
     def _make_first(self, config: ParamConfig) -> F32:
@@ -342,10 +384,15 @@ class Parameters:
 
     def make_whole(self, name: str, rule: Optim = NO_RULE, state: State = State()) -> Whole:  # noqa: B008
         """Return a parameter for a set. Rows that it leaves out have the initial values of the set before."""
-        config, seed = self.get_config(name), get_settings().seed
-        if self.loaded is not None and config.sparse and name in self.loaded.shapes:
-            config, seed = find_init(self.loaded, config)
-        return make_whole(config, self.get_current(name), rule, state, seed)
+        config = self.get_config(name)
+        if not config.sparse or state.slots is not None:
+            return make_whole(config, self.get_current(name), rule, state, get_settings().seed)
+        table = self._tables.get(name)
+        if table is None:
+            table = self.make_table(name)
+            if name in self._values:
+                table.set_whole(self._values[name])
+        return table.make_whole(state)
 
     def load(self, folder: str | Path) -> None:
         """Take the values of all parameters, and the optimizer's state, from a set.
@@ -361,6 +408,7 @@ class Parameters:
             found.open_all()
         self.loaded = found
         self._values.clear()
+        self._tables.clear()
         self.changed.clear()
         if self.keeper is not None:
             self.keeper.note_loaded()

@@ -12,6 +12,7 @@ from .. import _core
 from .arrays import F32, U64
 from .keeping import State, describe_left_out, make_about, read_state
 from .kernel_numbers import Optim, PackedOptim
+from .local_table import LocalTable
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import Parameters
@@ -181,6 +182,7 @@ class LocalUpdater(Updater):
     def __init__(self, params: ParamRules, parameters: Parameters) -> None:
         self._params, self._parameters, self.stateful = params, parameters, params.stateful
         self._states: dict[str, State] = {}  # before the first step here; slots are the present ones
+        self._tables: dict[str, LocalTable] = {}
         self._step = self._samples = self._passes = 0
 
     def start(self) -> None:
@@ -188,13 +190,17 @@ class LocalUpdater(Updater):
         parameters.detach()
         if not self._states and parameters.loaded and (line := describe_left_out(parameters.loaded, rules)):
             print(line, file=sys.stderr)
-        for name, rule in rules.items():
-            if name not in self._states:
-                self._states[name] = self._make_state(self._params.configs[name], rule)
+        if not self._states:
+            self._tables = {name: parameters.make_table(name, rules[name]) for name in self._params.sparse}
+            self._states = {name: self._make_state(name, rule) for name, rule in rules.items()}
+        for name, table in self._tables.items():
+            parameters.take_table(name, table)
         parameters.keeper = self
 
-    def _make_state(self, config: ParamConfig, rule: Optim) -> State:
-        loaded = self._parameters.loaded
+    def _make_state(self, name: str, rule: Optim) -> State:
+        if name in self._tables:
+            return self._tables[name].before
+        config, loaded = self._params.configs[name], self._parameters.loaded
         if loaded and (found := read_state(loaded, config, rule)):
             return found
         shape = rule.kernel.get_state_shape(*config.shape)
@@ -213,7 +219,11 @@ class LocalUpdater(Updater):
         self.start()
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
-        return self._parameters.get_rows(keys)
+        if self._parameters.keeper is not self:  # another program has trained them meanwhile
+            self.start()
+        rest = {name: own for name, own in keys.items() if name not in self._tables}
+        own = {name: table.read(keys[name]) for name, table in self._tables.items() if name in keys}
+        return {**self._parameters.get_rows(rest), **own}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Apply one step."""
@@ -222,10 +232,10 @@ class LocalUpdater(Updater):
         grads, sparse = self._params.collect_grads(dense, sparse)
         for name, grad in grads.items():
             _core.apply_optim(*self._get_target(name), grad)
-        for name in self._params.sparse:
-            keys, grad = sparse[name]
-            cols = self._parameters.get_shape(name)[1]  # shows and clicks before them are for pservers
-            _core.apply_sparse(*self._get_target(name), keys, np.ascontiguousarray(grad[:, -cols:]))
+        for name, table in self._tables.items():
+            now = self._get_state(name)
+            rate = table.rule.find_rate(now.samples, now.passes, self._params.factor)
+            table.learn(rate, now.steps, *sparse[name])
 
     def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
         now = self._get_state(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .objects import Item, ObjectShape, SetError
+from .objects import COUNTS_BYTES, Item, ObjectShape, SetError
 from .sets import Set
 
 Floats = npt.NDArray[np.float32]
@@ -52,16 +52,28 @@ def read_values(found: Set, name: str, slot: int, out: Floats) -> None:
         at += size
 
 
-def read_rows(found: Set, name: str, most: int = 4 << 20) -> Iterator[tuple[Keys64, Floats]]:
-    """Yield keys [k] and rows with their state [k, row_floats] of a table, in pieces. Raises SetError."""
+def read_rows(
+    found: Set, name: str, most: int = 4 << 20, *, waiting: bool = False
+) -> Iterator[tuple[Keys64, Floats, Floats]]:
+    """Yield keys [k], rows with their state [k, row_floats] and counts [k, 3] of a table, in pieces.
+
+    Counts are as ps_counts has them (csrc/tables/ps_entry.h), [0, 3] without an entry rule. `waiting`: those
+    of keys without a row. Raises SetError.
+    """
     for part, item in found.find_rows(name):
-        step = max(most // (4 * item.row_floats), 1)
-        for begin in range(0, item.count, step):
-            n = min(step, item.count - begin)
-            keys, rows = np.empty(n, np.uint64), np.empty((n, item.row_floats), np.float32)
+        first, end = (item.count, item.count + item.waiting) if waiting else (0, item.count)
+        step, width = max(most // (4 * item.row_floats), 1), 0 if waiting else item.row_floats
+        for begin in range(first, end, step):
+            n = min(step, end - begin)
+            keys, rows = np.empty(n, np.uint64), np.empty((n, width), np.float32)
+            counts = np.empty((n if item.counted else 0, 3), np.float32)
             part.read_into(item.keys_at + 8 * begin, keys)
-            part.read_into(item.at + 4 * begin * item.row_floats, rows)
-            yield keys, rows
+            if width:
+                part.read_into(item.at + 4 * begin * width, rows)
+            if item.counted:
+                counts_at = item.at + 4 * item.count * item.row_floats
+                part.read_into(counts_at + COUNTS_BYTES * begin, counts)
+            yield keys, rows, counts
 
 
 def check_finite(found: Set, names: Iterable[str]) -> None:
@@ -100,7 +112,7 @@ def join(found: Set, name: str) -> Saved:
         count = sum(item.count for item in items)
         keys, rows = np.empty(count, np.uint64), np.empty((count, shape.row_floats), np.float32)
         at = 0
-        for own, some in read_rows(found, name):
+        for own, some, _ in read_rows(found, name):
             keys[at : at + len(own)], rows[at : at + len(own)] = own, some
             at += len(own)
         order = np.argsort(keys)

@@ -235,6 +235,7 @@ class Whole:
     shape: tuple[int, int]  # of the matrix
     create: bytes
     count: int
+    waiting: int = 0
     pieces: Iterable[bytes | memoryview]
     steps: int = 0
     samples: int = 0
@@ -246,7 +247,7 @@ class Whole:
 
     def write(self, file: File) -> None:
         """Write the object into a part."""
-        numbers = (0, len(self.create), self.steps, self.count, self.samples, self.passes, 0)
+        numbers = (0, len(self.create), self.steps, self.count, self.samples, self.passes, self.waiting)
         start = FILE_HEAD.pack(*numbers) + self.create
         file.append(start + bytes(-len(start) % 8))
         size = 0

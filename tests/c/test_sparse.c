@@ -219,6 +219,12 @@ TEST(sparse_tables_grow_part_by_part) {
     ps_sparse_free(t);
 }
 
+static void swap_first(uint64_t *keys) {
+    uint64_t first = keys[0];
+    keys[0] = keys[1];
+    keys[1] = first;
+}
+
 /* Steps by both ways, with each entry rule; what is found missing is what has no row. */
 TEST(sparse_learn_is_add_and_commit) {
     enum { WIDTH = 2 * DIM + 3 }; /* values, state, and what is beside them */
@@ -226,18 +232,21 @@ TEST(sparse_learn_is_add_and_commit) {
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         ps_sparse *t[2];
         uint64_t keys[KEYS], missing[KEYS];
-        float grads[KEYS * (DIM + 2)] = {0};
+        float grads[KEYS * (DIM + 2)], got[KEYS * DIM];
         size_t width = DIM + ps_entry_extra(&rules[r]), found = 0;
         for (int i = 0; i < 2; i++) {
             CHECK(ps_sparse_new(&t[i], DIM, &adagrad, &normal, &rules[r], NULL) == PS_OK);
             ps_sparse_widen(t[i], 3);
         }
-        for (uint64_t step = 1; step < 9; step++) {
-            size_t n = harness_random() % KEYS;
-            for (size_t i = 0; i < n; i++) keys[i] = (i * 7 + step * 50) % KEYS;
+        size_t n = 0;
+        for (uint64_t step = 0; step < 10; step++) {
+            if (step % 2 == 0) n = 2 + harness_random() % (KEYS - 2);
+            for (size_t i = 0; i < n; i++) keys[i] = (i * 7 + step / 2 * 50) % KEYS;
             for (size_t i = 0; i < n * width; i++)
                 grads[i] = i % width == 1 ? 0 : (float)(harness_random() % 8);
             for (int i = 0; i < 2; i++) ps_sparse_begin(t[i], 0.1F, step);
+            if (step % 2 == 1) ps_sparse_look_up(t[1], keys, n, got); /* all are there: of the step before */
+            if (step == 5) swap_first(keys);                          /* others than those looked up */
             CHECK(ps_sparse_add(t[0], keys, grads, n, NULL) == PS_OK);
             ps_sparse_commit(t[0], step);
             CHECK(ps_sparse_learn(t[1], keys, grads, n, NULL) == PS_OK);

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +13,15 @@ import pytest
 
 from pslaunch.runtime.client.client import Client, Init
 from pslaunch.runtime.client.dialer import ClientError
+from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.engine.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
+from pslaunch.runtime.engine.optimizer import AdaGrad
+from pslaunch.runtime.engine.param_config import ParamConfig
+from pslaunch.runtime.engine.parameters import Parameters
+from pslaunch.runtime.engine.updater import LocalUpdater, ParamRules, Updater
+from pslaunch.runtime.files.joined import read_rows
+from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
@@ -99,6 +108,55 @@ def test_rows_are_those_of_the_model(entry: EntryAttr, pservers: int, cuts: int)
         assert result.gone == (want.gone if t == 0 else [0] * PASSES)
         for got, rows in zip(result.rows, want.rows, strict=True):
             np.testing.assert_array_equal(got, rows)
+
+
+def read_table(folder: Path) -> dict[int, tuple[list[float], list[float]]]:
+    """Return rows with their state, and counts, of all keys of a set."""
+    found = Set(folder)
+    table: dict[int, tuple[list[float], list[float]]] = {}
+    for waiting in (False, True):
+        for keys, rows, counts in read_rows(found, "e", waiting=waiting):
+            own = counts.tolist() or [[]] * len(keys)
+            table |= dict(zip(keys.tolist(), zip(rows.tolist(), own, strict=True), strict=True))
+    found.close()
+    return table
+
+
+@pytest.mark.parametrize("entry", [ANY, *ENTRIES], ids=lambda entry: type(entry).__name__)
+def test_a_trainer_alone_has_the_rows_of_a_pserver(entry: EntryAttr, tmp_path: Path) -> None:
+    """With their state and counts, also when it goes on from the pserver's set."""
+    configs = {"e": ParamConfig(name="e", rows=KEYS, cols=DIM, std=0.1, sparse=True, entry=entry)}
+    params = ParamRules(configs, frozenset(configs), AdaGrad(learning_rate=0.1))
+
+    def learn(updater: Updater, own: int, parameters: Parameters, name: str) -> None:
+        for step in range(STEPS * own, STEPS * (own + 1)):
+            keys, rows = make_push(entry, 0, step)
+            updater.fetch({"e": keys}, {})
+            updater.update({}, {"e": (keys, rows)}, 1)
+        parameters.save(tmp_path / name)
+        updater.end_pass()
+
+    with_pserver, alone, loaded = (Parameters(configs) for _ in range(3))
+    with cluster() as found, found.client(0) as c:
+        remote = RemoteUpdater(
+            params, with_pserver, c, first=True, on_connected=lambda: None, guard=nullcontext
+        )
+        remote.start()
+        for own in range(2):
+            learn(remote, own, with_pserver, f"pserver{own}")
+        rows = with_pserver.get("e")
+        remote.finish()
+    local = LocalUpdater(params, alone)
+    local.start()
+    for own in range(2):
+        learn(local, own, alone, f"alone{own}")
+        assert read_table(tmp_path / f"alone{own}") == read_table(tmp_path / f"pserver{own}")
+    np.testing.assert_array_equal(alone.get("e"), rows)
+    loaded.load(tmp_path / "pserver0")
+    local = LocalUpdater(params, loaded)
+    local.start()
+    learn(local, 1, loaded, "loaded")
+    assert read_table(tmp_path / "loaded") == read_table(tmp_path / "pserver1")
 
 
 def test_asynchronous_pushes_are_counted_once_each() -> None:

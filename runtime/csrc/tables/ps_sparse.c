@@ -38,6 +38,9 @@ struct ps_sparse {
     ps_pool rows;
     ps_pool waiting; /* keys without a row that are counted */
 
+    uint32_t *found; /* [found_cap]: what the last look-up found */
+    size_t found_n, found_cap;
+
     float *sum;        /* [sum_cap, dim]: the step's gradients so far */
     uint32_t *sum_row; /* [sum_cap]: number of each entry's row */
     size_t sum_n, sum_cap;
@@ -133,6 +136,7 @@ void ps_sparse_free(ps_sparse *t) {
     ps_pool_close(&t->waiting);
     ps_index_close(&t->index);
     free(t->hashes);
+    free(t->found);
     free(t->sum);
     free(t->sum_row);
     free(t);
@@ -295,38 +299,62 @@ static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, uin
     }
 }
 
-/* ps_sparse_read() of at most BATCH keys: after the heads come all rows, then the copies. */
-static void read_batch(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+/* Find the rows of at most BATCH keys, all of whose lines are fetched then. */
+static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32_t *rows) {
     uint64_t hashes[BATCH] = {0};
-    uint32_t rows[BATCH];
     for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
     guess_rows(t, hashes, n, rows);
     prefetch_rows(t, rows, n, t->dim);
-    for (size_t i = 0; i < n; i++, out += t->dim) {
+    for (size_t i = 0; i < n; i++)
         if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i]))
             rows[i] = probe(t, keys[i], hashes[i])->row;
+}
+
+static void copy_rows(const ps_sparse *t, const uint64_t *keys, size_t n, const uint32_t *rows, float *out) {
+    for (size_t i = 0; i < n; i++, out += t->dim) {
         if (is_new(rows[i])) ps_init_row(&t->init, keys[i], out, t->dim);
         else memcpy(out, row_at(t, rows[i]), t->dim * sizeof *out);
     }
 }
 
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    for (size_t i = 0; i < n; i += BATCH) read_batch(t, keys + i, batch(n - i), out + i * t->dim);
+    uint32_t rows[BATCH];
+    for (size_t i = 0; i < n; i += BATCH) {
+        find_rows(t, keys + i, batch(n - i), rows);
+        copy_rows(t, keys + i, batch(n - i), rows, out + i * t->dim);
+    }
+}
+
+void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
+    if (n > t->found_cap) {
+        free(t->found);
+        t->found = malloc(n * sizeof *t->found);
+        t->found_cap = t->found == NULL ? 0 : n;
+    }
+    t->found_n = n <= t->found_cap ? n : 0;
+    if (t->found_n < n) ps_sparse_read(t, keys, n, out);
+    for (size_t i = 0; i < t->found_n; i += BATCH) {
+        find_rows(t, keys + i, batch(n - i), t->found + i);
+        copy_rows(t, keys + i, batch(n - i), t->found + i, out + i * t->dim);
+    }
+}
+
+/* Return true if the rows that ps_sparse_look_up() found are those of all these keys. */
+static bool recall(const ps_sparse *t, const uint64_t *keys, size_t n) {
+    if (n != t->found_n || t->entry.rule != PS_ENTRY_ANY) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (i + BATCH < n && !is_new(t->found[i + BATCH])) ps_prefetch(head_at(t, t->found[i + BATCH]));
+        if (is_new(t->found[i]) || !has_key(head_at(t, t->found[i]), keys[i])) return false;
+    }
+    return true;
 }
 
 size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing) {
-    uint64_t hashes[BATCH];
     uint32_t rows[BATCH];
     size_t found = 0;
     for (size_t i = 0; i < n; i++) {
-        size_t at = i % BATCH;
-        if (at == 0) {
-            for (size_t j = 0; j < batch(n - i); j++) hashes[j] = hash_key(keys[i + j]);
-            guess_rows(t, hashes, batch(n - i), rows);
-        }
-        if (rows[at] != 0 && !has_key(head_at(t, rows[at]), keys[i]))
-            rows[at] = probe(t, keys[i], hashes[at])->row;
-        if (is_new(rows[at])) missing[found++] = i;
+        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), rows);
+        if (is_new(rows[i % BATCH])) missing[found++] = i;
     }
     return found;
 }
@@ -396,12 +424,13 @@ int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size
     size_t width = t->dim + ps_entry_extra(&t->entry);
     ps_rate rate = ps_optim_rate(&t->optim, t->step);
     uint32_t rows[BATCH];
-    int rc = reserve_rows(t, keys, n, err);
+    bool known = recall(t, keys, n);
+    int rc = known ? PS_OK : reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
-        uint32_t *row = &rows[i % BATCH];
-        if (row == rows) {
-            enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
-            prefetch_rows(t, rows, batch(n - i), t->stride);
+        const uint32_t *row = known ? &t->found[i] : &rows[i % BATCH];
+        if (i % BATCH == 0) {
+            if (!known) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
+            prefetch_rows(t, row, batch(n - i), t->stride);
         }
         if (*row != 0)
             apply(t, rate, *row | (head_at(t, *row)->sum & FRESH), grads + i * width + width - t->dim);
@@ -447,6 +476,7 @@ static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
 }
 
 size_t ps_sparse_shrink(ps_sparse *t, const ps_shrink *how) {
+    t->found_n = 0;
     shrink_pool(t, &t->waiting, how);
     return shrink_pool(t, &t->rows, how);
 }
@@ -480,6 +510,7 @@ bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *numbe
 }
 
 void ps_sparse_clear(ps_sparse *t) {
+    t->found_n = 0;
     ps_index_clear(&t->index);
     ps_pool_clear(&t->rows);
     ps_pool_clear(&t->waiting);
@@ -502,7 +533,8 @@ size_t ps_sparse_waiting(const ps_sparse *t) {
 }
 
 size_t ps_sparse_bytes(const ps_sparse *t) {
-    size_t sum = t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row);
+    size_t sum =
+        t->sum_cap * (t->dim * sizeof *t->sum + sizeof *t->sum_row) + t->found_cap * sizeof *t->found;
     size_t pools = ps_pool_bytes(&t->rows) + ps_pool_bytes(&t->waiting);
     return sizeof *t + ps_index_bytes(&t->index) + t->hashes_cap * sizeof *t->hashes + pools + sum;
 }

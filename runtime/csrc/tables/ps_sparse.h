@@ -39,6 +39,9 @@ void ps_sparse_free(ps_sparse *t);
  * are not made. During a step, gives the values before it. Can't fail. */
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
+/* ps_sparse_read(), which makes the next ps_sparse_learn() of the same keys faster. */
+void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out);
+
 /* Set missing[0..) to the places in keys[0..n) of those without a row, in order. Returns their number. Can't
  * fail. */
 size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing);

@@ -16,7 +16,7 @@ Row = npt.NDArray[np.float32]
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_are_those_of_a_dict(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rows = _Rows(ParamConfig(name="e", rows=200, cols=2), Optim(method="sgd", learning_rate=1.0))
+    rows = _Rows(ParamConfig(name="e", rows=200, cols=2), Optim(method="sgd", learning_rate=1.0), beside=True)
     expected: dict[int, tuple[Row, Row]] = {}
     for step in range(60):
         keys = rng.permutation(200)[: rng.integers(0, 30)].astype(np.uint64) << np.uint64(56)

@@ -377,6 +377,27 @@ def test_show_and_click_of_an_entry_rule_are_data_of_the_program(dtype: str) -> 
     executor.run(feed={"word": IDS, **counts}, fetch_list=[loss])
 
 
+def test_a_table_alone_takes_the_memory_of_its_rows(tmp_path: Path) -> None:
+    """Of any number of ids, with the state of Adam, which goes on from a file."""
+    row = static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [2**32, 3])
+    loss = paddle.mean(paddle.square(row - 1.0))
+    executor = static.Executor()
+    paddle.optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
+    executor.run(static.default_startup_program())
+    feed = {"word": IDS * 1_000_000_007 % 2**32}
+
+    def run(steps: int) -> list[float]:
+        return [float(executor.run(feed=feed, fetch_list=[loss])[0]) for _ in range(steps)]
+
+    run(3)
+    static.save(static.default_main_program(), str(tmp_path / "model"))
+    losses = run(3)
+    static.load(static.default_main_program(), str(tmp_path / "model"))
+    assert run(3) == losses
+    assert losses == sorted(losses, reverse=True)
+    assert sum(path.stat().st_size for path in (tmp_path / "model.set").iterdir()) < 4096
+
+
 def test_padding_counts_neither_shows_nor_clicks(programs: Programs) -> None:
     entry = paddle.distributed.ShowClickEntry("show", "click")
     row = static.nn.sparse_embedding(static.data("word", [None, 3], "int64"), [5, 2], 0, entry=entry)
