@@ -16,8 +16,8 @@ import numpy.typing as npt
 from .. import _core
 from ..engine.arrays import F32, U64
 from ..engine.entry import ANY
+from ..engine.keeping import NONE, LocalTable
 from ..engine.kernel_numbers import Optim
-from ..engine.local_table import NONE, LocalTable
 from ..engine.updater import Keys, Sparse
 from .remote import RemoteUpdater
 

@@ -29,6 +29,7 @@ from . import param_config
 from .arrays import CHUNK_BYTES, F32, U64, split_rows
 from .keeping import (
     NO_RULE,
+    LocalTable,
     State,
     check_parameters,
     find_init,
@@ -38,7 +39,6 @@ from .keeping import (
     read_array,
 )
 from .kernel_numbers import Optim
-from .local_table import LocalTable
 from .param_config import ANY_ID, ParamConfig
 
 _HEADER = struct.Struct("<IIQ")  # v2: format 0, bytes per value, number of values

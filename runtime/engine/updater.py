@@ -10,9 +10,8 @@ import numpy as np
 
 from .. import _core
 from .arrays import F32, U64
-from .keeping import State, describe_left_out, make_about, read_state
+from .keeping import LocalTable, State, describe_left_out, make_about, read_state
 from .kernel_numbers import Optim, PackedOptim
-from .local_table import LocalTable
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import Parameters
