@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -58,17 +57,6 @@ def check_name(folder: str, name: str) -> None:
             f"this pod is of the Job {found}, but the job was made as {name}, and its pods find each other "
             "by that name: render it anew with another --job_name instead of a namePrefix or nameSuffix",
         )
-
-
-def find_cut(folder: str, job_id: str) -> tuple[int, int]:
-    """Return epoch and step of a job's newest snapshot in a folder (docs/checkpoint.md), (-1, 0) for none."""
-    found = [(-1, 0)]
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            with open(os.path.join(folder, name, "manifest.json"), encoding="utf-8") as f:
-                one = json.load(f)
-            found += [(int(one["epoch"]), int(one["step"]))] if one["job_id"] == job_id else []
-    return max(found)
 
 
 def read_secret(folder: str) -> bytes:

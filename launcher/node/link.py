@@ -65,9 +65,6 @@ class Desk(Protocol):
     def is_ending(self) -> bool:
         """True once the job ends or has failed: nothing more is asked."""
 
-    def count_on(self) -> None:
-        """Go on with the job of a head that was lost, if there was one."""
-
     def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""
 

@@ -19,11 +19,10 @@ HelloMsg = TypedDict("HelloMsg", {"type": Literal["hello"], "wire": int, "versio
 # --- Launcher -> head on node 0 -> launcher: a job is led there ---
 
 # -> Lead this job (job.to_data of job.Placed). secret: None over TCP, where the agent has proved it;
-# supplies: a package comes over this line, else over that of an observer that holds the job; returns: another
-# head comes if this one is lost, and this one may be such.
+# supplies: a package comes over this line, else over that of an observer that holds the job.
 LeadMsg = TypedDict("LeadMsg", {
     "type": Literal["lead"], "placed": dict[str, Any], "secret": Optional[str], "detach": bool,
-    "supplies": bool, "returns": bool,
+    "supplies": bool,
 })
 # <- Address for the other agents; -> they have it; <- folders for logs and state of each node. again: others
 # come for agents that are lost; <- let them come, unless the cluster does.
@@ -149,9 +148,9 @@ BusyMsg = TypedDict("BusyMsg", {
 
 # --- Head -> agent -> head: programs ---
 
-# -> Facts for all programs of a node: addresses of all nodes, numbers of outputs; what to tell another head.
+# -> Facts for all programs of a node: addresses of all nodes, numbers of outputs.
 BeginMsg = TypedDict("BeginMsg", {
-    "type": Literal["begin"], "nodes": tuple[str, ...], "numbers": dict[str, int], "memory": "Memory",
+    "type": Literal["begin"], "nodes": tuple[str, ...], "numbers": dict[str, int],
 })
 ProgramOrder = TypedDict("ProgramOrder", {
     "key": str, "role": str, "argv": list[str], "cwd": str, "added_env": dict[str, str],
@@ -198,8 +197,6 @@ ExitedMsg = TypedDict("ExitedMsg", {
 # -> Kill everything left, programs of the next epoch follow; <- it is as for them, processes that survived.
 ClearMsg = TypedDict("ClearMsg", {"type": Literal["clear"], "epoch": int})
 ClearedMsg = TypedDict("ClearedMsg", {"type": Literal["cleared"], "epoch": int, "left": list[str]})
-# -> This head leaves with its node; another one goes on with the job.
-LeaveMsg = TypedDict("LeaveMsg", {"type": Literal["leave"], "why": str})
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
 # linger_s: stay so long afterwards, unless a signal comes when all files are fetched.
 FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"], "linger_s": float})
@@ -208,8 +205,7 @@ FinishedMsg = TypedDict("FinishedMsg", {"type": Literal["finished"], "killed": i
 # --- Observer -> head -> observer ---
 
 # -> Send all events from number `cursor` on (docs/events.md); <- the next ones; <- there will be no more.
-# of: time of the first event that was seen: a head whose first one is another sends all.
-FollowMsg = TypedDict("FollowMsg", {"type": Literal["follow"], "cursor": int, "of": Optional[float]})
+FollowMsg = TypedDict("FollowMsg", {"type": Literal["follow"], "cursor": int})
 EventsMsg = TypedDict("EventsMsg", {"type": Literal["events"], "events": list[dict[str, Any]]})
 OverMsg = TypedDict("OverMsg", {"type": Literal["over"], "code": int})
 # -> Ask for the state of the job; <- it.
@@ -218,12 +214,6 @@ StatusRequestMsg = TypedDict("StatusRequestMsg", {"type": Literal["status"]})
 # it began, and seconds since the failure; None until it has.
 Restarted = TypedDict("Restarted", {
     "epoch": int, "restart": int, "of": int, "why": str, "step": Optional[int], "lost_s": Optional[float],
-})
-# What a node knows of an epoch, for another head: the last restarts and equal failures, step of the newest
-# snapshot, and of the newest one of this epoch, how far a trainer is, how long both ran, why it was left.
-Memory = TypedDict("Memory", {
-    "epoch": int, "told": list[Restarted], "same": list[Any], "step": Optional[int], "sealed": Optional[int],
-    "at": dict[str, Any], "ran_s": float, "job_s": float, "why": str,
 })
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
@@ -311,7 +301,7 @@ JobRecord = TypedDict("JobRecord", {
 OfPackage = Union[LacksMsg, ReceivedMsg, FillingMsg]
 ToAgent = Union[
     PrepareMsg, DispatchMsg, ServeMsg, FetchMsg, FurnishMsg, DoorMsg, ReachMsg, ShutMsg, PortsMsg, BeginMsg,
-    StartMsg, NotedMsg, SignalMsg, ClearMsg, LeaveMsg, FinishMsg,
+    StartMsg, NotedMsg, SignalMsg, ClearMsg, FinishMsg,
 ]
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, AllreduceMsg, FinishMsg]
 OfAgent = Union[

@@ -189,8 +189,7 @@ def test_hostile_head_ends_the_launcher_only_with_a_message(
         show(known)
 
 
-LEAD: Message = {"type": "lead", "placed": {}, "secret": "5e" * 32, "detach": False, "supplies": False,
-                 "returns": False}  # fmt: skip
+LEAD: Message = {"type": "lead", "placed": {}, "secret": "5e" * 32, "detach": False, "supplies": False}
 ASKED = [st.from_type(m) for m in get_args(messages.OfObserver) if m is not messages.LeadMsg]
 OF_OBSERVER = st.one_of(*ASKED, st.just(LEAD)).flatmap(spoilt)
 STOP: Message = {"type": "stop", "number": 15, "reason": "so", "code": 0}

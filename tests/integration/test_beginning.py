@@ -7,13 +7,12 @@ import hashlib
 import json
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -330,81 +329,3 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
     with run_node(folder, 0) as first, run_node(folder, 1):
         assert first.wait() == 0, first.output()
         assert f"trainer/0 | {system}" in first.output() and sys.version_info >= (3, 11)
-
-
-GOES_ON = """
-import os, signal, socket
-epoch = os.environ["PSLAUNCH_EPOCH"]
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-    sender.sendto(b"batch=1", os.environ["PSLAUNCH_PROGRESS"])
-print("epoch", epoch, flush=True)
-if int(epoch) < 2:
-    signal.pause()
-"""
-
-
-def kill_agent(keeper: Started) -> None:
-    (agent,) = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()
-    os.kill(int(agent), signal.SIGKILL)
-    assert keeper.wait() == codes.SIGNAL_BASE + signal.SIGKILL
-
-
-def end_by_term(keeper: Started) -> None:
-    os.kill(keeper.pid, signal.SIGTERM)
-    assert keeper.wait() == codes.NODE_LOST
-
-
-@pytest.mark.parametrize(
-    ("most", "ends", "code"),
-    [(2, (kill_agent, end_by_term), codes.OK), (1, (end_by_term, kill_agent), codes.NODE_LOST)],
-)
-def test_a_head_counts_on_where_another_was_lost_with_its_node(
-    folder: Path, workspace: Path, most: int, ends: Sequence[Callable[[Started], None]], code: int
-) -> None:
-    report = write_job(folder, workspace, GOES_ON, f"--max_restarts={most}", "--grace=1")
-    with run_node(folder, 1) as second:
-        for epoch, end in enumerate(ends):
-            with run_node(folder, 0) as first:
-                first.expect(rf"^trainer/1 \| epoch {epoch}$")
-                first.expect(rf"^trainer/0 \| epoch {epoch}$")
-                end(first)
-        with run_node(folder, 0) as first:
-            assert (first.wait(), second.wait()) == (code, 0), first.output() + second.output()
-            said = first.output()
-    lost = "node 0 (localhost) was lost: "
-    if code:
-        assert "no restart: --max_restarts=1 is used up" in said
-        assert json.loads(report.read_text())["reason"] == f"{lost}its agent: the line was closed"
-    else:
-        why = f"{lost}the agent was asked to end (SIGTERM)"
-        assert f"restart 2 of 2, running: {why}" in said and "trainer/1 | epoch 2" in said
-
-
-def test_a_head_whose_nodes_were_all_lost_counts_on_from_the_newest_snapshot(
-    folder: Path, workspace: Path, tmp_path: Path
-) -> None:
-    cuts = tmp_path / "cuts"
-    for name, epoch, step, job_id in (("a", 0, 4, "begun-1"), ("b", 1, 9, "begun-1"), ("c", 5, 9, "other-1")):
-        (cuts / name).mkdir(parents=True)
-        told = {"job_id": job_id, "epoch": epoch, "step": step}
-        (cuts / name / "manifest.json").write_text(json.dumps(told))
-    (cuts / "d").mkdir()
-    (cuts / "e").write_text("no folder")
-    write_job(folder, workspace, GOES_ON, "--max_restarts=2", f"--snapshot_dir={cuts}")
-    with run_node(folder, 0) as first, run_node(folder, 1):
-        assert first.wait() == 0, first.output()
-        assert re.search(
-            r"restart 2 of 2, running: node 0 \S+ was lost: its pod is gone, with", first.output()
-        )
-
-
-def test_nodes_that_are_all_asked_to_end_end_the_job_though_it_may_restart(
-    folder: Path, workspace: Path
-) -> None:
-    report = write_job(folder, workspace, GOES_ON, "--max_restarts=2", "--grace=1")
-    with run_node(folder, 0) as first, run_node(folder, 1) as second:
-        first.expect(r"^trainer/1 \| epoch 0$")
-        for node in (first, second):
-            os.kill(node.pid, signal.SIGTERM)
-        assert (first.wait(), second.wait()) == (codes.NODE_LOST, 0), first.output()
-    assert json.loads(report.read_text())["code"] == codes.NODE_LOST

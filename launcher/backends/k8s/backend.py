@@ -82,7 +82,6 @@ class K8sBackend(Backend):
         self._hurried = False
         self._answering: set[socket.socket] = set()
         self._count = 0  # of pods
-        self._returns_s = 0.0  # for another pod 0 to come in the place of a lost one
         self._opening = threading.Lock()
         self._opened: Cluster | None = None
 
@@ -122,7 +121,6 @@ class K8sBackend(Backend):
             refuse_processors(self._cluster, self._reach, plan, tell)
             sweeping.result()
         self._count = len(plan.nodes)
-        self._returns_s = self._reach.wait_timeout_s if plan.outlives_head else 0.0
         self._ending_s = manifests.compute_ending_s(plan)
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s, self._share_again)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
@@ -225,52 +223,35 @@ class K8sBackend(Backend):
     # --- the running job ---
 
     def reopen(self) -> Line | Event:
-        """Return a new line for a lost one, or the event `end` of an ended job. Raises PslaunchError.
-
-        With restarts, another pod 0 may have another head.
-        """
-        over, first = threading.Event(), f"{self._reach.name}-0"
+        """Return a new line for a lost one, or the event `end` of an ended job. Raises PslaunchError."""
+        over = threading.Event()
         found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
         while not wait([found], POD_LOOK_S).done:
             with contextlib.suppress(*AWAY):
-                if why := explain_silence(first, self._pods.find_all()):
-                    self.silent.add(first)
-                    if self._returns_s:
-                        continue  # once the cluster knows that the machine is gone
+                if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
+                    self.silent.add(f"{self._reach.name}-0")
                     over.set()
                     found.add_done_callback(_drop)
                     raise NodeLostError(why)
-        line = found.result()
-        self.silent.discard(first)
-        return line
+        return found.result()
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S + self._returns_s
+        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
         for _ in try_again(limit_s, self._cancelled, POD_LOOK_S / 2):
-            first = None
             try:
                 first = self._pods.find_first()
                 if first is None:
                     raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
                 if found := self._open_line(first) or self._find_end(first):
                     return found
-            except NodeLostError as e:
-                why = why if self._returns_s and not first else e  # how it ended says more
-                if not self._returns_s or self._is_over():
-                    raise why from None
+            except NodeLostError:
+                raise
             except PslaunchError as e:
                 why = e
             if over.is_set():
                 break
         raise why
-
-    def _is_over(self) -> bool:
-        """Return True if the cluster starts no other pod 0: its Job has ended, or is gone."""
-        with contextlib.suppress(*AWAY):
-            jobs = list_job_objects(self._cluster, self._reach.name)
-            return all(make_record(main, jobs, None)["state"] == "ended" for main in select_main(jobs))
-        return False
 
     def _find_end(self, pod: Object) -> Line | Event | None:
         """Return the end of a job that is over, from its record; a line to its head while that lingers."""

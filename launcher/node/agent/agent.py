@@ -7,6 +7,7 @@ by itself, as ending.py decides.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal
+from ..codes import Refusal, find_remedy
 from ..ending import CUT, Shutdown
 from ..line import reach
 from ..line.trace import Trace
@@ -33,8 +34,7 @@ from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
-from .lost_head import LostHead
-from .program import Program, Usage, explain_start_failure, make_own_argv
+from .program import Program, Usage
 from .resources import find_resources, follow_gpus
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ..dispatch.filling import Filling
     from ..line.gate import Seals
     from .loan import Loan
-    from .lost_head import Dial
 
 NOTED_WITHIN_S = 1.0  # limit for the head to take over the end of a signalled agent
 
@@ -62,7 +61,6 @@ class Agent:
         seals: Seals | None,
         secret: bytes,
         lent: Mapping[str, Loan],
-        dial: Dial | None = None,
     ) -> None:
         """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
         self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
@@ -72,17 +70,17 @@ class Agent:
         # Ours becomes the maximum: a program needs four files here.
         self._file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limits[1], self._file_limits[1]))
-        self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started; "": marks of all
+        self._held: dict[str, list[socket.socket]] = {}  # bound ports of programs that have not started
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
+        self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
         self._ending: Shutdown | None = None  # our own, without a head to order one
-        self._lost_head = LostHead(dial)
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
         self._unfetched: list[str] = []  # marks of our files, for that time
@@ -92,13 +90,15 @@ class Agent:
         self._keeper = KeeperLink(
             loop, keeper_fd, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
-        self._open_line(line_fds, seals, lost_after_s)
-
-    def _open_line(self, fds: tuple[int, int], seals: Seals | None, lost_after_s: float) -> None:
         self._line: MessageLine[messages.OfAgent] = MessageLine(
-            self._loop, *fds, lost_after_s=lost_after_s, seals=seals,
-            on_message=self._obey, on_lost=self._lose_head, on_data=self._take,
-        )  # fmt: skip
+            loop,
+            *line_fds,
+            lost_after_s=lost_after_s,
+            on_message=self._obey,
+            on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
+            on_data=self._take,
+            seals=seals,
+        )
 
     def end_on_signal(self, number: int, asker: str = "") -> None:
         """End after a signal to the agent itself: by orders of the head, alone only without any.
@@ -149,7 +149,7 @@ class Agent:
         addrs = [m["addr"]] if m["addr"] else reach.list_candidates(m["nic"])
         self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        folders = self._folders = self._folders or JobFolders(m, self._keeper.hand_over)
+        folders = self._folders = JobFolders(m, self._keeper.hand_over)
 
         def enter() -> str:
             left = end_leftovers()
@@ -197,9 +197,9 @@ class Agent:
         own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
         if "TMPDIR" not in m["added_env"]:  # removed with our run folder, even if pip is killed
             own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
-            os.makedirs(own["TMPDIR"], exist_ok=True)
+            os.mkdir(own["TMPDIR"])
         order: messages.ProgramOrder = {
-            "key": m["key"], "role": env.TRAINER, "argv": [*make_own_argv(), "furnish", json.dumps(words)],
+            "key": m["key"], "role": env.TRAINER, "argv": [*_make_own_argv(), "furnish", json.dumps(words)],
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
             "cores": [],
         }  # fmt: skip
@@ -261,10 +261,10 @@ class Agent:
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
-        ports.close_all(*self._held.values())
-        self._held = {}
+        ports.close_all(self._marks, *self._held.values())
+        self._held, self._marks = {}, []
         try:
-            held, marks = ports.hold_all(m["addr"], m["ports"])
+            self._held, self._marks = ports.hold_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
             self._line.send({
@@ -272,7 +272,6 @@ class Agent:
                 "busy": e.busy, "text": str(e), "holder": holder,
             })  # fmt: skip
             return
-        self._held = {**held, "": marks}
         self._line.send({"type": "bound"})
 
     def order_begin(self, m: messages.BeginMsg) -> None:
@@ -286,8 +285,7 @@ class Agent:
         if not self._numbers:  # the first epoch; preparation is not measured
             Usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
-        self._lost_head.note_begin(m, self._loop.now())
-        ports.close_all(*[self._held.pop(key) for key in [*self._held] if key not in ("", *self._numbers)])
+        ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
 
     def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
@@ -296,22 +294,20 @@ class Agent:
                 self._start(m)
             except (Refusal, OSError) as e:
                 self._can_not_start = True
-                self._report_trouble(m["key"], *explain_start_failure(e, m["argv"][0]))
+                self._report_trouble(m["key"], *_explain_start_failure(e, m["argv"][0]))
         if self._can_not_start:
             self._line.send({"type": "not_started", "key": m["key"]})
 
     def _start(self, m: messages.StartMsg) -> None:
         key = m["key"]
-        self._lost_head.note_contract(m["contract"])
         held, limits, loan = self._held.pop(key, []), self._file_limits, self._lent.get(key)
         kept_fds = [s.fileno() for s in held] if m["keep_ports"] else []
         if not kept_fds:
             ports.close_all(held)
         try:
             program = Program(
-                self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan,
-                note=self._lost_head.note_progress,
-            )  # fmt: skip
+                self._loop, self._line, self._numbers[key], m, limits, kept_fds=kept_fds, loan=loan
+            )
         finally:
             ports.close_all(held)
         self._programs[key] = program
@@ -338,14 +334,10 @@ class Agent:
             left = self._end_programs()[1]
             self._programs.clear()
             self._lent.renew()
-            self._lost_head.note_clear(int(m["epoch"]))
             answer: messages.ClearedMsg = {"type": "cleared", "epoch": m["epoch"], "left": [*map(str, left)]}
             self._line.send(answer, in_order=True)
 
         self._lent.end_spawned(self._grace_s, clear)
-
-    def order_leave(self, m: messages.LeaveMsg) -> None:
-        self._lost_head.why = str(m["why"])
 
     def order_finish(self, m: messages.FinishMsg) -> None:
         """End the job on this node; the agent may linger to serve its files."""
@@ -404,26 +396,6 @@ class Agent:
 
     # --- ending without a head or without a keeper ---
 
-    def _lose_head(self, reason: str) -> None:
-        """End the programs, and then all else, unless another head may come: it starts them again."""
-        if self._ending is None and self.code is None and self._lost_head.may_return:
-            self._lost_head.reason = reason
-        self._end_alone(f"the head is gone: {reason}")
-
-    def _seek_head(self) -> None:
-        known = self._lost_head.describe(self._loop.now())
-        self._ending = self._furnishing = None
-        self._clear()
-        self._programs.clear()
-        procs.complain("agent: waiting for another head")
-
-        def resume(found: tuple[int, Seals]) -> None:
-            if self.code is None and self._ending is None:
-                self._open_line((found[0], found[0]), found[1], self._line.lost_after_s)
-
-        seek = functools.partial(self._lost_head.seek, known)
-        self._loop.do_aside(seek, resume, lambda e: self._end_alone(f"no other head: {e}"))
-
     def _give_up(self, why: str) -> None:
         """End everything here without an order and report the reason, which the programs' exits lack."""
         if self.code is None and self._ending is None:
@@ -453,9 +425,7 @@ class Agent:
             self._loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on)
 
     def _leave(self) -> None:
-        if self._lost_head.reason and not self._signalled:
-            self._seek_head()
-        elif self.code is None:
+        if self.code is None:
             _, left = self._clean()
             procs.report_left("agent", left, self._folders.guards_log if self._folders else "")
             self.code = codes.PEER
@@ -465,23 +435,17 @@ class Agent:
 
         Returns the number of killed processes, and those that can't be ended.
         """
-        killed, left = self._clear()
+        self._close_doors()
+        killed, left = self._end_programs()
         for key, loan in self._lent.items():
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
+        ports.close_all(self._marks, *self._held.values())
         if self._folders:
             self._folders.leave()
         if not self._lingers:  # else late observers find the head there
             shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
-        return killed, left
-
-    def _clear(self) -> tuple[int, list[int]]:
-        """Kill the remaining descendants and release ports; return as `_clean`."""
-        self._close_doors()
-        killed, left = self._end_programs()
-        ports.close_all(*self._held.values())
-        self._held = {}
         return killed, left
 
     def _end_programs(self) -> tuple[int, list[int]]:
@@ -498,3 +462,19 @@ class Agent:
             self._door = None
         if self._filling:
             self._filling.close()
+
+
+def _make_own_argv() -> list[str]:
+    """Return the command that starts this package: from our zipapp, or as an installed module."""
+    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
+    if not inside or not os.path.isfile(base):
+        return [sys.executable, "-P", "-m", "pslaunch.node"]
+    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
+
+
+def _explain_start_failure(e: Refusal | OSError, program: str) -> tuple[int, str]:
+    if isinstance(e, Refusal):
+        return e.code, str(e)
+    where = f" ({e.filename})" if e.filename else ""
+    text = f"{program} can't be started: {e.strerror}{where}{find_remedy(e)}"
+    return 127 if e.errno == errno.ENOENT else 126, text

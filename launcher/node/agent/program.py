@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import resource
@@ -11,10 +10,9 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from pslaunch.runtime.shared import env, reports
 
@@ -52,13 +50,8 @@ class Program:
         *,
         kept_fds: Sequence[int] = (),
         loan: Loan | None = None,
-        note: Callable[[str, Report], object] = lambda _key, _report: None,
     ) -> None:
-        """file_limits: of open files, where ours are higher; kept_fds: its bound ports, which it gets.
-
-        note: gets all reports that the head gets.
-        """
-        self._note = note
+        """file_limits: of open files, where ours are higher; kept_fds: its bound ports, which it gets."""
         self._loop, self._line, self._number = loop, line, number
         self.key, self.role, self._log_path = str(order["key"]), str(order["role"]), str(order["log"])
         self._signalled = False  # by us
@@ -164,7 +157,6 @@ class Program:
     def _send_report(self) -> None:
         self._report_due = False
         if self._report:
-            self._note(self.key, self._report)
             self._line.send({"type": "progress", "key": self.key, **self._report})
             self._report, self._sent_s = {}, self._loop.now()
 
@@ -242,22 +234,6 @@ def _start(
             # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
             preexec_fn=begin_trainer if order["role"] == env.TRAINER else None,
         )
-
-
-def make_own_argv() -> list[str]:
-    """Return the command that starts this package: from our zipapp, or as an installed module."""
-    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
-    if not inside or not os.path.isfile(base):
-        return [sys.executable, "-P", "-m", "pslaunch.node"]
-    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
-
-
-def explain_start_failure(e: codes.Refusal | OSError, program: str) -> tuple[int, str]:
-    if isinstance(e, codes.Refusal):
-        return e.code, str(e)
-    where = f" ({e.filename})" if e.filename else ""
-    text = f"{program} can't be started: {e.strerror}{where}{codes.find_remedy(e)}"
-    return 127 if e.errno == errno.ENOENT else 126, text
 
 
 class Usage:

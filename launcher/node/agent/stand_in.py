@@ -59,7 +59,6 @@ class StandIn:
         self._line.send({
             "type": "lead", "placed": job.to_data(job.place(begun.plan, begun.plan.nodes)),
             "secret": secret.hex(), "detach": False, "supplies": begun.packed,
-            "returns": begun.plan.outlives_head,
         })  # fmt: skip
 
     def _hear(self, m: Message) -> None:
@@ -69,7 +68,7 @@ class StandIn:
         elif m["type"] == "leading":
             self._line.send({"type": "expect", "limit_s": begun.wait_timeout_s, "again": True})
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
-            self._line.send({"type": "follow", "cursor": 0, "of": None})
+            self._line.send({"type": "follow", "cursor": 0})
         elif m["type"] == "events":
             self._write([_WORDS[e["event"]].format_map(e) for e in m["events"] if e["event"] in _WORDS])
             for end in [e for e in m["events"] if e["event"] == "end"]:

@@ -7,23 +7,22 @@ only its interface: `events` from a cursor, and requests.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Message, MessageLine, Output
+from ..line.wire import Message, MessageLine, Output, WireError
 from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from .events import PROGRESS, EventLog
-from .output import OutputOfAll
 from .restarts import Restarts
 from .startup import Startup
-from .supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor, make_loss, make_lost_advice
+from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
 
 if TYPE_CHECKING:
     from .. import messages
@@ -32,7 +31,50 @@ if TYPE_CHECKING:
 
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
+DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
+SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
 TOLD_OF_PLAN = "port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"
+SHOW_LINES_OF_FAILED = 25_000  # more, of the process that failed first: these were written before
+
+
+class OutputOfAll:
+    """Output of all processes and of the nodes' setup, by number: in lines, limited once the job ends."""
+
+    def __init__(self, node_of: Mapping[str, int], clock: Callable[[], float]) -> None:
+        self._node_of, self._names = node_of, list(node_of)
+        self._streams = {name: logs.Stream(clock) for name in node_of}
+        self._lines_left = dict.fromkeys(node_of, SHOW_LINES)  # of each process once the ending began
+        self._lines_left_of_failed = SHOW_LINES_OF_FAILED
+
+    def find_key(self, node: int, piece: Output) -> str:
+        """Return the process of a piece, "" for an unknown one. Raises WireError for one of another node."""
+        key = self._names[piece.process] if piece.process < len(self._names) else ""
+        if key and self._node_of[key] != node:
+            raise WireError(f"output of {key}, but {key} belongs to another node")
+        return key
+
+    def split(
+        self, key: str, piece: Output, *, is_limited: bool, has_exited: bool
+    ) -> Iterator[list[logs.LogLine | int]]:
+        """Yield lines, and numbers of missing bytes, after each DRAIN_BYTES."""
+        stream = self._streams[key]
+        for at in range(0, len(piece.data), DRAIN_BYTES):
+            if self._lines_left[key] <= 0:  # the log has the others; a gap at its exit reports them
+                if has_exited:
+                    yield stream.end(piece.offset + len(piece.data))
+                return
+            found = stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES])
+            if is_limited:
+                self._lines_left[key] -= len(found)
+            yield found
+
+    def end(self, key: str, written: int) -> list[logs.LogLine | int]:
+        """Return the rest of the output of a process that has written so many bytes."""
+        return self._streams[key].end(written)
+
+    def show_more(self, key: str) -> None:
+        self._lines_left[key] += self._lines_left_of_failed
+        self._lines_left_of_failed = 0
 
 
 class Head:
@@ -51,13 +93,14 @@ class Head:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
         plan = placed.plan
+        self._started_s = loop.now()
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._output = OutputOfAll(self._node_of, loop.now)
-        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s, loop.now())
+        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s)
         self._supervisor = self._make_supervisor()
         self.log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self.log.tell, self.log.list_events
@@ -68,7 +111,6 @@ class Head:
         self._told_ending = False
         # Starts other agents for lost nodes; returns all nodes that get one.
         self.revive: Callable[[Sequence[job.Node]], Sequence[job.Node]] | None = None
-        self.leave: Callable[[], None] | None = None  # called where another head goes on with the job
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
@@ -77,15 +119,9 @@ class Head:
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._tell_job()
-        self._limit_time()
-
-    def _limit_time(self) -> None:
-        if (limit_s := self.placed.plan.limits.timeout_s) is not None:
-            why, end_s = (
-                f"the job took longer than --timeout={limit_s:g} s",
-                self._restarts.started_s + limit_s,
-            )
-            self._loop.call_at(end_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
+        if (limit_s := plan.limits.timeout_s) is not None:
+            why = f"the job took longer than --timeout={limit_s:g} s"
+            loop.call_after(limit_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
 
     # --- the interface of observers ---
 
@@ -174,28 +210,8 @@ class Head:
         self._decide()
 
     def _can_revive(self, node: int) -> bool:
-        if self._startup.own_node == node:  # we end with it
-            return self.leave is not None
-        return self.revive is not None and self._restarts.most > 0
-
-    def recall(self, known: messages.Memory, left_s: float) -> None:
-        """Hear what is known of an epoch that another head has left at this time."""
-        if self._restarts.most:
-            self._restarts.recall(known, left_s)
-
-    def count_on(self) -> None:
-        """Lead the epoch that another head has left, if one has: it ends for the loss of our node."""
-        self._restarts.may_recall = False
-        if self._restarts.left_s == NEVER:
-            return
-        self.placed = self.placed._replace(plan=self.placed.plan._replace(epoch=self._restarts.used))
-        self._limit_time()
-        for link in self.links.values():
-            link.epoch = self._restarts.used
-        failure = self.links[0].make_failure(
-            codes.NODE_LOST, f"was lost: {self._restarts.left_why}", advice=make_lost_advice(self.placed.plan)
-        )
-        self._supervisor.note_lost_node(failure, self._restarts.left_s, returns=True)
+        own = self._startup.own_node == node  # we end with it
+        return self.revive is not None and self._restarts.most > 0 and not own
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -232,7 +248,6 @@ class Head:
         if restart:
             self._output = OutputOfAll(self._node_of, self._loop.now)
             self.tell("restart", state="running", **restart)
-        memory = self._restarts.describe(self._loop.now())
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
@@ -242,7 +257,7 @@ class Head:
             if not restart:
                 self.tell("node", node=link.node.id, state="ready", text=link.host)
             numbers = {s["key"]: self._numbers[s["key"]] for s in of_nodes[link.node.id]}
-            link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers, "memory": memory})
+            link.line.send({"type": "begin", "nodes": addrs, "numbers": numbers})
             for start in of_nodes[link.node.id]:
                 link.line.send(start)
 
@@ -289,9 +304,7 @@ class Head:
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         if code == codes.NODE_LOST and not member:
             link.bereft = True
-            all_leave = self.leave is not None and all(x.bereft or x.gone for x in self.links.values())
-            # Of several, all: the cluster ends the job.
-            returns = self._can_revive(link.node.id) and not (all_leave and len(self.placed.nodes) > 1)
+            returns = self._can_revive(link.node.id)
             self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
         else:
             self._supervisor.note_failure(failure, self._loop.now())
@@ -355,12 +368,9 @@ class Head:
     def _decide(self) -> None:
         """Carry out due actions, and call again at the next due time."""
         now = self._loop.now()
-        if self._leaves and not self.links[0].line.open:
-            return  # we have left
         for action in self._supervisor.decide(now):
             self._send_signals(action)
-        told = self._leaves or self._restarts.has_told(self.placed.plan.epoch + 1)
-        if self._supervisor.restarting and not told:
+        if self._supervisor.restarting and not self._restarts.has_told(self.placed.plan.epoch + 1):
             self._tell_restart()
         if self._supervisor.result and not self._finishing:
             (self._restart if self._supervisor.restarting else self._finish)()
@@ -393,10 +403,6 @@ class Head:
 
     def _restart(self) -> None:
         """Start the next epoch as the job has started, from its ports on; agents end what is left before."""
-        if self._leaves:
-            if self._loop.now() >= self._supervisor.failed_s + LOOK_FURTHER_S:  # unless all others do so too
-                self._leave()
-            return
         plan = self.placed.plan
         self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
         self._supervisor = self._make_supervisor()
@@ -406,20 +412,6 @@ class Head:
             for node in self.revive([link.node for link in links]):
                 self.links.pop(node.id).line.close()
         self._startup.begin_again(self.placed.plan.epoch)
-
-    @property
-    def _leaves(self) -> bool:
-        """True once our own node is to be lost: then the head that comes after us begins the next epoch."""
-        return self.leave is not None and 0 in self.links and self.links[0].bereft
-
-    def _leave(self) -> None:
-        assert self.leave is not None and self._supervisor.failure is not None
-        why = self._supervisor.failure.text.removeprefix("was lost: ")
-        self.note("warning", f"the head leaves with node 0, and another one goes on with the job: {why}")
-        for link in self.links.values():
-            link.line.send({"type": "leave", "why": why})
-        self.close()
-        self.leave()
 
     def _finish(self) -> None:
         self._finish_s = self._loop.now()
@@ -471,7 +463,7 @@ class Head:
         self.tell("end", **self.end)
 
     def _get_elapsed_s(self) -> float:
-        return round(self._loop.now() - self._restarts.started_s, 3)
+        return round(self._loop.now() - self._started_s, 3)
 
     # --- telling ---
 

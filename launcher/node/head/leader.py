@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import codes, job, logs
-from ..beginning import find_cut
 from ..dispatch.from_launcher import FromLauncher
 from ..later import record
 from ..line import reach
@@ -26,20 +25,12 @@ from ..line.gate import OBSERVER, Gate, Seals
 from ..line.trace import Trace
 from ..line.wire import NONSENSE, Data
 from ..loop import Loop, Timer
-from ..shapes import check_shape, is_count, is_name, is_time
 from ..silence import Silence
 from .head import Head
 from .observed import SAY_GOODBYE_S, Observed, Observer
-from .restarts import Restarts
 
 if TYPE_CHECKING:
     from .. import messages
-
-_MEMORY = {
-    "epoch": is_count, "told": [record.RESTART], "same": [[(is_name, int, [int])]], "at": dict,
-    "step": (is_count, None), "sealed": (is_count, None), "ran_s": is_time, "job_s": is_time,
-    "why": str,
-}  # fmt: skip
 
 
 class Leader(Observed):
@@ -66,7 +57,6 @@ class Leader(Observed):
         self._lease: Timer | None = None  # running while nobody holds the job
         self._lease_is_over = self._holders_supply = False
         self._told_holder = False  # about the end
-        self._left_s: float | None = None  # when the head left for another one to come
         self._launcher = self._observe(read_fd, write_fd, seals)
         self._holders = {self._launcher}
         self._supplier = self._launcher  # of the package
@@ -74,12 +64,9 @@ class Leader(Observed):
 
     @property
     def is_over(self) -> bool:
-        """True once the job has ended and all observers know it, or once another head has to come."""
+        """True once the job has ended and all observers know it."""
         if self._own_fd >= 0 or self._head is None:
             return self._own_fd < 0
-        if self._left_s is not None:
-            told = not any(observer.line.open for observer in self._observers)
-            return told or self._loop.now() >= self._left_s + SAY_GOODBYE_S
         if not self._head.done or self._over_s is None:
             return False
         # The launcher may not follow yet: a job can be refused before.
@@ -157,11 +144,6 @@ class Leader(Observed):
         own, self._own_fd = self._own_fd, -1
         self._head.drain, self._head.settled = self.push, self._tell_places
         self._head.choose_linger_s = self._choose_linger_s
-        if m["returns"]:
-            self._head.leave = self._leave_to_another
-            epoch, step = find_cut(job.find_snapshots(placed.plan, first), placed.plan.job_id)
-            if epoch >= 0:
-                self._head.recall(_make_memory(epoch, step), self._loop.now())
         self._head.attach(first, own, own, lambda: "")
         observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
@@ -197,17 +179,6 @@ class Leader(Observed):
             expect()
             if m["again"]:
                 self._led.revive = functools.partial(self._revive, expect)
-
-    def _leave_to_another(self) -> None:
-        if self._gate:
-            self._gate.close()
-        self._left_s = self._loop.now()
-
-    def push(self) -> None:
-        super().push()
-        for observer in self._observers if self._left_s is not None else ():
-            if observer.line.is_idle:
-                observer.line.close()
 
     def _revive(self, expect: Callable[[], None], lost: Sequence[job.Node]) -> Sequence[job.Node]:
         """Let the launcher or the cluster start other agents for lost nodes."""
@@ -268,21 +239,17 @@ class Leader(Observed):
     # --- the gate ---
 
     def _check(self, text: bytes) -> str:
-        node = _parse_agent(text)[0]
-        if text == OBSERVER or self._led.find_awaited(node):
+        if text == OBSERVER or self._led.find_awaited(_parse_node_number(text)):
             return ""
-        return f"node {node} is not of this job, or has connected already"
+        return f"node {_parse_node_number(text)} is not of this job, or has connected already"
 
     def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
-        number, known, ago_s = _parse_agent(text)
-        node = self._led.find_awaited(number)
+        node = self._led.find_awaited(_parse_node_number(text))
         if text == OBSERVER:
             self._observe(fd, fd, seals)
         elif node is None:
             os.close(fd)
         else:
-            if known:
-                self._led.recall(known, self._loop.now() - ago_s)
             self._led.attach(node, fd, fd, lambda: "", seals)
 
     def _warn(self, text: str) -> None:
@@ -290,24 +257,10 @@ class Leader(Observed):
             self._head.note("warning", text)
 
 
-def _make_memory(epoch: int, step: int) -> messages.Memory:
-    """Return what a snapshot tells of the epoch in which it was taken."""
-    return {
-        "epoch": epoch, "step": step, "sealed": step, "told": [], "same": [], "at": {}, "ran_s": 0.0,
-        "job_s": 0.0,
-        "why": "its pod is gone, with those of all other nodes",
-    }  # fmt: skip
-
-
-def _parse_agent(text: bytes) -> tuple[int, messages.Memory | None, float]:
-    """Return the node of a dialling agent, -1 for none, and what it knows of a head lost so long ago."""
+def _parse_node_number(text: bytes) -> int:
+    """Return the node number sent by a dialling agent, -1 for none."""
     try:
         said: Any = json.loads(text)
-        node, known = int(said["node"]), said.get("memory")
-        if not known:
-            return node, None, 0.0
-        check_shape(known, _MEMORY, "memory")
-        Restarts(0, 0.0).recall(known, 0.0)  # with all values
-        return node, known, max(0.0, time.time() - float(said["left"]))
+        return int(said["node"])
     except NONSENSE:
-        return -1, None, 0.0
+        return -1

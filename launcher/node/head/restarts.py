@@ -2,7 +2,6 @@
 
 Fed with events and a clock value in seconds. A restart needs progress since the last start: a program that
 never begins would be started again and again, and one that fails at the same step each time would too.
-What a head on a node knows is known to other nodes too, so that another head counts on once that is lost.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from ..ending import NEVER
 from ..link import JobFailure
 
 if TYPE_CHECKING:
-    from ..messages import Memory, Restarted
+    from ..messages import Restarted
 
 SAME_MOST = 3  # equal failures at one step
-# In a memory, which an agent tells before it has a line (prove.MAX_BODY_BYTES).
-TOLD_MOST, WHY_CHARS = 3, 100
 
 
 class _At(NamedTuple):
@@ -32,13 +29,10 @@ class _At(NamedTuple):
 class Restarts:
     """Counter and judge of a job's restarts."""
 
-    def __init__(self, most: int, after_s: float, started_s: float = NEVER) -> None:
-        """after_s: of running, which is progress where no program reports steps; started_s: of the job."""
-        self.most, self._after_s, self.started_s = most, after_s, started_s
+    def __init__(self, most: int, after_s: float) -> None:
+        """after_s: of running, which is progress where no program reports its steps."""
+        self.most, self._after_s = most, after_s
         self.told: list[Restarted] = []
-        self.used = 0  # of restarts: the number of the epoch
-        self.left_s, self.left_why = NEVER, ""  # when and why another head has left this epoch
-        self.may_recall = True  # until all nodes have told what they know
         self._failed_s = NEVER  # of the failure that leads to the last one
         self._cut: int | None = None  # step of the newest snapshot
         self._began_s = NEVER
@@ -58,9 +52,8 @@ class Restarts:
     def prepare(self, epoch: int, failure: JobFailure, failed_s: float) -> Restarted:
         """Note and return the restart that begins this epoch."""
         self._failed_s = failed_s
-        self.used += 1
         self.told.append({
-            "epoch": epoch, "restart": self.used, "of": self.most, "why": failure.why,
+            "epoch": epoch, "restart": len(self.told) + 1, "of": self.most, "why": failure.why,
             "step": None, "lost_s": None,
         })  # fmt: skip
         return self.told[-1]
@@ -84,7 +77,7 @@ class Restarts:
 
     def refuse(self, failure: JobFailure, now_s: float) -> str:
         """Return why this failure ends the job, "" if a restart follows."""
-        if self.used >= self.most:
+        if len(self.told) >= self.most:
             return f"--max_restarts={self.most} {'is' if self.most == 1 else 'are'} used up"
         if not (self._at or self.sealed) and now_s - self._began_s < self._after_s:
             return f"no step was made, and it ran less than --restart_after={self._after_s:g} s"
@@ -94,35 +87,6 @@ class Restarts:
         if len(self._same) >= SAME_MOST:
             return f"it is the same failure at the same step for the {SAME_MOST}rd time"
         return ""
-
-    # --- from one head to the next ---
-
-    def describe(self, now_s: float, why: str = "") -> Memory:
-        """Return what another head needs to count on from here. why: of the loss of this one."""
-        at = max(self._at.items(), key=lambda of: of[1], default=None)
-        return {
-            "epoch": self.used, "step": self._cut, "sealed": self.sealed, "at": dict([at] if at else []),
-            "ran_s": max(0.0, now_s - self._began_s), "job_s": max(0.0, now_s - self.started_s),
-            "same": self._same, "why": why[: 2 * WHY_CHARS],
-            "told": [{**one, "why": one["why"][:WHY_CHARS]} for one in self.told[-TOLD_MOST:]],
-        }  # fmt: skip
-
-    def recall(self, known: Memory, left_s: float) -> None:
-        """Count on from what a node knows of an epoch that another head has left; the newest one counts."""
-        if not self.may_recall:
-            return
-        self._cut = max(self._cut or 0, known["step"] or 0) or None
-        self.started_s = min(self.started_s, left_s - known["job_s"])
-        if known["epoch"] > self.used:
-            self.left_s = self._began_s = NEVER
-            self.used, self.told, self._same, self._at, self.sealed = known["epoch"], [], [], {}, None
-        if known["epoch"] == self.used:
-            self.left_s, self.left_why = min(self.left_s, left_s), self.left_why or known["why"]
-            self._began_s = min(self._began_s, left_s - known["ran_s"])
-            self.told = self.told or [*known["told"]]
-            self._same = self._same or [(what, code, _At(*map(int, at))) for what, code, at in known["same"]]
-            self._at.update({key: _At(*map(int, at)) for key, at in known["at"].items()})
-            self.sealed = max(filter(None, (self.sealed, known["sealed"])), default=self.sealed)
 
 
 def _is_same(one: tuple[str, int, _At], other: tuple[str, int, _At]) -> bool:

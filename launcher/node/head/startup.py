@@ -36,7 +36,7 @@ class Startup:
         plan = desk.placed.plan
         self._missing = {n.id for n in desk.placed.nodes}  # that have not answered the last question,
         self._answers: tuple[str, ...] = ("hello",)  # by a message of such a type;
-        self._then = self._begin  # this follows
+        self._then = self._prepare  # this follows
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -85,11 +85,6 @@ class Startup:
     def on_hello(self, link: Link, m: messages.HelloMsg) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
         self._take_answer(link, m)
-
-    def _begin(self) -> None:
-        self._desk.count_on()
-        if not self._desk.is_ending:  # for the epoch of a head before
-            self._prepare()
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
@@ -142,7 +137,7 @@ class Startup:
 
     def _settle_paths(self) -> None:
         self._desk.settle()
-        if self.returning and self._bound_ports:  # the others have all
+        if self.returning:
             self._package.begin(self._propose_ports, self.returning)
             return
         self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
@@ -188,8 +183,7 @@ class Startup:
             return {"type": "clear", "epoch": epoch}
 
         lost = self.returning = {node.id for node in self._desk.placed.nodes} - {*self._desk.links}
-        is_ready = not lost and all(link.run_dir for link in self._desk.links.values())
-        then = self._propose_ports if is_ready else self._prepare
+        then = self._prepare if lost else self._propose_ports
         self._ask_all(make_order, then, "cleared", "hello", awaited=lost)
 
     def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:

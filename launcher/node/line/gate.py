@@ -211,18 +211,11 @@ class Gate:
 
 
 def dial(
-    addrs: Sequence[str],
-    port: int,
-    secret: bytes,
-    text: bytes,
-    limit_s: float,
-    *,
-    to_come: bool = False,
-    insist: bool = False,
+    addrs: Sequence[str], port: int, secret: bytes, text: bytes, limit_s: float, *, to_come: bool = False
 ) -> tuple[int, Seals]:
     """Connect to a head and prove the secret, at each of its addresses in turn, within `limit_s`.
 
-    to_come: the head may have no name, and refuse connections, for a while yet; insist: and refuse us too.
+    to_come: the head may have no name, and refuse connections, for a while yet.
     Returns the descriptor and the seals of the line. Raises prove.ProofError or the last OSError.
     """
     if not addrs:
@@ -246,8 +239,7 @@ def dial(
                     return sock.detach(), make_seals(secret, nonces, head=False)
             except (OSError, prove.ProofError) as e:  # another program may listen at a wrong address
                 failed.append(e)
-        may_refuse = insist or not (to_come or len(addrs) == 1)
-        only_refused = not may_refuse and all(isinstance(e, prove.ProofError) for e in failed)
+        only_refused = (to_come or len(addrs) == 1) and all(isinstance(e, prove.ProofError) for e in failed)
         # It listened before its address was sent: without any listener there now, it is gone.
         gone = not to_come and all(isinstance(e, ConnectionRefusedError) for e in failed)
         wait_s = max(0.0, round_s + min(late_s, MOST_S) - time.monotonic())

@@ -8,24 +8,20 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head, observed, output
+from pslaunch.node.head import head, observed
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.later import record
-from pslaunch.node.later.record import RESTART
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
 from support.lines import encode_piece, open_line
-
-if TYPE_CHECKING:
-    from pslaunch.node.messages import Memory
 
 PREPARED: Message = {
     "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
@@ -50,22 +46,17 @@ def trainers(count: int) -> job.Placed:
 class Led:
     """A head and node 0, which sends the messages of a test; the test sets the clock. Others do not come."""
 
-    def __init__(self, nodes: int = 1, known: Memory | None = None, **limits: Any) -> None:
-        """known: of an epoch that another head has left 20 s ago."""
+    def __init__(self, nodes: int = 1) -> None:
         self.now_s = 0.0
         self.loop = Loop(clock=lambda: self.now_s)
-        placed = trainers(nodes)
-        placed = placed._replace(plan=placed.plan._replace(limits=placed.plan.limits._replace(**limits)))
-        self.head = Head(self.loop, placed, "5e" * 32, lambda: 0.0)
-        if known:
-            self.head.recall(known, -20.0)
+        self.head = Head(self.loop, trainers(nodes), "5e" * 32, lambda: 0.0)
         ours, self._node = socket.socketpair()
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
         self.say(encode(wire.make_hello()))
         if nodes == 1:
-            self.until_told("clear" if known else "prepare")
+            self.until_told("prepare")
 
     def say(self, frames: bytes) -> None:
         """Send bytes from the node and let the head read them."""
@@ -223,12 +214,12 @@ def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
 
 def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
-    told = b"yes\n" * output.SHOW_LINES
+    told = b"yes\n" * head.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_piece(piece))
         led.later(0.1)
     led.say(encode({**EXITED, "written": len(told) + 8}))
-    assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
+    assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_piece(Output(0, len(told) + 8, b"of a process left over\n")))
     assert [e["bytes"] for e in led.events("gap")] == [8, 23]
@@ -255,7 +246,7 @@ def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     ahead = encode({**EXITED, "code": 3, "ahead": True})
     led.say(ahead)
     led.say(ahead)
-    assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
+    assert led.head._output._lines_left["trainer/0"] == head.SHOW_LINES + head.SHOW_LINES_OF_FAILED
 
 
 def test_an_answer_may_come_behind_much_output(led: Led) -> None:
@@ -301,42 +292,3 @@ def test_a_head_in_a_launcher_goes_once_its_followers_know_the_end(
     assert [e["n"] for m in heard for e in m.get("events", ())] == [
         e["n"] for e in led.head.list_events(0)[0]
     ]
-
-
-KNOWN: Memory = {
-    "epoch": 1, "told": [], "same": [], "step": 30, "sealed": None, "at": {"trainer/0": [0, 7, 1]},
-    "ran_s": 5.0, "job_s": 40.0, "why": "its pod",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("timeout_s", [None, 70.0])
-def test_a_head_counts_on_where_another_was_lost(timeout_s: float | None) -> None:
-    with contextlib.closing(Led(known=KNOWN, max_restarts=2, timeout_s=timeout_s)) as led:
-        (ending,) = led.events("restart")
-        assert (ending["state"], ending["epoch"], ending["restart"]) == ("ending", 2, 2)
-        assert ending["why"] == "node 0 (n0) was lost: its pod"
-        led.head.recall({**KNOWN, "epoch": 7}, 0.0)  # too late: of a node that has lost its line
-        led.say(encode({"type": "cleared", "epoch": 2, "left": []}))
-        led.until_told("prepare")
-        led.head.start([])
-        running = led.events("restart")[1]
-        assert (running["state"], running["step"]) == ("running", 30) and 20.0 <= running["lost_s"] < 21.0
-        assert led.head.make_status()["restarts"] == [{key: running[key] for key in RESTART}]
-        assert 60.0 <= led.head.make_status()["elapsed_s"] < 61.0
-        led.later(11.0)
-        assert led.head.is_ending == (timeout_s is not None)
-
-
-def test_a_head_after_a_lost_one_ends_the_job_where_no_restart_is_left() -> None:
-    head = Head(Loop(), trainers(1), "5e" * 32, lambda: 0.0)
-    head.recall(KNOWN, 0.0)
-    assert head._restarts.used == 0  # nobody has asked for restarts
-    ours, node = socket.socketpair()
-    with contextlib.closing(Led(nodes=2, known=KNOWN, max_restarts=1)) as led:
-        fd = ours.detach()
-        led.head.attach(led.head.placed.nodes[1], fd, fd, lambda: "")
-        node.sendall(encode(wire.make_hello()))
-        led.loop.run(lambda: led.head.is_ending)
-        led.until_told("finish")
-        assert led.notes() == ["no restart: --max_restarts=1 is used up"] and not led.events("restart")
-    node.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.ending import CUT, Signal
-from pslaunch.node.head.restarts import SAME_MOST, Restarts
+from pslaunch.node.head.restarts import Restarts
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import JobFailure
-from pslaunch.runtime.shared.prove import MAX_BODY_BYTES
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 GRACE_S, AFTER_S = 5.0, 60.0
@@ -191,68 +189,6 @@ def test_a_failure_that_no_restart_mends_ends_the_job_whenever_it_comes(at_s: fl
         assert not is_restarting(s) and s.why == "node 1 (b) was lost: its line"
         end_rest(s, at_s + 0.1)
         assert s.result is not None and s.result.code == codes.NODE_LOST
-
-
-LOST = JobFailure("node 0 (a)", 0, codes.NODE_LOST, "was lost: its pod")
-
-
-def lose_head(before: Restarts, now_s: float, most: int = 1000, **report: Any) -> Restarts:
-    """Return what another head makes of what an agent knew of this one, after this report of its program."""
-    agent = Restarts(0, 0.0)
-    agent.recall(before.describe(now_s), now_s)
-    agent.begin(now_s)
-    if report:
-        agent.note_progress("trainer/1", report)
-    after, told = Restarts(most, AFTER_S), agent.describe(now_s + 1.0, "why")
-    after.recall(json.loads(json.dumps(told)), 0.0)
-    return after
-
-
-def test_another_head_counts_on() -> None:
-    restarts, failed = begun(batch=1), FAILURE._replace(text="ended with 3" + "x" * 5000)
-    for epoch in (1, 2, 3, 4, 5, 6):
-        restarts.prepare(epoch, failed, 1.0)
-        restarts.begin(1.0)
-        restarts = lose_head(restarts, 2.0, cut=epoch)
-        assert restarts.used == epoch and not restarts.is_due and restarts.left_why == "why"
-        assert [one["restart"] for one in restarts.told] == [*range(max(1, epoch - 2), epoch + 1)]
-    told = restarts.prepare(7, LOST, 3.0)
-    assert told["restart"] == 7 and restarts.begin(5.0) == {**told, "step": 6, "lost_s": 2.0}
-    assert len(json.dumps(restarts.describe(9.0, "y" * 5000))) < MAX_BODY_BYTES / 2
-    assert lose_head(restarts, 2.0, most=7, batch=1).refuse(LOST, 0.0) == "--max_restarts=7 are used up"
-
-
-@pytest.mark.parametrize(
-    ("report", "refused"), [({}, True), ({"cost": 1.0}, True), ({"batch": 1}, False), ({"cut": 9}, False)]
-)
-def test_another_head_needs_progress_too(report: dict[str, Any], refused: bool) -> None:
-    restarts = lose_head(begun(), 5.0, **report)
-    assert ("no step was made" in restarts.refuse(LOST, 0.0)) == refused
-    assert not restarts.refuse(LOST, AFTER_S)
-
-
-def test_the_loss_of_a_head_at_the_same_step_ends_the_job_the_third_time() -> None:
-    restarts = begun()
-    for _ in range(SAME_MOST - 1):
-        restarts = lose_head(restarts, 5.0, batch=7)
-        assert not restarts.refuse(LOST, 0.0)
-        restarts.prepare(restarts.used + 1, LOST, 0.0)
-        restarts.begin(1.0)
-    assert "the same step for the 3rd time" in lose_head(restarts, 5.0, batch=7).refuse(LOST, 0.0)
-    assert not lose_head(restarts, 5.0, batch=90).refuse(LOST, 0.0)
-
-
-def test_of_two_epochs_the_newer_one_counts_whoever_tells_first() -> None:
-    older, newer = begun(cut=4), begun(batch=1)
-    newer.prepare(1, FAILURE, 0.0)
-    newer.begin(0.0)
-    known = [older.describe(9.0), newer.describe(9.0)]
-    for told in (known, known[::-1]):
-        restarts = Restarts(5, AFTER_S)
-        for one in told:
-            restarts.recall(one, 9.0)
-        assert (restarts.used, restarts._cut) == (1, 4)
-        assert "no step was made" in restarts.refuse(LOST, 9.0)
 
 
 LEAVES = JobFailure("node 1 (b)", 1, codes.NODE_LOST, "was lost: the agent was asked to end (SIGTERM)")

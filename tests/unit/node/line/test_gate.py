@@ -353,17 +353,6 @@ def test_lost_packet_of_a_head_that_is_to_come_is_not_waited_for() -> None:
             os.close(fd)
 
 
-def test_an_agent_that_insists_is_admitted_once_it_is_refused_no_more(guarded: Guarded) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        where = ["127.0.0.1"], guarded.gate.port, SECRET, b"other"
-        dialled = pool.submit(gate.dial, *where, 60.0, to_come=True, insist=True)
-        guarded.until(guarded.refused)
-        guarded.gate._check = lambda _text: ""
-        guarded.until(guarded.admitted)
-        for fd in (guarded.admitted[0][1], dialled.result()[0]):
-            os.close(fd)
-
-
 def test_without_an_address_nobody_is_dialled() -> None:
     with pytest.raises(ConnectionError, match="no address"):
         gate.dial([], 1, SECRET, b"", 1.0)
