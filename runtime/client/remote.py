@@ -166,9 +166,10 @@ class RemoteUpdater(Updater):
 
     def _ask_rows(self, keys: Keys) -> None:
         """Let the rows of the next step travel while this one is computed."""
-        self._asked = self._make_room(keys)
-        if self._asked:
-            self._call = self.client.ask_rows(self._asked)
+        asked = self._make_room(keys)
+        if asked:
+            self._call = self.client.ask_rows(asked)
+            self._asked = asked  # an interrupted call gives no rows
             self.client.progress()
 
     def _make_room(self, keys: Keys) -> dict[str, tuple[U64, F32]]:
@@ -195,10 +196,11 @@ class RemoteUpdater(Updater):
         """
         grads, sparse = self._params.collect_grads(dense, sparse)
         pushed = {name: sparse[name] for name in self._params.sparse}
-        self._asked = self._make_room(self._coming)
+        asked = self._make_room(self._coming)
         self._note_step()
         values, factor = self._get_dense(), self._params.factor
-        self._call = self.client.push_pull(grads, values, pushed, self._asked, samples, factor)
+        self._call = self.client.push_pull(grads, values, pushed, asked, samples, factor)
+        self._asked = asked  # an interrupted call gives no rows
 
     def _note_step(self) -> None:
         """Note a step of this trainer, before its push."""

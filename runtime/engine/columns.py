@@ -86,7 +86,9 @@ def _take_column(value: Value, given: object) -> Column:
     kinds, words = ("biu", "whole numbers") if value.kind == "id" else ("biuf", "numbers")
     shape = items.shape
     if value.has_batch and items.ndim and items.size == len(items) * value.size > 0:
-        shape = (len(items), *value.shape[1:])
+        own_axes, axes = ([n for n in one if n != 1] for one in (items.shape[1:], value.shape[1:]))
+        if own_axes == axes or items.ndim <= 2 or len(value.shape) <= 2:  # other axes are another order
+            shape = (len(items), *value.shape[1:])
     fits = len(shape) == len(value.shape)
     fits = fits and all(size in (BATCH, own) for size, own in zip(value.shape, shape, strict=True))
     if fits and isinstance(given, Sequences) == value.is_sequence and items.dtype.kind in kinds:

@@ -16,7 +16,7 @@ from ..files.objects import SetError, Whole, encode_create
 from ..files.sets import Set, check_shape, count_before
 from ..process.settings import get_settings
 from .arrays import CHUNK_BYTES, F32, U64, split_rows
-from .entry import ANY
+from .entry import ANY, ProbabilityEntry
 from .kernel_numbers import KINDS, Optim
 from .param_config import ParamConfig
 
@@ -180,7 +180,8 @@ class LocalTable:
             self._load_dense(found)
             return
         width, counted = cols + self._rest * kept, self.config.entry != ANY
-        for waiting in (False, True) if counted else (False,):
+        waits = counted and not isinstance(self.config.entry, ProbabilityEntry)
+        for waiting in (False, True) if waits else (False,):
             for keys, rows, counts in read_rows(found, shape.name, waiting=waiting):
                 self.core.load(keys, np.ascontiguousarray(rows[:, :width]), counts if counted else NONE)
 

@@ -183,10 +183,15 @@ class LocalUpdater(Updater):
         self._states: dict[str, State] = {}  # before the first step here; slots are the present ones
         self._tables: dict[str, LocalTable] = {}
         self._step = self._samples = self._passes = 0
+        self._from = parameters.loaded  # the set that the states follow
 
     def start(self) -> None:
         parameters, rules = self._parameters, self._params.rules
         parameters.detach()
+        if self._from is not parameters.loaded:  # by a load while another updater kept the parameters
+            self._states.clear()
+            self._step = self._samples = self._passes = 0
+        self._from = parameters.loaded
         if not self._states and parameters.loaded and (line := describe_left_out(parameters.loaded, rules)):
             print(line, file=sys.stderr)
         if not self._states:

@@ -361,3 +361,15 @@ def test_hashes_of_many_texts_differ_as_often_as_estimated() -> None:
     low = {key % 2**24 for key in keys}  # of fewer keys some are equal
     assert len(texts) - len(low) == pytest.approx(estimate_collisions(len(texts), 2**24), rel=0.2)
     assert estimate_collisions(1e9) == pytest.approx(0.0271, rel=0.01)
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((2, 3, 4), True), ((2, 12), True), ((2, 4, 3), False)])
+def test_a_feed_with_its_axes_in_another_order_is_refused(shape: tuple[int, ...], fits: bool) -> None:
+    image = Value(name="image", op="data", shape=(BATCH, 3, 4), kind="float")
+    given = np.arange(24, dtype=np.float32).reshape(shape)
+    if not fits:
+        with pytest.raises(ValueError, match=r"image: expected an array .*; the feed has an array"):
+            take_columns([image], {"image": given})
+        return
+    found = take_columns([image], {"image": given})["image"]
+    assert np.array_equal(np.asarray(found), given.reshape(2, 3, 4))
