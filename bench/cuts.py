@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.snapshots import Snapshots
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.process.settings import SnapshotSettings
@@ -63,7 +63,7 @@ class Trainer:
     """A trainer with one table."""
 
     def __init__(self, address: tuple[str, int], rows: int, every: int) -> None:
-        self.client = Client([address], trainer_id=0, num_gradient_servers=1)
+        self.client = Caller([address], trainer_id=0, num_gradient_servers=1)
         job = SimpleNamespace(job_id="", epoch=0, progress="")
         settings: Any = SimpleNamespace(
             trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,

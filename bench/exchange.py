@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from turns import Turn
 
@@ -190,7 +190,7 @@ def start_pserver(case: Case, *options: str) -> Iterator[Address]:
 
 @contextmanager
 def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
-    client = Client(
+    client = Caller(
         [address], ports_num=case.ports, trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None
     )
     client.connect()
@@ -198,7 +198,7 @@ def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
     client.finish()
 
 
-def _make_dense_step(client: Client, case: Case) -> Step:
+def _make_dense_step(client: Caller, case: Case) -> Step:
     grads, out = {"value": np.ones(case.size, np.float32)}, {"value": np.empty(case.size, np.float32)}
     client.create_dense("value", case.size, Optim(method="sgd", learning_rate=LEARNING_RATE))
     client.init_dense({"value": np.zeros(case.size, np.float32)})
@@ -209,7 +209,7 @@ def _make_dense_step(client: Client, case: Case) -> Step:
     return lambda: client.push_pull(grads, out)
 
 
-def _make_sparse_step(client: Client, case: Case, own: int) -> Step:
+def _make_sparse_step(client: Caller, case: Case, own: int) -> Step:
     optim = Optim(method="sgd", learning_rate=LEARNING_RATE)
     names = [f"table{i}" for i in range(case.tables)]
     for name in names:

@@ -21,7 +21,7 @@ RUN_MS = 500
 
 
 class CallRunner:
-    """Carries out the requests that a client has added to `core`; client.Client says what its callers see.
+    """Carries out the requests that a client has added to `core`; caller.Caller says what its callers see.
 
     begun: the training has, so that a pserver that is gone will not come back. finishing: the trainer has
     said that it is finished.

@@ -75,7 +75,7 @@ class Messages:
         return self._known
 
     def gather(self, data: bytes, wait: Callable[[], None]) -> list[bytes]:
-        """Do what Client.gather() says; `wait` returns when all trainers have called it."""
+        """Do what Caller.gather() says; `wait` returns when all trainers have called it."""
         own = pack_rows(data)
         if len(own) > MOST_ROWS:
             raise ValueError(f"gather: {len(data)} bytes are more than {(MOST_ROWS - 1) * 2 * COLS}")
@@ -104,7 +104,7 @@ class Messages:
         return rows
 
     def add_up(self, own: Mapping[str, Ids]) -> dict[str, Ids]:
-        """Do what Client.add_up() says."""
+        """Do what Caller.add_up() says."""
         table, rows = self._table, {name: split_numbers(one) for name, one in own.items()}
         keys = {
             name: np.arange(len(new), dtype=np.uint64) + np.uint64(_core.hash_name(name))

@@ -24,7 +24,7 @@ from ..files.objects import describe_object
 from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
-from .client import PULL_BYTES, Client, Init
+from .caller import PULL_BYTES, Caller, Init
 from .snapshots import Snapshots
 
 PROGRESS_S = 5e-4
@@ -39,7 +39,7 @@ class RemoteUpdater(Updater):
         self,
         params: ParamRules,
         parameters: Parameters,
-        client: Client,
+        client: Caller,
         *,
         first: bool,
         on_connected: Callable[[], None],
@@ -225,10 +225,10 @@ class RemoteUpdater(Updater):
         self.client.close()
 
 
-def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Client:
+def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Caller:
     """Return this trainer's client, not yet connected."""
     secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
-    return Client(
+    return Caller(
         settings.endpoints,
         ports_num=settings.ports_num,
         ports_num_for_sparse=settings.ports_num_for_sparse,

@@ -22,7 +22,7 @@ from ..process.infolog import InfoLog, get_log_path
 from ..process.progress import Progress
 from ..process.settings import Settings
 from ..shared import env
-from .client import Client
+from .caller import Caller
 from .dialer import ClientError, PeerVanished
 from .remote import RemoteUpdater, make_client
 from .remote_async import AsyncUpdater
@@ -158,15 +158,15 @@ class Run:
             told["metric.steps_not_finite"] = self.watch.steps
         return told
 
-    def note_connected(self, remote: RemoteUpdater | Client) -> None:
+    def note_connected(self, remote: RemoteUpdater | Caller) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
-        client = remote if isinstance(remote, Client) else remote.client
+        client = remote if isinstance(remote, Caller) else remote.client
         self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure()}
         self.progress.report_state("connected")
         _Crash.watch()
         atexit.register(self._end, remote, os.getpid())
 
-    def _end(self, remote: RemoteUpdater | Client, pid: int) -> None:
+    def _end(self, remote: RemoteUpdater | Caller, pid: int) -> None:
         """At interpreter exit: report "finished" only after a successful training.
 
         A child made by fork says nothing: the connections are its parent's.

@@ -20,7 +20,7 @@ from .control import Control, Message
 from .dialer import ClientError, PeerVanished
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .caller import Caller
 
 EXPORT, ALL = (_core.get_protocol()[f"PS_{flag}"] for flag in ("EXPORT", "ALL"))
 MOST_DELTAS = 10  # of a base: each costs a reader's lookup a look
@@ -61,7 +61,7 @@ class Snapshots:
     def __init__(
         self,
         settings: Settings,
-        client: Client,
+        client: Caller,
         *,
         sync: bool,
         log: Callable[[str], None],

@@ -17,7 +17,7 @@ from pslaunch.node import codes
 from pslaunch.node.line import wire
 from pslaunch.node.line.gate import Seal
 from pslaunch.runtime import _core
-from pslaunch.runtime.client.client import Client
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
 from support.faults import Control, control
@@ -63,7 +63,7 @@ def frames(said: bytes) -> list[bytes]:
     return found
 
 
-Attack = Callable[[Tap, Sequence[Client]], None]
+Attack = Callable[[Tap, Sequence[Caller]], None]
 
 
 def trained(folder: Path, attack: Attack) -> tuple[F32, Cluster]:
@@ -110,7 +110,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> F32:
 def test_a_trainers_session_said_again_is_refused(tmp_path: Path, undisturbed: F32) -> None:
     strangers = []
 
-    def attack(tap: Tap, _clients: Sequence[Client]) -> None:
+    def attack(tap: Tap, _clients: Sequence[Caller]) -> None:
         who, answer = said_to(tap.target, bytes(tap.said[0]))
         assert b"secret" in answer
         strangers.append(who)
@@ -124,7 +124,7 @@ def test_a_trainers_frames_said_again_on_its_line_change_nothing(tmp_path: Path,
     names = {number: key.removeprefix("op ") for key, number in _core.get_protocol().items() if "op " in key}
     tried: set[str] = set()
 
-    def attack(tap: Tap, clients: Sequence[Client]) -> None:
+    def attack(tap: Tap, clients: Sequence[Caller]) -> None:
         for frame in frames(bytes(tap.said[0])):
             tried.add(names[int.from_bytes(frame[6:8], "little")])
             run_trainers(

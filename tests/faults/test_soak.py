@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.process import started
 from support.proxy import cutting
@@ -33,7 +33,7 @@ PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum i
 ZERO = Init(kind="normal", mean=0.0, std=0.0)
 
 
-def create(c: Client) -> None:
+def create(c: Caller) -> None:
     """Create a dense object and a table with a number for each place of each trainer."""
     c.create_dense("w", TRAINERS * PLACES, PLAIN)
     c.create_sparse("e", TRAINERS * PLACES, 2, PLAIN, ZERO)
@@ -45,7 +45,7 @@ def find_number(trainer: int, step: int) -> tuple[int, float]:
     return trainer * PLACES + step % PLACES, float(1 + step // PLACES % 61)
 
 
-def push(c: Client, trainer: int, step: int) -> tuple[int, list[F32]]:
+def push(c: Caller, trainer: int, step: int) -> tuple[int, list[F32]]:
     """Begin a push; return its call, and the arrays that it borrows."""
     place, number = find_number(trainer, step)
     grad, rows = np.zeros(TRAINERS * PLACES, np.float32), np.full((1, 2), number, np.float32)
@@ -56,7 +56,7 @@ def push(c: Client, trainer: int, step: int) -> tuple[int, list[F32]]:
     return call, [grad, rows]
 
 
-def read(c: Client) -> tuple[F32, F32]:
+def read(c: Caller) -> tuple[F32, F32]:
     """Return the sums of the dense object and of the table."""
     w = np.empty(TRAINERS * PLACES, np.float32)
     c.pull({"w": w})
@@ -105,9 +105,9 @@ import sys
 from collections import deque
 sys.path[:0] = [{tests!r}]
 from faults.test_soak import PENDING, create, push
-from pslaunch.runtime.client.client import Client
+from pslaunch.runtime.client.caller import Caller
 
-with Client({endpoints!r}, trainer_id=0, num_gradient_servers=2, mode="async") as c:
+with Caller({endpoints!r}, trainer_id=0, num_gradient_servers=2, mode="async") as c:
     create(c)
     calls = deque()
     for step in range({steps}):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.client.remote_async import AsyncUpdater
 from pslaunch.runtime.client.run import choose_updater
@@ -61,7 +61,7 @@ class Part:
             self.total -= value
 
 
-def create(c: Client) -> None:
+def create(c: Caller) -> None:
     c.create_dense("w", SIZE, PLAIN)
     c.create_sparse("e", len(KEYS), DIM, PLAIN, ZERO)
 

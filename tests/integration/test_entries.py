@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.dialer import ClientError
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.engine.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
@@ -57,7 +57,7 @@ class Result:
     rows: list[F32] = field(default_factory=list)
 
 
-def train(c: Client, trainer: int, entry: EntryAttr) -> Result:
+def train(c: Caller, trainer: int, entry: EntryAttr) -> Result:
     result = Result()
     with c:
         c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)

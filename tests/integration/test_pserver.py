@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import KERNELS, Mode, Optim, Schedule
 from support import reference
 from support.proxy import cutting
@@ -57,7 +57,7 @@ def split(optim: Optim) -> tuple[Optim, Optim]:
     return dense, replace(optim, method="fleet_adam") if optim.kernel.whole else optim
 
 
-def create(c: Client, values: F32, optim: Optim = ADAGRAD) -> None:
+def create(c: Caller, values: F32, optim: Optim = ADAGRAD) -> None:
     """The objects of these tests."""
     dense, rows = split(optim)
     c.create_dense("w", SIZE, dense)
@@ -66,7 +66,7 @@ def create(c: Client, values: F32, optim: Optim = ADAGRAD) -> None:
     c.init_dense({"w": values, "b": np.zeros(3, np.float32)})
 
 
-def train(c: Client, trainer: int, steps: int, optim: Optim = ADAGRAD) -> tuple[F32, F32]:
+def train(c: Caller, trainer: int, steps: int, optim: Optim = ADAGRAD) -> tuple[F32, F32]:
     """Some steps, then the end of the pass; the final values."""
     w, b = start_values(), np.zeros(3, np.float32)
     with c:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.client.client import Client
+from pslaunch.runtime.client.caller import Caller
 from support.process import started
 from support.pservers import HOST, bind_block
 
@@ -65,7 +65,7 @@ def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
         process.expect("no secret")
         process.expect(r"0 of 1 trainers connected \(num_gradient_servers counts trainers\)")
         process.proc.send_signal(signal.SIGHUP)
-        with Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, log=lambda line: None) as c:
+        with Caller([(HOST, port)], trainer_id=0, num_gradient_servers=1, log=lambda line: None) as c:
             c.connect()
         process.expect("1 of 1 trainers connected")
         process.proc.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pslaunch.runtime.client import dialer, handshake
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.dialer import ClientError, PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.progress import heard
@@ -94,12 +94,12 @@ def test_an_interrupted_step_is_completed_by_the_next_call() -> None:
     def raise_interrupted(*_: object) -> None:
         raise Interrupted
 
-    def push(c: Client, value: float) -> float:
+    def push(c: Caller, value: float) -> float:
         out = np.zeros(2, np.float32)
         c.push_pull({"w": np.full(2, value, np.float32)}, {"w": out})
         return float(out[0])
 
-    def begin(t: int) -> Client:
+    def begin(t: int) -> Caller:
         c = clients[t]
         c.create_dense("w", 2, PLAIN)
         c.init_dense({"w": np.zeros(2, np.float32)})
@@ -201,7 +201,7 @@ def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytes
     ]
     for thread in threads:
         thread.start()
-    Client(endpoints, trainer_id=0, num_gradient_servers=1, log=log).finish()
+    Caller(endpoints, trainer_id=0, num_gradient_servers=1, log=log).finish()
     assert [f"{HOST}:{port}" in line for (_, port), line in zip(endpoints, broke, strict=True)] == [
         True,
         True,
@@ -215,7 +215,7 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
     port = sock.getsockname()[1]
     sock.close()
     lines: list[str] = []
-    c = Client([(HOST, port)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.2, log=lines.append)
+    c = Caller([(HOST, port)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.2, log=lines.append)
     with c, pytest.raises(ClientError, match=rf"{HOST}:{port} .*connect_timeout"):
         c.connect()
     assert lines[:3] == [
@@ -254,7 +254,7 @@ def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: p
 
 
 def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:
-    def push(c: Client) -> None:
+    def push(c: Caller) -> None:
         w = np.zeros(5, np.float32)
         c.create_dense("w", 5, PLAIN)
         c.init_dense({"w": w})

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.client import Client, Init
+from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.control import Control, Message
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
@@ -47,7 +47,7 @@ def gradient(size: int) -> F32:
     return np.random.default_rng(size).standard_normal(size, dtype=np.float32)
 
 
-def create(c: Client) -> None:
+def create(c: Caller) -> None:
     """Three dense parameters and a table."""
     c.create_dense("w", SIZE, ADAGRAD)
     c.create_dense("b", 3, PLAIN)
@@ -55,7 +55,7 @@ def create(c: Client) -> None:
     c.create_dense("m", SIZES["m"], MOMENTUM)
 
 
-def step(c: Client) -> dict[str, F32]:
+def step(c: Caller) -> dict[str, F32]:
     """One; the dense values after it."""
     dense = {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
     rows = (KEYS, gradient(len(KEYS) * DIM).reshape(-1, DIM))
@@ -63,7 +63,7 @@ def step(c: Client) -> dict[str, F32]:
     return dense
 
 
-def train(c: Client, steps: int, *, finish: bool = True) -> dict[str, F32]:
+def train(c: Caller, steps: int, *, finish: bool = True) -> dict[str, F32]:
     """Some steps; the values after them."""
     create(c)
     c.init_dense({name: np.zeros(size, np.float32) for name, size in SIZES.items()})
@@ -252,7 +252,7 @@ def read_memory(process: Started, name: str) -> int:
     return int(found[1]) >> 10
 
 
-def make_table(c: Client) -> None:
+def make_table(c: Caller) -> None:
     c.create_sparse("big", MANY, DIM, ADAM, NORMAL)
     c.init_dense({})
 

@@ -137,15 +137,15 @@ def test_tables_take_no_memory_of_trainers_to_the_end(tmp_path: Path) -> None:
 
 COUNT = """
 import pslaunch.runtime as paddle
-from pslaunch.runtime.client.client import Client
+from pslaunch.runtime.client.caller import Caller
 from support.models import ngram_cost, ngrams
 
 calls = []
 for name in ("push_pull", "pull_tables"):
-    def note(self, *arguments, name=name, method=getattr(Client, name), **options):
+    def note(self, *arguments, name=name, method=getattr(Caller, name), **options):
         calls.append(name)
         return method(self, *arguments, **options)
-    setattr(Client, name, note)
+    setattr(Caller, name, note)
 
 paddle.init()
 cost = ngram_cost(sparse=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslaunch.runtime.client.client import Client
+from pslaunch.runtime.client.caller import Caller
 from support.process import Started, started
 
 HOST = "127.0.0.1"
@@ -44,7 +44,7 @@ class Cluster:
     processes: list[Started] = field(default_factory=list)
     secret: bytes = b""
 
-    def client(self, trainer: int, **overrides: Any) -> Client:
+    def client(self, trainer: int, **overrides: Any) -> Caller:
         """A client that is not connected yet."""
         settings: dict[str, Any] = {
             "ports_num": self.ports_num,
@@ -56,7 +56,7 @@ class Cluster:
             "log": lambda line: None,
         }
         settings.update(overrides)
-        return Client(settings.pop("endpoints", self.endpoints), **settings)
+        return Caller(settings.pop("endpoints", self.endpoints), **settings)
 
     def codes(self) -> list[int]:
         """Exit codes of all pservers, which must end by themselves."""

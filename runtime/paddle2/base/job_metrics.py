@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ...client.client import Client
+from ...client.caller import Caller
 from ...engine.arrays import Ids
 from ...engine.graph import Value
 from ...engine.ops import OPS
@@ -23,7 +23,7 @@ class JobMetrics:
         self._found: dict[str, float] = {}
 
     def measure(
-        self, values: Sequence[Value], states: Mapping[str, Ids], client: Client | None, *, last: bool = False
+        self, values: Sequence[Value], states: Mapping[str, Ids], client: Caller | None, *, last: bool = False
     ) -> dict[str, float]:
         """Return the fields of a report, newer ones after PERIOD_S or for the `last` one.
 

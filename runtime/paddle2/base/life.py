@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...client.client import Client
+from ...client.caller import Caller
 from ...client.remote import RemoteUpdater, make_client
 from ...client.run import Run
 from ...engine.keeping import check_parameters, describe_left_out
@@ -48,7 +48,7 @@ class Fleet:
         self._part: Part | None = None
         self._settings: Settings | None = None
         self._run: Run | None = None
-        self._client: Client | None = None
+        self._client: Caller | None = None
         self._program: Program | None = None  # that trains
         self._days: dict[str, dict[str, Any]] = {}  # of its tables with an entry rule: how they shrink
         self._updater: Updater | None = None  # of that program, once it is connected

@@ -12,7 +12,7 @@ from ...shared import env
 
 GEO_STEPS = 100  # PaddlePaddle's update_frequency
 _FIELDS = ("a_sync", "a_sync_configs", "sparse_table_configs")
-# Fields of PaddlePaddle's ctr accessor: of the end of a day, with names of Client.shrink() and defaults, and
+# Fields of PaddlePaddle's ctr accessor: of the end of a day, with names of Caller.shrink() and defaults, and
 # of an entry rule.
 DAY: Mapping[str, tuple[str, float]] = {
     "show_click_decay_rate": ("decay", 0.98),
@@ -91,7 +91,7 @@ def _check_configs(value: object) -> None:
 
 
 def make_days(value: object, params: Mapping[str, ParamConfig]) -> dict[str, dict[str, Any]]:
-    """Return what Client.shrink() takes at the end of a day, for each table with an entry rule.
+    """Return what Caller.shrink() takes at the end of a day, for each table with an entry rule.
 
     Raises ValueError for fields without an effect, or that differ from the table's entry rule.
     """

@@ -104,7 +104,7 @@ def test_sums_of_clicks() -> None:
 
 
 class Servers:
-    """Sums as Client.add_up() gives them."""
+    """Sums as Caller.add_up() gives them."""
 
     def __init__(self, others: dict[str, Ids]) -> None:
         self.others, self.said = others, list[dict[str, Ids]]()

@@ -1,4 +1,4 @@
-"""Client of the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
+"""Calls to the job's pservers for a trainer: dense tensors and sparse tables, numpy in and out.
 
 calls.py carries out calls; the compiled core (csrc/client/ps_client.h) sends requests and reads answers.
 """
@@ -45,7 +45,7 @@ def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Client:
+class Caller:
     """Dense tensors and sparse tables on the job's pservers, in one of the modes of docs/training.md.
 
     One thread at a time: a second one gets RuntimeError. All trainers create the same objects in the same
@@ -464,7 +464,7 @@ class Client:
             self.is_closed = True
             self._core.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Caller:
         return self
 
     def __exit__(self, *_: object) -> None:
