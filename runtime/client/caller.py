@@ -280,11 +280,12 @@ class Caller:
         with self._calls.hold_alone():
             self._calls.complete(call)
 
-    def mark(self) -> None:
+    def mark(self, *, more: bool = False) -> None:
         """Note that the next gradients are computed from the dense values read last and from the rows read
-        since the mark before; an asynchronous push says their versions."""
+        since the mark before; an asynchronous push says their versions. `more`: they are added to those of
+        the mark before, and the push is as old as that."""
         with self._calls.hold_alone():
-            self._core.mark()
+            self._core.mark(more)
 
     @property
     def waited_s(self) -> float:

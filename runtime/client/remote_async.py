@@ -38,9 +38,9 @@ class AsyncUpdater(RemoteUpdater):
         return rows
 
     def _mark(self) -> None:
-        if not self._summed:  # a sum is as old as its first gradient
+        if not self._summed:
             self._take_values()
-            super()._mark()
+        self.client.mark(more=self._summed > 0)  # a sum is as old as its first gradient
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Add gradients to the sum, and push it unless too many pushes are on their way."""

@@ -58,7 +58,7 @@ TEST(a_push_that_comes_too_late_is_dropped_and_counted) {
     world w;
     ps_err err;
     open_mode(&w, 2, PS_ASYNC, 2);
-    for (uint32_t t = 0; t < 2; t++) ps_client_mark(w.clients[t]);
+    for (uint32_t t = 0; t < 2; t++) ps_client_mark(w.clients[t], false);
     push_one(&w, 0, 0);
     push_one(&w, 1, 0); /* one update came on top of what it was computed from */
     CHECK(ps_client_dropped(w.clients[1], w.dense) == 0 && out[1][0] == -3);
@@ -68,10 +68,33 @@ TEST(a_push_that_comes_too_late_is_dropped_and_counted) {
     CHECK(ps_client_version(w.clients[1], w.dense, 0) == 2);
     CHECK(ps_client_pull_rows(w.clients[1], w.sparse, keys, KEYS, rows[1], &err) == PS_OK);
     run_one(&w, 1, 0);
-    ps_client_mark(w.clients[1]);
+    ps_client_mark(w.clients[1], false);
     push_one(&w, 1, 0);
     CHECK(ps_client_dropped(w.clients[1], w.dense) == 1 && ps_client_dropped(w.clients[1], w.sparse) == 1);
     CHECK(out[1][0] == -5);
+    close_world(&w);
+}
+
+/* A push of two gradients is as old as the rows of the first; the next one as old as its own. */
+TEST(rows_that_were_read_for_a_sum_make_no_later_push_older) {
+    world w;
+    ps_err err;
+    open_mode(&w, 2, PS_ASYNC, 3);
+    for (int step = 0; step < 3; step++) { /* versions 0, 2 and 5 are read */
+        CHECK(ps_client_pull_rows(w.clients[1], w.sparse, keys, KEYS, rows[1], &err) == PS_OK);
+        run_one(&w, 1, 0);
+        CHECK(ps_client_pull(w.clients[1], w.dense, out[1], &err) == PS_OK);
+        run_one(&w, 1, 0);
+        ps_client_mark(w.clients[1], step == 1);
+        if (step > 0) push_one(&w, 1, 0);
+        for (int i = 0; i < 2; i++) {
+            ps_client_mark(w.clients[0], false);
+            push_one(&w, 0, 0);
+        }
+        CHECK(ps_client_dropped(w.clients[1], w.sparse) == 0);
+    }
+    push_one(&w, 1, 0); /* three came since the last mark: its own, and two of the other */
+    CHECK(ps_client_dropped(w.clients[1], w.sparse) == 1);
     close_world(&w);
 }
 
@@ -236,7 +259,7 @@ TEST(the_last_event_has_the_steps_and_what_was_dropped) {
     close_world(&w);
 
     open_mode(&w, 1, PS_ASYNC, 1);
-    ps_client_mark(w.clients[0]);
+    ps_client_mark(w.clients[0], false);
     for (int i = 0; i < 3; i++) push_one(&w, 0, 0);
     CHECK(write(w.mail_fd, &stop, sizeof stop) == (ssize_t)sizeof stop);
     CHECK(read_events(w.events_fd, PS_EVENT_STATS, PS_EVENT_DROPPED, &e) == 2);

@@ -261,6 +261,52 @@ def test_a_gradient_is_computed_from_the_values_that_its_version_says() -> None:
         updater.finish()
 
 
+def test_a_push_after_a_sum_is_as_old_as_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum is as old as the rows of its first batch; those of the others don't make the next push older."""
+    strategy, own = Strategy(mode="async", pending=2), np.arange(4, dtype=np.uint64)
+    with (
+        cluster(trainers=2) as found,
+        update(found, 0, strategy, discard=4) as updater,
+        update(found, 1, strategy, discard=4) as other,
+    ):
+
+        def read() -> None:
+            rows = updater.fetch({"e": own}, {"e": own})["e"]
+            updater.client.wait(updater._call)
+            grads.update({"e": (own, np.ones_like(rows))})
+
+        def learn() -> None:
+            updater.update({"w": np.ones((100, 50), np.float32)}, grads, 1)
+            updater.client.wait(updater._calls[-1][0])  # the version of its values is known
+
+        def push_beside(times: int) -> None:
+            for _ in range(times):
+                rows, w = other.fetch({"e": own}, {})["e"], np.zeros((100, 50), np.float32)
+                other.client.push_pull({"w": w}, {"w": w.copy()}, {"e": (own, np.ones_like(rows))})
+
+        grads: dict[str, tuple[Any, F32]] = {}
+        assert isinstance(updater, AsyncUpdater)
+        run_trainers(2, lambda t: (updater, other)[t].start())
+        with monkeypatch.context() as patch:
+            patch.setattr(updater.client, "is_done", lambda call: False)  # two pushes are on their way
+            for _ in range(3):
+                read()
+                learn()
+            push_beside(2)
+            read()  # for the second batch of the sum: its next rows come from after these pushes
+        assert updater._summed == 1
+        learn()  # one update more would have been too many
+        assert updater._summed == 0
+        read()
+        push_beside(2)
+        learn()  # the fourth update since its rows were read would be too many: three came
+        run_trainers(2, lambda t: (updater, other)[t].end_pass())
+        assert updater.count_dropped() == {}
+        assert (updater._parameters.get("e")[:4] == -9).all()
+        run_trainers(2, lambda t: (updater, other)[t].finish())
+        assert found.codes() == [0]
+
+
 @pytest.mark.parametrize(("strategy", "share"), [(PENDING, 1.0), (GEO, 0.5)], ids=["async", "geo"])
 def test_a_training_begins_again_after_an_interruption(strategy: Strategy, share: float) -> None:
     """An exchange of three steps, or a push, is on its way then. The other trainer has no data."""

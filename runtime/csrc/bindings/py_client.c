@@ -379,10 +379,11 @@ static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_mark(PyObject *obj, PyObject *Py_UNUSED(none)) {
+static PyObject *client_mark(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
-    if (ready(self) < 0) return NULL;
-    ps_client_mark(self->core);
+    int more;
+    if (!PyArg_ParseTuple(args, "p", &more) || ready(self) < 0) return NULL;
+    ps_client_mark(self->core, more);
     return Py_NewRef(Py_None);
 }
 
@@ -453,7 +454,7 @@ static PyMethodDef client_methods[] = {
     {"is_done", client_is_done, METH_VARARGS, "Return True if a call is complete."},
     {"run", client_run, METH_VARARGS, "Carry out a call, or all."},
     {"clear", client_clear, METH_NOARGS, "Clear all calls."},
-    {"mark", client_mark, METH_NOARGS, "Note that gradients are computed from the values read last."},
+    {"mark", client_mark, METH_VARARGS, "Note that gradients are computed from the values read last."},
     {"get_version", client_get_version, METH_VARARGS, "Return the version of an object on a shard."},
     {"count_dropped", client_count_dropped, METH_VARARGS, "Return the pushes that came too late."},
     {"shrink", client_shrink, METH_VARARGS, "Add the requests that give back rows of a table."},

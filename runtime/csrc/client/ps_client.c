@@ -220,12 +220,12 @@ int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err) {
     return dense_call(c, id, (ps_header){.op = PS_PULL}, PS_VALUES, NULL, out, err);
 }
 
-void ps_client_mark(ps_client *c) {
+void ps_client_mark(ps_client *c, bool more) {
     for (uint32_t id = 0; id < c->objects_n; id++) {
         ps_known *o = &c->objects[id];
         for (uint32_t i = 0; i < c->shards; i++) {
             ps_seen *seen = &o->seen[i];
-            seen->base = seen->values == UINT64_MAX ? seen->version : seen->values;
+            if (!more) seen->base = seen->values == UINT64_MAX ? seen->version : seen->values;
             if (o->spec.sparse) seen->values = UINT64_MAX;
         }
     }

@@ -64,8 +64,9 @@ int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *er
 int ps_client_pull_rows(ps_client *c, uint32_t id, const uint64_t *keys, size_t n, float *out, ps_err *err);
 
 /* Note that the next gradients are computed from the values read last and, of tables, the rows read since the
- * mark before. Can't fail. */
-void ps_client_mark(ps_client *c);
+ * mark before. `more`: they are added to those of the mark before, and the push is as old as that. Can't
+ * fail. */
+void ps_client_mark(ps_client *c, bool more);
 
 /* Add END_PASS or FINISH to every shard, or BARRIER to the first; `number` is that of the pass or the
  * barrier. */
