@@ -29,15 +29,6 @@ def apply_optim(
     grad: _F32,  # value's size
     /,
 ) -> None: ...
-def apply_sparse(
-    rule: _Rule,
-    step: int,
-    value: _F32,  # [rows, dim], in place
-    slots: _F32 | None,  # [slots, rows, dim], of a method of rows [1, rows, 1]
-    rows: _U64,  # [k], unique
-    grad: _F32,  # [k, dim]
-    /,
-) -> None: ...
 
 # Name, slots, by row, whole, and the own numbers with their usual values: csrc/kernels/ps_optim.h.
 def list_methods() -> list[tuple[str, int, bool, bool, tuple[tuple[str | None, float], ...]]]: ...

@@ -164,25 +164,3 @@ TEST(floats_of_a_thread_are_ieee_on_request) {
     CHECK(tiny * half != 0);
     ps_floats_set(before);
 }
-
-static int apply_rows(const uint64_t *rows, size_t k, float *value, float *slots) {
-    float grad[4 * 3];
-    for (int i = 0; i < 12; i++) grad[i] = (float)i;
-    ps_err err;
-    return ps_optim_apply_rows(&some, ps_optim_rate(&some, 1), value, slots, 5, 3, rows, grad, k, &err);
-}
-
-TEST(optim_rows_are_all_applied_or_none) {
-    float value[15] = {0}, slots[15] = {0}, zero[15] = {0};
-    const uint64_t bad[][4] = {{0, 1, 2, 5}, {1, 0, 9, 2}, {0, UINT64_MAX, 1, 2}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK(apply_rows(bad[i], 4, value, slots) == PS_EINVAL);
-    CHECK(memcmp(value, zero, sizeof zero) == 0 && memcmp(slots, zero, sizeof zero) == 0);
-
-    const uint64_t good[] = {4, 0, 3, 1};
-    CHECK(apply_rows(good, 4, value, slots) == PS_OK);
-    CHECK(value[4 * 3] == 0 && value[4 * 3 + 1] < 0); /* the first gradient is 0, the second 1 */
-    CHECK(memcmp(value + 6, zero, 3 * sizeof *zero) == 0);
-    CHECK(slots[1 * 3] == 81);
-    CHECK(apply_rows(good, 0, value, slots) == PS_OK);
-}

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
-U64 = npt.NDArray[np.uint64]
 ONE = np.float32(1)
 
 
@@ -313,10 +312,3 @@ def apply_optim(rule: Rule, step: int, value: F32, slots: F32, grad: F32) -> Non
         most = np.float32(rule.clip)
         grad = np.where(grad > most, most, np.where(grad < -most, -most, grad))
     METHODS[rule.method][3](Step(rule, step), value, slots, grad)
-
-
-def apply_sparse(rule: Rule, step: int, value: F32, slots: F32, rows: U64, grad: F32) -> None:
-    """Apply one step to the rows `rows` [k] (unique) of value [n, dim], in place. grad: [k, dim]."""
-    part, state = value[rows], slots[:, rows]
-    apply_optim(rule, step, part, state, grad)
-    value[rows], slots[:, rows] = part, state

@@ -20,7 +20,6 @@ from support.optimizers import NAMES as NAMES
 from support.optimizers import SGD as SGD
 from support.optimizers import Rule as Rule
 from support.optimizers import apply_optim as apply_optim
-from support.optimizers import apply_sparse as apply_sparse
 from support.optimizers import get_state_shape as get_state_shape
 
 F32 = npt.NDArray[np.float32]
@@ -273,12 +272,11 @@ class SparseTable:
 
     def add(self, keys: U64, grads: F32) -> None:
         """Add to the sum of the step, in order; the first gradient of a key is copied."""
-        late = self.kind >= LATE and self.entry[0] != ANY
         for key, row in zip(keys.tolist(), grads, strict=True):
             shows, clicks = row[:2] if self.extra else (np.float32(1), np.float32(0))
             if not self._enter(key, shows, clicks):
                 continue
-            if late and key not in self.rows:
+            if self.kind >= LATE and key not in self.rows:
                 self.fresh.add(key)
             self._touch(key)
             grad = row[self.extra :]

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/ps_room.h"
 #include "client/ps_client.h"
 #include "bindings/py_args.h"
 
@@ -44,15 +45,9 @@ static int ready(const client *self) {
 
 /* Keep the array of `obj` for the call. NULL with an exception. */
 static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
-    if (self->views_n == self->views_cap) {
-        size_t cap = self->views_cap ? 2 * self->views_cap : 32;
-        borrowed *views = PyMem_Realloc(self->views, cap * sizeof *views);
-        if (views == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        self->views = views;
-        self->views_cap = cap;
+    if (!ps_room(&self->views, self->views_n + 1, &self->views_cap, sizeof *self->views)) {
+        PyErr_NoMemory();
+        return NULL;
     }
     borrowed *b = &self->views[self->views_n];
     *b = (borrowed){.call = ps_client_building(self->core)};
@@ -111,7 +106,7 @@ static void client_dealloc(PyObject *obj) {
     PyTypeObject *type = Py_TYPE(obj);
     ps_client_free(self->core);
     release_views(self);
-    PyMem_Free(self->views);
+    free(self->views);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(obj);
     Py_DECREF(type);

@@ -6,19 +6,6 @@
 #include "tables/ps_schedule.h"
 #include "bindings/py_args.h"
 
-/* Check the rule and its slots, of[SLOTS], for a value [rows, dim]; those of None have no array. */
-enum { VALUE, SLOTS };
-
-static int check_optim(const ps_optim *o, const py_arrays *all, size_t rows, size_t dim) {
-    ps_err err;
-    if (ps_optim_check(o, &err) < 0) {
-        py_raise(&err);
-        return -1;
-    }
-    size_t floats = rows * ps_optim_state(o->method, dim);
-    return py_need_items(&all->of[SLOTS], floats, "slots", "value with this method");
-}
-
 /* A step by a rule. */
 typedef struct step {
     ps_optim rule;
@@ -27,7 +14,7 @@ typedef struct step {
 
 static int run_optim(const py_arrays *all, void *own, ps_err *Py_UNUSED(err)) {
     const step *s = own;
-    float *value = all->of[VALUE].buf, *slots = all->of[SLOTS].buf;
+    float *value = all->of[0].buf, *slots = all->of[1].buf;
     size_t n = py_size(all, 'n');
     ps_rate rate = ps_optim_rate(&s->rule, s->number);
     ps_optim_apply(&s->rule, rate, value, slots, n, all->of[2].buf, n);
@@ -40,34 +27,16 @@ static PyObject *apply_optim(PyObject *Py_UNUSED(self), PyObject *args) {
                                     {"slots", PY_F32, NULL, PY_WRITE_OR_NONE},
                                     {"grad", PY_F32, "*n", PY_READ}};
     step own = {0};
+    ps_err err;
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O&KO&O&O&", py_optim, &own.rule, &own.number, py_take, &all, py_take, &all,
-                          py_take, &all) ||
-        check_optim(&own.rule, &all, 1, py_size(&all, 'n')) < 0)
+                          py_take, &all))
         return py_release(&all);
-    return py_run(&all, run_optim, &own);
-}
-
-static int run_sparse(const py_arrays *all, void *own, ps_err *err) {
-    const step *s = own;
-    const Py_buffer *of = all->of;
-    return ps_optim_apply_rows(&s->rule, ps_optim_rate(&s->rule, s->number), of[VALUE].buf, of[SLOTS].buf,
-                               py_size(all, 'n'), py_size(all, 'd'), of[2].buf, of[3].buf, py_size(all, 'k'),
-                               err);
-}
-
-static PyObject *apply_sparse(PyObject *Py_UNUSED(self), PyObject *args) {
-    static const py_want wants[] = {{"value", PY_F32, "nd", PY_WRITE},
-                                    {"slots", PY_F32, NULL, PY_WRITE_OR_NONE},
-                                    {"rows", PY_U64, "k", PY_READ},
-                                    {"grad", PY_F32, "kd", PY_READ}};
-    step own = {0};
-    py_arrays all = {.wants = wants};
-    if (!PyArg_ParseTuple(args, "O&KO&O&O&O&", py_optim, &own.rule, &own.number, py_take, &all, py_take, &all,
-                          py_take, &all, py_take, &all) ||
-        check_optim(&own.rule, &all, py_size(&all, 'n'), py_size(&all, 'd')) < 0)
-        return py_release(&all);
-    return py_run(&all, run_sparse, &own);
+    size_t floats = ps_optim_state(own.rule.method, py_size(&all, 'n'));
+    if (ps_optim_check(&own.rule, &err) < 0) py_raise(&err);
+    else if (py_need_items(&all.of[1], floats, "slots", "value with this method") == 0)
+        return py_run(&all, run_optim, &own);
+    return py_release(&all);
 }
 
 static int run_add(const py_arrays *all, void *Py_UNUSED(own), ps_err *Py_UNUSED(err)) {
@@ -181,7 +150,6 @@ static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unu
 
 PyMethodDef ps_kernels_methods[] = {
     {"apply_optim", apply_optim, METH_VARARGS, "Apply one optimizer step to value, in place."},
-    {"apply_sparse", apply_sparse, METH_VARARGS, "Apply one optimizer step to some rows of value, in place."},
     {"add", add, METH_VARARGS, "Add g to acc in place."},
     {"sum_squares", sum_squares, METH_O, "Return the sum of the squares of an array."},
     {"is_finite", is_finite, METH_O, "Return True if no value of an array is NaN or infinite."},

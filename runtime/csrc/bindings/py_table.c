@@ -149,11 +149,11 @@ static PyObject *table_copy(PyObject *obj, PyObject *args) {
                           &all))
         return py_release(&all);
     size_t n = py_size(&all, 'n'), rows = py_items(&all.of[1]) == 0 ? 0 : n;
+    size_t ruled = c.table->entry.rule != PS_ENTRY_ANY;
     const Py_buffer *counts = &all.of[3];
     if (py_need_items(&all.of[1], rows * c.table->dim, "values", "the table") < 0 ||
         py_need_items(&all.of[2], rows * c.table->rest, "rest", "the table") < 0 ||
-        (py_items(counts) != 0 && (c.table->entry.rule == PS_ENTRY_ANY ||
-                                   py_need_items(counts, n * COUNTS, "counts", "the table") < 0)))
+        (py_items(counts) != 0 && py_need_items(counts, ruled * n * COUNTS, "counts", "the table") < 0))
         return py_release(&all);
     PyObject *none = run(&c, &all, 0);
     Py_XDECREF(none);
@@ -169,8 +169,11 @@ static PyObject *table_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
 }
 
 static PyObject *table_count(PyObject *obj, PyObject *Py_UNUSED(none)) {
-    const ps_sparse *t = ((table *)obj)->core;
-    return Py_BuildValue("nn", (Py_ssize_t)ps_sparse_rows(t), (Py_ssize_t)ps_sparse_waiting(t));
+    table *self = (table *)obj;
+    pthread_mutex_lock(&self->lock);
+    size_t rows = ps_sparse_rows(self->core), waiting = ps_sparse_waiting(self->core);
+    pthread_mutex_unlock(&self->lock);
+    return Py_BuildValue("nn", (Py_ssize_t)rows, (Py_ssize_t)waiting);
 }
 
 /* Make the core's table. 0, or -1 with an exception. */

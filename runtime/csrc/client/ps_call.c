@@ -6,22 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
+
 /* --- Memory. --- */
 
 int ps_call_no_memory(ps_err *err) {
     return ps_fail(err, PS_ENOMEM, 0, "no memory for a request to the pservers");
-}
-
-int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err) {
-    void *p;
-    if (n < *cap) return PS_OK;
-    size_t more = *cap ? 2 * *cap : 32;
-    memcpy(&p, array, sizeof p);
-    p = realloc(p, more * size);
-    if (p == NULL) return ps_call_no_memory(err);
-    memcpy(array, &p, sizeof p);
-    *cap = more;
-    return PS_OK;
 }
 
 void *ps_call_more(ps_call *call, size_t n, size_t size) {
@@ -68,9 +58,9 @@ void ps_call_discard(ps_client *c) {
 /* --- Requests. --- */
 
 int ps_call_iov(ps_client *c, void *base, size_t length, ps_err *err) {
-    int code = ps_call_room(&c->iovs, c->iovs_n, &c->iovs_cap, sizeof *c->iovs, err);
-    if (code == PS_OK) c->iovs[c->iovs_n++] = (struct iovec){base, length};
-    return code;
+    if (!ps_room(&c->iovs, c->iovs_n + 1, &c->iovs_cap, sizeof *c->iovs)) return ps_call_no_memory(err);
+    c->iovs[c->iovs_n++] = (struct iovec){base, length};
+    return PS_OK;
 }
 
 int ps_call_request(ps_client *c, uint32_t shard, ps_header head, uint16_t expect, size_t outs, ps_err *err) {

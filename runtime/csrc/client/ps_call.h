@@ -91,7 +91,8 @@ struct ps_client {
     ps_link *links;       /* [shards] */
     struct pollfd *polls; /* [shards] */
     ps_known *objects;
-    uint32_t objects_n, objects_cap;
+    uint32_t objects_n;
+    size_t objects_cap;
     ps_call *building;  /* the call to which requests are added; NULL: none yet */
     ps_call *calls;     /* those that have begun and are not complete */
     uint64_t begun;     /* number of the last one */
@@ -102,10 +103,6 @@ struct ps_client {
 
 /* Report that memory is exhausted. Returns PS_ENOMEM. */
 int ps_call_no_memory(ps_err *err);
-
-/* Make room for one more item of `size` bytes in *array, which has n of *cap; `array` is the address of
- * a pointer. PS_OK or PS_ENOMEM. */
-int ps_call_room(void *array, size_t n, size_t *cap, size_t size, ps_err *err);
 
 /* Allocate n items of `size` bytes until the end of the call being built. NULL on failure. */
 void *ps_call_stage(ps_client *c, size_t n, size_t size);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
 #include "client/ps_call.h"
 #include "client/ps_client.h"
 
@@ -234,12 +235,10 @@ void ps_client_mark(ps_client *c, bool more) {
 /* --- Creating. --- */
 
 static int add_object(ps_client *c, const ps_create *spec, ps_known **out, ps_err *err) {
-    size_t cap = c->objects_cap;
     if (c->objects_n >= PS_MAX_OBJECTS)
         return ps_fail(err, PS_EINVAL, 0, "more than %u objects", PS_MAX_OBJECTS);
-    int code = ps_call_room(&c->objects, c->objects_n, &cap, sizeof *c->objects, err);
-    if (code < 0) return code;
-    c->objects_cap = (uint32_t)cap;
+    if (!ps_room(&c->objects, c->objects_n + 1, &c->objects_cap, sizeof *c->objects))
+        return ps_call_no_memory(err);
     *out = &c->objects[c->objects_n];
     **out = (ps_known){.spec = *spec, .seen = calloc(c->shards, sizeof *(*out)->seen)};
     if ((*out)->seen == NULL) return ps_call_no_memory(err);

@@ -408,21 +408,6 @@ void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, con
     if (ps_optim_whole(o->method)) finish_lamb(o, rate, value, slots, n);
 }
 
-int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, float *restrict slots,
-                        size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
-                        size_t k, ps_err *err) {
-    for (size_t i = 0; i < k; i++)
-        if (rows[i] >= rows_n)
-            return ps_fail(err, PS_EINVAL, 0, "rows[%zu] is %llu, but there are %zu rows", i,
-                           (unsigned long long)rows[i], rows_n);
-    for (size_t i = 0; i < k; i++) {
-        size_t row = (size_t)rows[i], at = row * dim, state = ps_optim_by_row(o->method) ? row : at;
-        ps_optim_apply(o, rate, value + at, slots == NULL ? NULL : slots + state, rows_n * dim,
-                       grad + i * dim, dim);
-    }
-    return PS_OK;
-}
-
 #if PS_HAVE_AVX2
 PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g, size_t n) {
     add(acc, g, n);

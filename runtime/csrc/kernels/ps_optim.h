@@ -93,14 +93,6 @@ void ps_optim_apply(const ps_optim *o, ps_rate rate, float *restrict value, floa
 void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, const float *restrict slots,
                      size_t n);
 
-/* Apply one step to some rows of a matrix. value: [rows_n, dim], slots: [slots, rows_n, dim], of a method
- * of rows [rows_n], or NULL, rows: [k] row numbers, grad: [k, dim]. The arrays must not overlap. Returns
- * PS_OK; PS_EINVAL if a row number is out of range, then nothing was written. Repeated rows have several
- * steps, in order. O(k * dim). */
-int ps_optim_apply_rows(const ps_optim *o, ps_rate rate, float *restrict value, float *restrict slots,
-                        size_t rows_n, size_t dim, const uint64_t *restrict rows, const float *restrict grad,
-                        size_t k, ps_err *err);
-
 /* Return the sum of the squares of p[0..n), in chains of doubles whose order depends on n alone. Can't fail.
  */
 double ps_squares(const float *p, size_t n);

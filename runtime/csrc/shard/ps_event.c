@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/ps_room.h"
 #include "shard/ps_serve.h"
 
 enum { MAX_BACKLOG = 1024, LAST_EVENTS_MS = 5000 };
@@ -20,13 +21,7 @@ void ps_event_retry(ps_shard *s) {
 void ps_event_report(ps_shard *s, uint32_t kind, uint32_t trainer, uint64_t a, const char *text) {
     bool state = kind == PS_EVENT_CONNECTED || kind == PS_EVENT_GONE || kind == PS_EVENT_FINISHED;
     if (!state && s->backlog_n >= MAX_BACKLOG) return;
-    if (s->backlog_n == s->backlog_cap) {
-        size_t cap = s->backlog_cap ? 2 * s->backlog_cap : 16;
-        ps_event *backlog = realloc(s->backlog, cap * sizeof *backlog);
-        if (backlog == NULL) return;
-        s->backlog = backlog;
-        s->backlog_cap = cap;
-    }
+    if (!ps_room(&s->backlog, s->backlog_n + 1, &s->backlog_cap, sizeof *s->backlog)) return;
     ps_event *e = &s->backlog[s->backlog_n++];
     memset(e, 0, sizeof *e);
     e->kind = kind;

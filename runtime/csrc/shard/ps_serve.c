@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
+
 enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10 };
 
 /* --- Steps. --- */
@@ -105,23 +107,14 @@ static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
 
 /* --- The end of a request: its effect, once. --- */
 
-static int grow_objects(ps_shard *s, ps_err *err) {
-    if (s->objects_n < s->objects_cap) return PS_OK;
-    uint32_t cap = s->objects_cap ? 2 * s->objects_cap : 64;
-    ps_object **objects = realloc(s->objects, cap * sizeof *objects);
-    if (objects == NULL) return ps_fail(err, PS_ENOMEM, 0, "%u objects", cap);
-    s->objects = objects;
-    s->objects_cap = cap;
-    return PS_OK;
-}
-
 static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
     ps_create spec = {0};
     char text[PS_EVENT_TEXT];
     int code = ps_create_decode(p->create, (size_t)p->head.length, &spec, err);
     if (code < 0) return spec.name_length > 0 ? ps_fail_about(err, spec.name) : code;
     if (p->head.object == s->objects_n) {
-        code = grow_objects(s, err);
+        if (!ps_room(&s->objects, s->objects_n + 1, &s->objects_cap, sizeof *s->objects))
+            code = ps_fail(err, PS_ENOMEM, 0, "%u objects", s->objects_n + 1);
         if (code == PS_OK)
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
         if (code < 0) return code;

@@ -18,7 +18,8 @@ typedef struct ps_shard {
     int64_t now_ms;
     ps_peer *peers; /* [trainers] */
     ps_object **objects;
-    uint32_t objects_n, objects_cap;
+    uint32_t objects_n;
+    size_t objects_cap;
     uint64_t held_bytes; /* of PS_MAX_HELD_BYTES */
     uint32_t paused_n;   /* trainers that wait for their turn */
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
+
 enum { SLAB_BYTES = 1 << 20, LINE = 64 }; /* a slab has at least one item; untouched pages cost nothing */
 
 static size_t slab_bytes(const ps_pool *p) {
@@ -37,20 +39,12 @@ int ps_pool_reserve(ps_pool *p, size_t more, ps_err *err) {
     size_t items = p->live + more, need = items == 0 ? 0 : ((items - 1) >> p->shift) + 1;
     if (items > PS_POOL_MOST)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: more than %u rows", PS_POOL_MOST);
-    if (need > p->slabs_cap) {
-        size_t cap = need + need / 2 + 8;
-        float **slabs = realloc(p->slabs, cap * sizeof *slabs);
-        if (slabs == NULL) goto oom;
-        p->slabs = slabs;
-        p->slabs_cap = cap;
-    }
-    while (p->slabs_n < need) {
+    bool room = ps_room(&p->slabs, need, &p->slabs_cap, sizeof *p->slabs);
+    while (room && p->slabs_n < need) {
         float *slab = aligned_alloc(LINE, slab_bytes(p));
-        if (slab == NULL) goto oom;
-        p->slabs[p->slabs_n++] = slab;
+        if ((room = slab != NULL)) p->slabs[p->slabs_n++] = slab;
     }
-    return PS_OK;
-oom:
+    if (room) return PS_OK;
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu rows of %zu floats", items, p->floats);
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
 #include "tables/ps_index.h"
 #include "tables/ps_pool.h"
 
@@ -42,17 +43,12 @@ struct ps_sparse {
     size_t found_n, found_cap;
 
     float *sum;        /* [sum_cap, dim]: the step's gradients so far */
-    uint32_t *sum_row; /* [sum_cap]: number of each entry's row */
-    size_t sum_n, sum_cap;
+    uint32_t *sum_row; /* [sum_row_cap]: number of each entry's row */
+    size_t sum_n, sum_cap, sum_row_cap;
 };
 
 static uint64_t hash_key(uint64_t key) {
     return ps_mix64(key ^ SALT);
-}
-
-static const ps_place *home(const ps_sparse *t, uint64_t hash) {
-    const ps_part *p = ps_index_part(&t->index, hash);
-    return &p->places[(uint32_t)hash & (p->cap - 1)];
 }
 
 static float *row_at(const ps_sparse *t, uint32_t row) {
@@ -85,20 +81,9 @@ static bool has_key(const head *h, uint64_t key) {
 
 /* Return the place of `key`, or the free one for it. */
 static ps_place *probe(const ps_sparse *t, uint64_t key, uint64_t hash) {
-    const ps_part *p = ps_index_part(&t->index, hash);
-    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
-    while (p->places[i].row != 0 && (p->places[i].tag != tag || !has_key(head_at(t, p->places[i].row), key)))
-        i = (i + 1) & (p->cap - 1);
-    return &p->places[i];
-}
-
-/* Return the row, or waiting key, that the tag leads to: nearly always that of the key, which is not looked
- * at; 0: none. */
-static uint32_t guess_row(const ps_sparse *t, uint64_t hash) {
-    const ps_part *p = ps_index_part(&t->index, hash);
-    uint32_t tag = (uint32_t)hash, i = tag & (p->cap - 1);
-    while (p->places[i].row != 0 && p->places[i].tag != tag) i = (i + 1) & (p->cap - 1);
-    return p->places[i].row;
+    ps_place *e = ps_index_find(&t->index, hash, NULL);
+    while (e->row != 0 && !has_key(head_at(t, e->row), key)) e = ps_index_find(&t->index, hash, e);
+    return e;
 }
 
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
@@ -157,18 +142,9 @@ ps_init ps_sparse_init(const ps_sparse *t) {
 
 /* Make room in the sum for `n` gradients. */
 static int reserve_sum(ps_sparse *t, size_t n, ps_err *err) {
-    if (n <= t->sum_cap) return PS_OK;
-    size_t cap = n + n / 2, bytes;
-    if (ps_mul_overflows(cap, t->dim * sizeof(float), &bytes)) goto oom;
-    float *sum = realloc(t->sum, bytes);
-    if (sum == NULL) goto oom;
-    t->sum = sum;
-    uint32_t *sum_row = realloc(t->sum_row, cap * sizeof *sum_row);
-    if (sum_row == NULL) goto oom;
-    t->sum_row = sum_row;
-    t->sum_cap = cap;
-    return PS_OK;
-oom:
+    if (ps_room(&t->sum, n, &t->sum_cap, t->dim * sizeof *t->sum) &&
+        ps_room(&t->sum_row, n, &t->sum_row_cap, sizeof *t->sum_row))
+        return PS_OK;
     return ps_fail(err, PS_ENOMEM, 0, "sparse table: a step's sum of %zu rows of %u floats", n, t->dim);
 }
 
@@ -177,21 +153,8 @@ static size_t batch(size_t left) {
     return left < BATCH ? left : BATCH;
 }
 
-/* Hash n keys into t->hashes. */
-static int hash_keys(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
-    if (n > t->hashes_cap) {
-        size_t cap = n + n / 2;
-        uint64_t *hashes = realloc(t->hashes, cap * sizeof *hashes);
-        if (hashes == NULL) return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
-        t->hashes = hashes;
-        t->hashes_cap = cap;
-    }
-    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
-    return PS_OK;
-}
-
 static void prefetch_homes(const ps_sparse *t, const uint64_t *hashes, size_t n) {
-    for (size_t i = 0; i < n; i++) ps_prefetch(home(t, hashes[i]));
+    for (size_t i = 0; i < n; i++) ps_prefetch(ps_index_home(&t->index, hashes[i]));
 }
 
 static bool is_new(uint32_t row) {
@@ -218,12 +181,13 @@ static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *er
     uint32_t more[PS_INDEX_PARTS];
     if (n > PS_SPARSE_MAX_ROWS)
         return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
-    int rc = hash_keys(t, keys, n, err);
-    if (rc != PS_OK) return rc;
+    if (!ps_room(&t->hashes, n, &t->hashes_cap, sizeof *t->hashes))
+        return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
+    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
     bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
     size_t fresh = count_keys(t, keys, n, full, more);
     ps_index_grow_ahead(&t->index, n);
-    rc = ps_index_reserve(&t->index, more, err);
+    int rc = ps_index_reserve(&t->index, more, err);
     if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
     if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
     return rc;
@@ -253,11 +217,17 @@ static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
     return h;
 }
 
-/* Return the row of `key`, made if necessary; there is room. */
-static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash) {
+/* Return what the head of a row that a push makes has for `sum`. */
+static uint32_t sum_of_new(const ps_sparse *t) {
+    return t->init.kind < PS_INIT_LATE ? 0 : FRESH;
+}
+
+/* Return the row of `key`, made with this `sum` if necessary; there is room. */
+static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash, uint32_t sum) {
     ps_place *e = probe(t, key, hash);
     if (!is_new(e->row)) return e->row;
     head *h = make_row(t, e, key, hash);
+    h->sum = sum;
     if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry);
     return e->row;
 }
@@ -271,7 +241,7 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
     now.unseen = 0;
     bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
-    if (admitted && is_new(e->row)) make_row(t, e, key, hash)->sum = t->init.kind < PS_INIT_LATE ? 0 : FRESH;
+    if (admitted && is_new(e->row)) make_row(t, e, key, hash)->sum = sum_of_new(t);
     else if (e->row == 0 && ps_entry_waits(&t->entry))
         put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
     if (e->row != 0) {
@@ -290,11 +260,12 @@ static void prefetch_rows(const ps_sparse *t, const uint32_t *rows, size_t n, si
         if (!is_new(rows[i])) prefetch_floats(row_at(t, rows[i]), floats);
 }
 
-/* Guess the rows of at most BATCH keys: first all index lines are fetched, then all heads. */
+/* Guess the rows of at most BATCH keys: nearly always the first with the tag is that of the key, which is not
+ * looked at. First all index lines are fetched, then all heads. */
 static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, uint32_t *rows) {
     prefetch_homes(t, hashes, n);
     for (size_t i = 0; i < n; i++) {
-        rows[i] = guess_row(t, hashes[i]);
+        rows[i] = ps_index_find(&t->index, hashes[i], NULL)->row;
         if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
     }
 }
@@ -310,33 +281,25 @@ static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32
             rows[i] = probe(t, keys[i], hashes[i])->row;
 }
 
-static void copy_rows(const ps_sparse *t, const uint64_t *keys, size_t n, const uint32_t *rows, float *out) {
+/* Read rows, with their numbers to `found`, [n], if that is not NULL. */
+static void read_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32_t *found, float *out) {
+    uint32_t some[BATCH];
     for (size_t i = 0; i < n; i++, out += t->dim) {
-        if (is_new(rows[i])) ps_init_row(&t->init, keys[i], out, t->dim);
-        else memcpy(out, row_at(t, rows[i]), t->dim * sizeof *out);
+        uint32_t *row = found == NULL ? &some[i % BATCH] : &found[i];
+        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), row);
+        if (is_new(*row)) ps_init_row(&t->init, keys[i], out, t->dim);
+        else memcpy(out, row_at(t, *row), t->dim * sizeof *out);
     }
 }
 
 void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    uint32_t rows[BATCH];
-    for (size_t i = 0; i < n; i += BATCH) {
-        find_rows(t, keys + i, batch(n - i), rows);
-        copy_rows(t, keys + i, batch(n - i), rows, out + i * t->dim);
-    }
+    read_rows(t, keys, n, NULL, out);
 }
 
 void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out) {
-    if (n > t->found_cap) {
-        free(t->found);
-        t->found = malloc(n * sizeof *t->found);
-        t->found_cap = t->found == NULL ? 0 : n;
-    }
-    t->found_n = n <= t->found_cap ? n : 0;
-    if (t->found_n < n) ps_sparse_read(t, keys, n, out);
-    for (size_t i = 0; i < t->found_n; i += BATCH) {
-        find_rows(t, keys + i, batch(n - i), t->found + i);
-        copy_rows(t, keys + i, batch(n - i), t->found + i, out + i * t->dim);
-    }
+    bool room = ps_room(&t->found, n, &t->found_cap, sizeof *t->found);
+    t->found_n = room ? n : 0;
+    read_rows(t, keys, n, room ? t->found : NULL, out);
 }
 
 /* Return true if the rows that ps_sparse_look_up() found are those of all these keys. */
@@ -378,7 +341,7 @@ static void enter_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hash
     for (size_t i = 0; i < n; i++) {
         if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads + i * width);
         else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
-            rows[i] = touch(t, keys[i], hashes[i]);
+            rows[i] = touch(t, keys[i], hashes[i], sum_of_new(t));
     }
 }
 
@@ -444,7 +407,7 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
         ps_place *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
-        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i]) : e->row;
+        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i], 0) : e->row;
         if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
         if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
@@ -457,11 +420,6 @@ int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_
     return ps_sparse_load(t, keys, values, t->dim, NULL, n, err);
 }
 
-static void forget(ps_sparse *t, uint64_t key) {
-    uint64_t hash = hash_key(key);
-    ps_index_remove(&t->index.parts[ps_index_number(hash)], probe(t, key, hash));
-}
-
 /* Give back what the numbers decide on. Returns their number. */
 static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
     size_t before = p->live;
@@ -469,7 +427,8 @@ static size_t shrink_pool(ps_sparse *t, ps_pool *p, const ps_shrink *how) {
         head *h = (head *)(void *)ps_pool_head(p, number);
         ps_pool_change(p, number);
         if (!ps_shrink_key(how, &t->entry, counts_of(h))) continue;
-        forget(t, key_of(h));
+        uint64_t key = key_of(h), hash = hash_key(key);
+        ps_index_remove(&t->index.parts[ps_index_number(hash)], probe(t, key, hash));
         ps_pool_give_back(p, number);
     }
     return before - p->live;

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.asan
 F32 = npt.NDArray[np.float32]
 TABLE = _core.list_methods()
 METHODS = range(len(TABLE))
-MATRICES = [method for method in METHODS if not TABLE[method][3]]  # those that have rows
 BUILDS = (1, 2, 0)  # baseline, AVX2 if available, the best
-ADAGRAD = (2, 0.1, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0)
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 rates = st.floats(0, 4, width=32)
@@ -126,48 +124,6 @@ def test_add_is_its_oracle(acc: F32, data: st.DataObject) -> None:
         got = acc.copy()
         _core.add(got, g)
         assert same_bits(got, want)
-
-
-@given(data=st.data(), n=st.integers(1, 70), dim=st.integers(1, 19), method=st.sampled_from(MATRICES))
-def test_sparse_is_its_oracle(data: st.DataObject, n: int, dim: int, method: int) -> None:
-    rows = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), dtype=np.uint64)
-    rule = make_rule(method, l1=0.02, clip=0.5)
-    value, _, grad = (a.reshape(n, dim) for a in arrays(n * dim))
-    shape = reference.get_state_shape(method, n, dim)
-    slots = np.abs(np.random.default_rng(2).standard_normal(shape)).astype(np.float32)
-    grad = grad[: len(rows)].copy()
-    want_value, want_slots = value.copy(), slots.copy()
-    with np.errstate(invalid="ignore"):
-        reference.apply_sparse(rule, 3, want_value, want_slots, rows, grad)
-    _core.apply_sparse(rule.pack(), 3, value, slots, rows, grad)
-    assert same_bits(value, want_value)
-    assert same_bits(slots, want_slots)
-
-
-@pytest.mark.parametrize("rows", [[4], [0, 2**64 - 1], [3, 1, 4]])
-def test_sparse_writes_nothing_for_bad_rows(rows: list[int]) -> None:
-    value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
-    before = value.copy(), slots.copy()
-    numbers = np.array(rows, dtype=np.uint64)
-    with pytest.raises(ValueError, match=r"^rows\[\d\]"):
-        _core.apply_sparse(ADAGRAD, 1, value, slots, numbers, grad[: len(rows)])
-    assert same_bits(value, before[0])
-    assert same_bits(slots, before[1])
-
-
-def test_sparse_kernels_refuse_wrong_shapes() -> None:
-    value, slots, grad = (a.reshape(4, 3) for a in arrays(12))
-    rows = np.arange(4, dtype=np.uint64)
-    with pytest.raises(ValueError, match=r"grad is \[3, 3\], expected \[4, 3\]"):
-        _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad[:3])
-    with pytest.raises(ValueError, match=r"grad is \[6, 2\]"):
-        _core.apply_sparse(ADAGRAD, 1, value, slots, rows, grad.reshape(6, 2))
-    with pytest.raises(ValueError, match="value: expected 2 dimensions, got 1"):
-        _core.apply_sparse(ADAGRAD, 1, value.reshape(-1), slots, rows, grad)
-    with pytest.raises(ValueError, match="rows: expected 1 dimensions"):
-        _core.apply_sparse(ADAGRAD, 1, value, slots, rows.reshape(2, 2), grad)
-    with pytest.raises(TypeError, match="rows: expected items of uint64"):
-        _core.apply_sparse(ADAGRAD, 1, value, slots, rows.astype(np.int64), grad)
 
 
 def call(value: Any, slots: Any, grad: Any, *, method: int = 2, lr: float = 0.1) -> None:
