@@ -21,7 +21,7 @@ from typing import IO, Any
 from ..shared.remedies import find_remedy
 
 FILE_MAGIC = b"PSLSHARD"
-FILE_VERSION = 3
+FILE_VERSION = 4  # 3 had the pass of a key's last push, where now the days since then are
 START = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 PART_SUFFIX = ".bin"

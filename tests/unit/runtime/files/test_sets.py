@@ -107,7 +107,7 @@ def test_mixed_parts_missing_ones_and_other_versions_are_named(tmp_path: Path) -
     own.write_bytes(bytes(old) + hashlib.sha256(old).digest())
     manifest = read_manifest(tmp_path / "a")
     write_manifest(tmp_path / "a", replace(manifest, files=[hash_file(Content(own))]))
-    with pytest.raises(SetError, match="a part of version 2, expected version 3"):
+    with pytest.raises(SetError, match="a part of version 2, expected version 4"):
         joined.load(tmp_path / "a")
     (tmp_path / "b" / MANIFEST).unlink()
     with pytest.raises(SetError, match=r"it has no manifest\.json"):

@@ -115,7 +115,7 @@ def write(folder: Path, content: bytes, name: str = HEADER.name) -> Path:
 def test_another_version_is_named(tmp_path: Path) -> None:
     raw = bytearray(HEADER.encode())
     raw[8] = 9
-    with pytest.raises(SetError, match="version 9, expected version 3"):
+    with pytest.raises(SetError, match="version 9, expected version 4"):
         PartFile(Content(write(tmp_path, bytes(raw))))
 
 
