@@ -136,9 +136,7 @@ class RemoteUpdater(Updater):
         return self._params.rules[name]
 
     def _set_table(self, name: str) -> None:
-        table = self._parameters.make_table(name)
-        self._parameters.take_table(name, table)
-        for keys, rows, _ in table.split():
+        for keys, rows, _ in self._parameters.take_table(name).split():
             self.client.set_rows(name, keys, rows)
 
     def _get_dense(self) -> dict[str, F32]:

@@ -143,7 +143,7 @@ class GeoUpdater(RemoteUpdater):
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             rate = self._params.rules[name].find_rate(self._samples, self._passes, factor)
-            rows.learn(rate, self._steps, keys, grad)
+            rows.core.learn(rate, self._steps, keys, grad)
         self.progress()
         if self._exchange is not None and self.client.is_done(self._exchange.call):
             self._end_exchange()

@@ -24,14 +24,19 @@ NONE = np.empty((0, 3), np.float32)  # counts of rows without an entry rule
 NO_RULE = Optim(method="sgd", learning_rate=0.0)  # of a parameter that does not learn
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class State:
-    """The optimizer's state of a parameter: [slots, rows, cols], None without slots, and what came before."""
+    """The optimizer's state of a parameter, [slots, rows, cols], None without slots, and its steps so far."""
 
     slots: F32 | None = None
     steps: int = 0
     samples: int = 0
     passes: int = 0
+
+    def begin_step(self, samples: int) -> None:
+        """Count a step of so many samples."""
+        self.steps += 1
+        self.samples += samples
 
 
 def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> bytes:
@@ -144,7 +149,7 @@ class LocalTable:
         """`beside`: a row has as many further floats as values."""
         self.config, self.rule, self.seed = config, rule, seed
         init = seed, _core.hash_name(config.name), KINDS[config.start], config.mean, config.std
-        self.before = State()  # steps, samples and passes of the set that it comes from
+        self.state = State()  # without slots: they are in its rows
         self.core = _core.Table(config.cols, rule.pack(), init, config.entry.pack(), beside)
         slots, _, width = rule.kernel.get_state_shape(1, config.cols)
         self._rest = slots * width + beside * config.cols
@@ -155,9 +160,11 @@ class LocalTable:
         self.core.read(keys, out)
         return out
 
-    def learn(self, rate: float, step: int, keys: U64, grads: F32) -> None:
+    def learn(self, samples: int, factor: float, keys: U64, grads: F32) -> None:
         """Apply a step; grads: [n, cols], with a ShowClickEntry after shows and clicks."""
-        self.core.learn(rate, step, keys, grads)
+        now = self.state
+        now.begin_step(samples)
+        self.core.learn(self.rule.find_rate(now.samples, now.passes, factor), now.steps, keys, grads)
 
     def set_whole(self, values: F32) -> None:
         """Take the values of all rows, [rows, cols]; those that differ are made."""
@@ -175,7 +182,7 @@ class LocalTable:
         shape, cols = found.shapes[self.config.name], self.config.cols
         kept = shape.method == self.rule.method and not shape.fixed
         if kept:
-            self.before = State(slots=None, **count_before(find_items(found, shape.name)))
+            self.state = State(slots=None, **count_before(find_items(found, shape.name)))
         if not shape.table:
             self._load_dense(found)
             return

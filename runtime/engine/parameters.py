@@ -172,11 +172,11 @@ class Parameters:
         if name in self._values or not self.get_config(name).sparse or self._followed is not None:
             return np.take(self.get_array(name), keys.astype(np.intp), axis=0)
         if name not in self._tables:
-            self._tables[name] = self.make_table(name)
+            self._tables[name] = self._make_table(name)
         return self._tables[name].read(keys)
 
-    def make_table(self, name: str, rule: Optim = NO_RULE) -> LocalTable:
-        """Return a table of its first values, or with the rows of the loaded set, to learn by this rule."""
+    def _make_table(self, name: str, rule: Optim = NO_RULE) -> LocalTable:
+        """Return a table of the values here, with the state in the loaded set, to learn by this rule."""
         config, seed, stored = self.get_config(name), get_settings().seed, self._find_stored(name)
         if stored:
             config, seed = find_init(stored, config)
@@ -185,16 +185,22 @@ class Parameters:
             table.load(stored)
         elif config.initializer is not None:
             table.set_whole(self._make_first(config))
+        if name in self._values:
+            table.set_whole(self._values[name])
         return table
 
-    def take_table(self, name: str, table: LocalTable) -> None:
-        """Have the values of `table` from now on, which first takes those that are here."""
-        before, values = self._tables.get(name), self._values.pop(name, None)
-        if before not in (None, table):
-            table.take(before)
+    def take_table(self, name: str, rule: Optim = NO_RULE, own: LocalTable | None = None) -> LocalTable:
+        """Return the table that has the values from now on: the one that has them, with its state, if it
+        learns by this rule, so that programs share it as on pservers; else `own`, or a new one."""
+        table, values = self._tables.get(name), self._values.pop(name, None)
+        if table is None or table.rule != rule:
+            before, table = table, own or self._make_table(name, rule)
+            self._tables[name] = table
+            if before is not None:
+                table.take(before)
         if values is not None:
             table.set_whole(values)
-        self._tables[name] = table
+        return table
 
     def _find_stored(self, name: str) -> Set | None:
         return self.loaded if self.loaded and name in self.loaded.shapes else None
@@ -387,12 +393,7 @@ class Parameters:
         config = self.get_config(name)
         if not config.sparse or state.slots is not None:
             return make_whole(config, self.get_current(name), rule, state, get_settings().seed)
-        table = self._tables.get(name)
-        if table is None:
-            table = self.make_table(name)
-            if name in self._values:
-                table.set_whole(self._values[name])
-        return table.make_whole(state)
+        return (self._tables.get(name) or self._make_table(name)).make_whole(state)
 
     def load(self, folder: str | Path) -> None:
         """Take the values of all parameters, and the optimizer's state, from a set.

@@ -11,7 +11,7 @@ import numpy as np
 from .. import _core
 from .arrays import F32, U64
 from .keeping import LocalTable, State, describe_left_out, make_about, read_state
-from .kernel_numbers import Optim, PackedOptim
+from .kernel_numbers import Optim
 from .optimizer import Optimizer
 from .param_config import ParamConfig
 from .parameters import Parameters
@@ -180,30 +180,26 @@ class LocalUpdater(Updater):
 
     def __init__(self, params: ParamRules, parameters: Parameters) -> None:
         self._params, self._parameters, self.stateful = params, parameters, params.stateful
-        self._states: dict[str, State] = {}  # before the first step here; slots are the present ones
+        self._states: dict[str, State] = {}  # of dense parameters
         self._tables: dict[str, LocalTable] = {}
-        self._step = self._samples = self._passes = 0
-        self._from = parameters.loaded  # the set that the states follow
+        self._from: object = self  # the loaded set that the states follow, or None; at first neither
 
     def start(self) -> None:
-        parameters, rules = self._parameters, self._params.rules
+        parameters, rules, loaded = self._parameters, self._params.rules, self._parameters.loaded
         parameters.detach()
-        if self._from is not parameters.loaded:  # by a load while another updater kept the parameters
-            self._states.clear()
-            self._step = self._samples = self._passes = 0
-        self._from = parameters.loaded
-        if not self._states and parameters.loaded and (line := describe_left_out(parameters.loaded, rules)):
-            print(line, file=sys.stderr)
-        if not self._states:
-            self._tables = {name: parameters.make_table(name, rules[name]) for name in self._params.sparse}
-            self._states = {name: self._make_state(name, rule) for name, rule in rules.items()}
-        for name, table in self._tables.items():
-            parameters.take_table(name, table)
+        if self._from is not loaded:
+            self._from = loaded
+            if loaded and (line := describe_left_out(loaded, rules)):
+                print(line, file=sys.stderr)
+            self._tables = {}
+            self._states = {name: self._make_state(name, rules[name]) for name in self._params.dense}
+        self._tables = {
+            name: parameters.take_table(name, rules[name], self._tables.get(name))
+            for name in self._params.sparse
+        }
         parameters.keeper = self
 
     def _make_state(self, name: str, rule: Optim) -> State:
-        if name in self._tables:
-            return self._tables[name].before
         config, loaded = self._params.configs[name], self._parameters.loaded
         if loaded and (found := read_state(loaded, config, rule)):
             return found
@@ -211,15 +207,13 @@ class LocalUpdater(Updater):
         return State(slots=np.zeros(shape, np.float32) if shape[0] else None)
 
     def save(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        states = {name: self._get_state(name) for name in self._states}
+        states = self._states | {name: table.state for name, table in self._tables.items()}
         rules = {name: (rule, states[name]) for name, rule in self._params.rules.items()}
         most = max(states.values(), key=lambda state: state.steps, default=State())
         about = make_about(step=most.steps, passes=most.passes)
         self._parameters.save_arrays(folder, files, rules=rules, about=about)
 
     def note_loaded(self) -> None:
-        self._states.clear()
-        self._step = self._samples = self._passes = 0
         self.start()
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
@@ -231,29 +225,15 @@ class LocalUpdater(Updater):
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
         """Apply one step."""
-        self._step += 1
-        self._samples += samples
         grads, sparse = self._params.collect_grads(dense, sparse)
         for name, grad in grads.items():
-            _core.apply_optim(*self._get_target(name), grad)
+            now = self._states[name]
+            now.begin_step(samples)
+            rule = self._params.rules[name].pack_at(now.samples, now.passes, self._params.factor)
+            _core.apply_optim(rule, now.steps, self._parameters.get_array(name), now.slots, grad)
         for name, table in self._tables.items():
-            now = self._get_state(name)
-            rate = table.rule.find_rate(now.samples, now.passes, self._params.factor)
-            table.learn(rate, now.steps, *sparse[name])
-
-    def _get_target(self, name: str) -> tuple[PackedOptim, int, F32, F32 | None]:
-        now = self._get_state(name)
-        rule = self._params.rules[name].pack_at(now.samples, now.passes, self._params.factor)
-        return rule, now.steps, self._parameters.get_array(name), now.slots
-
-    def _get_state(self, name: str) -> State:
-        old = self._states[name]
-        return State(
-            slots=old.slots,
-            steps=old.steps + self._step,
-            samples=old.samples + self._samples,
-            passes=old.passes + self._passes,
-        )
+            table.learn(samples, self._params.factor, *sparse[name])
 
     def end_pass(self) -> None:
-        self._passes += 1
+        for state in [*self._states.values(), *(table.state for table in self._tables.values())]:
+            state.passes += 1

@@ -269,6 +269,8 @@ def test_a_push_after_a_sum_is_as_old_as_its_own_rows(monkeypatch: pytest.Monkey
         update(found, 0, strategy, discard=4) as updater,
         update(found, 1, strategy, discard=4) as other,
     ):
+        assert isinstance(updater, AsyncUpdater)
+        calls, grads = updater._calls, dict[str, tuple[Any, F32]]()
 
         def read() -> None:
             rows = updater.fetch({"e": own}, {"e": own})["e"]
@@ -277,15 +279,13 @@ def test_a_push_after_a_sum_is_as_old_as_its_own_rows(monkeypatch: pytest.Monkey
 
         def learn() -> None:
             updater.update({"w": np.ones((100, 50), np.float32)}, grads, 1)
-            updater.client.wait(updater._calls[-1][0])  # the version of its values is known
+            updater.client.wait(calls[-1][0])  # the version of its values is known
 
         def push_beside(times: int) -> None:
             for _ in range(times):
                 rows, w = other.fetch({"e": own}, {})["e"], np.zeros((100, 50), np.float32)
                 other.client.push_pull({"w": w}, {"w": w.copy()}, {"e": (own, np.ones_like(rows))})
 
-        grads: dict[str, tuple[Any, F32]] = {}
-        assert isinstance(updater, AsyncUpdater)
         run_trainers(2, lambda t: (updater, other)[t].start())
         with monkeypatch.context() as patch:
             patch.setattr(updater.client, "is_done", lambda call: False)  # two pushes are on their way

@@ -25,7 +25,7 @@ def test_rows_are_those_of_a_dict(seed: int) -> None:
         own, base, grads = rng.integers(0, 9, (3, len(keys), 2)).astype(np.float32)
         rows.set(missing, own[: len(missing)], base[: len(missing)])
         expected |= {key: (own[i], base[i]) for i, key in enumerate(missing.tolist())}
-        rows.learn(0.5, step + 1, keys, grads)
+        rows.core.learn(0.5, step + 1, keys, grads)
         for i, key in enumerate(keys.tolist()):
             expected[key] = expected[key][0] - grads[i] / 2, expected[key][1]
         assert rows.read(keys).tolist() == [expected[key][0].tolist() for key in keys.tolist()]
