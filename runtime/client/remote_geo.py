@@ -83,6 +83,7 @@ class GeoUpdater(RemoteUpdater):
         self._dense: dict[str, _Copy] = {}
         self._rows: dict[str, _Rows] = {}
         self._exchange: _Exchange | None = None
+        self._here: Keys = {}  # the keys of the next step, if all its rows are here or come
         for name in self._params.sparse:
             if self._params.configs[name].entry != ANY:
                 raise ValueError(
@@ -107,27 +108,31 @@ class GeoUpdater(RemoteUpdater):
         self._pushed = self._steps
         self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
         configs, rules = self._params.configs, self._params.rules
-        self._rows = {name: _Rows(configs[name], rules[name], beside=True) for name in self._params.sparse}
+        for name in self._params.sparse:
+            self._rows.setdefault(name, _Rows(configs[name], rules[name], beside=True)).core.clear()
+        self._here = {}
 
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
-        self._coming = ahead
+        self._coming, here, self._here = ahead, self._here, {}
         for name, (own, values) in self._take_asked().items():
             self._rows[name].set(own, values, values)
         wanted = {
             name: own[self._rows[name].is_missing(own)] if name in self._rows else own
             for name, own in keys.items()
+            if own is not here.get(name)
         }
         found = self._parameters.get_rows({name: own for name, own in wanted.items() if len(own)})
         for name, rows in self._rows.items():
             if name in found:
                 rows.set(wanted[name], found[name], found[name])
-        self._ask_rows(
-            {
-                name: own[missing]
-                for name, own in ahead.items()
-                if name in self._rows and (missing := self._rows[name].is_missing(own)).any()
-            }
-        )
+        absent = {
+            name: own[missing]
+            for name, own in ahead.items()
+            if name in self._rows and (missing := self._rows[name].is_missing(own)).any()
+        }
+        self._ask_rows(absent)
+        if self._asked or not absent:
+            self._here = ahead
         return {**found, **{name: rows.read(keys[name]) for name, rows in self._rows.items() if name in keys}}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:

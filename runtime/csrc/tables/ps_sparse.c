@@ -202,7 +202,8 @@ static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, uin
     return h;
 }
 
-static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
+/* Make a row, whose first `given` floats the caller sets: of none it has the initial values. */
+static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, size_t given) {
     uint32_t waited = e->row;
     head *h = put_key(t, e, key, hash, ps_pool_take(&t->rows));
     float *row = row_at(t, e->row);
@@ -212,8 +213,8 @@ static head *make_row(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash) {
     } else if (t->entry.rule != PS_ENTRY_ANY) {
         *counts_of(h) = (ps_counts){0};
     }
-    ps_init_row(&t->init, key, row, t->dim);
-    memset(row + t->dim, 0, (t->stride - t->dim) * sizeof *row);
+    if (given == 0) ps_init_row(&t->init, key, row, given = t->dim);
+    memset(row + given, 0, (t->stride - given) * sizeof *row);
     return h;
 }
 
@@ -222,11 +223,11 @@ static uint32_t sum_of_new(const ps_sparse *t) {
     return t->init.kind < PS_INIT_LATE ? 0 : FRESH;
 }
 
-/* Return the row of `key`, made with this `sum` if necessary; there is room. */
-static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash, uint32_t sum) {
+/* Return the row of `key`, made with this `sum` and `given` floats if necessary; there is room. */
+static uint32_t touch(ps_sparse *t, uint64_t key, uint64_t hash, uint32_t sum, size_t given) {
     ps_place *e = probe(t, key, hash);
     if (!is_new(e->row)) return e->row;
-    head *h = make_row(t, e, key, hash);
+    head *h = make_row(t, e, key, hash, given);
     h->sum = sum;
     if (t->entry.rule != PS_ENTRY_ANY) *counts_of(h) = ps_entry_start(&t->entry);
     return e->row;
@@ -241,7 +242,7 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
     now.clicks += ps_entry_extra(&t->entry) > 0 ? said[1] : 0;
     now.unseen = 0;
     bool admitted = !is_new(e->row) || ps_entry_admits(&t->entry, &t->init, key, t->step, &now);
-    if (admitted && is_new(e->row)) make_row(t, e, key, hash)->sum = sum_of_new(t);
+    if (admitted && is_new(e->row)) make_row(t, e, key, hash, 0)->sum = sum_of_new(t);
     else if (e->row == 0 && ps_entry_waits(&t->entry))
         put_key(t, e, key, hash, WAITING | ps_pool_take(&t->waiting));
     if (e->row != 0) {
@@ -341,7 +342,7 @@ static void enter_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hash
     for (size_t i = 0; i < n; i++) {
         if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads + i * width);
         else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
-            rows[i] = touch(t, keys[i], hashes[i], sum_of_new(t));
+            rows[i] = touch(t, keys[i], hashes[i], sum_of_new(t), 0);
     }
 }
 
@@ -407,7 +408,7 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         if (i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
         ps_place *e = rows == NULL ? probe(t, keys[i], t->hashes[i]) : NULL;
-        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i], 0) : e->row;
+        uint32_t row = e == NULL ? touch(t, keys[i], t->hashes[i], 0, width) : e->row;
         if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
         if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
