@@ -83,14 +83,7 @@ OPTIONS: Final = join_rows(
 
 K8S_DEFAULTS: Final = {option.name: option.default for option in OPTIONS}
 
-
-def _write_patch(of_pod: str) -> str:
-    """Return the remedy for a former option, which --patch replaces."""
-    text = f"write into a file for --patch: {{kind: Job, spec: {{template: {{spec: {{{of_pod}}}}}}}}}"
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-# Words of kubectl and former options, with reason and remedy for each; {}: as it was written.
+# Words of kubectl, with reason and remedy for each; {}: as it was written.
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("f", "filename"), "the manifests come from the options; kubectl apply takes what render prints"
@@ -103,13 +96,4 @@ REFUSED: Final[Mapping[str, str]] = {
         ("volume", "v"), "--pvc=NAME:PATH mounts a volume claim, and --patch FILE adds other volumes"
     ),
     **dict.fromkeys(("stdin", "i", "it", "tty"), "programs have an empty standard input"),
-    "toleration": _write_patch("tolerations: [{key: KEY, value: VALUE, effect: EFFECT}]"),
-    "priority_class": _write_patch("priorityClassName: NAME"),
-    "shm": _write_patch(
-        "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: QUANTITY}}], "
-        "containers: [{name: node, volumeMounts: [{name: shm, mountPath: /dev/shm}]}]"
-    ),
-    "env_secret": _write_patch(
-        "containers: [{name: node, env: [{name: NAME, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}]}]"
-    ),
 }

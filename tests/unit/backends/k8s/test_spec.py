@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.backends.k8s.patch import apply_patches, read_patches
 from pslaunch.backends.k8s.spec import QUANTITIES, Access, K8sReach, make_k8s_spec
 from pslaunch.errors import SpecError
 from pslaunch.node.job import place
@@ -18,8 +17,6 @@ from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.runtime.shared.env import PSERVER, TRAINER
 from support.command_line import make_line
-
-GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.fixture
@@ -141,16 +138,6 @@ def test_program_without_pservers_has_no_pod_for_them(folder: Path) -> None:
     assert make_reach(folder).server_pods == 1
     (folder / "train.py").write_text("import torch\n")
     assert make_reach(folder).server_pods == 0
-
-
-@pytest.mark.parametrize("name", ["toleration", "priority_class", "shm", "env_secret"])
-def test_former_option_is_refused_with_a_patch_that_the_job_takes(folder: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=f"--{name} is not supported: write into a file for --patch: ") as e:
-        make(folder, f"--{name}=x")
-    (folder / "patch.yaml").write_text(str(e.value).partition("--patch: ")[2])
-    reach = make_reach(folder, "--patch=patch.yaml")
-    rendered = {"job.yaml": (GOLDEN / "k8s-default.yaml").read_text()}
-    assert apply_patches(rendered, read_patches(reach.patch)) != rendered
 
 
 def test_repeated_value_is_refused(folder: Path) -> None:
