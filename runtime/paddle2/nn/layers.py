@@ -171,39 +171,14 @@ class Call(Layer):
         return type(self).function(*inputs, **{**self._options, **training, **options})
 
 
-def _make_layer(name: str, function: Callable[..., Variable]) -> type[Call]:
+def make_layer(name: str, function: Callable[..., Variable]) -> type[Call]:
     """Make the class of a layer that calls a function with the options of its constructor."""
     every = inspect.signature(function).parameters.values()
     own = [one for one in every if one.default is not one.empty and one.name not in ("training", "dtype")]
     takes = inspect.Signature(own)
     body = {"function": staticmethod(function), "takes": takes, "__signature__": takes}
-    body |= {"__doc__": f"nn.functional.{function.__name__} as a layer.", "__module__": __name__}
+    body |= {"__doc__": f"nn.functional.{function.__name__} as a layer.", "__module__": __package__}
     return type(name, (Call,), body)
-
-
-ReLU = _make_layer("ReLU", functional.relu)
-Sigmoid = _make_layer("Sigmoid", functional.sigmoid)
-Tanh = _make_layer("Tanh", functional.tanh)
-Softmax = _make_layer("Softmax", functional.softmax)
-ELU = _make_layer("ELU", functional.elu)
-GELU = _make_layer("GELU", functional.gelu)
-LeakyReLU = _make_layer("LeakyReLU", functional.leaky_relu)
-LogSigmoid = _make_layer("LogSigmoid", functional.log_sigmoid)
-LogSoftmax = _make_layer("LogSoftmax", functional.log_softmax)
-Mish = _make_layer("Mish", functional.mish)
-ReLU6 = _make_layer("ReLU6", functional.relu6)
-Silu = _make_layer("Silu", functional.silu)
-Softplus = _make_layer("Softplus", functional.softplus)
-Swish = _make_layer("Swish", functional.swish)
-Dropout = _make_layer("Dropout", functional.dropout)
-CosineSimilarity = _make_layer("CosineSimilarity", functional.cosine_similarity)
-KLDivLoss = _make_layer("KLDivLoss", functional.kl_div)
-L1Loss = _make_layer("L1Loss", functional.l1_loss)
-MSELoss = _make_layer("MSELoss", functional.mse_loss)
-SmoothL1Loss = _make_layer("SmoothL1Loss", functional.smooth_l1_loss)
-BCELoss = _make_layer("BCELoss", functional.binary_cross_entropy)
-BCEWithLogitsLoss = _make_layer("BCEWithLogitsLoss", functional.binary_cross_entropy_with_logits)
-CrossEntropyLoss = _make_layer("CrossEntropyLoss", functional.cross_entropy)
 
 
 class PReLU(Layer):
