@@ -26,6 +26,16 @@ sigmoid = define("sigmoid x", "1 / (1 + exp(-x))")
 tanh = tensor.tanh
 
 
+def _drop(x: Variable, p: float, axis: None, training: bool, mode: str) -> Variable:
+    if axis is not None:
+        raise ValueError(f"dropout: axis={axis!r} is not in this runtime")
+    if mode not in ("upscale_in_train", "downscale_in_infer"):
+        raise ValueError(f"dropout: mode={mode!r}, expected upscale_in_train or downscale_in_infer")
+    if not training or p == 0.0:
+        return x
+    return add_value("dropout", [x], {"rate": p, "upscales": mode == "upscale_in_train"})
+
+
 def _normalize(x: Variable, p: float, axis: int, epsilon: float) -> Variable:
     if p != 2:
         raise ValueError(f"normalize: p={p!r} is not in this runtime, expected 2")
@@ -169,26 +179,14 @@ log_loss = define("log_loss input label",
                   epsilon=1e-4)  # fmt: skip
 normalize = define("normalize x", "x divided by its length over `axis`, at least epsilon", _normalize,
                    p=2.0, axis=1, epsilon=1e-12)  # fmt: skip
+dropout = define("dropout x", "zeros for a share p of the values in a training step", _drop,
+                 p=0.5, axis=None, training=True, mode="upscale_in_train")  # fmt: skip
+embedding = define("embedding x weight", "the row of each id in a parameter; `sparse` has no effect",
+                   lambda x, weight, padding_idx, sparse: tensor.look_up(
+                       x, _get_parameter(weight, "embedding"), padding_idx, "embedding"),
+                   padding_idx=None, sparse=False)  # fmt: skip
 cosine_similarity = define("cosine_similarity x1 x2", "the cosine of the angle between vectors along `axis`",
                            _find_cosine, axis=1, eps=1e-8)  # fmt: skip
-
-
-def dropout(
-    x: Variable,
-    p: float = 0.5,
-    axis: None = None,
-    training: bool = True,
-    mode: str = "upscale_in_train",
-    name: str | None = None,
-) -> Variable:
-    """Return zeros for a share p of the values in a training step."""
-    if axis is not None:
-        raise ValueError(f"dropout: axis={axis!r} is not in this runtime")
-    if mode not in ("upscale_in_train", "downscale_in_infer"):
-        raise ValueError(f"dropout: mode={mode!r}, expected upscale_in_train or downscale_in_infer")
-    if not training or p == 0.0:
-        return x
-    return add_value("dropout", [x], {"rate": float(p), "upscales": mode == "upscale_in_train"})
 
 
 def softmax_with_cross_entropy(
@@ -209,17 +207,6 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None, name: st
     """Return x W + b, with parameters as create_parameter makes them."""
     out = tensor.matmul(x, weight)
     return out if bias is None else out + bias
-
-
-def embedding(
-    x: Variable,
-    weight: Variable | ParamConfig,
-    padding_idx: int | None = None,
-    sparse: bool = False,
-    name: str | None = None,
-) -> Variable:
-    """Return the row of each id in a parameter; `sparse` has no effect."""
-    return tensor.look_up(x, _get_parameter(weight, "embedding"), padding_idx, "embedding")
 
 
 def hsigmoid_loss(

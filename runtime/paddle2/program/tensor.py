@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import itertools
 import math
 import operator
@@ -16,7 +17,6 @@ from .program import Variable, add_value, combine, make_constant, make_unique_na
 
 Axis = int | Sequence[int] | None
 Sizes = Sequence[int | Variable | None] | Variable
-_Sequence = Sequence[Variable]
 
 
 def _define_pair(op: str, text: str) -> Function:
@@ -28,6 +28,15 @@ def _cast(x: Variable, dtype: object) -> Variable:
     return x if dtype is None else cast(x, dtype)
 
 
+def _scale(x: Variable, scale: float, bias: float, bias_after_scale: bool, act: str | None) -> Variable:
+    if act is not None:
+        raise ValueError(f"scale: act={act!r} is not in this runtime; call nn.functional.{act} of the result")
+    own_bias = bias if bias_after_scale else bias * scale
+    return add_value("scale", [x], {"scale": scale, "bias": own_bias})
+
+
+scale = define("scale x", "x * scale + bias, or (x + bias) * scale", _scale,
+               scale=1.0, bias=0.0, bias_after_scale=True, act=None)  # fmt: skip
 abs = define("abs x", "x without its sign")
 exp = define("exp x", "e to the power of x")
 log = define("log x", "the natural logarithm of x")
@@ -51,6 +60,8 @@ logical_or = _define_pair("logical_or", "1 where x or y is not 0, else 0, as int
 logical_not = define("logical_not x", "1 where x is 0, else 0, as int64", lambda x: equal(x, 0))
 erf = define("erf x", "the error function of x")
 floor = define("floor x", "the greatest whole number up to x; it has no gradient")
+add_n = define("add_n inputs", "the sum of variables of one shape", lambda inputs: functools.reduce(
+    add, [inputs] if isinstance(inputs, Variable) else inputs))  # fmt: skip
 sign = define("sign x", "-1, 0 or 1; it has no gradient")
 maximum = define("maximum x y", "the larger of x and y; sizes of 1 are repeated, as by add()")
 minimum = define("minimum x y", "the smaller of x and y; sizes of 1 are repeated, as by add()")
@@ -69,6 +80,8 @@ matmul = define("matmul x y", "the product of matrices; not over the batch",
 bmm = define("bmm x y", "the products of matrices [batch, n, k] and [batch, k, m]", lambda x, y: matmul(x, y))
 mm = define("mm input mat2", "matmul(input, mat2)", lambda input, mat2: matmul(input, mat2))
 dot = define("dot x y", "the sum of x * y over the last axis", lambda x, y: sum(x * y, axis=-1))
+cast = define("cast x dtype", "the values in another dtype, float32 or int64",
+              lambda x, dtype: add_value("cast", [x], {"to": parse_dtype(dtype, "cast")}))  # fmt: skip
 concat = define("concat x", "variables one after the other, along `axis`; not along the batch",
                 lambda x, axis: add_value("concat", list(x), {"axis": axis}), axis=0)  # fmt: skip
 stack = define("stack x", "variables of one shape along a new axis; not before the batch",
@@ -97,16 +110,11 @@ tile = define("tile x repeat_times", "the values so many times along each axis; 
 expand_as = define("expand_as x y", "expand(x, shape(y))", lambda x, y: expand(x, shape(y)))
 ones = define("ones shape", "full(shape, 1)", lambda shape, dtype: full(shape, 1, dtype), dtype=None)
 zeros = define("zeros shape", "full(shape, 0)", lambda shape, dtype: full(shape, 0, dtype), dtype=None)
+full_like = define("full_like x fill_value", "a constant in an array of x's shape, by default of its dtype",
+                   lambda x, fill_value, dtype: full(shape(x), fill_value, dtype or x.dtype),
+                   dtype=None)  # fmt: skip
 ones_like = define("ones_like x", "full_like(x, 1)", lambda x, dtype: full_like(x, 1, dtype), dtype=None)
 zeros_like = define("zeros_like x", "full_like(x, 0)", lambda x, dtype: full_like(x, 0, dtype), dtype=None)
-
-
-def add_n(inputs: Variable | _Sequence, name: str | None = None) -> Variable:
-    """Return the sum of variables of one shape."""
-    first, *others = [inputs] if isinstance(inputs, Variable) else inputs
-    for one in others:
-        first = combine("add", first, one)
-    return first
 
 
 def _order(x: Variable, axis: int, k: int, largest: bool) -> Variable:
@@ -139,26 +147,6 @@ def expand(x: Variable, shape: Sizes, name: str | None = None) -> Variable:
     if any(wanted not in (-1, size) and size != 1 for size, wanted in pairs):
         raise ValueError(f"expand: {x.name} {list(x.shape)} can't have the shape {sizes}")
     return tile(x, [wanted if size == 1 and wanted > 0 else 1 for size, wanted in pairs])
-
-
-def scale(
-    x: Variable,
-    scale: float = 1.0,
-    bias: float = 0.0,
-    bias_after_scale: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Return x * scale + bias, or (x + bias) * scale."""
-    if act is not None:
-        raise ValueError(f"scale: act={act!r} is not in this runtime; call nn.functional.{act} of the result")
-    own_bias = bias if bias_after_scale else bias * scale
-    return add_value("scale", [x], {"scale": float(scale), "bias": float(own_bias)})
-
-
-def cast(x: Variable, dtype: object) -> Variable:
-    """Return the values in another dtype, float32 or int64."""
-    return add_value("cast", [x], {"to": parse_dtype(dtype, "cast")})
 
 
 def reshape(x: Variable, shape: Sizes, name: str | None = None) -> Variable:
@@ -220,11 +208,6 @@ def full(shape: Sizes, fill_value: float, dtype: object = None, name: str | None
     sizes, source = _read_sizes(shape)
     attrs = {"shape": tuple(sizes), "to": kind, "value": value}
     return add_value("full", [] if source is None else [source], attrs)
-
-
-def full_like(x: Variable, fill_value: float, dtype: object = None, name: str | None = None) -> Variable:
-    """Return a constant in an array of the shape of x, by default of its dtype."""
-    return full(shape(x), fill_value, dtype or x.dtype)
 
 
 def split(

@@ -8,6 +8,7 @@ from typing import Any
 from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
 from ..nn.norm_layers import BatchNorm1D, LayerNorm
+from ..program.functions import define
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
 from ..program.tensor import look_up
@@ -190,14 +191,10 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
     return add_value("pool", [input], {"by": pool_type.lower()})
 
 
-def sequence_first_step(input: Variable) -> Variable:
-    """Return the first item of each sequence."""
-    return sequence_pool(input, "first")
-
-
-def sequence_last_step(input: Variable) -> Variable:
-    """Return the last item of each sequence."""
-    return sequence_pool(input, "last")
+sequence_first_step = define("sequence_first_step input", "the first item of each sequence",
+                             lambda input: sequence_pool(input, "first"))  # fmt: skip
+sequence_last_step = define("sequence_last_step input", "the last item of each sequence",
+                            lambda input: sequence_pool(input, "last"))  # fmt: skip
 
 
 def nce(
