@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
-from ..errors import require_extra
+from ..errors import SpecError, require_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,9 +135,14 @@ class Face:
 
     def from_data(self, data: Any) -> Any:
         """Return the reach in a record, which has it as JSON data. Raises SpecError for another version's."""
-        from .lines import parse_reach
+        from ..node.job import parse
+        from .lines import OF_ANOTHER
 
-        return parse_reach(self._import(self.reach), data) if self.reach else None
+        kind = self._import(self.reach) if self.reach else None
+        try:
+            return kind and parse(kind, data)
+        except (AttributeError, KeyError, TypeError):
+            raise SpecError(OF_ANOTHER) from None
 
     def _import(self, part: str) -> Any:
         module, _, name = part.partition(":")

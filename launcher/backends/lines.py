@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import SpecError
 from ..node import codes
-from ..node.job import Node, parse
+from ..node.job import Node
 from ..node.line.wire import encode_control
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 CLOSE_EXTRA_S = 2.0
 LAST_WORDS_S = 0.5  # for a node to end its line after its job
 OF_ANOTHER = "another version of pslaunch recorded where it runs: use that version, or --conf conf.py"
-
-T = TypeVar("T")
 
 
 class News(NamedTuple):
@@ -73,11 +70,3 @@ def choose_last_words(text: str) -> str:
     lines = text.strip().splitlines()
     ours = [line for line in lines if line.startswith("pslaunch ")]
     return "; ".join(ours[-2:] or lines[-1:])
-
-
-def parse_reach(kind: type[T], data: Any) -> T:
-    """Return the reach of this type that `to_data` converted. Raises SpecError for another version's data."""
-    try:
-        return cast("T", parse(kind, data))
-    except (AttributeError, KeyError, TypeError):
-        raise SpecError(OF_ANOTHER) from None

@@ -39,12 +39,9 @@ def place(size: int, first_block: int, shards: int, *, whole: bool = False) -> l
     """
     if size < 0 or shards < 1 or first_block < 0:
         raise ValueError(f"cannot place {size} values from block {first_block} on {shards} shards")
-    if shards == 1:
-        return [Piece(0, 0, size)] if size else []
-    pieces, block = [], _find_block(size, whole)
-    for k, start in enumerate(range(0, size, block)):
-        pieces.append(Piece((first_block + k) % shards, start, min(block, size - start)))
-    return sorted(pieces, key=lambda p: (p.shard, p.start))
+    source, target = (0, 1, whole), (first_block, shards, whole)
+    found = ((shard, place_again(size, source, shard, target)) for shard in range(shards))
+    return [Piece(shard, one.start, one.length) for shard, pieces in found for one in pieces]
 
 
 def count_share(size: int, first_block: int, shard: int, shards: int, *, whole: bool) -> int:

@@ -348,10 +348,8 @@ class Session:
         return None
 
     def _check_feed(self, feed: Feeds | Sequence[Feeds] | None) -> Feeds:
-        if isinstance(feed, list | tuple):
-            if len(feed) != 1:
-                raise ValueError(f"Executor.run: feed is a list of {len(feed)}, expected a dict")
-            feed = feed[0]
+        if isinstance(feed, list | tuple):  # of another length than 1
+            raise ValueError(f"Executor.run: feed is a list of {len(feed)}, expected a dict")
         feed = {} if feed is None else feed
         if not isinstance(feed, Mapping):
             raise TypeError(
