@@ -77,6 +77,7 @@ _TENSOR_FUNCTIONS = (
 _NAMES = {
     **dict.fromkeys(_MODE_FUNCTIONS, "paddle2.static.mode"),
     **dict.fromkeys(_TENSOR_FUNCTIONS, "paddle2.program.tensor"),
+    "Client": "client.client",  # beside those of PaddlePaddle
     "CPUPlace": "paddle2.static.executor",
     "ParamAttr": "paddle2.program.param_attr",
     "batch": "v2.reader",

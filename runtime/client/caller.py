@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from .control import Control, Message
 from .dialer import Dialer, list_shards
 from .messages import COLS, MESSAGES, Messages
 
+_NO_ROWS = np.empty(0, np.uint64), np.empty(0, np.float32)
 PULL_BYTES = 32 << 20  # rows pulled at a time; the core may need the same amount again to sort them
 
 
@@ -41,7 +42,7 @@ class Init:
     std: float
 
 
-def _print_line(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -72,7 +73,7 @@ class Caller:
         connect_timeout_s: float = 120.0,
         stall_after_s: float = 60.0,
         stall_timeout_s: float | None = None,
-        log: Callable[[str], None] = _print_line,
+        log: Callable[[str], None] = print_line,
     ) -> None:
         """`endpoints`: host and first port of each pserver, in order of ranks. connect() connects.
 
@@ -110,7 +111,7 @@ class Caller:
 
     def connect(self) -> None:
         """Connect to every port of every pserver and wait until all are ready. Repeated calls do nothing."""
-        with self._calls.hold_alone():
+        with self._calls.alone:
             if self._connected:
                 return
             self.log(f"init rpc client with trainer_id {self._trainer_id}")
@@ -233,58 +234,80 @@ class Caller:
         entry rule does not admit are only counted. samples: of the batch that gave the gradients, for
         schedules of the learning rate. factor: of the learning rate of this step; synchronous: that of the
         first trainer, in order, that pushes in the step. Returns the number of the call. Without `wait` it
-        only begins: nothing is sent before progress() or wait(); leave all arrays until it is done.
+        only begins, and goes on in progress() and wait(); leave all arrays until it is done.
         """
         sparse, rows = sparse or {}, rows or {}
-        for name in [*grads, *out]:
-            self._get_id("dense", name)
-        for name in [*sparse, *rows]:
-            self._get_id("sparse", name)
-        if len(grads) != len(self._dense):
-            raise ValueError(f"missing gradients: {sorted(set(self._dense) - set(grads))}; a step pushes all")
+        dense, tables = self._dense.keys(), self._sparse.keys()
+        if not (grads.keys() == dense >= out.keys() and sparse.keys() <= tables >= rows.keys()):
+            self._refuse_names([*grads, *out], [*sparse, *rows])
+            raise ValueError(f"missing gradients: {sorted(dense - grads.keys())}; a step pushes all")
 
         def add() -> None:
+            core, name = self._core, ""
             if self.cuts_next is not None:
-                self._core.cut(False, self.cuts_next)
+                core.cut(False, self.cuts_next)
                 self.cuts_next = None
-            for name, i in self._dense.items():
-                self._core.push(i, grads[name], out.get(name), samples, factor)
-            for name, i in self._sparse.items():
-                keys, values = sparse.get(name) or (np.empty(0, np.uint64), np.empty(0, np.float32))
-                self._core.push_rows(i, keys, values, samples, factor)
-            for name, (keys, values) in rows.items():
-                self._core.pull_rows(self._sparse[name], keys, values)
+            try:
+                for name, i in self._dense.items():
+                    core.push(i, grads[name], out.get(name), samples, factor)
+                for name, i in self._sparse.items():
+                    core.push_rows(i, *(sparse.get(name) or _NO_ROWS), samples, factor)
+                for name, own in rows.items():
+                    core.pull_rows(self._sparse[name], *own)
+            except (BufferError, TypeError, ValueError) as e:
+                raise type(e)(f"{name}: {e}") from None
 
-        with self._calls.hold_alone():
+        with self._calls.alone:
             self._calls.begun = True
-            return self._calls.carry_out(add) if wait else self._calls.begin(add)
+            return self._calls.carry_out(add) if wait else self._calls.start(add)
 
-    def ask_rows(self, rows: Mapping[str, tuple[U64, F32]]) -> int:
-        """Begin to read rows, after all pushes so far; return the number of the call."""
-        return self._pull_parts(
-            [(self._get_id("sparse", name), *own) for name, own in rows.items()], wait=False
-        )
+    def _refuse_names(self, dense: Iterable[str], sparse: Iterable[str]) -> None:
+        for name in dense:
+            self._get_id("dense", name)
+        for name in sparse:
+            self._get_id("sparse", name)
+
+    def ask(self, out: Mapping[str, F32], rows: Mapping[str, tuple[U64, F32]]) -> int:
+        """Begin to read dense values and rows, after all pushes so far; return the number of the call."""
+        self._refuse_names(out, rows)
+
+        def add() -> None:
+            name = ""
+            try:
+                for name, array in out.items():
+                    self._core.pull(self._dense[name], array)
+                for name, own in rows.items():
+                    self._core.pull_rows(self._sparse[name], *own)
+            except (BufferError, TypeError, ValueError) as e:
+                raise type(e)(f"{name}: {e}") from None
+
+        with self._calls.alone:
+            return self._calls.start(add)
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
-        with self._calls.hold_alone():
-            while (report := self._core.progress()) is not None:
-                self._calls.mend(*report)
+        with self._calls.alone:
+            self._calls.progress()
 
     def is_done(self, call: int) -> bool:
-        """Return True if all requests of a call are answered."""
+        """Return True if all requests of a call are answered. Raises the error if they never will be."""
+        self._calls.check(call)
         return self._core.is_done(call)
 
-    def wait(self, call: int) -> None:
-        """Wait until a call is done."""
-        with self._calls.hold_alone():
+    def wait(self, call: int, timeout_s: float | None = None) -> bool:
+        """Wait until a call is done, or for so long; return True if it is."""
+        with self._calls.alone:
+            self._calls.check(call)
+            if timeout_s is not None:
+                return self._calls.wait_for(call, timeout_s)
             self._calls.complete(call)
+            return True
 
     def mark(self, *, more: bool = False) -> None:
         """Note that the next gradients are computed from the dense values read last and from the rows read
         since the mark before; an asynchronous push says their versions. `more`: they are added to those of
         the mark before, and the push is as old as that."""
-        with self._calls.hold_alone():
+        with self._calls.alone:
             self._core.mark(more)
 
     @property
@@ -312,12 +335,7 @@ class Caller:
 
     def pull(self, out: Mapping[str, F32]) -> None:
         """Store the current dense values in place."""
-
-        def add() -> None:
-            for name, array in out.items():
-                self._core.pull(self._get_id("dense", name), array)
-
-        self._calls.call(add)
+        self.wait(self.ask(out, {}))
 
     def pull_rows(self, name: str, keys: U64, out: F32 | None = None) -> F32:
         """Return the rows [n, dim] of these keys, in `out` if given; missing rows have initial values."""
@@ -345,13 +363,12 @@ class Caller:
             self._pull_parts(parts)
         return rows
 
-    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]], *, wait: bool = True) -> int:
+    def _pull_parts(self, parts: Sequence[tuple[int, U64, F32]]) -> None:
         def add() -> None:
             for part in parts:
                 self._core.pull_rows(*part)
 
-        with self._calls.hold_alone():
-            return self._calls.carry_out(add) if wait else self._calls.begin(add)
+        self._calls.call(add)
 
     def _get_id(self, kind: Literal["dense", "sparse"], name: str) -> int:
         ids = self._dense if kind == "dense" else self._sparse
@@ -383,7 +400,7 @@ class Caller:
     def _ask(self, question: Message, error: type[Exception]) -> list[Message]:
         """Return the answers of all pservers, once all calls before are complete."""
         self.connect()
-        with self._calls.hold_alone():
+        with self._calls.alone:
             self._calls.complete()
             found = self._calls.ask(self.layout.pservers, question)
         for one in found:
@@ -399,9 +416,13 @@ class Caller:
     @property
     def steps(self) -> int:
         """Steps of the object that has most, as far as answers have them."""
-        ids = [*self._dense.values(), *self._sparse.values()]
+        return max(self.count_steps().values(), default=0)
+
+    def count_steps(self) -> dict[str, int]:
+        """Return the steps of each object at the shard that has most, as far as answers have them."""
         shards = range(len(self._shards))
-        return max((self._core.get_version(i, shard) for i in ids for shard in shards), default=0)
+        ids = {**self._dense, **self._sparse}
+        return {name: max(self._core.get_version(i, shard) for shard in shards) for name, i in ids.items()}
 
     def end_pass(self) -> None:
         """End this trainer's pass: push nothing from now on. Returns when all trainers have ended it."""
@@ -454,14 +475,19 @@ class Caller:
         self._calls.call(add)
         self.close()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """True if it was closed before it said that this trainer is finished."""
+        return self.is_closed and not self._calls.finishing
+
     def close(self) -> None:
         """Close all connections. May be called twice; raises only while another thread is in a call.
 
         In a child made by fork it does nothing: the connections are its parent's.
         """
-        if self._calls.is_forked:
+        if self._calls.alone.is_forked:
             return
-        with self._calls.hold_alone():
+        with self._calls.alone:
             self.is_closed = True
             self._core.close()
 

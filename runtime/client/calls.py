@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +18,32 @@ from .control import Control, Message, take_file
 from .dialer import ATTEMPT_S, ClientError, Dialer, PeerVanished, ShardPort
 
 RUN_MS = 500
+
+
+class Alone:
+    """Guards a call that only one thread may make at a time; a signal handler counts as another thread."""
+
+    __slots__ = ("_in_call", "_pid")
+
+    def __init__(self) -> None:
+        self._in_call, self._pid = threading.Lock(), os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child made by fork: the connections are its parent's."""
+        return os.getpid() != self._pid
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"this client belongs to process {self._pid}, which forked this one: pservers know one "
+                "process of each trainer"
+            )
+        if not self._in_call.acquire(False):
+            raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
+
+    def __exit__(self, *_: object) -> None:
+        self._in_call.release()
 
 
 class CallRunner:
@@ -41,38 +67,19 @@ class CallRunner:
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self.begun = self.finishing = False
         self._refusal: ClientError | None = None  # the pserver and this client may count requests differently
+        self._lost: tuple[int, Exception] | None = None  # why no call up to this one will be answered
         self.waited_s = 0.0  # in all calls, for answers and so for other trainers
         self._interrupted = False  # a call that pservers may know in part is not complete
-        self._in_call = threading.Lock()
-        self._pid = os.getpid()
-
-    @property
-    def is_forked(self) -> bool:
-        """True in a child made by fork: the connections are its parent's."""
-        return os.getpid() != self._pid
-
-    @contextlib.contextmanager
-    def hold_alone(self) -> Iterator[None]:
-        """Guard a call that only one thread may make at a time; a signal handler counts as another thread."""
-        if self.is_forked:
-            raise RuntimeError(
-                f"this client belongs to process {self._pid}, which forked this one: pservers know one "
-                "process of each trainer"
-            )
-        if not self._in_call.acquire(blocking=False):
-            raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
-        try:
-            yield
-        finally:
-            self._in_call.release()
+        self._begun = 0  # the last call
+        self.alone = Alone()
 
     def call(self, add: Callable[[], object]) -> None:
         """Let `add` add requests, and carry them out after those of an interrupted call."""
-        with self.hold_alone():
+        with self.alone:
             self.carry_out(add)
 
     def carry_out(self, add: Callable[[], object]) -> int:
-        """Do what call() does, in hold_alone(); return the number of the call."""
+        """Do what call() does, in `alone`; return the number of the call."""
         call = self.begin(add)
         self.complete(call)
         return call
@@ -91,20 +98,64 @@ class CallRunner:
         except BaseException:
             self._core.cancel()
             raise
-        return self._core.begin()
+        self._begun = self._core.begin()
+        return self._begun
+
+    def start(self, add: Callable[[], object]) -> int:
+        """Do what begin() does, and send what the connections take at once."""
+        call = self.begin(add)
+        self.progress()
+        return call
+
+    def progress(self) -> None:
+        """Send what the connections take at once and receive what is there, for all calls that have begun."""
+        try:
+            while (report := self._core.progress()) is not None:
+                self.mend(*report)
+        except (ClientError, PeerVanished) as e:
+            self._lose(e)
+            raise
+
+    def check(self, call: int) -> None:
+        """Raise the error because of which a call is never answered, if there is one."""
+        if self._lost is not None and call <= self._lost[0]:
+            raise self._lost[1]
+
+    def _lose(self, why: Exception) -> None:
+        self._core.clear()
+        self._interrupted, self._lost = False, (self._begun, why)
 
     def complete(self, call: int = 0) -> None:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
         self._interrupted, began_s = True, time.monotonic()
         try:
-            self._run(lambda: self._core.run(RUN_MS, call))
-        except (ClientError, PeerVanished):
-            self._core.clear()
-            self._interrupted = False
+            if (report := self._core.run(RUN_MS, call)) is not None:
+                if report[0] != "wait":
+                    self.mend(*report)
+                self._run(lambda: self._core.run(RUN_MS, call))
+        except (ClientError, PeerVanished) as e:
+            self._lose(e)
             raise
         finally:
             self.waited_s += time.monotonic() - began_s
         self._interrupted = False
+
+    def wait_for(self, call: int, timeout_s: float) -> bool:
+        """Go on with a call for so long; return True if it is complete."""
+        began_s = now_s = time.monotonic()
+        try:
+            while now_s < began_s + timeout_s and not self._core.is_done(call):
+                left_s = began_s + timeout_s - now_s
+                report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
+                if report is not None and report[0] != "wait":
+                    self.mend(*report)
+                now_s = time.monotonic()
+        except (ClientError, PeerVanished) as e:
+            self._lose(e)
+            raise
+        finally:
+            self.waited_s += time.monotonic() - began_s
+        return self._core.is_done(call)
 
     def ask(self, pservers: int, question: Message) -> list[Message]:
         """Return the answers of all pservers' main threads to a question that they may get twice.

@@ -6,8 +6,8 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ import numpy as np
 
 from ..engine.arrays import F32, U64
 from ..engine.keeping import describe_left_out, make_about, make_create
-from ..engine.kernel_numbers import Optim
+from ..engine.kernel_numbers import Mode, Optim
 from ..engine.parameters import Parameters
-from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
-from ..files.objects import describe_object
+from ..files.objects import Whole, describe_object
 from ..files.saving import encode_start
 from ..files.sets import discarding, finish_set, write_files, write_part
 from ..process.settings import Settings
@@ -90,20 +89,10 @@ class RemoteUpdater(Updater):
         """Let pservers write their parts, and make them a set; on trainer 0, between its steps."""
         if not self._first:
             raise ValueError(f"{folder}: only trainer 0 saves")
-        save, parameters, params = secrets.token_hex(4), self._parameters, self._params
-        about = make_about(self.client.incarnation, self.client.steps, self.client.passes)
+        parameters, params = self._parameters, self._params
         objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
         fixed = [parameters.make_whole(name) for name in parameters if name not in params.rules]
-        objects += [whole.describe() | {"fixed": True} for whole in fixed]
-        with discarding(folder, save):
-            with self._guard():
-                entries = self.client.save(folder, save)
-            entries += write_files(folder, files, save)
-            if fixed:
-                start = encode_start({"trainer": 0, "save": save})
-                entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
-            layout = asdict(self.client.layout)
-            finish_set(folder, replace(about, layout=layout, objects=objects, files=entries))
+        save_set(self.client, folder, objects, files, fixed, self._guard)
 
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)
@@ -166,9 +155,8 @@ class RemoteUpdater(Updater):
         """Let the rows of the next step travel while this one is computed."""
         asked = self._make_room(keys)
         if asked:
-            self._call = self.client.ask_rows(asked)
+            self._call = self.client.ask({}, asked)
             self._asked = asked  # an interrupted call gives no rows
-            self.client.progress()
 
     def _make_room(self, keys: Keys) -> dict[str, tuple[U64, F32]]:
         """Return keys, and arrays for their rows, of the tables on pservers; nothing if that is too much."""
@@ -223,7 +211,35 @@ class RemoteUpdater(Updater):
         self.client.close()
 
 
-def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Caller:
+def save_set(
+    client: Caller,
+    folder: Path,
+    objects: Sequence[dict[str, Any]],
+    files: Mapping[str, bytes],
+    fixed: Sequence[Whole] = (),
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Let pservers write their parts, and make them a set; for trainer 0, between its steps.
+
+    objects: descriptions of those on pservers. fixed: further ones. `guard` wraps calls to pservers.
+    """
+    save = secrets.token_hex(4)
+    about = make_about(client.incarnation, client.steps, client.passes)
+    with discarding(folder, save):
+        with guard():
+            entries = client.save(folder, save)
+        entries += write_files(folder, files, save)
+        if fixed:
+            start = encode_start({"trainer": 0, "save": save})
+            entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
+        every = [*objects, *(whole.describe() | {"fixed": True} for whole in fixed)]
+        layout = asdict(client.layout)
+        finish_set(folder, replace(about, layout=layout, objects=every, files=entries))
+
+
+def make_client(
+    settings: Settings, log: Callable[[str], None], mode: Mode = "sync", discard: int = 0
+) -> Caller:
     """Return this trainer's client, not yet connected."""
     secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
     return Caller(
@@ -233,8 +249,8 @@ def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], Non
         trainer_id=settings.trainer_id,
         num_gradient_servers=settings.num_gradient_servers,
         epoch=settings.job.epoch,
-        mode=strategy.mode,
-        discard=strategy.count_discard(settings.num_gradient_servers),
+        mode=mode,
+        discard=discard,
         seed=settings.seed,
         secret=secret,
         connect_timeout_s=settings.connect_timeout,

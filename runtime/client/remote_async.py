@@ -79,7 +79,6 @@ class AsyncUpdater(RemoteUpdater):
         self._calls.append((call, self._dense, fresh))
         self._pushes[self._summed] += 1
         self._dense, self._sparse, self._summed, self._samples = {}, {}, 0, 0
-        self.client.progress()
 
     def _take_values(self) -> None:
         """Take the values that came with complete pushes."""

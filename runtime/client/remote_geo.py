@@ -179,7 +179,6 @@ class GeoUpdater(RemoteUpdater):
             wait=False,
         )
         self._exchange = _Exchange(call=call, dense=dense, rows=kept)
-        self.client.progress()
 
     def _end_exchange(self) -> None:
         """Wait for the exchange on its way, if any, and take its values."""

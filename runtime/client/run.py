@@ -120,7 +120,8 @@ class Run:
             return LocalUpdater(params, parameters)
         self._notes.append(optimizer.warning)
         strategy, settings = optimizer.strategy, self.settings
-        client = make_client(settings, strategy, lambda text: self.log.say(text))
+        discard = strategy.count_discard(settings.num_gradient_servers)
+        client = make_client(settings, lambda text: self.log.say(text), strategy.mode, discard)
         if settings.uses_snapshots:
             if optimizer.average:
                 raise ValueError(
@@ -173,8 +174,13 @@ class Run:
         """
         if os.getpid() != pid:
             return
-        if self._aborted or _Crash.seen:
+        client = remote if isinstance(remote, Caller) else remote.client
+        if self._aborted or _Crash.seen or client.is_cut_off:
             remote.close()
+            if _Crash.code:  # atexit can't change the code
+                self.progress.report_reason(_Crash.why)
+                sys.stdout.flush()
+                os._exit(_Crash.code)
             return
         try:
             remote.finish()
@@ -182,7 +188,7 @@ class Run:
             self.log.warn(f"trainer {self.settings.trainer_id} could not report that it is finished: {e}")
             self.progress.report_reason(f"could not report that it is finished: {e}")
             sys.stdout.flush()
-            os._exit(e.exit_code)  # atexit can't change the code
+            os._exit(e.exit_code)
         self.progress.report_state("finished")
 
     @contextlib.contextmanager
@@ -275,9 +281,13 @@ class Run:
 
 
 class _Crash:
-    """Records if an exception ends this program: atexit functions can't tell by themselves."""
+    """Records if an exception ends this program: atexit functions can't tell by themselves.
+
+    code, why: of one that has an exit code, which a program of Client's own does not catch.
+    """
 
     seen = False
+    code, why = 0, ""
     _watched = False
 
     @classmethod
@@ -290,6 +300,7 @@ class _Crash:
 
         def look(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             cls.seen = True
+            cls.code, cls.why = getattr(value, "exit_code", 0), str(value)
             shown(kind, value, trace)
 
         sys.excepthook = look

@@ -11,6 +11,7 @@
 typedef struct borrowed {
     Py_buffer view;
     uint64_t call;
+    bool values, written; /* float32; by the call */
 } borrowed;
 
 typedef struct client {
@@ -43,6 +44,27 @@ static int ready(const client *self) {
     return -1;
 }
 
+/* Return -1 with ValueError if the array shares memory with one that the same call writes, or with one of
+ * another call, unless both are keys: its values would be sent, or come, while the other call has them. */
+static int need_free(const client *self, const borrowed *b, const char *name) {
+    const char *begin = b->view.buf, *end = begin + b->view.len;
+    for (size_t i = 0; i < self->views_n; i++) {
+        const borrowed *other = &self->views[i];
+        const char *at = other->view.buf;
+        if (begin >= at + other->view.len || at >= end || begin == end) continue;
+        if (other->call == b->call && (b->written || other->written))
+            PyErr_Format(PyExc_ValueError, "%s shares memory with another array of this call", name);
+        else if (other->call != b->call && (b->values || other->values))
+            PyErr_Format(PyExc_ValueError,
+                         "%s shares memory with an array of a call on its way: wait for that one first, or "
+                         "give a copy",
+                         name);
+        else continue;
+        return -1;
+    }
+    return 0;
+}
+
 /* Keep the array of `obj` for the call. NULL with an exception. */
 static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
     if (!ps_room(&self->views, self->views_n + 1, &self->views_cap, sizeof *self->views)) {
@@ -50,8 +72,12 @@ static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable,
         return NULL;
     }
     borrowed *b = &self->views[self->views_n];
-    *b = (borrowed){.call = ps_client_building(self->core)};
+    *b = (borrowed){.call = ps_client_building(self->core), .values = item == PY_F32, .written = writable};
     if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
+    if (need_free(self, b, name) < 0) {
+        PyBuffer_Release(&b->view);
+        return NULL;
+    }
     self->views_n++;
     return &b->view;
 }

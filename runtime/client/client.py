@@ -1,0 +1,351 @@
+"""The client of pservers for any program: handles of tensors and tables, calls that give futures.
+
+docs/client.md has its use. Caller does the work; arrays are checked here and borrowed by the compiled core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.arrays import F32, U64
+from ..engine.entry import ANY, EntryAttr, ShowClickEntry
+from ..engine.keeping import make_create
+from ..engine.kernel_numbers import Mode, Optim
+from ..engine.optimizer import Optimizer
+from ..engine.param_config import ANY_ID, ParamConfig
+from ..files.objects import describe_object
+from ..process.settings import Settings, get_settings, resolve
+from ..shared.env import EnvError
+from .caller import Caller, Init, print_line
+from .remote import make_client, save_set
+from .remote_geo import ADDS
+from .run import Run
+
+_F32, _I64 = np.dtype(np.float32), np.dtype(np.int64)
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorHandle:
+    """A dense tensor on pservers."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TableHandle:
+    """A table on pservers: rows [dim] by 64-bit key, made when they are used."""
+
+    name: str
+    dim: int
+    push_dim: int  # of a row in a push: with a ShowClickEntry shows and clicks come before the gradient
+
+
+Dense = Mapping[TensorHandle, Any]
+Rows = Mapping[TableHandle, tuple[Any, Any]]
+
+
+class Future:
+    """A call on its way. Its arrays are borrowed until it is done. Calls of the client move it, no thread."""
+
+    __slots__ = ("_call", "_caller")
+
+    def __init__(self, caller: Caller, call: int) -> None:
+        self._caller, self._call = caller, call
+
+    def done(self) -> bool:
+        """Send and receive without waiting; return True if all answers are here."""
+        self._caller.progress()
+        return self._caller.is_done(self._call)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all answers are here, at most `timeout` seconds; then TimeoutError: the call goes on."""
+        if not self._caller.wait(self._call, timeout):
+            raise TimeoutError(f"pservers have not answered within {timeout:g} s; the call is on its way")
+
+
+def view(array: Any, *, out: bool = False) -> npt.NDArray[Any]:
+    """Return the memory of an array, a CPU tensor or a buffer as an array of numpy. Raises TypeError."""
+    if isinstance(array, np.ndarray):
+        return array
+    try:
+        if not hasattr(array, "__dlpack__"):
+            return np.asarray(memoryview(array))
+        found: npt.NDArray[Any] = np.from_dlpack(array)
+        # Before numpy 2.1 that is never writable; a CPU tensor of torch is the same memory this way.
+        return np.asarray(array) if out and not found.flags.writeable else found
+    except (BufferError, RuntimeError, TypeError) as e:
+        kind = type(array).__name__
+        raise TypeError(f"{kind}: {e}; expected an array of numpy, a CPU tensor or a buffer") from None
+
+
+def _see(name: str, shape: tuple[int, ...], array: Any, *, out: bool = False) -> F32:
+    """Return the values of an array, checked."""
+    found = array if type(array) is np.ndarray else _view(name, array, out=out)
+    if found.shape == shape and found.dtype == _F32 and found.flags.c_contiguous:
+        return found
+    if found.shape != shape:
+        raise ValueError(f"{name}: an array of the shape {found.shape}, expected {shape}: reshape it")
+    form = "" if found.flags.c_contiguous else ", not C-contiguous"
+    remedy = "numpy.ascontiguousarray(array, 'float32') makes a copy that is"
+    raise TypeError(f"{name}: an array of {found.dtype}{form}; expected C-contiguous float32: {remedy}")
+
+
+def _view(name: str, array: Any, *, out: bool = False) -> npt.NDArray[Any]:
+    try:
+        return view(array, out=out)
+    except TypeError as e:
+        raise TypeError(f"{name}: {e}") from None
+
+
+def _see_rows(name: str, dim: int, pair: tuple[Any, Any], *, out: bool = False) -> tuple[U64, F32]:
+    """Return keys and rows [n, dim], checked. Keys of int64 are taken as uint64."""
+    keys = _view(name, pair[0])
+    if keys.dtype == _I64:
+        if keys.size and keys.min() < 0:
+            raise ValueError(f"{name}: keys below 0; with array.view('uint64') they are keys above 2**63")
+        keys = keys.view(np.uint64)
+    if keys.ndim != 1 or keys.dtype != np.uint64:
+        raise TypeError(
+            f"{name}: keys are {keys.dtype} {keys.shape}, expected uint64 or int64 [n]: convert them"
+        )
+    return keys, _see(name, (len(keys), dim), pair[1], out=out)
+
+
+class Client:
+    """A trainer's connection to pservers. Use it in one thread; leave arrays alone until their call is done.
+
+    All trainers make the same tensors and tables in the same order, also later; a step needs all of them.
+    After a TypeError or ValueError nothing was sent. Raises ClientError if a pserver refuses, PeerVanished if
+    one is gone for good. A program that ends without an exception says finished at its end.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        secret_file: str | Path | None = None,
+        trainer: int = 0,
+        trainers: int = 1,
+        mode: Mode = "sync",
+        seed: int = 1,
+        ports_num: int = 1,
+        ports_num_for_sparse: int = 0,
+        discard: int = 0,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connect to pservers, "host:port" each, as trainer number `trainer` of `trainers`.
+
+        discard: in asynchronous modes, updates on top of its values after which a push is dropped; 0: never.
+        """
+        numbers = {"trainer_id": trainer, "num_gradient_servers": trainers, "seed": seed}
+        ports = {"ports_num": ports_num, "ports_num_for_sparse": ports_num_for_sparse}
+        texts = {"pservers": ",".join(servers), "secret_file": str(secret_file or "")}
+        self._open(resolve({**numbers, **ports, **texts}, {}), mode, discard, log or print_line)
+
+    @classmethod
+    def from_env(cls, mode: Mode = "sync", discard: int = 0) -> Client:
+        """Connect as the launcher's variables and init() say. Raises EnvError."""
+        client = cls.__new__(cls)
+        client._open(get_settings(), mode, discard, None)
+        return client
+
+    def _open(self, settings: Settings, mode: Mode, discard: int, log: Callable[[str], None] | None) -> None:
+        run = Run(settings, is_local=False)
+        if run.alone:
+            raise EnvError("Client: this job has no pservers; --server_num N starts N")
+        self.trainer, self.trainers = settings.trainer_id, settings.num_gradient_servers
+        self._mode = mode
+        self._objects: list[dict[str, Any]] = []  # descriptions, for saves
+        self._caller = make_client(settings, log or (lambda text: run.log.say(text)), mode, discard)
+        self._caller.connect()
+        run.note_connected(self._caller)
+
+    # -- objects
+
+    def tensor(
+        self, name: str, shape: Sequence[int], optimizer: Optimizer | Optim | None = None, *, init: Any = 0.0
+    ) -> TensorHandle:
+        """Make a dense tensor. init: a number or an array; trainer 0's counts.
+
+        optimizer: how pservers apply the sum of all trainers' gradients; in mode geo none.
+        """
+        size = math.prod(shape)
+        cols = shape[-1] if len(shape) else 1
+        config = ParamConfig(name=name, rows=size // max(cols, 1), cols=cols)
+        rule = self._make_rule(config, optimizer, rows=False)
+        values = np.full(shape, init if isinstance(init, int | float) else _view(name, init), np.float32)
+        self._caller.create_dense(name, size, rule)
+        self._note(config, rule, table=False)
+        self._caller.init_dense({name: values})
+        return TensorHandle(name, tuple(shape))
+
+    def table(
+        self,
+        name: str,
+        dim: int,
+        optimizer: Optimizer | Optim | None = None,
+        *,
+        init: float | Init = 0.0,
+        entry: EntryAttr | None = None,
+    ) -> TableHandle:
+        """Make a table of rows [dim] for any 64-bit keys. init: of rows; entry: keys that get one."""
+        start = init if isinstance(init, Init) else Init(kind="normal", mean=float(init), std=0.0)
+        config = ParamConfig(
+            name=name,
+            rows=ANY_ID,
+            cols=dim,
+            kind=start.kind,
+            mean=start.mean,
+            std=start.std,
+            entry=entry or ANY,
+        )
+        if self._mode == "geo" and entry:
+            raise ValueError(f"{name}: geo has no entry rules, but it has {entry}")
+        rule = self._make_rule(config, optimizer, rows=True)
+        start = Init(kind=config.start, mean=start.mean, std=start.std)
+        self._caller.create_sparse(name, ANY_ID, dim, rule, start, config.entry)
+        self._note(config, rule, table=True)
+        return TableHandle(name, dim, dim + 2 * isinstance(entry, ShowClickEntry))
+
+    def _make_rule(self, config: ParamConfig, optimizer: object, *, rows: bool) -> Optim:
+        name = config.name
+        if self._mode == "geo":
+            if optimizer is not None:
+                raise ValueError(f"{name}: in mode geo pservers add changes: leave the optimizer out")
+            return ADDS
+        if isinstance(optimizer, Optim):
+            return optimizer
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{name}: optimizer={optimizer!r}, expected one of pslaunch.runtime.optimizer")
+        for what, given, remedy in (
+            ("a scheduler", optimizer.scheduler, "give its rate as factor of push_pull"),
+            ("grad_clip by norm", optimizer.norm, "clip gradients before the push"),
+            ("model_average", optimizer.average, "leave it out"),
+            ("its strategy", optimizer.strategy.mode != "sync", "Client(mode=...) has the mode"),
+        ):
+            if given:
+                raise ValueError(f"{name}: {what} of the optimizer has no effect here: {remedy}")
+        return optimizer.make_rule(config, rows=rows)
+
+    def _note(self, config: ParamConfig, rule: Optim, *, table: bool) -> None:
+        create = make_create(config, rule, self._caller.seed, table=table)
+        self._objects.append(describe_object(create, config.shape))
+
+    # -- steps
+
+    def push_pull(
+        self,
+        grads: Dense = _NONE,
+        out: Dense = _NONE,
+        rows: Rows = _NONE,
+        fetch: Rows = _NONE,
+        samples: int = 0,
+        factor: float = 1.0,
+    ) -> Future:
+        """Begin a step: push gradients of all tensors and of rows, and take the values after it.
+
+        sync: after the step of all trainers; else after this push. Keys of `rows` are unique; a table that it
+        lacks gets no gradients, and keys of `fetch` may repeat. samples: of the batch, for schedules of the
+        learning rate. factor: of that rate.
+        """
+        caller = self._caller
+        if self._mode != "sync":
+            caller.mark()
+        call = caller.push_pull(
+            {w.name: _see(w.name, w.shape, own) for w, own in grads.items()},
+            {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()},
+            {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()},
+            {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()},
+            samples,
+            factor,
+            wait=False,
+        )
+        return Future(caller, call)
+
+    def push(self, grads: Dense = _NONE, rows: Rows = _NONE, samples: int = 0, factor: float = 1.0) -> Future:
+        """Begin a step as push_pull() does, without values."""
+        return self.push_pull(grads, _NONE, rows, _NONE, samples, factor)
+
+    def pull(self, out: Dense = _NONE, fetch: Rows = _NONE) -> Future:
+        """Begin to read values and rows, after all pushes so far; rows that are not there: initial values."""
+        dense = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
+        rows = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
+        return Future(self._caller, self._caller.ask(dense, rows))
+
+    # -- all trainers together
+
+    def barrier(self) -> None:
+        """Wait until every trainer has called this or has finished."""
+        self._caller.barrier()
+
+    def end_pass(self) -> None:
+        """End a pass: wait until all trainers have, which may have made further steps meanwhile."""
+        self._caller.end_pass()
+
+    def reduce(self, array: Any) -> npt.NDArray[Any]:
+        """Return the sum of the arrays of all trainers, in their order; all call it between two steps."""
+        own = np.ascontiguousarray(view(array))
+        first, *others = (np.frombuffer(one, own.dtype) for one in self._caller.gather(own.tobytes()))
+        total = first.copy()
+        for one in others:
+            if one.size != own.size:
+                raise ValueError(f"reduce: trainers have arrays of {own.size} and {one.size} items")
+            total += one
+        return total.reshape(own.shape)
+
+    # -- files
+
+    def save(self, folder: str | Path, files: Mapping[str, bytes] = _NONE) -> None:
+        """Let pservers write all values and states (docs/checkpoint.md); in trainer 0, between its steps.
+
+        files: others of the set. Raises OSError, SaveError.
+        """
+        if self.trainer != 0:
+            raise ValueError(f"{folder}: only trainer 0 saves")
+        save_set(self._caller, Path(folder).absolute(), self._objects, files)
+
+    def load(self, folder: str | Path) -> None:
+        """Let pservers take tensors and tables from a set when they are made; all trainers call it before.
+
+        Raises SetError, a ValueError.
+        """
+        if self.trainer == 0:
+            self._caller.load(Path(folder).absolute())
+        self._caller.barrier()
+
+    # -- the end
+
+    def stats(self) -> dict[str, Any]:
+        """Return seconds of waiting, and by name the steps and the dropped pushes, as far as answers say."""
+        caller = self._caller
+        return {
+            "waited_s": caller.waited_s,
+            "steps": caller.count_steps(),
+            "dropped": caller.count_dropped(),
+        }
+
+    def finish(self) -> None:
+        """Tell pservers that this trainer has finished, and close."""
+        self._caller.finish()
+
+    def close(self) -> None:
+        """Close without that: the pservers then wait for the trainer to come back."""
+        self._caller.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
