@@ -77,7 +77,6 @@ _TENSOR_FUNCTIONS = (
 _NAMES = {
     **dict.fromkeys(_MODE_FUNCTIONS, "paddle2.static.mode"),
     **dict.fromkeys(_TENSOR_FUNCTIONS, "paddle2.program.tensor"),
-    "Client": "client.client",  # beside those of PaddlePaddle
     "CPUPlace": "paddle2.static.executor",
     "ParamAttr": "paddle2.program.param_attr",
     "batch": "v2.reader",
@@ -87,6 +86,7 @@ _NAMES = {
 }
 __version__ = "2.6.2"  # of PaddlePaddle, whose names these are: programs compare it with theirs
 __all__ = [*_V2, *_PADDLE2, *_NAMES, "__version__"]
+_NAMES["Client"] = "client.client"  # beside those of PaddlePaddle
 _PREFIX = f"{__name__}."
 
 

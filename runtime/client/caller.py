@@ -238,7 +238,8 @@ class Caller:
         """
         sparse, rows = sparse or {}, rows or {}
         dense, tables = self._dense.keys(), self._sparse.keys()
-        if not (grads.keys() == dense >= out.keys() and sparse.keys() <= tables >= rows.keys()):
+        unknown = (sparse and not sparse.keys() <= tables) or (rows and not rows.keys() <= tables)
+        if unknown or grads.keys() != dense or not out.keys() <= dense:
             self._refuse_names([*grads, *out], [*sparse, *rows])
             raise ValueError(f"missing gradients: {sorted(dense - grads.keys())}; a step pushes all")
 
@@ -297,7 +298,6 @@ class Caller:
     def wait(self, call: int, timeout_s: float | None = None) -> bool:
         """Wait until a call is done, or for so long; return True if it is."""
         with self._calls.alone:
-            self._calls.check(call)
             if timeout_s is not None:
                 return self._calls.wait_for(call, timeout_s)
             self._calls.complete(call)

@@ -23,27 +23,40 @@ RUN_MS = 500
 class Alone:
     """Guards a call that only one thread may make at a time; a signal handler counts as another thread."""
 
-    __slots__ = ("_in_call", "_pid")
+    __slots__ = ("_acquire", "_forks", "_pid", "_release")
+    forks = 0  # between the first process and this one
 
     def __init__(self) -> None:
-        self._in_call, self._pid = threading.Lock(), os.getpid()
+        in_call = threading.Lock()
+        self._acquire, self._release = (
+            in_call.acquire,
+            in_call.release,
+        )  # bound once: each call needs them
+        self._forks, self._pid = Alone.forks, os.getpid()
 
     @property
     def is_forked(self) -> bool:
         """True in a child made by fork: the connections are its parent's."""
-        return os.getpid() != self._pid
+        return self._forks != Alone.forks
 
     def __enter__(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != Alone.forks:
             raise RuntimeError(
                 f"this client belongs to process {self._pid}, which forked this one: pservers know one "
                 "process of each trainer"
             )
-        if not self._in_call.acquire(False):
+        if not self._acquire(False):
             raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
 
-    def __exit__(self, *_: object) -> None:
-        self._in_call.release()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._release()
+
+
+def _count_fork() -> None:
+    Alone.forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class CallRunner:
@@ -118,7 +131,7 @@ class CallRunner:
 
     def check(self, call: int) -> None:
         """Raise the error because of which a call is never answered, if there is one."""
-        if self._lost is not None and call <= self._lost[0]:
+        if self._lost is not None and 0 < call <= self._lost[0]:
             raise self._lost[1]
 
     def _lose(self, why: Exception) -> None:
@@ -127,6 +140,8 @@ class CallRunner:
 
     def complete(self, call: int = 0) -> None:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
+        if self._lost is not None:
+            self.check(call)
         self._interrupted, began_s = True, time.monotonic()
         try:
             if (report := self._core.run(RUN_MS, call)) is not None:

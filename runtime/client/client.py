@@ -50,8 +50,8 @@ class TableHandle:
     push_dim: int  # of a row in a push: with a ShowClickEntry shows and clicks come before the gradient
 
 
-Dense = Mapping[TensorHandle, Any]
-Rows = Mapping[TableHandle, tuple[Any, Any]]
+_Dense = Mapping[TensorHandle, Any]
+_Rows = Mapping[TableHandle, tuple[Any, Any]]
 
 
 class Future:
@@ -244,10 +244,10 @@ class Client:
 
     def push_pull(
         self,
-        grads: Dense = _NONE,
-        out: Dense = _NONE,
-        rows: Rows = _NONE,
-        fetch: Rows = _NONE,
+        grads: _Dense = _NONE,
+        out: _Dense = _NONE,
+        rows: _Rows = _NONE,
+        fetch: _Rows = _NONE,
         samples: int = 0,
         factor: float = 1.0,
     ) -> Future:
@@ -260,22 +260,23 @@ class Client:
         caller = self._caller
         if self._mode != "sync":
             caller.mark()
-        call = caller.push_pull(
-            {w.name: _see(w.name, w.shape, own) for w, own in grads.items()},
-            {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()},
-            {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()},
-            {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()},
-            samples,
-            factor,
-            wait=False,
-        )
-        return Future(caller, call)
+        dense: dict[str, F32] = {}
+        values: dict[str, F32] = {}
+        for w, own in grads.items():
+            dense[w.name] = _see(w.name, w.shape, own)
+        for w, own in out.items():
+            values[w.name] = _see(w.name, w.shape, own, out=True)
+        sparse = rows and {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()}
+        reads = fetch and {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
+        return Future(caller, caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False))
 
-    def push(self, grads: Dense = _NONE, rows: Rows = _NONE, samples: int = 0, factor: float = 1.0) -> Future:
+    def push(
+        self, grads: _Dense = _NONE, rows: _Rows = _NONE, samples: int = 0, factor: float = 1.0
+    ) -> Future:
         """Begin a step as push_pull() does, without values."""
         return self.push_pull(grads, _NONE, rows, _NONE, samples, factor)
 
-    def pull(self, out: Dense = _NONE, fetch: Rows = _NONE) -> Future:
+    def pull(self, out: _Dense = _NONE, fetch: _Rows = _NONE) -> Future:
         """Begin to read values and rows, after all pushes so far; rows that are not there: initial values."""
         dense = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
         rows = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}

@@ -40,8 +40,8 @@ def train(client: Client, trainer: int) -> tuple[F32, F32, F32]:
     t = client.table("emb", 4, ADAGRAD, init=Init(kind="uniform", mean=0.0, std=0.1))
     draw = np.random.default_rng(trainer).standard_normal
     values, rows = np.empty((300, 200), np.float32), np.empty((3, 4), np.float32)
+    grads = draw((300, 200), np.float32), draw((3, 4), np.float32)
     for _ in range(3):
-        grads = draw((300, 200), np.float32), draw((3, 4), np.float32)
         client.push_pull({w: grads[0]}, {w: values}, {t: (KEYS, grads[1])}, {t: (KEYS, rows)}).wait()
     late = client.tensor("late", (5,), PLAIN, init=np.arange(5))
     last = np.empty(5, np.float32)
