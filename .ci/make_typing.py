@@ -37,4 +37,5 @@ if __name__ == "__main__":
     link_all(ROOT / "launcher", TREE)
     link_all(ROOT / "runtime", TREE / "runtime")
     (TREE / "templates").symlink_to(ROOT / "templates")
+    (TREE / "runtime/torch").rename(TREE / "torch")
     write_stubs(TREE / "runtime")

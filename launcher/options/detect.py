@@ -1,8 +1,8 @@
 """What a program's text says: its pservers, its syntax, its imports. Reads files, runs nothing.
 
 A program that reads its role (`is_server`, `run_server`, `TRAINING_ROLE`) is started in both roles, as
-with Fleet: "script". One that imports the runtime or PaddlePaddle is a trainer with pservers beside it, as in
-v2: "bundled". All others have none, unless a number of pservers is given.
+with Fleet: "script". One that imports the runtime, its tables for PyTorch, or PaddlePaddle is a trainer with
+pservers beside it, as in v2: "bundled". All others have none, unless a number of pservers is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ServerKind = Literal["bundled", "script", "none"]
 ROLE_NAMES: Final = frozenset({"is_server", "run_server"})
 ROLE_VARIABLE: Final = "TRAINING_ROLE"
 # Modules whose programs need pservers.
-RUNTIME: Final = re.compile(r"(paddle|pslaunch\.runtime)(\.|$)")
+RUNTIME: Final = re.compile(r"(paddle|pslaunch\.(runtime|torch))(\.|$)")
 MAX_FILES: Final = 500  # read of a workspace
 MAX_BYTES: Final = 4_000_000  # of one file
 UNREADABLE: Final = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)

@@ -27,7 +27,7 @@ from .package import find_caches
 from .zipapp import make_zip
 
 RUNTIME_NEEDS: Final = ("numpy",)  # all other dependencies are the launcher's
-RUNTIME_FILES: Final = ("pslaunch/__init__.py", "pslaunch/py.typed", "pslaunch/runtime/")
+RUNTIME_FILES: Final = ("pslaunch/__init__.py", "pslaunch/py.typed", "pslaunch/runtime/", "pslaunch/torch/")
 UNWANTED_S: Final = 30 * 86400.0
 _SUFFIXES: Final = (".py", ".pyi", ".typed", ".so", ".yaml", ".j2")
 
@@ -105,6 +105,7 @@ def _read_files(parts: tuple[str, ...]) -> dict[str, bytes]:
         prefix = package.__name__.replace(".", "/")
         for path in sorted(base.rglob("*")):
             name = f"{prefix}/{path.relative_to(base).as_posix()}"
+            name = name.replace("pslaunch/runtime/torch/", "pslaunch/torch/")  # its folder and its name
             wanted = path.suffix in _SUFFIXES and name.startswith(parts)
             if wanted and path.is_file() and "__pycache__" not in path.parts:
                 found[name] = path.read_bytes()

@@ -24,12 +24,19 @@ IN_WHEEL = {".py", ".pyi", ".j2", ".typed", ".md"}
 PAGES = "pslaunch.docs"  # no modules
 
 
+def find_mapped(file: Path) -> str:
+    """Return the mapped folder that has a file: the innermost one."""
+    folders = SETUPTOOLS["package-dir"].values()
+    return max((folder for folder in folders if file.is_relative_to(ROOT / folder)), key=len)
+
+
 def packages_on_disk() -> set[str]:
     """Import names of all folders with an `__init__.py` below the mapped ones."""
     found = set()
     for name, folder in SETUPTOOLS["package-dir"].items():
         for init in (ROOT / folder).rglob("__init__.py"):
-            found.add(".".join([name, *init.parent.relative_to(ROOT / folder).parts]))
+            if find_mapped(init) == folder:
+                found.add(".".join([name, *init.parent.relative_to(ROOT / folder).parts]))
     return found
 
 
@@ -63,7 +70,8 @@ def test_wheel_has_every_source_file(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path / "installed")
     for name, folder in SETUPTOOLS["package-dir"].items():
         for file in (ROOT / folder).rglob("*"):
-            if file.suffix in IN_WHEEL or file.name == "py.typed":
+            own = find_mapped(file) == folder
+            if own and (file.suffix in IN_WHEEL or file.name == "py.typed"):
                 assert f"{name.replace('.', '/')}/{file.relative_to(ROOT / folder)}" in names
     assert any(name.startswith("pslaunch/runtime/_core.") for name in names)
     assert not [

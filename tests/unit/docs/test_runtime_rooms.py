@@ -18,6 +18,7 @@ RUNTIME_ORDER = (
     *("shared", "process", "files", "engine", "client", "pserver", "v2"),
     *("paddle2.core", "paddle2.program", "paddle2.nn", "paddle2.io", "paddle2.lod_tensor", "paddle2.base"),
     *("paddle2.static", "paddle2.fleet", "paddle2.distributed"),
+    "torch",
 )
 FACES = ("v2.", "paddle2.")
 
@@ -35,8 +36,10 @@ def find_imports(module: str) -> set[str]:
     found = set()
     parts = module.split(".") if MODULES[module].name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(TREES[module]):
-        if isinstance(node, ast.ImportFrom) and node.level:
+        if isinstance(node, ast.ImportFrom):
             base = ".".join(filter(None, (*parts[: len(parts) - node.level + 1], node.module)))
+            if not node.level:  # in runtime/torch/, whose import name is none of the runtime's
+                base = (node.module or "").removeprefix("pslaunch.runtime").lstrip(".")
             for alias in node.names:
                 whole = f"{base}.{alias.name}".lstrip(".")
                 found.add(whole if whole in MODULES else base)

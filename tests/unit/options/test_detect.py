@@ -94,6 +94,7 @@ def test_any_other_has_no_pserver_unless_a_number_is_given(tmp_path: Path, text:
     [
         "import paddle.fluid as fluid",
         "from pslaunch import runtime",
+        "import torch\nimport pslaunch.torch",
         "try:\n    import paddle\nexcept ImportError:\n    import pslaunch.runtime as paddle",
         "def f():\n    from paddle.v2 import layer",
         "import importlib\npaddle = importlib.import_module('paddle')",
