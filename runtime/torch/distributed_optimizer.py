@@ -38,11 +38,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         super().__init__(params, {"lr": rule.learning_rate})
         if len(self.param_groups) != 1 or reduction not in ("mean", "sum"):
             raise ValueError('expected parameters, without groups, and a reduction "mean" or "sum"')
-        session = self._session = get_session()
-        self._lr, self._share = rule.learning_rate, 1 / session.trainers if reduction == "mean" else 1.0
-        self._parameters = {f"parameter {i}": p for i, p in enumerate(self.param_groups[0]["params"])}
-        self._values = {name: get_array(p, torch.float32) for name, p in self._parameters.items()}
-        session.add_dense({name: (values, rule) for name, values in self._values.items()})
+        self._session = get_session()
+        self._lr = rule.learning_rate
+        self._share = 1 / self._session.client.trainers if reduction == "mean" else 1.0
+        self._parameters: list[torch.Tensor] = self.param_groups[0]["params"]
+        self._values: list[F32] = [get_array(p, torch.float32) for p in self._parameters]
+        self._session.make_tensors(self._values, rule)
         self._take_values()
 
     @torch.no_grad()
@@ -52,7 +53,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        grads = {name: self._get_grad(p) for name, p in self._parameters.items()}
+        grads = [self._get_grad(p) for p in self._parameters]
         self._session.push(grads, self._values, self.param_groups[0]["lr"] / self._lr)
         self._session.settle()
         self._take_values()
@@ -66,5 +67,5 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _take_values(self) -> None:
-        for name, parameter in self._parameters.items():
-            parameter.copy_(torch.from_numpy(self._values[name]))  # nothing to do for those that share memory
+        for parameter, values in zip(self._parameters, self._values, strict=True):
+            parameter.copy_(torch.from_numpy(values))  # nothing to do for those that share memory

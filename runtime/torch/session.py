@@ -1,23 +1,20 @@
-"""The tables of this process and its connection to the pservers: one push for each backward pass."""
+"""The tables of this process and its client of the pservers: one push for each backward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from pslaunch.runtime.client.caller import PULL_BYTES, Caller, Init
-from pslaunch.runtime.client.remote import make_client
-from pslaunch.runtime.client.run import Run
+from pslaunch.runtime.client.caller import PULL_BYTES, Init
+from pslaunch.runtime.client.client import Client, Future, TableHandle, TensorHandle
 from pslaunch.runtime.engine.arrays import F32, U64, Ids, Part, Rows, find_rows, sum_rows
 from pslaunch.runtime.engine.entry import EntryAttr
-from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
+from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.engine.param_config import ANY_ID
-from pslaunch.runtime.engine.strategy import Strategy
-from pslaunch.runtime.process.settings import get_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +30,7 @@ class TableSpec:
 
 
 def get_array(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
-    """Return the values of a tensor as an array on this machine."""
+    """Return the values of a tensor as an array on this machine, without a copy where they are one."""
     return tensor.detach().to("cpu", dtype).contiguous().numpy()
 
 
@@ -57,74 +54,75 @@ class LookedUp:
 
 def find_lookups(asked: Iterable[tuple[TableSpec, Ids]]) -> list[LookedUp]:
     """Return lookups without values yet."""
-    specs, ids = zip(*asked, strict=True)
-    found = find_rows({str(i): (ANY_ID, own) for i, own in enumerate(ids)}, torch.get_num_threads())
-    return [LookedUp(spec, found[str(i)]) for i, spec in enumerate(specs)]
+    every = [*asked]
+    found = find_rows({str(i): (ANY_ID, ids) for i, (_, ids) in enumerate(every)}, torch.get_num_threads())
+    return [LookedUp(spec, rows) for (spec, _), rows in zip(every, found.values(), strict=True)]
 
 
 class Session:
-    """One trainer's tables: rows are pulled for lookups, gradients gathered and pushed, a step at a time.
+    """One trainer's tables: rows are pulled for lookups, gradients gathered and pushed, a step at a time."""
 
-    dense_steps: an optimizer of dense parameters makes the steps, not the end of each backward pass.
-    """
-
-    def __init__(self, client: Caller, trainers: int, run: Run) -> None:
-        self.client, self.trainers, self._run = client, trainers, run
-        self.dense_steps = False
-        self._made: dict[str, TableSpec] = {}
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._tables: dict[str, TableHandle] = {}
+        self._tensors: list[TensorHandle] = []  # of an optimizer that makes the steps, in place of backward
         self._wanted: list[LookedUp] = []  # for the next step
         self._ready: list[LookedUp] = []  # with the values since the last push
         self._pending: dict[str, list[tuple[LookedUp, Part]]] = {}  # gradients of this step
-        self._call = 0  # the push on its way
+        self._step: Future | None = None  # the push on its way
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is on the pservers yet."""
+        return not self._tables and not self._tensors
 
     def make_tables(self) -> None:
         """Make the tables of this process that are not made yet, in the order of their modules."""
-        for spec in SPECS.values():
-            if spec.name not in self._made:
-                self.client.create_sparse(spec.name, 0, spec.dim, spec.rule, spec.init, spec.entry)
-                self._made[spec.name] = spec
+        for name, spec in SPECS.items():
+            if name not in self._tables:
+                self._tables[name] = self.client.table(
+                    name, spec.dim, spec.rule, init=spec.init, entry=spec.entry
+                )
 
-    def add_dense(self, made: Mapping[str, tuple[F32, Optim]]) -> None:
-        """Make dense parameters, which have trainer 0's values then; they are stored in place."""
-        if self.dense_steps:
+    def make_tensors(self, values: Iterable[F32], rule: Optim) -> None:
+        """Make dense parameters; `values` are trainer 0's then, stored in place."""
+        if self._tensors:
             raise RuntimeError("a program has one DistributedOptimizer: give it all parameters")
-        self.dense_steps, values = True, {name: values for name, (values, _) in made.items()}
-        with self._run.guard():
-            self.make_tables()
-            for name, (own, rule) in made.items():
-                self.client.create_dense(name, own.size, rule)
-            self.client.init_dense(values)
-            self.client.barrier()
-            self.client.pull(values)
+        self.make_tables()
+        out = {
+            self.client.tensor(f"parameter {i}", own.shape, rule, init=own): own
+            for i, own in enumerate(values)
+        }
+        self._tensors = [*out]
+        self.client.barrier()
+        self.client.pull(out).wait()
 
     def settle(self) -> None:
         """Wait until the push on its way has been answered."""
-        if self._call:
-            with self._run.guard():
-                self.client.wait(self._call)
-            self._call = 0
+        if self._step is not None:
+            self._step.wait()
+            self._step = None
 
     def look_up(self, spec: TableSpec, ids: Ids) -> LookedUp:
         """Return a lookup with the values of its rows."""
         self.settle()
-        found = next((one for one in self._ready if one.is_of(spec, ids)), None)
-        if found is None:
-            found = next((one for one in self._wanted if one.is_of(spec, ids)), None)
-            if found is None:
-                (found,) = pulled = find_lookups([(spec, ids)])
-            else:
-                self._ready += (pulled := self._take_wanted())
-                if found not in pulled:
-                    pulled = [found]
-            self.pull(pulled)
+        for one in self._ready:
+            if one.is_of(spec, ids):
+                return one
+        self.make_tables()
+        found = next((one for one in self._wanted if one.is_of(spec, ids)), None)
+        if found is not None:
+            taken = self._take_wanted()
+            self._ready += taken
+            self.client.pull(fetch=self._list(taken)).wait()
+            if found in taken:
+                return found
+        (found,) = find_lookups([(spec, ids)])
+        self.client.pull(fetch=self._list([found])).wait()
         return found
 
-    def pull(self, lookups: Iterable[LookedUp]) -> None:
-        """Read the rows of lookups, of each table one."""
-        with self._run.guard():
-            self.make_tables()
-            keys = {one.spec.name: one.rows.keys for one in lookups}
-            self.client.pull_tables(keys, {one.spec.name: one.values for one in lookups})
+    def _list(self, lookups: Iterable[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:
+        return {self._tables[one.spec.name]: (one.rows.keys, one.values) for one in lookups}
 
     def prefetch(self, asked: Iterable[tuple[TableSpec, Ids]]) -> None:
         """Let the next push, or else the first of these lookups, bring the rows of all of them."""
@@ -147,23 +145,21 @@ class Session:
 
     def end_backward(self) -> None:
         """Push what the backward pass has left, unless an optimizer does it with dense parameters."""
-        if self._pending and not self.dense_steps:
-            self.push({}, {})
+        if self._pending and not self._tensors:
+            self.push()
 
-    def push(self, grads: Mapping[str, F32], out: Mapping[str, F32], factor: float = 1.0) -> None:
+    def push(self, grads: Iterable[F32] = (), values: Iterable[F32] = (), factor: float = 1.0) -> None:
         """Begin one step: push gradients; take dense values, and rows of the lookups that are wanted.
 
         factor: of all learning rates.
         """
         self.settle()
+        self.make_tables()
         pending, self._pending = self._pending, {}
-        rows = {name: self._sum(parts) for name, parts in pending.items()}
+        rows = {self._tables[name]: self._sum(parts) for name, parts in pending.items()}
         self._ready = self._take_wanted()
-        with self._run.guard():
-            self.make_tables()
-            asked = {one.spec.name: (one.rows.keys, one.values) for one in self._ready}
-            self._call = self.client.push_pull(grads, out, rows, asked, factor=factor, wait=False)
-            self.client.progress()
+        dense, out = (dict(zip(self._tensors, own, strict=True)) for own in (grads, values))
+        self._step = self.client.push_pull(dense, out, rows, self._list(self._ready), factor=factor)
 
     def _sum(self, parts: list[tuple[LookedUp, Part]]) -> tuple[U64, F32]:
         spec, rows = parts[0][0].spec, parts[0][0].rows
@@ -171,8 +167,8 @@ class Session:
             (one,) = find_lookups([(spec, np.concatenate([found.ids for found, _ in parts]))])
             rows = one.rows
         grads = sum_rows(rows, [part for _, part in parts], torch.get_num_threads())
-        if spec.mean and self.trainers > 1:
-            grads *= np.float32(1 / self.trainers)
+        if spec.mean and self.client.trainers > 1:
+            grads *= np.float32(1 / self.client.trainers)
         return rows.keys, grads
 
 
@@ -180,23 +176,18 @@ SPECS: dict[str, TableSpec] = {}  # of this process, in the order of their modul
 _current: list[Session] = []
 
 
-def connect(*, mode: Mode = "sync") -> Session:
-    """Return the connection to the job's pservers, which the first table makes by itself, in mode "sync"."""
+def connect(client: Client) -> None:
+    """Use this client, as `Client.from_env(mode="async")`; without it the first table makes one."""
     if _current:
-        raise RuntimeError("pslaunch.torch is connected already: call connect() before the first step")
-    settings = get_settings()
-    run = Run(settings, is_local=False)
-    client = make_client(settings, Strategy(mode=mode), lambda text: run.log.say(text))
-    with run.guard():
-        client.connect()
-    run.note_connected(client)
-    _current.append(Session(client, settings.num_gradient_servers, run))
-    return _current[0]
+        raise RuntimeError("pslaunch.torch is connected already: call connect() before all else")
+    _current.append(Session(client))
 
 
 def get_session() -> Session:
-    """Return the connection of this process."""
-    return _current[0] if _current else connect()
+    """Return the session of this process."""
+    if not _current:
+        connect(Client.from_env())
+    return _current[0]
 
 
 def end_pass() -> None:

@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Init
-from pslaunch.runtime.engine.arrays import F32, Ids
-from pslaunch.runtime.engine.entry import ANY, EntryAttr
+from pslaunch.runtime.engine.arrays import F32, Ids, split_rows
+from pslaunch.runtime.engine.entry import ANY, EntryAttr, ShowClickEntry
 from pslaunch.runtime.engine.kernel_numbers import Optim
 
 from .formulas import OF_TABLES, make_torch_rule
@@ -97,6 +97,8 @@ class _Table(torch.nn.Module):
         super().__init__()
         if reduction not in ("mean", "sum"):
             raise ValueError(f'reduction={reduction!r}, expected "mean" or "sum"')
+        if isinstance(entry, ShowClickEntry):
+            raise ValueError(f"table {name!r}: a torch program has no shows and clicks for {entry}")
         rule = optimizer
         if not isinstance(rule, Optim):
             rule = make_torch_rule(OF_TABLES, rule, lr, options)
@@ -125,8 +127,9 @@ class _Table(torch.nn.Module):
 
     def to_dense(self, rows: int) -> Tensor:
         """Return the rows 0 to `rows` - 1 as the pservers have them."""
-        ids = np.arange(rows, dtype=np.int64)
-        return torch.from_numpy(get_session().look_up(self.spec, ids).values)
+        session, spec = get_session(), self.spec
+        parts = [keys.view(np.int64) for _, keys in split_rows(rows, spec.dim)]
+        return torch.cat([torch.from_numpy(session.look_up(spec, ids).values) for ids in parts])
 
     def find_ids(self, ids: Tensor) -> tuple[Ids, npt.NDArray[np.bool_] | None]:
         """Return the ids that are looked up, [n], and a mask of all if padding ones are left out."""
