@@ -15,8 +15,8 @@ from .session import get_session
 DENSE = "dense.pt"  # in the set, with the number of the save in its name
 
 
-def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> None:
-    """Write `state_dict` of model and optimizer, and all that pservers have, after this step.
+def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extra: Any = None) -> None:
+    """Write `state_dict` of model and optimizer, `extra`, and all that pservers have, after this step.
 
     All trainers call it between two steps; trainer 0 writes. A set that is there stays whole until then.
     """
@@ -26,14 +26,15 @@ def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> N
     session.client.barrier()
     if session.client.trainer == 0:
         state = {"model": model.state_dict(), "optimizer": optimizer and optimizer.state_dict()}
+        state["extra"] = extra
         content = io.BytesIO()
         torch.save(state, content)
         session.client.save(folder, {DENSE: content.getvalue()})
     session.client.barrier()
 
 
-def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> None:
-    """Take what save() has written; all trainers call it, before the first lookup in a table.
+def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> Any:
+    """Take what save() has written, and return `extra`; all trainers call it, before the first lookup.
 
     Before a DistributedOptimizer is made: it takes the values from the pservers.
     """
@@ -45,3 +46,4 @@ def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> N
     model.load_state_dict(state["model"])
     if optimizer is not None:
         optimizer.load_state_dict(state["optimizer"])
+    return state["extra"]

@@ -15,6 +15,7 @@ from pslaunch.runtime.engine.arrays import F32, U64, Ids, Part, Rows, find_rows,
 from pslaunch.runtime.engine.entry import EntryAttr
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.engine.param_config import ANY_ID
+from pslaunch.runtime.process.settings import get_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ def find_lookups(asked: Iterable[tuple[TableSpec, Ids]]) -> list[LookedUp]:
     return [LookedUp(spec, rows) for (spec, _), rows in zip(every, found.values(), strict=True)]
 
 
-class Session:
+class TorchSession:
     """One trainer's tables: rows are pulled for lookups, gradients gathered and pushed, a step at a time."""
 
     def __init__(self, client: Client) -> None:
@@ -173,19 +174,25 @@ class Session:
 
 
 SPECS: dict[str, TableSpec] = {}  # of this process, in the order of their modules
-_current: list[Session] = []
+_current: list[TorchSession] = []
 
 
 def connect(client: Client) -> None:
     """Use this client, as `Client.from_env(mode="async")`; without it the first table makes one."""
     if _current:
         raise RuntimeError("pslaunch.torch is connected already: call connect() before all else")
-    _current.append(Session(client))
+    _current.append(TorchSession(client))
 
 
-def get_session() -> Session:
+def get_session() -> TorchSession:
     """Return the session of this process."""
     if not _current:
+        asked = get_settings().snapshots
+        if asked.steps or asked.minutes or asked.export_steps or asked.resume:
+            raise ValueError(
+                "snapshots and exports lack the state of torch programs: leave --snapshot_steps, "
+                "--snapshot_minutes, --export_steps and --resume out, and call pslaunch.torch.save()"
+            )
         connect(Client.from_env())
     return _current[0]
 

@@ -19,7 +19,7 @@ from pslaunch.runtime.engine.entry import ANY, EntryAttr, ShowClickEntry
 from pslaunch.runtime.engine.kernel_numbers import Optim
 
 from .formulas import OF_TABLES, make_torch_rule
-from .session import SPECS, LookedUp, Session, TableSpec, get_array, get_session
+from .session import SPECS, LookedUp, TableSpec, TorchSession, get_array, get_session
 
 NORMAL = Init(kind="normal", mean=0.0, std=1.0)  # torch's
 
@@ -41,7 +41,7 @@ class _Gather(torch.autograd.Function):
         anchor: Tensor,
         weights: Tensor | None,
         device: torch.device,
-        session: Session,
+        session: TorchSession,
         found: LookedUp,
         bags: Bags | None,
     ) -> Tensor:

@@ -28,6 +28,7 @@ from support.jobs import (
 )
 from support.openmpi import MpiPlace
 from support.others import PROGRAMS, ROOT, torch_python
+from support.pages import DOCS, list_blocks
 from support.pservers import cluster
 from testbed import Hosts
 
@@ -150,6 +151,17 @@ def test_the_example_learns_the_same_on_each_place(hosts: Hosts, carrying: Path)
     assert found == [found[0]] * 3 and found[0][1] > 0.62  # 0.5 without learning
 
 
+def test_the_program_of_the_page_learns(carrying: Path) -> None:
+    blocks = dict(list_blocks((DOCS / "pytorch.md").read_text()))
+    (carrying / "tables.py").write_text(blocks["python tables.py"])
+    options = [*find_torch(), "--server_num=2", "--worker_num=2"]
+    job = succeeded(LocalPlace(1), carrying, *options, program=["tables.py"], timeout_s=90)
+    found = [
+        re.fullmatch(r"loss (\S+), row 3 begins with \S+", job.lines(f"trainer/{i}")[-1]) for i in (0, 1)
+    ]
+    assert all(one and float(one[1]) < 0.6 for one in found), job.launcher.output()  # 0.69 without learning
+
+
 KILLED = """
 import os, signal, sys
 import torch
@@ -172,6 +184,41 @@ def test_a_killed_trainer_ends_the_job(carrying: Path) -> None:
         os.kill(job.pid("trainer/1"), signal.SIGKILL)
         assert job.launcher.wait(timeout_s=60) == 128 + signal.SIGKILL
     until_nothing_runs(2.0)
+
+
+RESTARTED = """
+import os, pathlib, signal
+import torch
+import pslaunch.torch as ps
+
+saved = pathlib.Path(os.environ["PSLAUNCH_SNAPSHOT_DIR"]) / "saved"
+rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+torch.manual_seed(1)
+model = torch.nn.Sequential(ps.Embedding("table", 4, "sparse_adam", lr=0.1), torch.nn.Linear(4, 1))
+begin = ps.load(saved, model) if saved.exists() else 0
+optimizer = ps.DistributedOptimizer(model.parameters(), "adam", lr=0.1)
+for step in range(begin, 20):
+    torch.manual_seed(100 * step + rank)
+    optimizer.zero_grad()
+    model(torch.randint(30, (8,))).square().mean().backward()
+    optimizer.step()
+    if step % 4 == 3:
+        ps.save(saved, model, extra=step + 1)
+    if not restarts and (rank, step) == (1, int(os.environ["DIES"])):
+        os.kill(os.getpid(), signal.SIGKILL)
+print(begin, model[0].to_dense(30).tolist(), [p.tolist() for p in model.parameters()], flush=True)
+"""
+
+
+def test_a_restarted_job_goes_on_from_a_checkpoint(carrying: Path) -> None:
+    (carrying / "train.py").write_text(RESTARTED)
+    said = []
+    for dies in (-1, 10):
+        restarts = ["--server_num=2", "--worker_num=2", "--max_restarts=1", "--restart_after=0", *QUICK]
+        options = [*find_torch(), *restarts, f"--env=DIES={dies}", f"--snapshot_dir={carrying / str(dies)}"]
+        job = succeeded(LocalPlace(1), carrying, *options, timeout_s=90)
+        said.append(job.lines("trainer/0")[-1].split(maxsplit=1))
+    assert [begin for begin, _ in said] == ["0", "8"] and said[0][1] == said[1][1]
 
 
 LARGE = """

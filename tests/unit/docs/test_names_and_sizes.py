@@ -40,7 +40,7 @@ def test_functions_and_classes_are_small(path: Path) -> None:
 
 # Of each backend under one name; `main` begins a program, T is any type.
 OF_EACH: Final = {"FACE", "FAILURES", "OPTIONS", "OURS", "PATTERNS", "REFUSED", "T", "describe_start", "main"}
-FACES: Final = ("runtime/v2/", "runtime/paddle2/")  # PaddlePaddle's names
+FACES: Final = ("runtime/v2/", "runtime/paddle2/", "runtime/torch/")  # names of PaddlePaddle and PyTorch
 
 
 @pytest.mark.parametrize("side", ["launcher", "runtime"])
