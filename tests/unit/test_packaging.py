@@ -26,7 +26,7 @@ PAGES = "pslaunch.docs"  # no modules
 
 def find_mapped(file: Path) -> str:
     """Return the mapped folder that has a file: the innermost one."""
-    folders = SETUPTOOLS["package-dir"].values()
+    folders: list[str] = [*SETUPTOOLS["package-dir"].values()]
     return max((folder for folder in folders if file.is_relative_to(ROOT / folder)), key=len)
 
 
