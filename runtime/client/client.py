@@ -266,8 +266,8 @@ class Client:
             dense[w.name] = _see(w.name, w.shape, own)
         for w, own in out.items():
             values[w.name] = _see(w.name, w.shape, own, out=True)
-        sparse = rows and {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()}
-        reads = fetch and {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
+        sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()}
+        reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
         return Future(caller, caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False))
 
     def push(

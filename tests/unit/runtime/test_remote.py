@@ -20,7 +20,7 @@ KEYS = np.arange(4, dtype=np.uint64)
 CONFIGS = {"e": ParamConfig(name="e", rows=50, cols=3, sparse=True)}
 
 
-@pytest.mark.parametrize("call", ["push_pull", "ask_rows"])
+@pytest.mark.parametrize("call", ["push_pull", "ask"])
 def test_rows_of_an_interrupted_call_are_read_anew(call: str) -> None:
     client = Mock()
     updater = RemoteUpdater(
