@@ -1,17 +1,17 @@
-"""Wide and deep: the chance of a click from 13 numbers and 26 ids."""
+"""Wide and deep: the chance of a click from 13 numbers and 26 categories."""
 
 from __future__ import annotations
 
 import itertools
 import math
 
-from reader import DENSE, HASH_SIZE, SPARSE
+from reader import DENSE, SPARSE
 
 import pslaunch.runtime as paddle
 import pslaunch.runtime.nn as nn
 import pslaunch.runtime.nn.functional as F
 
-DIM = 10  # of an id's row
+DIM = 10  # of a category's row
 LAYERS = (64, 64, 64)
 
 
@@ -22,7 +22,7 @@ class WideDeepLayer(nn.Layer):
         super().__init__()
         self.wide = nn.Linear(DENSE, 1)
         self.embedding = nn.Embedding(
-            HASH_SIZE,
+            None,  # a row for any category, by a hash of 64 bits
             DIM,
             sparse=True,
             weight_attr=paddle.ParamAttr(
@@ -54,7 +54,7 @@ class WideDeepModel:
         """Add all to the default program."""
         dense_input = paddle.static.data(name="dense_input", shape=[None, DENSE], dtype="float32")
         sparse_inputs = [
-            paddle.static.data(name=f"C{i}", shape=[None, 1], dtype="int64") for i in range(1, SPARSE + 1)
+            paddle.static.data(name=f"C{i}", shape=[None, 1], dtype="string") for i in range(1, SPARSE + 1)
         ]
         label = paddle.static.data(name="label", shape=[None, 1], dtype="int64")
         self.inputs = [dense_input, *sparse_inputs, label]

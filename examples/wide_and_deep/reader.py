@@ -1,21 +1,19 @@
-"""Reads lines of Criteo's form as samples: a vector of 13 numbers, 26 ids, and a label."""
+"""Reads lines of Criteo's form as samples: a vector of 13 numbers, 26 categories, and a label."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 DENSE, SPARSE = 13, 26
-HASH_SIZE = 1_000_001  # ids of all categories are below it
 LOWEST = (0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)  # of most numbers in a column
 RANGES = (20, 603, 100, 50, 64_000, 500, 100, 50, 500, 10, 10, 10, 50)
 
-Sample = list[list[float] | list[int]]
+Sample = list[list[float] | list[str] | list[int]]
 
 
 def read_line(line: str) -> Sample:
-    """Return 13 numbers of about 0 to 1, 26 ids, and the label, each as a list; missing numbers are 0."""
+    """Return 13 numbers of about 0 to 1, 26 categories and the label, as lists; missing numbers are 0."""
     label, *fields = line.rstrip("\n").split("\t")
     if len(fields) != DENSE + SPARSE:
         raise ValueError(f"a line has {1 + len(fields)} fields, expected {1 + DENSE + SPARSE}: {line[:60]!r}")
@@ -23,11 +21,7 @@ def read_line(line: str) -> Sample:
         (float(field) - low) / size if field else 0.0
         for field, low, size in zip(fields[:DENSE], LOWEST, RANGES, strict=True)
     ]
-    # crc32, not hash(): the same ids in every process.
-    ids = [
-        zlib.crc32(f"{column} {field}".encode()) % HASH_SIZE for column, field in enumerate(fields[DENSE:])
-    ]
-    return [numbers, *([one] for one in ids), [int(label)]]
+    return [numbers, *([field] for field in fields[DENSE:]), [int(label)]]
 
 
 def list_files(folder: Path) -> list[str]:

@@ -40,5 +40,5 @@ def train(folder: Path, mode: str) -> list[float]:
 def test_one_pass_is_enough_in_every_mode(workspace_with_data: Path) -> None:
     (before, sync), *others = (train(workspace_with_data, mode) for mode in MODES)
     assert before == pytest.approx(0.5, abs=0.05)
-    assert sync >= 0.795  # 0.788 with the rate of one worker
+    assert sync >= 0.795  # 0.785 with the rate of one worker
     assert all(auc >= sync - 0.02 for _, auc in others), (sync, others)
