@@ -94,10 +94,12 @@ class Table:
             target += "" if met else " **missed**"
         print(f"| {what} | {ours} | {beside} | {shown} | {target} |", flush=True)
 
-    def add_speeds(self, what: str, own: Sequence[float], beside: Sequence[float], target: str = "") -> None:
-        """Add a row from the seconds of one item, by turn."""
+    def add_speeds(
+        self, what: str, own: Sequence[float], beside: Sequence[float], target: str = "", note: str = ""
+    ) -> None:
+        """Add a row from the seconds of one item, by turn; `note` stands behind what is beside."""
         ours, theirs = (f"{1 / statistics.median(times):,.0f}" for times in (own, beside))
-        self.add_row(what, ours, theirs, compute_ratio(beside, own), target)
+        self.add_row(what, ours, theirs + note, compute_ratio(beside, own), target)
 
 
 @contextmanager
