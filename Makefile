@@ -149,7 +149,7 @@ build/fuzz-shard: tests/c/fuzz/fuzz_shard.c tests/c/fail_alloc.c $(CORE) $(HEADE
 	    $(filter %.c,$^) -lm -lpthread -o $@
 
 bench: dev ## side-by-side measurements; those on hosts and pods need root; see bench/README.md
-	@for what in launch agents push_pull tables cuts modes kernels ngram wide_and_deep ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
+	@for what in launch agents push_pull tables cuts modes kernels ngram wide_and_deep embedding ssh mpi k8s; do $(BIN)/python bench/$$what.py || exit 1; done
 
 docs: dev ## write the tables of docs/ anew from the code
 	$(BIN)/python .ci/make_tables.py

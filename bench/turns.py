@@ -7,11 +7,13 @@ turns are what is printed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing as mp
 import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 Turn = Callable[[], float]
 Work = Callable[[], AbstractContextManager[Callable[[], None]]]
@@ -154,6 +157,38 @@ def start_workers(works: Sequence[Work], folder: Path) -> Iterator[Turn]:
         yield take_turn
         for pipe in pipes:
             pipe.send(False)
+
+
+@contextmanager
+def start_server(serve: Callable[..., None], *args: object) -> Iterator[Any]:
+    """Start a process that runs `serve` with a pipe behind `args`; yield what it says first, its address."""
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=serve, args=(*args, theirs), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def run_by_python(python: str, module: str) -> None:
+    """Run this program by another Python if this one lacks a module; in that one do nothing."""
+    if importlib.util.find_spec(module):
+        return
+    if subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL, check=False).returncode:
+        print(f"not here: {module} in {python}")
+        raise SystemExit
+    own, *inner = (importlib.util.find_spec(f"pslaunch{name}") for name in ("", ".runtime", ".torch"))
+    assert own is not None and own.submodule_search_locations
+    parts = [*Path(own.submodule_search_locations[0]).iterdir()]
+    parts += [Path(spec.origin).parent for spec in inner if spec and spec.origin]
+    with make_fresh_folder() as folder:  # pslaunch without the packages that are installed beside it
+        (folder / "pslaunch").mkdir()
+        for name, path in {path.name: path for path in parts}.items():
+            (folder / "pslaunch" / name).symlink_to(path)
+        environ = {**os.environ, "PYTHONPATH": str(folder)}
+        raise SystemExit(subprocess.run([python, *sys.argv], env=environ, check=False).returncode)
 
 
 def find_beside_python(name: str) -> str:
