@@ -95,7 +95,8 @@ int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err) {
     ps_seen *seen = &o->seen[shard];
     bool sync = o->spec.mode == PS_SYNC;
     if (sync && seen->pushing)
-        return ps_fail(err, PS_EINVAL, 0, "the push of '%.*s' before this one has no answer yet: wait for it first",
+        return ps_fail(err, PS_EINVAL, 0,
+                       "the push of '%.*s' before this one has no answer yet: wait for it first",
                        PS_NAME(&o->spec));
     *version = sync ? seen->version + 1 : seen->base;
     seen->pushing = true;
