@@ -36,6 +36,9 @@ class L2Regularization(L2Decay):
     For a table with sparse_update only the rows of a step; v2 also catches up on the steps that a row missed.
     """
 
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__(rate)
+
 
 _CLIP = "gradient_clipping_threshold"
 _SCHEDULE = "learning_rate_schedule"

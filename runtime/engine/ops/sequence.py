@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,40 @@ class Pool(Op, op="pool", options=("by",), keeps_items=False):
             back[:] = 0.0
             np.put_along_axis(back, self._places, grad[lengths > 0], axis=0)
         return (back.reshape(x.shape),)
+
+
+class Context(Op, op="context", options=("length", "start")):
+    """Of each item the `length` items of its sequence from the one `start` places behind it, side by side.
+
+    Beyond the ends of the sequence there are zeros.
+    """
+
+    @staticmethod
+    def find_shape(attrs: Mapping[str, Any], x: Value) -> Shape:
+        if not x.is_sequence or len(x.shape) != 2 or attrs["length"] < 1:
+            raise ValueError(f"input {describe(x)} is no sequence of vectors, or a length is below 1")
+        return (x.shape[0], x.shape[1] * attrs["length"])
+
+    def forward(self, step: Step, x: F32) -> F32:
+        out = np.zeros((len(x), self.value.attrs["length"], x.shape[1]), np.float32)
+        for i, places, within in self._find_places(step, len(x)):
+            out[within, i] = x[places]
+        return out.reshape(len(x), self.value.shape[1])
+
+    def backward(self, step: Step, grad: F32, result: F32, x: F32) -> Grads:
+        back, parts = np.zeros_like(x), grad.reshape(len(x), self.value.attrs["length"], x.shape[1])
+        for i, places, within in self._find_places(step, len(x)):
+            back[places] += parts[within, i]
+        return (back,)
+
+    def _find_places(self, step: Step, count: int) -> Iterator[tuple[int, Ids, Array]]:
+        """Yield each place of a result, the items that are there, and in which results they are."""
+        offsets, start = step.offsets[self.sequence], self.value.attrs["start"]
+        first, end = (np.repeat(one, np.diff(offsets)) for one in (offsets[:-1], offsets[1:]))
+        for i in range(self.value.attrs["length"]):
+            places = np.arange(count) + start + i
+            within = (places >= first) & (places < end)
+            yield i, places[within], within
 
 
 class PooledLookup(Lookup):

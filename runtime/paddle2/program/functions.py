@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
+from ...engine.ops.signature import make_function
 from .program import Variable, add_value
 
 Function = Callable[..., Variable]
@@ -20,29 +20,15 @@ def define(row: str, text: str, build: Function | str = "", **options: Any) -> F
     attributes. An option is of the kind of its default; None is any.
     """
     own, *inputs = row.split()
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(one, kind) for one in inputs]
-    parameters += [inspect.Parameter(k, kind, default=v) for k, v in {**options, "name": None}.items()]
-    signature = inspect.Signature(parameters)
 
-    def function(*args: Any, **given: Any) -> Variable:
-        try:
-            bound = signature.bind(*args, **given)
-        except TypeError as e:
-            raise TypeError(f"{own}: {e}") from None
-        bound.apply_defaults()
-        found = dict(bound.arguments)
-        del found["name"]
-        for name, usual in options.items():
-            found[name] = _read_option(found[name], usual)
+    def call(name: str | None, **found: Any) -> Variable:
+        for option, usual in options.items():
+            found[option] = _read_option(found[option], usual)
         if callable(build):
             return build(**found)
         return add_value(build or own, [found.pop(one) for one in inputs], found)
 
-    function.__name__ = function.__qualname__ = own
-    function.__doc__ = f"Return {text}."
-    vars(function)["__signature__"] = signature
-    return function
+    return make_function(own, inputs, {**options, "name": None}, call, text)
 
 
 def _read_option(value: Any, usual: Any) -> Any:

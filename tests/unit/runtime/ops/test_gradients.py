@@ -111,6 +111,23 @@ def pool(s: Sizes, by: str, find: Callable[[Array], Array]) -> Example:
     return Example([x], oracle, {"by": by}, offsets=offsets)
 
 
+def look_around(s: Sizes, length: int, start: int) -> Example:
+    offsets = s.draw_offsets()
+
+    def oracle(x: Array) -> Array:
+        rows = []
+        for a, b in itertools.pairwise(offsets):
+            for item in range(a, b):
+                beside = [
+                    x[i] if a <= i < b else 0 * x[0] for i in range(item + start, item + start + length)
+                ]
+                rows.append(np.concatenate(beside))
+        return np.array(rows).reshape(len(x), length * x.shape[1])
+
+    x = s.draw(int(offsets[-1]), s.d)
+    return Example([x], oracle, {"length": length, "start": start}, offsets=offsets)
+
+
 def look_up(s: Sizes, padding: int | None) -> Example:
     def oracle(ids: Array, table: Array) -> Array:
         return np.asarray(table[ids] * (ids != padding)[..., None])
@@ -546,6 +563,8 @@ MAKERS: Final[list[tuple[str, Callable[[Sizes], Example]]]] = [
     ("pool", lambda s: pool(s, "max", lambda x: x.max(axis=0))),
     ("pool", lambda s: pool(s, "first", lambda x: x[0])),
     ("pool", lambda s: pool(s, "last", lambda x: x[-1])),
+    ("context", lambda s: look_around(s, 3, -1)),
+    ("context", lambda s: look_around(s, 2, 1)),
     (
         "auc_counts",
         lambda s: Example(
