@@ -31,7 +31,7 @@ from exchange import Address, Case, start_pserver
 from pslaunch.runtime.engine.columns import Feeder
 from pslaunch.runtime.engine.strategy import Strategy
 from pslaunch.runtime.paddle2 import static
-from pslaunch.runtime.v2 import layer
+from pslaunch.runtime.v2 import building
 from turns import Table, Turn, make_fresh_folder, parse_turns, start_workers, take_turns
 
 SLOTS, NUMBERS, VOCABULARY, DIM, BATCH = 26, 13, 100_000, 10, 512
@@ -270,8 +270,8 @@ TARGETS = {
 
 def measure_steps(turns: int) -> None:
     """Print what a step costs beside its operations."""
-    program = layer.make_program([build_cost("thin", tables=1)])
-    feeder = Feeder(layer.list_data(program))
+    program = building.make_program([build_cost("thin", tables=1)])
+    feeder = Feeder(building.list_data(program))
     numbers, ids, labels = make_batches(0)[0]
     batch = {"numbers": numbers, "label": labels, **{f"C{i}": one for i, one in enumerate(ids)}}
     paddle.enable_static()

@@ -19,8 +19,8 @@ if __name__ != "pslaunch.runtime":  # run from a checkout, `import runtime` woul
     raise ImportError("this folder is imported as 'pslaunch.runtime'; install the project (make dev) first")
 
 _OWN_V2 = (
-    "activation", "data_type", "dataset", "event", "layer", "networks", "parameters", "pooling",
-    "reader", "trainer",
+    "activation", "data_type", "dataset", "evaluator", "event", "layer", "networks", "parameters",
+    "pooling", "reader", "trainer",
 )  # fmt: skip
 _V2 = {
     **{name: f"v2.{name}" for name in _OWN_V2},
@@ -43,7 +43,7 @@ PUBLIC = {
     **_V2,
     **_PADDLE2,
     **_FLEET,
-    "dataset.imikolov": "v2.dataset.imikolov",
+    **{f"dataset.{name}": f"v2.dataset.{name}" for name in ("imdb", "imikolov", "movielens", "uci_housing")},
     "distributed.fleet": "paddle2.fleet",
     **{f"distributed.{name}": place for name, place in _FLEET.items()},
     "nn.functional": "paddle2.nn.functional",

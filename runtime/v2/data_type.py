@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..engine.ops.signature import make_function
 from ..engine.param_config import ANY_ID
 
 __all__ = [
     "InputType", "dense_vector", "dense_vector_sequence", "integer_value", "integer_value_sequence",
-    "sparse_binary_vector", "sparse_float_vector", "string_sequence", "string_value",
+    "sparse_binary_vector", "sparse_float_vector", "sparse_vector", "string_sequence", "string_value",
 ]  # fmt: skip
 
 DataKind = Literal["integer", "dense", "sparse", "sparse_float"]
@@ -36,11 +38,6 @@ class InputType:
             raise ValueError(f"data_type: a dimension of {self.dim} is below 1")
 
 
-def integer_value(value_range: int) -> InputType:
-    """Return the type of an id from 0 to `value_range` - 1: a word, a class."""
-    return InputType(int(value_range), "integer")
-
-
 def string_value(salt: str | None = None) -> InputType:
     """Return the type of a text, whose id may be any: a user, a word of a table without a dictionary.
 
@@ -50,31 +47,26 @@ def string_value(salt: str | None = None) -> InputType:
     return InputType(ANY_ID, "integer", is_text=True, salt=salt)
 
 
-def dense_vector(dim: int) -> InputType:
-    """Return the type of a vector of `dim` numbers."""
-    return InputType(int(dim), "dense")
-
-
-def integer_value_sequence(value_range: int) -> InputType:
-    """Return the type of a list of ids from 0 to `value_range` - 1: the words of a text."""
-    return InputType(int(value_range), "integer", is_sequence=True)
-
-
 def string_sequence(salt: str | None = None) -> InputType:
     """Return the type of a list of texts; `salt` as in string_value()."""
     return InputType(ANY_ID, "integer", is_sequence=True, is_text=True, salt=salt)
 
 
-def dense_vector_sequence(dim: int) -> InputType:
-    """Return the type of a list of vectors of `dim` numbers."""
-    return InputType(int(dim), "dense", is_sequence=True)
+def _define(row: str, text: str, kind: DataKind, *, is_sequence: bool = False) -> Callable[..., InputType]:
+    name, size = row.split()
+    return make_function(
+        f"data_type.{name}", [size], {}, lambda **of: InputType(int(of[size]), kind, is_sequence), text
+    )
 
 
-def sparse_binary_vector(dim: int) -> InputType:
-    """Return the type of a vector of `dim` numbers, given as a list of the places that are 1."""
-    return InputType(int(dim), "sparse")
-
-
-def sparse_float_vector(dim: int) -> InputType:
-    """Return the type of a vector of `dim` numbers, given as a list of pairs: a place and its number."""
-    return InputType(int(dim), "sparse_float")
+integer_value = _define("integer_value value_range", "the type of an id from 0: a word, a class", "integer")
+integer_value_sequence = _define("integer_value_sequence value_range", "the type of a list of such ids",
+                                 "integer", is_sequence=True)  # fmt: skip
+dense_vector = _define("dense_vector dim", "the type of a vector of `dim` numbers", "dense")
+dense_vector_sequence = _define("dense_vector_sequence dim", "the type of a list of such vectors",
+                                "dense", is_sequence=True)  # fmt: skip
+sparse_binary_vector = _define("sparse_binary_vector dim", "the type of a vector of 0 and 1, given as a list "
+                               "of the places that are 1", "sparse")  # fmt: skip
+sparse_float_vector = _define("sparse_float_vector dim", "the type of a vector, given as a list of pairs: a "
+                              "place and its number", "sparse_float")  # fmt: skip
+sparse_vector = sparse_float_vector

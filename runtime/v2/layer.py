@@ -5,80 +5,21 @@ A layer function returns a `Layer`, the input of other layers. Parameters with t
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-from ..engine.attr import ExtraLayerAttribute, ParameterAttribute
-from ..engine.graph import BATCH, Graph, Value, sort_values
-from ..engine.ops import find_params, make_value
-from ..engine.param_config import ANY_ID, ParamConfig, make_config
-from .activation import get_activation_name
+from ..engine.attr import ExtraLayerAttribute
+from ..engine.graph import BATCH, Value
+from ..engine.param_config import ANY_ID
+from . import building
+from .building import Layer, Stage, check_vectors, define, make_layer
 from .data_type import InputType
 from .pooling import Max, get_pooling_name
 
 __all__ = [
-    "Layer", "classification_cost", "concat", "cross_entropy_cost", "data", "embedding", "fc",
-    "first_seq", "grumemory", "hsigmoid", "last_seq", "lstmemory", "mse_cost", "nce", "pooling",
-    "regression_cost", "square_error_cost",
+    "Layer", "addto", "classification_cost", "concat", "context_projection", "cos_sim",
+    "cross_entropy_cost", "data", "dotmul_projection", "dropout", "embedding", "fc",
+    "first_seq", "full_matrix_projection", "grumemory", "hsigmoid", "identity_projection", "last_seq",
+    "lstmemory", "mixed", "mse_cost", "multi_binary_label_cross_entropy_cost", "nce", "pooling",
+    "rank_cost", "regression_cost", "square_error_cost", "table_projection",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Layer:
-    """One layer: the value of its outputs, [batch, size], or ids, [batch], and its parameters."""
-
-    name: str
-    size: int
-    value: Value
-    inputs: tuple[Layer, ...] = ()
-    params: tuple[ParamConfig, ...] = ()
-    act: str = "linear"
-    type: InputType | None = None  # of a data layer
-    numbers: Value | None = None  # at the places of a sparse vector
-    is_cost: bool = False
-    error_rate: bool = False  # True for a cost that also gives the share of wrong classes
-
-
-def make_program(outputs: Iterable[Layer]) -> Graph:
-    """Return the program of all layers below `outputs`."""
-    return Graph(sort_values(one.value for one in outputs))
-
-
-def list_data(program: Graph) -> list[Value]:
-    """Return the data of a program in the order of their definition: the items of a sample in v2."""
-    return sorted((value for value in program if value.op == "data"), key=lambda value: value.number)
-
-
-LayerInput = Layer | Sequence[Layer]
-BiasAttr = ParameterAttribute | bool | None
-_counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-
-
-def _make_name(name: str | None, kind: str) -> str:
-    return name if name is not None else f"__{kind}_{next(_counters[kind])}__"
-
-
-def _check_layers(value: LayerInput, where: str) -> tuple[Layer, ...]:
-    layers = (value,) if isinstance(value, Layer) else tuple(value)
-    if not layers or not all(isinstance(one, Layer) for one in layers):
-        raise TypeError(f"{where}: input={value!r}, expected a layer or a list of layers")
-    return layers
-
-
-def _is_sparse(layer: Layer) -> bool:
-    return layer.type is not None and layer.type.kind in ("sparse", "sparse_float")
-
-
-def _check_vectors(value: LayerInput, where: str, *, sparse: bool = False) -> tuple[Layer, ...]:
-    layers = _check_layers(value, where)
-    for one in layers:
-        if _is_sparse(one) and not sparse:
-            raise ValueError(f"{where}: input {one.name} is a sparse vector, which layer.fc alone takes")
-        if one.is_cost or (one.type and one.type.kind == "integer"):
-            raise ValueError(f"{where}: input {one.name} is not a vector; convert ids with layer.embedding")
-    return layers
 
 
 def data(name: str, type: InputType, height: int | None = None, width: int | None = None) -> Layer:
@@ -104,336 +45,88 @@ def data(name: str, type: InputType, height: int | None = None, width: int | Non
     return Layer(name=name, size=type.dim, value=value, type=type, numbers=numbers)
 
 
-def embedding(
-    input: LayerInput,
-    size: int,
-    name: str | None = None,
-    param_attr: ParameterAttribute | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return a layer that looks up the table row of each id: [n] ids, or sequences of them, to [n, size]."""
-    (one,) = _check_layers(input, "layer.embedding")[:1]
-    if one.type is None or one.type.kind != "integer":
-        raise ValueError(f"layer.embedding: input {one.name} is not a data layer of integer_value")
-    own = _make_name(name, "embedding")
-    table = make_config(f"_{own}.w0", one.size, size, param_attr or ParameterAttribute(), bias=False)
-    attrs = {"dim": size, "padding": None}
-    return _make_layer(own, "lookup", (one,), attrs, (table,), "linear", layer_attr)
-
-
-def pooling(
-    input: LayerInput,
-    pooling_type: object = None,
-    name: str | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return one vector for all items of a sequence; zeros without items. Max by default, as in v2."""
-    by = get_pooling_name(Max if pooling_type is None else pooling_type)
-    return _pool(input, by, "pooling", name, layer_attr)
-
-
-def first_seq(
-    input: LayerInput, name: str | None = None, layer_attr: ExtraLayerAttribute | None = None
-) -> Layer:
-    """Return the first vector of each sequence; zeros without items."""
-    return _pool(input, "first", "first_seq", name, layer_attr)
-
-
-def last_seq(
-    input: LayerInput, name: str | None = None, layer_attr: ExtraLayerAttribute | None = None
-) -> Layer:
-    """Return the last vector of each sequence; zeros without items."""
-    return _pool(input, "last", "last_seq", name, layer_attr)
-
-
-def _pool(
-    input: LayerInput, by: str, kind: str, name: str | None, layer_attr: ExtraLayerAttribute | None
-) -> Layer:
-    layers = _check_vectors(input, f"layer.{kind}")
-    return _make_layer(_make_name(name, kind), "pool", layers, {"by": by}, (), "linear", layer_attr)
-
-
-def lstmemory(
-    input: LayerInput,
-    name: str | None = None,
-    size: int | None = None,
-    reverse: bool = False,
-    act: object = None,
-    gate_act: object = None,
-    state_act: object = None,
-    bias_attr: BiasAttr = None,
-    param_attr: ParameterAttribute | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return the states of an LSTM over a sequence of vectors of 4 * size, with peepholes, as in v2.
-
-    The vectors are a product with a weight already: of layer.fc without activation and bias.
-    """
-    acts = (act, "tanh"), (gate_act, "sigmoid"), (state_act, "tanh")
-    attrs = {"order": "gifo", "peeps": True}
-    own = _make_name(name, "lstmemory"), "lstm", 4, size
-    return _make_recurrent(
-        *own, input, {**attrs, "reverse": reverse}, acts, bias_attr, param_attr, layer_attr
-    )
-
-
-def grumemory(
-    input: LayerInput,
-    size: int | None = None,
-    name: str | None = None,
-    reverse: bool = False,
-    act: object = None,
-    gate_act: object = None,
-    bias_attr: BiasAttr = None,
-    param_attr: ParameterAttribute | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return the states of a GRU over a sequence of vectors of 3 * size, as of lstmemory."""
-    acts = (act, "tanh"), (gate_act, "sigmoid")
-    own = _make_name(name, "gru"), "v2_gru", 3, size
-    return _make_recurrent(*own, input, {"reverse": reverse}, acts, bias_attr, param_attr, layer_attr)
-
-
-def _make_recurrent(
-    name: str,
-    op: str,
-    parts: int,
-    size: int | None,
-    input: LayerInput,
-    attrs: Mapping[str, object],
-    acts: Iterable[tuple[object, str]],
-    bias_attr: BiasAttr,
-    param_attr: ParameterAttribute | None,
-    layer_attr: ExtraLayerAttribute | None,
-) -> Layer:
-    """Return a layer of states; without a bias it has one that stays 0."""
-    one, *others = _check_vectors(input, name)
-    if others or one.size % parts or size not in (None, one.size // parts):
-        raise ValueError(f"layer {name}: expected one input of {parts} * size, {size=}; it is {one.size}")
-    for given, usual in acts:
-        if get_activation_name(given, usual) != usual:
-            raise ValueError(f"layer {name}: {given!r}, expected {usual.title()}, the default")
-    every = {**attrs, "size": one.size // parts, "swaps": False}
-    (rows, cols), (biases,) = find_params(op, [one.value], every, name)
-    fixed = ParameterAttribute(is_static=True)
-    bias = _make_bias(f"_{name}.wbias", biases, fixed if bias_attr is False else bias_attr)
-    assert bias is not None
-    weight = make_config(f"_{name}.w0", rows, cols, param_attr or ParameterAttribute(), bias=False)
-    return _make_layer(name, op, (one,), every, (weight, bias), "linear", layer_attr)
-
-
-def concat(
-    input: Sequence[Layer],
-    act: object = None,
-    name: str | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return a layer that joins the vectors of each sample, one after the other."""
-    layers = _check_vectors(input, "layer.concat")
-    own, act = _make_name(name, "concat"), get_activation_name(act, "linear")
-    return _make_layer(own, "concat", layers, {"axis": 1}, (), act, layer_attr)
-
-
-def fc(
-    input: LayerInput,
-    size: int,
-    act: object = None,
-    name: str | None = None,
-    param_attr: ParameterAttribute | Sequence[ParameterAttribute] | None = None,
-    bias_attr: BiasAttr = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return act(x W + b), summed over the inputs. `act` is Tanh by default, as in v2; bias False: no b.
-
-    Of a sparse vector the rows of W are looked up, which may be on pservers (sparse_update).
-    """
-    layers = _check_vectors(input, "layer.fc", sparse=True)
-    own = _make_name(name, "fc_layer")
-    if isinstance(param_attr, ParameterAttribute) or param_attr is None:
-        param_attr = [param_attr or ParameterAttribute()] * len(layers)
-    if len(param_attr) != len(layers):
-        raise ValueError(f"layer.fc: {len(param_attr)} param_attr for {len(layers)} inputs")
-    weights = [
-        make_config(f"_{own}.w{i}", one.size, size, attr, bias=False)
-        for i, (one, attr) in enumerate(zip(layers, param_attr, strict=True))
-    ]
-    bias = _make_bias(f"_{own}.wbias", size, bias_attr)
-    act = get_activation_name(act, "tanh")
-    own_attrs = {"size": size, "keeps": 1}
-    if not any(map(_is_sparse, layers)):
-        params = (*weights, bias) if bias is not None else tuple(weights)
-        return _make_layer(own, "fc", layers, own_attrs, params, act, layer_attr)
-    parts = []  # the bias first
-    if bias is not None:
-        parts.append(Value(name=f"{own}.bias", op="parameter", shape=(1, size), params=(bias,)))
-    for i, (one, weight) in enumerate(zip(layers, weights, strict=True)):
-        if _is_sparse(one):
-            attrs = {"dim": size, "padding": None}
-            rows = make_value("lookup", [one.value], name=f"{own}.rows{i}", attrs=attrs, params=[weight])
-            if one.numbers is not None:
-                rows = make_value("multiply", [rows, one.numbers], name=f"{own}.products{i}")
-            parts.append(make_value("pool", [rows], name=f"{own}.part{i}", attrs={"by": "sum"}))
-        else:
-            name = f"{own}.part{i}"
-            parts.append(make_value("fc", [one.value], name=name, attrs=own_attrs, params=[weight]))
-    total = parts[0]
-    for i, part in enumerate(parts[1:]):
-        total = make_value("add", [total, part], name=f"{own}.sum{i}")
-    summed = Layer(name=total.name, size=size, value=total)
-    made = _make_layer(own, "scale", [summed], {"scale": 1.0, "bias": 0.0}, (), act, layer_attr)
-    return replace(made, inputs=layers)
-
-
-def classification_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
-    """Return minus the logarithm of the label's probability; `input` is a layer with Softmax.
-
-    Events then have the metric `classification_error_evaluator`, the share of wrong classes.
-    """
-    return _make_label_cost(input, label, _make_name(name, "cost"), error_rate=True)
-
-
-def cross_entropy_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
-    """Return classification_cost without the metric."""
-    return _make_label_cost(input, label, _make_name(name, "cross_entropy"), error_rate=False)
-
-
-def square_error_cost(input: Layer, label: Layer, name: str | None = None) -> Layer:
-    """Return the sum of squared differences of `input` and the vector `label`, not halved, as in v2."""
-    (vector,) = _check_vectors(input, "layer.square_error_cost")
-    if label.type is None or label.type.kind != "dense" or label.size != vector.size:
-        raise ValueError(f"layer.square_error_cost: label {label.name} must be dense_vector({vector.size})")
-    own = _make_name(name, "square_error_cost")
-    value = make_value("square_error", (vector.value, label.value), name=own)
-    return Layer(name=own, size=1, value=value, inputs=(vector, label), is_cost=True)
-
-
+embedding = define("embedding=embedding input size | name param_attr layer_attr", building.embed,
+                   "the table row of each id: of [n] ids, or sequences of them, [n, size]")  # fmt: skip
+pooling = define("pooling=seq_pooling input | pooling_type name layer_attr",
+                 lambda of: building.pool(of, get_pooling_name(of.pooling_type or Max)),
+                 "one vector for all items of a sequence; zeros without items. Max by default, as in v2",
+                 )  # fmt: skip
+first_seq = define("first_seq=first_seq input | name layer_attr", lambda of: building.pool(of, "first"),
+                   "the first vector of each sequence; zeros without items")  # fmt: skip
+last_seq = define("last_seq=last_seq input | name layer_attr", lambda of: building.pool(of, "last"),
+                  "the last vector of each sequence; zeros without items")  # fmt: skip
+lstmemory = define("lstmemory=lstmemory input | name size reverse act gate_act state_act bias_attr "
+                   "param_attr layer_attr",
+                   lambda of: building.recur(of, "lstm", 4, {"order": "gifo", "peeps": True}),
+                   "the states of an LSTM over a sequence of vectors of 4 * size, with peepholes, as in v2. "
+                   "The vectors are a product with a weight already: of layer.fc without activation and bias",
+                   reverse=False)  # fmt: skip
+grumemory = define("grumemory=gru input | size name reverse act gate_act bias_attr param_attr layer_attr",
+                   lambda of: building.recur(of, "v2_gru", 3, {}),
+                   "the states of a GRU over a sequence of vectors of 3 * size, as of lstmemory",
+                   reverse=False)  # fmt: skip
+concat = define("concat=concat input | act name layer_attr",
+                lambda of: make_layer(of, check_vectors(of.input, of.where), Stage("concat", {"axis": 1})),
+                "the vectors of each sample joined, one after the other", act="linear")  # fmt: skip
+fc = define("fc=fc_layer input size | act name param_attr bias_attr layer_attr", building.multiply_inputs,
+            "act(x W + b), summed over the inputs; Tanh by default, as in v2. bias_attr False: no b. Of a "
+            "sparse vector the rows of W are looked up, which may be on pservers (sparse_update)",
+            act="tanh")  # fmt: skip
+cos_sim = define("cos_sim=cos_sim a b | scale size name layer_attr", building.compare,
+                 "scale * (a . b) / (|a| |b|), of `a` and each of `size` equal parts of `b`, as in v2's "
+                 "function/CosSimOp.cpp, which refuses a vector of zeros; here its cosine is 0",
+                 scale=1, size=1)  # fmt: skip
+addto = define("addto=addto input | act name bias_attr layer_attr", building.add_inputs,
+               "act(the sum of the inputs + b); Linear and without b by default, as in v2",
+               act="linear", bias_attr=False)  # fmt: skip
+dropout = define("dropout=dropout input dropout_rate | name", lambda of: building.add_inputs(
+    of, bias_attr=False, layer_attr=ExtraLayerAttribute(drop_rate=of.dropout_rate)),
+                 "addto with attr.Extra(drop_rate=dropout_rate)")  # fmt: skip
+mixed = define("mixed=mixed | size input name act bias_attr layer_attr", building.add_projections,
+               "act(the sum of projections + b); Linear and without b by default, as in v2. Projection i has "
+               "the weight `_NAME.wi`. `size`: by default that of a projection",
+               act="linear", size=0, bias_attr=False)  # fmt: skip
+full_matrix_projection = define("full_matrix_projection input | size param_attr",
+                                lambda of: building.project(of, building.multiply),
+                                "x W, for layer.mixed", size=0)  # fmt: skip
+table_projection = define("table_projection input | size param_attr",
+                          lambda of: building.project(of, building.look_up),
+                          "the row of W for each id, for layer.mixed", size=0)  # fmt: skip
+dotmul_projection = define("dotmul_projection input | param_attr",
+                           lambda of: building.project(of, building.scale),
+                           "x * w, item by item, for layer.mixed")  # fmt: skip
+identity_projection = define("identity_projection input", building.pass_on, "x, for layer.mixed")
+context_projection = define("context_projection input context_len | context_start padding_attr",
+                            building.join_neighbors,
+                            "for each item of a sequence `context_len` items side by side, for layer.mixed: "
+                            "from the one `context_start` behind it, by default -(context_len - 1) // 2, as "
+                            "in v2; zeros beyond the ends")  # fmt: skip
+classification_cost = define("classification_cost=cost input label | name", building.classify,
+                             "-log(probability of the label); `input` is a layer with Softmax. Events then "
+                             "have the metric classification_error_evaluator, the share of wrong classes",
+                             )  # fmt: skip
+cross_entropy_cost = define("cross_entropy_cost=cross_entropy input label | name", building.take_log,
+                            "classification_cost without the metric")  # fmt: skip
+square_error_cost = define("square_error_cost=square_error_cost input label | name", building.square,
+                           "the sum of squared differences of `input` and the vector `label`, not halved, as "
+                           "in v2")  # fmt: skip
 mse_cost = regression_cost = square_error_cost
-
-
-def hsigmoid(
-    input: LayerInput,
-    label: Layer,
-    num_classes: int | None = None,
-    name: str | None = None,
-    bias_attr: BiasAttr = None,
-    param_attr: ParameterAttribute | None = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return the cost of finding the label in a binary tree of all classes, at most log2(num_classes) turns.
-
-    `num_classes` is that of the label's type by default.
-    """
-    own = _make_name(name, "hsigmoid")
-    attrs = {"classes": _find_classes(label, num_classes, "layer.hsigmoid")}
-    return _make_sampled_cost(own, "hsigmoid", input, (label,), attrs, param_attr, bias_attr, layer_attr)
-
-
-def nce(
-    input: LayerInput,
-    label: Layer,
-    num_classes: int | None = None,
-    act: object = None,
-    param_attr: ParameterAttribute | None = None,
-    weight: Layer | None = None,
-    num_neg_samples: int = 10,
-    neg_distribution: Sequence[float] | None = None,
-    name: str | None = None,
-    bias_attr: BiasAttr = None,
-    layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return the cost of telling the label from `num_neg_samples` classes drawn as noise.
-
-    They are drawn with the probabilities `neg_distribution`, by default equal ones. `weight` is a
-    dense_vector(1), which multiplies the cost of each sample.
-    """
-    where = "layer.nce"
-    own, classes = _make_name(name, "nce_layer"), _find_classes(label, num_classes, where)
-    if get_activation_name(act, "sigmoid") != "sigmoid":
-        raise ValueError(f"{where}: act={act!r}, expected Sigmoid, the default")
-    noise = "uniform" if neg_distribution is None else tuple(map(float, neg_distribution))
-    attrs = {"classes": classes, "noise": noise, "samples": num_neg_samples}
-    others = (label,) if weight is None else (label, *_check_vectors(weight, where))
-    return _make_sampled_cost(own, "nce", input, others, attrs, param_attr, bias_attr, layer_attr)
-
-
-def _find_classes(label: Layer, given: int | None, where: str) -> int:
-    if label.type is None or label.type.kind != "integer":
-        raise ValueError(f"{where}: label {label.name} is not a data layer of integer_value")
-    classes = label.size if given is None else given
-    if classes < label.size:
-        raise ValueError(f"{where}: num_classes={classes}, but label {label.name} has {label.size}")
-    return classes
-
-
-def _make_sampled_cost(
-    name: str,
-    op: str,
-    input: LayerInput,
-    others: tuple[Layer, ...],
-    attrs: Mapping[str, object],
-    param_attr: ParameterAttribute | None,
-    bias_attr: BiasAttr,
-    layer_attr: ExtraLayerAttribute | None,
-) -> Layer:
-    """Return a cost of `input` with a weight, and a bias unless `bias_attr` is False."""
-    vectors, where = _check_vectors(input, f"layer.{op}"), f"layer.{op} {name}"
-    if len(vectors) != 1:
-        raise ValueError(f"{where}: {len(vectors)} inputs, expected one; layer.concat joins several")
-    if layer_attr is not None and layer_attr.drop_rate:
-        raise ValueError(f"{where}: drop_rate has no effect on a cost; give it to {vectors[0].name}")
-    inputs = (*vectors, *others)
-    values = [one.value for one in inputs]
-    (rows, cols), _ = find_params(op, values, attrs, name)
-    params = [make_config(f"_{name}.w0", rows, cols, param_attr or ParameterAttribute(), bias=False)]
-    bias = _make_bias(f"_{name}.wbias", rows, bias_attr)
-    if bias is not None:
-        params.append(bias)
-    value = make_value(op, values, name=name, attrs=attrs, params=params)
-    return Layer(name=name, size=1, value=value, inputs=inputs, params=tuple(params), is_cost=True)
-
-
-def _make_label_cost(input: Layer, label: Layer, name: str, *, error_rate: bool) -> Layer:
-    where = "layer.classification_cost"
-    (scores,) = _check_vectors(input, where)
-    if label.type is None or label.type.kind != "integer" or label.size != scores.size:
-        raise ValueError(f"{where}: label {label.name} must be integer_value({scores.size})")
-    if scores.act != "softmax":
-        raise ValueError(f"{where}: input {scores.name} has activation {scores.act}, expected Softmax")
-    value = make_value("cross_entropy", (scores.value, label.value), name=name)
-    inputs = (scores, label)
-    return Layer(name=name, size=1, value=value, inputs=inputs, is_cost=True, error_rate=error_rate)
-
-
-def _make_layer(
-    name: str,
-    op: str,
-    inputs: Sequence[Layer],
-    attrs: Mapping[str, object],
-    params: tuple[ParamConfig, ...],
-    act: str,
-    layer_attr: ExtraLayerAttribute | None,
-) -> Layer:
-    """Return a layer of one operation, then activation and dropout. The last of them has the layer's name."""
-    drop_rate = float((layer_attr.drop_rate if layer_attr else None) or 0.0)
-    if act == "softmax" and drop_rate > 0.0:
-        raise ValueError(f"layer {name}: Softmax can't be used with drop_rate, as in v2")
-    steps: list[tuple[str, Mapping[str, object]]] = [(op, attrs)]
-    if act != "linear":
-        steps.append((act, {}))
-    if drop_rate > 0.0:
-        steps.append(("dropout", {"rate": drop_rate, "upscales": False}))
-    values = [one.value for one in inputs]
-    for i, (kind, own) in enumerate(steps, 1):
-        inner = name if i == len(steps) else f"{name}.{kind}"
-        values = [make_value(kind, values, name=inner, attrs=own, params=params if i == 1 else ())]
-    size = values[0].shape[-1]
-    return Layer(name=name, size=size, value=values[0], inputs=tuple(inputs), params=params, act=act)
-
-
-def _make_bias(name: str, size: int, attr: BiasAttr) -> ParamConfig | None:
-    if attr is False:
-        return None
-    own = attr if isinstance(attr, ParameterAttribute) else ParameterAttribute()
-    if own.sparse_update:
-        raise ValueError(f"{name}: sparse_update is only for embeddings")
-    return make_config(name, 1, size, own, bias=True)
+multi_binary_label_cross_entropy_cost = define(
+    "multi_binary_label_cross_entropy_cost=multi_binary_label_cross_entropy input label | name",
+    building.cross_binary,
+    "the sum of -y log(p) - (1 - y) log(1 - p) over all numbers p of `input`, with y of 0 or 1, as in v2's "
+    "CostLayer.cpp. `label` is a dense_vector or sparse_binary_vector, or an integer_value: the only 1",
+)
+rank_cost = define("rank_cost=rank_cost left right label | weight name", building.rank,
+                   "log(1 + exp(o)) - label * o for o = left - right, as in v2's CostLayer.cpp. `label`: 1 "
+                   "where `left` is above, else 0, 0.5 for equal ones; dense_vector(1) or integer_value(2). "
+                   "`weight`, a dense_vector(1), multiplies the cost of each sample")  # fmt: skip
+hsigmoid = define("hsigmoid=hsigmoid input label | num_classes name bias_attr param_attr layer_attr",
+                  lambda of: building.sample_classes(of, "hsigmoid", {}),
+                  "the cost of finding the label in a binary tree of all classes, at most log2(num_classes) "
+                  "turns. `num_classes` is that of the label's type by default")  # fmt: skip
+nce = define("nce=nce_layer input label | num_classes act param_attr weight num_neg_samples neg_distribution "
+             "name bias_attr layer_attr", building.tell_from_noise,
+             "the cost of telling the label from `num_neg_samples` classes drawn as noise with probabilities "
+             "`neg_distribution`, by default equal ones. `weight`, a dense_vector(1), multiplies each cost",
+             num_neg_samples=10)  # fmt: skip

@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from ..engine.attr import ExtraLayerAttribute, ParameterAttribute
+from typing import Any
+
 from . import layer
 from .activation import Linear
-from .layer import BiasAttr, Layer, LayerInput
+from .building import Layer, define
 
-__all__ = ["simple_gru", "simple_lstm"]
+__all__ = ["dropout_layer", "sequence_conv_pool", "simple_gru", "simple_lstm", "text_conv_pool"]
 
-
-def simple_gru(
-    input: LayerInput,
-    size: int,
-    name: str | None = None,
-    reverse: bool = False,
-    mixed_param_attr: ParameterAttribute | None = None,
-    mixed_bias_param_attr: BiasAttr = False,
-    mixed_layer_attr: ExtraLayerAttribute | None = None,
-    gru_bias_attr: BiasAttr = None,
-    gru_param_attr: ParameterAttribute | None = None,
-    act: object = None,
-    gate_act: object = None,
-    gru_layer_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return layer.grumemory of a layer.fc without activation, the layer NAME_transform."""
-    own = f"{name}_transform" if name else None
-    mixed = mixed_param_attr, mixed_bias_param_attr, mixed_layer_attr
-    inner = layer.fc(input, 3 * size, Linear(), own, *mixed)
-    return layer.grumemory(
-        inner, size, name, reverse, act, gate_act, gru_bias_attr, gru_param_attr, gru_layer_attr
-    )
+dropout_layer = layer.dropout
 
 
-def simple_lstm(
-    input: LayerInput,
-    size: int,
-    name: str | None = None,
-    reverse: bool = False,
-    mat_param_attr: ParameterAttribute | None = None,
-    bias_param_attr: BiasAttr = None,
-    inner_param_attr: ParameterAttribute | None = None,
-    act: object = None,
-    gate_act: object = None,
-    state_act: object = None,
-    mixed_layer_attr: ExtraLayerAttribute | None = None,
-    lstm_cell_attr: ExtraLayerAttribute | None = None,
-) -> Layer:
-    """Return layer.lstmemory of a layer.fc without activation and bias, the layer NAME_transform."""
-    own = f"{name}_transform" if name else None
-    inner = layer.fc(input, 4 * size, Linear(), own, mat_param_attr, False, mixed_layer_attr)
-    acts = act, gate_act, state_act
-    return layer.lstmemory(
-        inner, name, size, reverse, *acts, bias_param_attr, inner_param_attr, lstm_cell_attr
-    )
+def _make_gru(of: Any) -> Layer:
+    own = f"{of.name}_transform" if of.name else None
+    mixed = of.mixed_param_attr, of.mixed_bias_param_attr, of.mixed_layer_attr
+    inner = layer.fc(of.input, 3 * of.size, Linear(), own, *mixed)
+    rest = of.act, of.gate_act, of.gru_bias_attr, of.gru_param_attr, of.gru_layer_attr
+    return layer.grumemory(inner, of.size, of.name, of.reverse, *rest)
+
+
+def _make_lstm(of: Any) -> Layer:
+    own = f"{of.name}_transform" if of.name else None
+    inner = layer.fc(of.input, 4 * of.size, Linear(), own, of.mat_param_attr, False, of.mixed_layer_attr)
+    acts = of.act, of.gate_act, of.state_act
+    rest = of.bias_param_attr, of.inner_param_attr, of.lstm_cell_attr
+    return layer.lstmemory(inner, of.name, of.size, of.reverse, *acts, *rest)
+
+
+def _convolve(of: Any) -> Layer:
+    if of.pool_bias_attr:
+        raise ValueError(f"{of.where}: pool_bias_attr={of.pool_bias_attr!r} is not supported")
+    beside = layer.context_projection(of.input, of.context_len, of.context_start, of.context_proj_param_attr)
+    own = of.context_proj_layer_name or f"{of.name}_conv_proj"
+    inner = layer.mixed(0, beside, own, layer_attr=of.context_attr)
+    own, attrs = of.fc_layer_name or f"{of.name}_conv_fc", (of.fc_param_attr, of.fc_bias_attr, of.fc_attr)
+    hidden = layer.fc(inner, of.hidden_size, of.fc_act, own, *attrs)
+    return layer.pooling(hidden, of.pool_type, of.name, of.pool_attr)
+
+
+simple_gru = define("networks.simple_gru input size | name reverse mixed_param_attr mixed_bias_param_attr "
+                    "mixed_layer_attr gru_bias_attr gru_param_attr act gate_act gru_layer_attr", _make_gru,
+                    "layer.grumemory of a layer.fc without activation, the layer NAME_transform",
+                    reverse=False, mixed_bias_param_attr=False)  # fmt: skip
+simple_lstm = define("networks.simple_lstm input size | name reverse mat_param_attr bias_param_attr "
+                     "inner_param_attr act gate_act state_act mixed_layer_attr lstm_cell_attr", _make_lstm,
+                     "layer.lstmemory of a layer.fc without activation and bias, the layer NAME_transform",
+                     reverse=False)  # fmt: skip
+sequence_conv_pool = text_conv_pool = define(
+    "networks.sequence_conv_pool=sequence_conv_pooling input context_len hidden_size | name context_start "
+    "pool_type context_proj_layer_name context_proj_param_attr fc_layer_name fc_param_attr fc_bias_attr "
+    "fc_act pool_bias_attr fc_attr context_attr pool_attr", _convolve,
+    "layer.pooling of a layer.fc, NAME_conv_fc, of layer.context_projection, NAME_conv_proj: a convolution",
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..engine.parameters import Parameters
-from .layer import Layer, make_program
+from .building import Layer, make_program
 
 __all__ = ["Parameters", "create"]
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,29 +23,28 @@ from ..engine.updater import ParamRules, Updater
 from ..process.infolog import format_metrics
 from ..process.settings import get_settings
 from . import event, randomness
-from .layer import Layer, list_data, make_program
+from .building import Layer, Measure, list_data, list_measures, make_program
 from .randomness import State
 
 __all__ = ["SGD"]
 
 BatchReader = Callable[[], Iterable[Batch]]
 Handler = Callable[[object], None]
-ERROR_METRIC = "classification_error_evaluator"
 
 
 @dataclass(slots=True)
 class Totals:
     """Sums over samples, and their means."""
 
-    error_rate: bool
+    measures: Sequence[Measure]
     samples: int = 0
     cost_sum: float = 0.0
-    errors: int = 0
+    sums: list[Any] = field(default_factory=list)  # of each measure; none without a batch
 
     def add(self, other: Totals) -> None:
         self.samples += other.samples
         self.cost_sum += other.cost_sum
-        self.errors += other.errors
+        self.sums = [a + b for a, b in itertools.zip_longest(self.sums, other.sums, fillvalue=0)]
 
     @property
     def cost(self) -> float:
@@ -54,18 +53,21 @@ class Totals:
 
     @property
     def metrics(self) -> dict[str, float]:
-        if not self.error_rate:
-            return {}
-        return {ERROR_METRIC: self.errors / self.samples if self.samples else math.nan}
+        if not self.sums:
+            return {one.name: math.nan for one in self.measures}
+        pairs = zip(self.measures, self.sums, strict=True)
+        return {f"{one.name}{end}": x for one, sums in pairs for end, x in one.measure(sums).items()}
 
 
-def sum_costs(step: StepResult, *, error_rate: bool) -> Totals:
+def sum_costs(step: StepResult, measures: Sequence[Measure]) -> Totals:
     """Return the sums over a batch; none of a step that was left out."""
     if not step.samples:
-        return Totals(error_rate)
+        return Totals(measures)
     # In the order of the samples: other sums of numpy depend on the processor.
     cost = np.cumsum(step.values[0], dtype=np.float64)
-    return Totals(error_rate, step.samples, float(cost[-1]), step.errors)
+    pairs = zip(measures, step.values[1:], strict=True)
+    sums = [np.array(one.collect(step, own)) for one, own in pairs]
+    return Totals(measures, step.samples, float(cost[-1]), sums)
 
 
 class SGD:
@@ -97,13 +99,15 @@ class SGD:
         self._settings = settings = get_settings()
         if not cost.is_cost:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
-        self._cost, self.has_error_rate = cost, cost.error_rate
-        program = make_program([cost, *extra])
+        self._cost, program = cost, make_program([cost, *extra])
+        self.measures = list_measures(cost, program)
+        self._targets = [cost.value, *(one.value for one in self.measures)]
+        program = make_program([cost, *extra], self._targets)
         parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
         self._data = list_data(program)
         self._learner = make_learner(program, parameters)
-        plan = self._learner.get_plan([cost.value], cost.value)
+        plan = self._learner.get_plan(self._targets, cost.value)
         self._run = Run(settings, is_local=is_local)
         self._average = update_equation.average or ModelAverage(1.0)
         if update_equation.average is not None:
@@ -149,11 +153,11 @@ class SGD:
     def test(self, reader: BatchReader, feeding: Feeding = None) -> event.TestResult:
         """Return cost and metrics over all batches of `reader()`, with the current parameters."""
         feeder = Feeder(self._data, feeding)
-        totals = Totals(self.has_error_rate)
+        totals = Totals(self.measures)
         with self._average.apply():
             for batch in reader():
                 step = self._learner.compute(self._prepare(feeder, batch))
-                totals.add(sum_costs(step, error_rate=self.has_error_rate))
+                totals.add(sum_costs(step, self.measures))
         return event.TestResult(totals.cost, totals.metrics)
 
     def save_parameter_to_tar(self, f: IO[bytes]) -> None:
@@ -173,13 +177,13 @@ class SGD:
         return look_ahead(batches) if self._updater.reads_ahead else ((batch, None) for batch in batches)
 
     def _prepare(self, feeder: Feeder, batch: Batch) -> BatchInput:
-        return self._learner.prepare(feeder(batch), [self._cost.value], self._cost.value)
+        return self._learner.prepare(feeder(batch), self._targets, self._cost.value)
 
     def step(self, batch: BatchInput, following: BatchInput | None, place: str) -> Totals:
         """Compute one batch forward and backward, and update."""
         step = self._learner.train(batch, self._updater, following, place)
         self._average.add()
-        return sum_costs(step, error_rate=self.has_error_rate)
+        return sum_costs(step, self.measures)
 
 
 @dataclass(slots=True)
@@ -203,13 +207,13 @@ class _Training:
         if state:
             randomness.set_state(state["begin"])
         begin = randomness.get_state() if self._run.snapshots else {}
-        total, recent = Totals(self._trainer.has_error_rate), Totals(self._trainer.has_error_rate)
+        total, recent = Totals(self._trainer.measures), Totals(self._trainer.measures)
         began_s = recent_s = time.monotonic()
         settings = self._run.settings
 
         def describe() -> State:
             place = {"pass": pass_id, "batches": last[0] + 1 if last else 0, "begin": begin}
-            sums = [total.samples, total.cost_sum, total.errors]
+            sums = [total.samples, total.cost_sum, *(one.tolist() for one in total.sums)]
             return place | {"steps": self._learner.steps, "sums": sums, "now": randomness.get_state()}
 
         self._handler(event.BeginPass(pass_id))
@@ -229,7 +233,7 @@ class _Training:
             if (batch_id + 1) % settings.log_period == 0:
                 now_s = time.monotonic()
                 self._log(f"Pass={pass_id} Batch={batch_id + 1}", total, recent, now_s - recent_s)
-                recent, recent_s = Totals(self._trainer.has_error_rate), now_s
+                recent, recent_s = Totals(self._trainer.measures), now_s
             if settings.test_period and (batch_id + 1) % settings.test_period == 0:
                 self._test(f"Pass={pass_id} Batch={batch_id + 1}")
             self._handler(event.EndIteration(pass_id, batch_id, step.cost, step.metrics))
@@ -259,7 +263,8 @@ class _Training:
         self, batches: Iterator[tuple[int, object]], state: State, total: Totals
     ) -> tuple[int, Totals] | None:
         """Read the batches that a snapshot holds, and take over their sums; return the last one."""
-        total.samples, total.cost_sum, total.errors = state["sums"]
+        total.samples, total.cost_sum, *sums = state["sums"]
+        total.sums = list(map(np.array, sums))
         read = 0
         for read, _ in itertools.islice(batches, state["batches"]):
             read += 1
@@ -269,7 +274,7 @@ class _Training:
                 f"gives {read}: with resume it must give the same data again"
             )
         randomness.set_state(state["now"])
-        return (read - 1, Totals(self._trainer.has_error_rate)) if read else None
+        return (read - 1, Totals(self._trainer.measures)) if read else None
 
     def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
         rate = samples / max(time.monotonic() - began_s, 1e-9)

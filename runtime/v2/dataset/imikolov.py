@@ -6,11 +6,10 @@ Reads `simple-examples.tgz`, the folder `simple-examples` of it, or the bare fil
 
 from __future__ import annotations
 
-import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
+
+from .data_home import find_data_home, read_files
 
 __all__ = ["DataType", "build_dict", "test", "train"]
 
@@ -24,12 +23,6 @@ class DataType:
 
     NGRAM = 1
     SEQ = 2
-
-
-def find_data_home() -> Path:
-    """Return the folder that has the data set."""
-    home = os.environ.get("PADDLE_DATA_HOME")
-    return Path(home) if home else Path.home() / ".cache" / "paddle" / "dataset"
 
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
@@ -93,21 +86,7 @@ def _make_sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterat
 
 
 def _read_lines(name: str) -> Iterator[str]:
-    folder = find_data_home() / "imikolov"
-    archive = folder / "simple-examples.tgz"
-    for path in (folder / "simple-examples" / "data" / name, folder / name):
-        if path.is_file():
-            with path.open(encoding="utf-8") as f:
-                yield from f
-            return
-    if not archive.is_file():
-        raise FileNotFoundError(
-            f"imikolov: neither {archive} nor {folder / name} exists; nothing is downloaded: put "
-            "simple-examples.tgz there, or set PADDLE_DATA_HOME to the folder above imikolov/"
-        )
-    with tarfile.open(archive) as tar:
-        member = tar.extractfile(f"./simple-examples/data/{name}")
-        if member is None:
-            raise FileNotFoundError(f"imikolov: {archive} has no file ./simple-examples/data/{name}")
-        for line in member:
-            yield line.decode("utf-8")
+    bare = (find_data_home() / "imikolov" / name).is_file()
+    for path, read in read_files("imikolov", name if bare else "simple-examples", "simple-examples.tgz"):
+        if path in (name, f"simple-examples/data/{name}"):
+            yield from read().decode("utf-8").splitlines()

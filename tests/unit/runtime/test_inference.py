@@ -62,20 +62,33 @@ def test_several_layers_have_the_values_of_each(threads: int) -> None:
         np.testing.assert_array_equal(found, paddle.infer([layer], parameters, [s[:4] for s in samples]))
 
 
+def test_fields_are_values_and_the_places_of_the_highest() -> None:
+    cost = ngram_cost()
+    predict, parameters = cost.inputs[0], paddle.parameters.create(cost)
+    samples = [sample[:4] for sample in ngrams(6)()]
+    ids = paddle.infer(predict, parameters, samples, field="id")
+    values = paddle.infer(predict, parameters, samples)
+    np.testing.assert_array_equal(ids, values.argmax(axis=1))
+    hidden = predict.inputs[0]
+    found = paddle.infer([predict, hidden], parameters, samples, field=["prob", "id"])
+    assert [one.shape for one in found] == [(6, 50), (6, 16), (6,), (6,)]
+    np.testing.assert_array_equal(found[2], ids)
+
+
 def test_wrong_inputs_are_named() -> None:
     cost = ngram_cost()
     predict, parameters = cost.inputs[0], paddle.parameters.create(cost)
     sample = (1, 2, 3, 4)
     with pytest.raises(ValueError, match="input has no samples"):
         paddle.infer(predict, parameters, [])
-    with pytest.raises(TypeError, match="output_layer is a str, expected a layer"):
+    with pytest.raises(TypeError, match=r"output_layer: .*'cost'\], expected a layer"):
         paddle.infer([predict, "cost"], parameters, [sample])
-    with pytest.raises(ValueError, match="has no layers"):
+    with pytest.raises(TypeError, match=r"output_layer: \[\], expected a layer"):
         paddle.infer([], parameters, [sample])
     with pytest.raises(ValueError, match="w4 is an input"):
         paddle.infer(cost.inputs[1], parameters, [sample])
-    with pytest.raises(ValueError, match=r"field='id' .* numpy\.argmax"):
-        paddle.infer(predict, parameters, [sample], field="id")
+    with pytest.raises(ValueError, match="field='ids', expected value, prob or id"):
+        paddle.infer(predict, parameters, [sample], field="ids")
     with pytest.raises(
         ValueError, match=r"infer: parameter _proj has the shape \(50, 8\), the network needs \(60, 8\)"
     ):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.v2.layer import list_data, make_program
+from pslaunch.runtime.v2.building import list_data, make_program
 from support.models import make_vector, make_word, ngram_cost
 
 pytestmark = pytest.mark.asan

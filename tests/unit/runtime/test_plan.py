@@ -23,7 +23,7 @@ from pslaunch.runtime.engine.ops.sequence import Pool, PooledLookup
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.plan import Plan, StepResult
 from pslaunch.runtime.layer import Layer
-from pslaunch.runtime.v2.layer import make_program
+from pslaunch.runtime.v2.building import make_program
 from support.models import make_vector, make_word
 
 pytestmark = pytest.mark.asan

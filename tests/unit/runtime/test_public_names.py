@@ -27,9 +27,9 @@ INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.
 @pytest.mark.parametrize(
     "name",
     [
-        "layer.mixed",
+        "layer.crf",
         "optimizer.LBFGS",
-        "dataset.uci_housing",
+        "dataset.mnist",
         "reader.creator.recordio",
         "dataset.imikolov.fetch",
     ],

@@ -152,7 +152,7 @@ def test_one_sparse_vector_without_bias_is_the_sum_of_its_rows() -> None:
 
 def test_a_sparse_vector_in_a_wrong_place_is_refused() -> None:
     x = paddle.layer.data(name="x", type=paddle.data_type.sparse_binary_vector(WORDS))
-    with pytest.raises(ValueError, match=r"input x is a sparse vector, which layer\.fc alone takes"):
+    with pytest.raises(ValueError, match=r"input x is a sparse vector, for layer\.fc alone"):
         paddle.layer.concat([x])
     with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
         paddle.layer.embedding(x, 3)
