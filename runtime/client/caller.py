@@ -8,10 +8,9 @@ from __future__ import annotations
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -106,6 +105,7 @@ class Caller:
         self._told: Counter[str] = Counter()  # barriers and ends of passes so far
         self._messages = Messages(self._core, self._calls, trainer_id, num_gradient_servers, self._make_table)
         self._connected = self.is_closed = False  # the latter by finish() or close()
+        self.is_cut_off = False  # closed before it said that this trainer is finished
 
     # -- connecting
 
@@ -240,7 +240,9 @@ class Caller:
         dense, tables = self._dense.keys(), self._sparse.keys()
         unknown = (sparse and not sparse.keys() <= tables) or (rows and not rows.keys() <= tables)
         if unknown or grads.keys() != dense or not out.keys() <= dense:
-            self._refuse_names([*grads, *out], [*sparse, *rows])
+            for kind, names in (("dense", [*grads, *out]), ("sparse", [*sparse, *rows])):
+                for name in names:
+                    self._get_id(kind, name)
             raise ValueError(f"missing gradients: {sorted(dense - grads.keys())}; a step pushes all")
 
         def add() -> None:
@@ -260,30 +262,23 @@ class Caller:
 
         with self._calls.alone:
             self._calls.begun = True
-            return self._calls.carry_out(add) if wait else self._calls.start(add)
-
-    def _refuse_names(self, dense: Iterable[str], sparse: Iterable[str]) -> None:
-        for name in dense:
-            self._get_id("dense", name)
-        for name in sparse:
-            self._get_id("sparse", name)
+            return self._calls.carry_out(add) if wait else self._calls.begin(add, send=True)
 
     def ask(self, out: Mapping[str, F32], rows: Mapping[str, tuple[U64, F32]]) -> int:
         """Begin to read dense values and rows, after all pushes so far; return the number of the call."""
-        self._refuse_names(out, rows)
 
         def add() -> None:
             name = ""
             try:
                 for name, array in out.items():
-                    self._core.pull(self._dense[name], array)
+                    self._core.pull(self._get_id("dense", name), array)
                 for name, own in rows.items():
-                    self._core.pull_rows(self._sparse[name], *own)
+                    self._core.pull_rows(self._get_id("sparse", name), *own)
             except (BufferError, TypeError, ValueError) as e:
                 raise type(e)(f"{name}: {e}") from None
 
         with self._calls.alone:
-            return self._calls.start(add)
+            return self._calls.begin(add, send=True)
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
@@ -370,7 +365,7 @@ class Caller:
 
         self._calls.call(add)
 
-    def _get_id(self, kind: Literal["dense", "sparse"], name: str) -> int:
+    def _get_id(self, kind: str, name: str) -> int:
         ids = self._dense if kind == "dense" else self._sparse
         if name not in ids:
             raise ValueError(f"unknown {kind} parameter {name!r}")
@@ -475,11 +470,6 @@ class Caller:
         self._calls.call(add)
         self.close()
 
-    @property
-    def is_cut_off(self) -> bool:
-        """True if it was closed before it said that this trainer is finished."""
-        return self.is_closed and not self._calls.finishing
-
     def close(self) -> None:
         """Close all connections. May be called twice; raises only while another thread is in a call.
 
@@ -488,7 +478,7 @@ class Caller:
         if self._calls.alone.is_forked:
             return
         with self._calls.alone:
-            self.is_closed = True
+            self.is_closed, self.is_cut_off = True, not self._calls.finishing
             self._core.close()
 
     def __enter__(self) -> Caller:

@@ -23,16 +23,11 @@ RUN_MS = 500
 class Alone:
     """Guards a call that only one thread may make at a time; a signal handler counts as another thread."""
 
-    __slots__ = ("_acquire", "_forks", "_pid", "_release")
+    __slots__ = ("_forks", "_in_call", "_pid")
     forks = 0  # between the first process and this one
 
     def __init__(self) -> None:
-        in_call = threading.Lock()
-        self._acquire, self._release = (
-            in_call.acquire,
-            in_call.release,
-        )  # bound once: each call needs them
-        self._forks, self._pid = Alone.forks, os.getpid()
+        self._in_call, self._forks, self._pid = threading.Lock(), Alone.forks, os.getpid()
 
     @property
     def is_forked(self) -> bool:
@@ -45,18 +40,14 @@ class Alone:
                 f"this client belongs to process {self._pid}, which forked this one: pservers know one "
                 "process of each trainer"
             )
-        if not self._acquire(False):
+        if not self._in_call.acquire(False):
             raise RuntimeError("this client is already in a call: only one thread at a time may use a client")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._release()
+        self._in_call.release()
 
 
-def _count_fork() -> None:
-    Alone.forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=lambda: setattr(Alone, "forks", Alone.forks + 1))
 
 
 class CallRunner:
@@ -79,8 +70,9 @@ class CallRunner:
         self._shards = dialer.shards
         self._stall_after_s, self._stall_timeout_s = stall_after_s, stall_timeout_s
         self.begun = self.finishing = False
-        self._refusal: ClientError | None = None  # the pserver and this client may count requests differently
-        self._lost: tuple[int, Exception] | None = None  # why no call up to this one will be answered
+        # The call up to which none will be answered, and why: after a refusal the pserver and this client may
+        # count requests differently.
+        self._lost: tuple[int, Exception] | None = None
         self.waited_s = 0.0  # in all calls, for answers and so for other trainers
         self._interrupted = False  # a call that pservers may know in part is not complete
         self._begun = 0  # the last call
@@ -97,13 +89,13 @@ class CallRunner:
         self.complete(call)
         return call
 
-    def begin(self, add: Callable[[], object]) -> int:
+    def begin(self, add: Callable[[], object], *, send: bool = False) -> int:
         """Let `add` add requests, after an interrupted call is complete; return the number of their call.
 
-        Raises the ClientError of a pserver that has refused a request before.
+        send: at once what the connections take. Raises the ClientError of a pserver that has refused one.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        if self._lost is not None and isinstance(self._lost[1], ClientError):
+            raise self._lost[1]
         if self._interrupted:
             self.complete()
         try:
@@ -111,65 +103,45 @@ class CallRunner:
         except BaseException:
             self._core.cancel()
             raise
-        self._begun = self._core.begin()
-        return self._begun
-
-    def start(self, add: Callable[[], object]) -> int:
-        """Do what begin() does, and send what the connections take at once."""
-        call = self.begin(add)
-        self.progress()
+        call = self._begun = self._core.begin()
+        if send:
+            self.progress()
         return call
 
     def progress(self) -> None:
         """Send what the connections take at once and receive what is there, for all calls that have begun."""
-        try:
-            while (report := self._core.progress()) is not None:
-                self.mend(*report)
-        except (ClientError, PeerVanished) as e:
-            self._lose(e)
-            raise
+        while (report := self._core.progress()) is not None:
+            self.mend(*report)
 
     def check(self, call: int) -> None:
         """Raise the error because of which a call is never answered, if there is one."""
         if self._lost is not None and 0 < call <= self._lost[0]:
             raise self._lost[1]
 
-    def _lose(self, why: Exception) -> None:
+    def _fail(self, why: Exception) -> Exception:
+        """Clear all calls, and return the error that they have."""
         self._core.clear()
         self._interrupted, self._lost = False, (self._begun, why)
+        return why
 
     def complete(self, call: int = 0) -> None:
         """Carry out a call, 0: all. If a signal's handler raises meanwhile, the next call goes on with it."""
-        if self._lost is not None:
-            self.check(call)
+        self.check(call)
         self._interrupted, began_s = True, time.monotonic()
         try:
-            if (report := self._core.run(RUN_MS, call)) is not None:
-                if report[0] != "wait":
-                    self.mend(*report)
-                self._run(lambda: self._core.run(RUN_MS, call))
-        except (ClientError, PeerVanished) as e:
-            self._lose(e)
-            raise
+            self._run(lambda: self._core.run(RUN_MS, call))
         finally:
             self.waited_s += time.monotonic() - began_s
         self._interrupted = False
 
     def wait_for(self, call: int, timeout_s: float) -> bool:
         """Go on with a call for so long; return True if it is complete."""
-        began_s = now_s = time.monotonic()
-        try:
-            while now_s < began_s + timeout_s and not self._core.is_done(call):
-                left_s = began_s + timeout_s - now_s
-                report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
-                if report is not None and report[0] != "wait":
-                    self.mend(*report)
-                now_s = time.monotonic()
-        except (ClientError, PeerVanished) as e:
-            self._lose(e)
-            raise
-        finally:
-            self.waited_s += time.monotonic() - began_s
+        self.check(call)
+        until_s = time.monotonic() + timeout_s
+        while not self._core.is_done(call) and (left_s := until_s - time.monotonic()) > 0:
+            report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
+            if report is not None and report[0] != "wait":
+                self.mend(*report)
         return self._core.is_done(call)
 
     def ask(self, pservers: int, question: Message) -> list[Message]:
@@ -234,10 +206,12 @@ class CallRunner:
 
     def _run(self, go_on: Callable[[], tuple[str, int, str] | None]) -> None:
         """Let `go_on` send requests and take answers until there is no more; reconnect where necessary."""
+        if (report := go_on()) is None:  # as soon as possible: most calls are short
+            return
         began_s, reported = time.monotonic(), False
         limit_s = float("inf") if self._stall_timeout_s is None else self._stall_timeout_s
         ask_s = limit_s  # time at which to probe a silent pserver, in seconds from the start
-        while (report := go_on()) is not None:
+        while report is not None:
             what, i, text = report
             if what == "wait":
                 waited_s = time.monotonic() - began_s
@@ -249,6 +223,7 @@ class CallRunner:
                     self._ask(self._shards[i], began_s)
             else:
                 self.mend(what, i, text)
+            report = go_on()
 
     def mend(self, what: str, i: int, why: str) -> None:
         """Connect again to a shard, unless it has refused a request.
@@ -256,22 +231,22 @@ class CallRunner:
         That is not necessary when all trainers have reported finished: then a pserver ends.
         """
         if what != "broken":
-            self._refusal = ClientError(f"pserver {self._shards[i].addr}: {why}")
-            raise self._refusal
+            raise self._fail(ClientError(f"pserver {self._shards[i].addr}: {why}"))
         sent = self._core.is_sent(i)
         self._log(f"connection to pserver {self._shards[i].addr} broke ({why}); reconnecting")
         try:
             self._dialer.attach([i], begun=self.begun)
-        except PeerVanished:
-            if not (self.finishing and sent):
-                raise
+        except (ClientError, PeerVanished) as e:
+            if isinstance(e, ClientError) or not (self.finishing and sent):
+                raise self._fail(e) from None
             self._core.let_go(i)
 
     def _ask(self, shard: ShardPort, began_s: float) -> None:
         """Probe a pserver: while it waits for trainers, it answers new connections. Raises PeerVanished."""
         if handshake.is_silent((shard.host, shard.port), self._secret, ATTEMPT_S):
             silent_s = time.monotonic() - began_s
-            raise PeerVanished(
+            text = (
                 f"pserver {shard.pserver} at {shard.addr} has not answered for {silent_s:.0f} s, not even a "
                 "new connection: it or its machine is stopped (option --stall_timeout)"
             )
+            raise self._fail(PeerVanished(text))

@@ -5,9 +5,9 @@ docs/client.md has its use. Caller does the work; arrays are checked here and bo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from ..engine.keeping import make_create
 from ..engine.kernel_numbers import Mode, Optim
 from ..engine.optimizer import Optimizer
 from ..engine.param_config import ANY_ID, ParamConfig
+from ..engine.strategy import Strategy
 from ..files.objects import describe_object
 from ..process.settings import Settings, get_settings, resolve
 from ..shared.env import EnvError
@@ -50,6 +51,8 @@ class TableHandle:
     push_dim: int  # of a row in a push: with a ShowClickEntry shows and clicks come before the gradient
 
 
+_Rule = Optimizer | Optim | None
+_Entry = EntryAttr | None
 _Dense = Mapping[TensorHandle, Any]
 _Rows = Mapping[TableHandle, tuple[Any, Any]]
 
@@ -73,7 +76,7 @@ class Future:
             raise TimeoutError(f"pservers have not answered within {timeout:g} s; the call is on its way")
 
 
-def view(array: Any, *, out: bool = False) -> npt.NDArray[Any]:
+def view(name: str, array: Any, *, out: bool = False) -> npt.NDArray[Any]:
     """Return the memory of an array, a CPU tensor or a buffer as an array of numpy. Raises TypeError."""
     if isinstance(array, np.ndarray):
         return array
@@ -84,44 +87,35 @@ def view(array: Any, *, out: bool = False) -> npt.NDArray[Any]:
         # Before numpy 2.1 that is never writable; a CPU tensor of torch is the same memory this way.
         return np.asarray(array) if out and not found.flags.writeable else found
     except (BufferError, RuntimeError, TypeError) as e:
-        kind = type(array).__name__
-        raise TypeError(f"{kind}: {e}; expected an array of numpy, a CPU tensor or a buffer") from None
+        expected = "expected an array of numpy, a CPU tensor or a buffer"
+        raise TypeError(f"{name}: {type(array).__name__}: {e}; {expected}") from None
 
 
 def _see(name: str, shape: tuple[int, ...], array: Any, *, out: bool = False) -> F32:
     """Return the values of an array, checked."""
-    found = array if type(array) is np.ndarray else _view(name, array, out=out)
+    found = array if type(array) is np.ndarray else view(name, array, out=out)
     if found.shape == shape and found.dtype == _F32 and found.flags.c_contiguous:
         return found
-    if found.shape != shape:
-        raise ValueError(f"{name}: an array of the shape {found.shape}, expected {shape}: reshape it")
     form = "" if found.flags.c_contiguous else ", not C-contiguous"
-    remedy = "numpy.ascontiguousarray(array, 'float32') makes a copy that is"
-    raise TypeError(f"{name}: an array of {found.dtype}{form}; expected C-contiguous float32: {remedy}")
-
-
-def _view(name: str, array: Any, *, out: bool = False) -> npt.NDArray[Any]:
-    try:
-        return view(array, out=out)
-    except TypeError as e:
-        raise TypeError(f"{name}: {e}") from None
+    raise (ValueError if found.dtype == _F32 else TypeError)(
+        f"{name}: an array of {found.dtype} {found.shape}{form}; expected C-contiguous float32 {shape}: "
+        "reshape it, or give a copy by numpy.ascontiguousarray(array, 'float32')"
+    )
 
 
 def _see_rows(name: str, dim: int, pair: tuple[Any, Any], *, out: bool = False) -> tuple[U64, F32]:
     """Return keys and rows [n, dim], checked. Keys of int64 are taken as uint64."""
-    keys = _view(name, pair[0])
+    keys = view(name, pair[0])
     if keys.dtype == _I64:
         if keys.size and keys.min() < 0:
             raise ValueError(f"{name}: keys below 0; with array.view('uint64') they are keys above 2**63")
         keys = keys.view(np.uint64)
     if keys.ndim != 1 or keys.dtype != np.uint64:
-        raise TypeError(
-            f"{name}: keys are {keys.dtype} {keys.shape}, expected uint64 or int64 [n]: convert them"
-        )
+        raise TypeError(f"{name}: keys of {keys.dtype} {keys.shape}, expected uint64 or int64 [n]: convert")
     return keys, _see(name, (len(keys), dim), pair[1], out=out)
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A trainer's connection to pservers. Use it in one thread; leave arrays alone until their call is done.
 
     All trainers make the same tensors and tables in the same order, also later; a step needs all of them.
@@ -131,116 +125,90 @@ class Client:
 
     def __init__(
         self,
-        servers: Sequence[str],
-        secret_file: str | Path | None = None,
+        servers: Sequence[str] | Settings,
+        secret_file: str | Path = "",
         trainer: int = 0,
         trainers: int = 1,
         mode: Mode = "sync",
-        seed: int = 1,
-        ports_num: int = 1,
-        ports_num_for_sparse: int = 0,
-        discard: int = 0,
-        log: Callable[[str], None] | None = None,
+        *,
+        discard_ratio: float | None = None,
+        log: Callable[[str], None] | None = print_line,
+        **others: object,
     ) -> None:
         """Connect to pservers, "host:port" each, as trainer number `trainer` of `trainers`.
 
-        discard: in asynchronous modes, updates on top of its values after which a push is dropped; 0: never.
+        others: arguments of init(), as ports_num and seed. docs/training.md has modes and discard_ratio.
         """
-        numbers = {"trainer_id": trainer, "num_gradient_servers": trainers, "seed": seed}
-        ports = {"ports_num": ports_num, "ports_num_for_sparse": ports_num_for_sparse}
-        texts = {"pservers": ",".join(servers), "secret_file": str(secret_file or "")}
-        self._open(resolve({**numbers, **ports, **texts}, {}), mode, discard, log or print_line)
-
-    @classmethod
-    def from_env(cls, mode: Mode = "sync", discard: int = 0) -> Client:
-        """Connect as the launcher's variables and init() say. Raises EnvError."""
-        client = cls.__new__(cls)
-        client._open(get_settings(), mode, discard, None)
-        return client
-
-    def _open(self, settings: Settings, mode: Mode, discard: int, log: Callable[[str], None] | None) -> None:
+        own = {"trainer_id": trainer, "num_gradient_servers": trainers, "secret_file": str(secret_file)}
+        if isinstance(servers, Settings):
+            settings = servers
+        else:
+            settings = resolve({**others, **own, "pservers": ",".join(servers)}, {})
         run = Run(settings, is_local=False)
         if run.alone:
             raise EnvError("Client: this job has no pservers; --server_num N starts N")
+        strategy = Strategy(mode=mode, discard_ratio=discard_ratio, k_steps=int(mode == "geo"))
+        self._caller = caller = make_client(settings, strategy, log or (lambda text: run.log.say(text)))
         self.trainer, self.trainers = settings.trainer_id, settings.num_gradient_servers
-        self._mode = mode
+        self._mode, self._progress, self._pushes = mode, run.progress, 0
         self._objects: list[dict[str, Any]] = []  # descriptions, for saves
-        self._caller = make_client(settings, log or (lambda text: run.log.say(text)), mode, discard)
-        self._caller.connect()
-        run.note_connected(self._caller)
+        # Of all trainers together, which Caller describes; then the end.
+        self.barrier, self.end_pass = caller.barrier, caller.end_pass
+        self.finish, self.close = caller.finish, caller.close
+        caller.connect()
+        run.note_connected(caller)
 
-    # -- objects
+    @classmethod
+    def from_env(cls, mode: Mode = "sync", *, discard_ratio: float | None = None) -> Client:
+        """Connect as the launcher's variables and init() say. Raises EnvError."""
+        return cls(get_settings(), mode=mode, discard_ratio=discard_ratio, log=None)
 
     def tensor(
-        self, name: str, shape: Sequence[int], optimizer: Optimizer | Optim | None = None, *, init: Any = 0.0
+        self, name: str, shape: Sequence[int], optimizer: _Rule = None, *, init: Any = 0.0
     ) -> TensorHandle:
         """Make a dense tensor. init: a number or an array; trainer 0's counts.
 
         optimizer: how pservers apply the sum of all trainers' gradients; in mode geo none.
         """
-        size = math.prod(shape)
+        values = np.full(shape, init if isinstance(init, int | float) else view(name, init), np.float32)
         cols = shape[-1] if len(shape) else 1
-        config = ParamConfig(name=name, rows=size // max(cols, 1), cols=cols)
-        rule = self._make_rule(config, optimizer, rows=False)
-        values = np.full(shape, init if isinstance(init, int | float) else _view(name, init), np.float32)
-        self._caller.create_dense(name, size, rule)
-        self._note(config, rule, table=False)
+        config = ParamConfig(name=name, rows=values.size // max(cols, 1), cols=cols)
+        rule = self._choose_rule(config, optimizer, rows=False)
+        self._caller.create_dense(name, values.size, rule)
         self._caller.init_dense({name: values})
         return TensorHandle(name, tuple(shape))
 
     def table(
-        self,
-        name: str,
-        dim: int,
-        optimizer: Optimizer | Optim | None = None,
-        *,
-        init: float | Init = 0.0,
-        entry: EntryAttr | None = None,
+        self, name: str, dim: int, optimizer: _Rule = None, *, init: float | Init = 0.0, entry: _Entry = None
     ) -> TableHandle:
         """Make a table of rows [dim] for any 64-bit keys. init: of rows; entry: keys that get one."""
         start = init if isinstance(init, Init) else Init(kind="normal", mean=float(init), std=0.0)
-        config = ParamConfig(
-            name=name,
-            rows=ANY_ID,
-            cols=dim,
-            kind=start.kind,
-            mean=start.mean,
-            std=start.std,
-            entry=entry or ANY,
-        )
+        config = ParamConfig(name=name, rows=ANY_ID, cols=dim, entry=entry or ANY, **asdict(start))
         if self._mode == "geo" and entry:
             raise ValueError(f"{name}: geo has no entry rules, but it has {entry}")
-        rule = self._make_rule(config, optimizer, rows=True)
-        start = Init(kind=config.start, mean=start.mean, std=start.std)
-        self._caller.create_sparse(name, ANY_ID, dim, rule, start, config.entry)
-        self._note(config, rule, table=True)
+        rule = self._choose_rule(config, optimizer, rows=True)
+        self._caller.create_sparse(name, ANY_ID, dim, rule, replace(start, kind=config.start), config.entry)
         return TableHandle(name, dim, dim + 2 * isinstance(entry, ShowClickEntry))
 
-    def _make_rule(self, config: ParamConfig, optimizer: object, *, rows: bool) -> Optim:
-        name = config.name
+    def _choose_rule(self, config: ParamConfig, optimizer: object, *, rows: bool) -> Optim:
+        """Return the rule of pservers for an object, and note its description."""
+        name, rule = config.name, optimizer
         if self._mode == "geo":
             if optimizer is not None:
                 raise ValueError(f"{name}: in mode geo pservers add changes: leave the optimizer out")
-            return ADDS
-        if isinstance(optimizer, Optim):
-            return optimizer
-        if not isinstance(optimizer, Optimizer):
+            rule = ADDS
+        elif isinstance(optimizer, Optimizer):
+            rule = optimizer.make_rule(config, rows=rows)
+            if optimizer.scheduler or optimizer.norm or optimizer.average or optimizer.strategy != Strategy():
+                raise ValueError(
+                    f"{name}: an optimizer's scheduler, strategy, model_average and clipping by norm have no "
+                    "effect here: push_pull has factor, Client has mode"
+                )
+        if not isinstance(rule, Optim):
             raise TypeError(f"{name}: optimizer={optimizer!r}, expected one of pslaunch.runtime.optimizer")
-        for what, given, remedy in (
-            ("a scheduler", optimizer.scheduler, "give its rate as factor of push_pull"),
-            ("grad_clip by norm", optimizer.norm, "clip gradients before the push"),
-            ("model_average", optimizer.average, "leave it out"),
-            ("its strategy", optimizer.strategy.mode != "sync", "Client(mode=...) has the mode"),
-        ):
-            if given:
-                raise ValueError(f"{name}: {what} of the optimizer has no effect here: {remedy}")
-        return optimizer.make_rule(config, rows=rows)
-
-    def _note(self, config: ParamConfig, rule: Optim, *, table: bool) -> None:
-        create = make_create(config, rule, self._caller.seed, table=table)
+        create = make_create(config, rule, self._caller.seed, table=rows)
         self._objects.append(describe_object(create, config.shape))
-
-    # -- steps
+        return rule
 
     def push_pull(
         self,
@@ -258,17 +226,17 @@ class Client:
         learning rate. factor: of that rate.
         """
         caller = self._caller
+        if self._progress.is_due():
+            self._progress.report(batch=self._pushes)
         if self._mode != "sync":
             caller.mark()
-        dense: dict[str, F32] = {}
-        values: dict[str, F32] = {}
-        for w, own in grads.items():
-            dense[w.name] = _see(w.name, w.shape, own)
-        for w, own in out.items():
-            values[w.name] = _see(w.name, w.shape, own, out=True)
+        dense = {w.name: _see(w.name, w.shape, own) for w, own in grads.items()}
+        values = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
         sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()}
         reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
-        return Future(caller, caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False))
+        call = caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False)
+        self._pushes += 1
+        return Future(caller, call)
 
     def push(
         self, grads: _Dense = _NONE, rows: _Rows = _NONE, samples: int = 0, factor: float = 1.0
@@ -282,71 +250,30 @@ class Client:
         rows = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
         return Future(self._caller, self._caller.ask(dense, rows))
 
-    # -- all trainers together
-
-    def barrier(self) -> None:
-        """Wait until every trainer has called this or has finished."""
-        self._caller.barrier()
-
-    def end_pass(self) -> None:
-        """End a pass: wait until all trainers have, which may have made further steps meanwhile."""
-        self._caller.end_pass()
-
     def reduce(self, array: Any) -> npt.NDArray[Any]:
         """Return the sum of the arrays of all trainers, in their order; all call it between two steps."""
-        own = np.ascontiguousarray(view(array))
-        first, *others = (np.frombuffer(one, own.dtype) for one in self._caller.gather(own.tobytes()))
-        total = first.copy()
-        for one in others:
-            if one.size != own.size:
-                raise ValueError(f"reduce: trainers have arrays of {own.size} and {one.size} items")
-            total += one
-        return total.reshape(own.shape)
-
-    # -- files
+        own = np.ascontiguousarray(view("reduce", array))
+        parts = [np.frombuffer(one, own.dtype) for one in self._caller.gather(own.tobytes())]
+        if any(one.size != own.size for one in parts):
+            raise ValueError(f"reduce: arrays of trainers have {[one.size for one in parts]} items")
+        return sum(parts, np.zeros(own.size, own.dtype)).reshape(own.shape)
 
     def save(self, folder: str | Path, files: Mapping[str, bytes] = _NONE) -> None:
-        """Let pservers write all values and states (docs/checkpoint.md); in trainer 0, between its steps.
-
-        files: others of the set. Raises OSError, SaveError.
-        """
+        """Let pservers write all values and states, with these files; in trainer 0, between its steps."""
         if self.trainer != 0:
             raise ValueError(f"{folder}: only trainer 0 saves")
-        save_set(self._caller, Path(folder).absolute(), self._objects, files)
+        save_set(self._caller, Path(folder).absolute(), self._objects, files, ())
 
     def load(self, folder: str | Path) -> None:
-        """Let pservers take tensors and tables from a set when they are made; all trainers call it before.
-
-        Raises SetError, a ValueError.
-        """
+        """Let pservers take tensors and tables from a set when they are made; all trainers call it before."""
         if self.trainer == 0:
             self._caller.load(Path(folder).absolute())
         self._caller.barrier()
 
-    # -- the end
-
     def stats(self) -> dict[str, Any]:
         """Return seconds of waiting, and by name the steps and the dropped pushes, as far as answers say."""
-        caller = self._caller
-        return {
-            "waited_s": caller.waited_s,
-            "steps": caller.count_steps(),
-            "dropped": caller.count_dropped(),
-        }
-
-    def finish(self) -> None:
-        """Tell pservers that this trainer has finished, and close."""
-        self._caller.finish()
-
-    def close(self) -> None:
-        """Close without that: the pservers then wait for the trainer to come back."""
-        self._caller.close()
-
-    def __enter__(self) -> Client:
-        return self
+        caller, waited_s = self._caller, self._caller.waited_s
+        return {"waited_s": waited_s, "steps": caller.count_steps(), "dropped": caller.count_dropped()}
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.close()
+        (self.close if kind else self.finish)()

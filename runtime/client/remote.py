@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 
 from ..engine.arrays import F32, U64
 from ..engine.keeping import describe_left_out, make_about, make_create
-from ..engine.kernel_numbers import Mode, Optim
+from ..engine.kernel_numbers import Optim
 from ..engine.parameters import Parameters
+from ..engine.strategy import Strategy
 from ..engine.updater import Keys, ParamRules, Sparse, Updater
 from ..files.objects import Whole, describe_object
 from ..files.saving import encode_start
@@ -92,7 +93,8 @@ class RemoteUpdater(Updater):
         parameters, params = self._parameters, self._params
         objects = [self._describe(name) for name in [*params.dense, *params.sparse]]
         fixed = [parameters.make_whole(name) for name in parameters if name not in params.rules]
-        save_set(self.client, folder, objects, files, fixed, self._guard)
+        with self._guard():
+            save_set(self.client, folder, objects, files, fixed)
 
     def _describe(self, name: str) -> dict[str, Any]:
         config, rule = self._params.configs[name], self._get_server_rule(name)
@@ -212,34 +214,25 @@ class RemoteUpdater(Updater):
 
 
 def save_set(
-    client: Caller,
-    folder: Path,
-    objects: Sequence[dict[str, Any]],
-    files: Mapping[str, bytes],
-    fixed: Sequence[Whole] = (),
-    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    client: Caller, folder: Path, objects: Sequence[Any], files: Mapping[str, bytes], fixed: Sequence[Whole]
 ) -> None:
     """Let pservers write their parts, and make them a set; for trainer 0, between its steps.
 
-    objects: descriptions of those on pservers. fixed: further ones. `guard` wraps calls to pservers.
+    objects: descriptions of those on pservers. fixed: others.
     """
     save = secrets.token_hex(4)
     about = make_about(client.incarnation, client.steps, client.passes)
     with discarding(folder, save):
-        with guard():
-            entries = client.save(folder, save)
+        entries = client.save(folder, save)
         entries += write_files(folder, files, save)
         if fixed:
             start = encode_start({"trainer": 0, "save": save})
             entries.append(write_part(folder, f"trainer-00000-{save}.bin", start, fixed))
         every = [*objects, *(whole.describe() | {"fixed": True} for whole in fixed)]
-        layout = asdict(client.layout)
-        finish_set(folder, replace(about, layout=layout, objects=every, files=entries))
+        finish_set(folder, replace(about, layout=asdict(client.layout), objects=every, files=entries))
 
 
-def make_client(
-    settings: Settings, log: Callable[[str], None], mode: Mode = "sync", discard: int = 0
-) -> Caller:
+def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Caller:
     """Return this trainer's client, not yet connected."""
     secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
     return Caller(
@@ -249,8 +242,8 @@ def make_client(
         trainer_id=settings.trainer_id,
         num_gradient_servers=settings.num_gradient_servers,
         epoch=settings.job.epoch,
-        mode=mode,
-        discard=discard,
+        mode=strategy.mode,
+        discard=strategy.count_discard(settings.num_gradient_servers),
         seed=settings.seed,
         secret=secret,
         connect_timeout_s=settings.connect_timeout,

@@ -120,8 +120,7 @@ class Run:
             return LocalUpdater(params, parameters)
         self._notes.append(optimizer.warning)
         strategy, settings = optimizer.strategy, self.settings
-        discard = strategy.count_discard(settings.num_gradient_servers)
-        client = make_client(settings, lambda text: self.log.say(text), strategy.mode, discard)
+        client = make_client(settings, strategy, lambda text: self.log.say(text))
         if settings.uses_snapshots:
             if optimizer.average:
                 raise ValueError(
@@ -281,13 +280,10 @@ class Run:
 
 
 class _Crash:
-    """Records if an exception ends this program: atexit functions can't tell by themselves.
-
-    code, why: of one that has an exit code, which a program of Client's own does not catch.
-    """
+    """Records if an exception ends this program: atexit functions can't tell by themselves."""
 
     seen = False
-    code, why = 0, ""
+    code, why = 0, ""  # of one with an exit code: what Client raises
     _watched = False
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from pslaunch.runtime.client.caller import Init
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.entry import ShowClickEntry
+from support.jobs import LocalPlace, succeeded
 from support.others import torch_python
+from support.process import started
 from support.pservers import Cluster, cluster, run_trainers
 
 F32 = npt.NDArray[np.float32]
@@ -103,8 +106,14 @@ def test_arrays_that_do_not_fit_are_refused_by_name_and_nothing_is_sent() -> Non
         grad, out, rows, both = make(2, 3), make(2, 3), make(3, 4), make(5, 3)
         negative, floats = np.array([-1, 2, 3]), KEYS.astype(np.float32)
         cases: list[tuple[Callable[[], object], str]] = [
-            (lambda: client.push({w: make(3, 2)}), "w: an array of the shape .3, 2., expected .2, 3.: resh"),
-            (lambda: client.push({w: grad.astype("f8")}), "w: an array of float64; expected .* makes a copy"),
+            (
+                lambda: client.push({w: make(3, 2)}),
+                "w: an array of float32 .3, 2.; expected C-contiguous float32 .2, 3.: reshape it",
+            ),
+            (
+                lambda: client.push({w: grad.astype("f8")}),
+                "w: an array of float64 .*; expected .* or give a copy",
+            ),
             (lambda: client.push({w: make(2, 6)[:, ::2]}), "w: .*not C-contiguous; expected"),
             (lambda: client.push({w: [1.0]}), "w: list: .*; expected an array of numpy, a CPU tensor or"),
             (lambda: client.push_pull({w: grad}, {w: grad}), "w: out shares memory with another array of"),
@@ -112,8 +121,8 @@ def test_arrays_that_do_not_fit_are_refused_by_name_and_nothing_is_sent() -> Non
             (lambda: client.pull({w: np.broadcast_to(np.float32(1), (2, 3))}), "w: .*not C-contiguous"),
             (lambda: client.pull({w: memoryview(bytes(24)).cast("f", (2, 3))}), "w: .*read-only"),
             (lambda: client.push({w: grad}, {t: (negative, rows)}), "emb: keys below 0; with"),
-            (lambda: client.push({w: grad}, {t: (floats, rows)}), "emb: keys are float32"),
-            (lambda: client.push({w: grad}, {t: (KEYS, rows[:2])}), "emb: an array of the shape .2, 4."),
+            (lambda: client.push({w: grad}, {t: (floats, rows)}), "emb: keys of float32"),
+            (lambda: client.push({w: grad}, {t: (KEYS, rows[:2])}), "emb: an array of float32 .2, 4."),
             (lambda: client.push({}), "missing gradients: .'w'.; a step pushes all"),
         ]
         for call, error in cases:
@@ -245,3 +254,64 @@ def test_tensors_of_torch_are_taken_without_copies(tmp_path: Path) -> None:
         )
         assert (ran.returncode, ran.stdout[:14]) == (0, "w: Parameter: "), ran.stdout + ran.stderr
         assert found.codes() == [0]
+
+
+# A program's end: what it does after a step, its exit code, and whether its pserver has ended by then.
+ENDS = [
+    ("", 0, True),
+    ("raise ValueError('its own')", 1, False),
+    ("client.close()", 0, False),
+    ("import os, signal; os.kill(int(sys.argv[2]), signal.SIGKILL); client.push({w: w0}).wait()", 75, True),
+]
+
+
+@pytest.mark.parametrize(("then", "code", "ended"), ENDS)
+def test_a_program_says_finished_unless_an_exception_ends_it(then: str, code: int, ended: bool) -> None:
+    begin = (
+        "import sys, numpy as np; from pslaunch.runtime import Client; "
+        "from pslaunch.runtime.engine.kernel_numbers import Optim; client = Client(sys.argv[1:2]); "
+        "w0 = np.ones(2, 'f4'); w = client.tensor('w', (2,), Optim(method='sgd', learning_rate=1.0)); "
+        "client.push({w: w0}).wait()\n"
+    )
+    with cluster() as found:
+        ((host, port),), (pserver,) = found.endpoints, found.processes
+        argv = [sys.executable, "-c", begin + then, f"{host}:{port}", str(pserver.pid)]
+        with started(argv) as program:
+            assert program.wait() == code
+        assert ("is gone: Connection refused" in program.output()) == (code == 75)
+        if ended:
+            pserver.wait()
+        else:
+            assert pserver.proc.poll() is None
+
+
+TRAIN = """
+import zlib
+import numpy as np
+import pslaunch.runtime as paddle
+from pslaunch.runtime import Client
+
+client = Client.from_env()
+w = client.tensor("w", (300, 200), paddle.optimizer.Adam(learning_rate=0.1))
+t = client.table("emb", 8, paddle.optimizer.AdaGrad(learning_rate=0.1), init=0.5)
+random = np.random.default_rng(client.trainer)
+values, keys, found = np.empty(w.shape, np.float32), np.arange(500) * 7, np.empty((500, 8), np.float32)
+for _ in range(4):
+    grads = random.standard_normal(w.shape, np.float32)
+    rows = random.choice(keys, 300, replace=False), random.standard_normal((300, 8), np.float32)
+    client.push_pull({w: grads}, {w: values}, {t: rows}, {t: (keys, found)}, samples=300).wait()
+total = client.reduce(np.array([client.trainer + 1]))[0]
+print("trainers", client.trainers, "sum", total, "bits", zlib.crc32(values), zlib.crc32(found))
+"""
+
+
+def test_jobs_have_the_same_bits_for_any_number_of_pservers(workspace: Path) -> None:
+    (workspace / "train.py").write_text(TRAIN)
+    results = []
+    for pservers in (1, 3):
+        options = [f"--server_num={pservers}", "--worker_num=2"]
+        job = succeeded(LocalPlace(1), workspace, *options, program=["train.py"])
+        for trainer in range(2):
+            results += [line for line in job.lines(f"trainer/{trainer}") if line.startswith("trainers ")]
+    assert results == [results[0]] * 4
+    assert results[0].startswith("trainers 2 sum 3 bits ")

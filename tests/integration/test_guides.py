@@ -22,7 +22,7 @@ from support.pages import DOCS, list_blocks
 
 NAMES = (
     "tutorial", "distributed", "pytorch", "performance", "troubleshooting", "from_others", "restarts",
-    "serving",
+    "serving", "client",
 )  # fmt: skip
 GUIDES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 DRY = {"fabric": [], "mpi": [], "slurm": [], "k8s": ["--image=i"], "local": []}

@@ -48,18 +48,13 @@ static int ready(const client *self) {
  * another call, unless both are keys: its values would be sent, or come, while the other call has them. */
 static int need_free(const client *self, const borrowed *b, const char *name) {
     const char *begin = b->view.buf, *end = begin + b->view.len;
-    for (size_t i = 0; i < self->views_n; i++) {
-        const borrowed *other = &self->views[i];
+    for (const borrowed *other = self->views; other < self->views + self->views_n; other++) {
         const char *at = other->view.buf;
+        bool same = other->call == b->call, written = b->written || other->written;
         if (begin >= at + other->view.len || at >= end || begin == end) continue;
-        if (other->call == b->call && (b->written || other->written))
-            PyErr_Format(PyExc_ValueError, "%s shares memory with another array of this call", name);
-        else if (other->call != b->call && (b->values || other->values))
-            PyErr_Format(PyExc_ValueError,
-                         "%s shares memory with an array of a call on its way: wait for that one first, or "
-                         "give a copy",
-                         name);
-        else continue;
+        if (same ? !written : !b->values && !other->values) continue;
+        PyErr_Format(PyExc_ValueError, "%s shares memory with another array of %s", name,
+                     same ? "this call" : "a call on its way: wait for that one first, or give a copy");
         return -1;
     }
     return 0;

@@ -19,6 +19,7 @@ from ...client.run import Run
 from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
 from ...engine.plan import Plan
+from ...engine.strategy import Strategy
 from ...engine.updater import ParamRules, Updater
 from ...files.joined import check_finite
 from ...files.sets import Layout, Share
@@ -207,7 +208,7 @@ class Fleet:
         if self._program is not None:
             self.note_initialized()
         elif part.servers:
-            self._client = make_client(settings, lambda text: run.log.say(text))
+            self._client = make_client(settings, Strategy(), lambda text: run.log.say(text))
             with run.guard():
                 self._client.connect()
             run.note_connected(self._client)
