@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pslaunch.runtime import Client
 from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from turns import Turn
@@ -198,6 +199,33 @@ def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
     client.finish()
 
 
+@contextmanager
+def connect_client(case: Case, address: Address, own: int) -> Iterator[Step]:
+    """The public client, for a dense step."""
+    servers = [f"{address[0]}:{address[1]}"]
+    with Client(servers, trainer=own, trainers=case.workers, log=lambda _: None) as client:
+        w = client.tensor("value", (case.size,), Optim(method="sgd", learning_rate=LEARNING_RATE))
+        grad, out = np.ones(case.size, np.float32), np.empty(case.size, np.float32)
+        yield lambda: client.push_pull({w: grad}, {w: out}).wait()
+
+
+@contextmanager
+def connect_core(case: Case, address: Address, own: int) -> Iterator[Step]:
+    """The calls of the compiled core alone, for a dense step."""
+    client = Caller([address], trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None)
+    _make_dense_step(client, case)
+    core, grad, out = client._core, np.ones(case.size, np.float32), np.empty(case.size, np.float32)
+
+    def step() -> None:
+        core.push(0, grad, out)
+        call = core.begin()
+        core.progress()
+        core.run(500, call)
+
+    yield step
+    client.finish()
+
+
 def _make_dense_step(client: Caller, case: Case) -> Step:
     grads, out = {"value": np.ones(case.size, np.float32)}, {"value": np.empty(case.size, np.float32)}
     client.create_dense("value", case.size, Optim(method="sgd", learning_rate=LEARNING_RATE))
@@ -238,7 +266,12 @@ def _choose_keys(own: int, rows: int = ROWS) -> Keys:
 
 # --- contenders ---
 
-KINDS = {"pserver": (start_pserver, connect_pserver), "python": (start_plain_server, connect_plain)}
+KINDS = {
+    "pserver": (start_pserver, connect_pserver),
+    "client": (start_pserver, connect_client),
+    "core": (start_pserver, connect_core),
+    "python": (start_plain_server, connect_plain),
+}
 
 
 def _run_worker(kind: str, case: Case, address: Address, own: int, orders: Connection) -> None:

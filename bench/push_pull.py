@@ -73,6 +73,19 @@ def measure_small(table: Table, turns: int) -> None:
         )
 
 
+def measure_client(table: Table, turns: int) -> None:
+    """What the public client adds to the compiled core, which has the same pserver's answer to wait for."""
+    case = Case(what="step", size=KIB_4)
+    with ExitStack() as stack:
+        names = {kind: stack.enter_context(start_contender(kind, case)) for kind in ("client", "core")}
+        times = take_turns(names, 3 * turns)
+    found = compute_ratio(times["client"], times["core"])
+    more = statistics.median(times["client"]) - statistics.median(times["core"])
+    name = "4 KiB round trip of Client"
+    table.add_row(name, format_us(times["client"]), f"core {format_us(times['core'])}", found, "")
+    print(f"\nClient: {more * 1e6:.1f} µs of Python a call (<= 3)")
+
+
 def measure_wide(table: Table, turns: int) -> None:
     """Many tables next to one with as many rows, and their rows in one call next to a call for each."""
     for ids in (32, 512):
@@ -100,6 +113,7 @@ def main() -> None:
     with make_fresh_folder() as folder:
         measure_dense(Table("Dense, speed", beside=peers), turns, compile_stream(folder))
     measure_small(Table("Small and sparse, time", beside=peers), turns)
+    measure_client(Table("The public client, time", beside="the compiled core alone"), turns)
     measure_wide(Table("Wide tables, time", beside="the same in another way"), turns)
 
 
