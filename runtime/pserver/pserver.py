@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from ..client import handshake
 from ..files import saving
+from ..process.infolog import ServerLog
 from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
@@ -29,7 +30,6 @@ from .cuts import Asker, Cuts
 from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
-from .serverlog import ServerLog
 from .threads import Loaded, Shard
 
 EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 2, 69, 74, 75, 78
