@@ -11,12 +11,4 @@ __all__ = [
     "get_rank", "get_world_size",
 ]  # fmt: skip
 
-
-def get_rank() -> int:
-    """Return the index of this process among those of its role."""
-    return fleet.worker_index()
-
-
-def get_world_size() -> int:
-    """Return the number of workers."""
-    return fleet.worker_num()
+get_rank, get_world_size = fleet.worker_index, fleet.worker_num
