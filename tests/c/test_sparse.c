@@ -254,8 +254,9 @@ TEST(sparse_learn_is_add_and_commit) {
         CHECK(ps_sparse_rows(t[0]) == ps_sparse_rows(t[1]) &&
               ps_sparse_waiting(t[0]) == ps_sparse_waiting(t[1]));
         ps_row row[2];
-        for (uint32_t number = 0, other = 0; ps_sparse_next(t[0], false, &number, &row[0]); found++) {
-            CHECK(ps_sparse_next(t[1], false, &other, &row[1]) && memcmp(row[0].key, row[1].key, 8) == 0);
+        for (uint32_t number = 0, other = 0; ps_sparse_kept(t[0], false, false, &number, &row[0]); found++) {
+            CHECK(ps_sparse_kept(t[1], false, false, &other, &row[1]) &&
+                  memcmp(row[0].key, row[1].key, 8) == 0);
             CHECK(memcmp(row[0].values, row[1].values, WIDTH * sizeof(float)) == 0);
             CHECK(row[0].values[WIDTH - 1] == 0);
         }

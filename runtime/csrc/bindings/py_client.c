@@ -85,7 +85,7 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
     Py_buffer *view = keep(self, obj, PY_F32, writable, name);
     if (view == NULL) return -1;
     *values = view->buf;
-    return py_need_items(view, (size_t)ps_client_size(self->core, id), name, "the object");
+    return py_need_items(view, (size_t)ps_client_spec(self->core, id)->total, name, "the object");
 }
 
 /* Get keys [n] and rows, as many as the operation needs. */
@@ -98,8 +98,8 @@ static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, Py
     view = keep(self, rows, PY_F32, op == PS_PULL_ROWS, "rows");
     if (view == NULL) return -1;
     *r = view->buf;
-    bool push = op == PS_PUSH_ROWS;
-    size_t floats = push ? ps_client_push_floats(self->core, id) : ps_client_dim(self->core, id);
+    const ps_create *spec = ps_client_spec(self->core, id);
+    size_t floats = op == PS_PUSH_ROWS ? ps_push_floats(spec) : spec->dim;
     return py_need_items(view, *n * floats, "rows", "these keys");
 }
 

@@ -128,7 +128,8 @@ static int run_copy(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
     ps_counts *counts = py_items(&all->of[3]) == 0 ? NULL : all->of[3].buf;
     bool waiting = py_items(&all->of[1]) == 0;
     ps_row row;
-    for (size_t i = 0; i < py_size(all, 'n') && ps_sparse_next(t->core, waiting, &c->number, &row); i++) {
+    for (size_t i = 0; i < py_size(all, 'n') && ps_sparse_kept(t->core, waiting, false, &c->number, &row);
+         i++) {
         memcpy(keys + i, row.key, sizeof *keys);
         if (counts != NULL) counts[i] = *row.counts;
         if (waiting) continue;

@@ -20,9 +20,8 @@ int ps_client_new(ps_client **out, uint32_t shards, uint32_t epoch, uint32_t tra
     c->links = calloc(shards, sizeof *c->links);
     c->polls = calloc(shards, sizeof *c->polls);
     if (c->links == NULL || c->polls == NULL) {
-        free(c->links);
-        free(c->polls);
-        free(c);
+        c->shards = 0;
+        ps_client_free(c);
         return ps_call_no_memory(err);
     }
     for (uint32_t i = 0; i < shards; i++) ps_conn_init(&c->links[i].conn);
@@ -343,16 +342,9 @@ uint64_t ps_client_cut_step(const ps_client *c) {
     return c->cut_step;
 }
 
-uint64_t ps_client_size(const ps_client *c, uint32_t id) {
-    return id < c->objects_n ? c->objects[id].spec.total : 0;
-}
-
-uint32_t ps_client_dim(const ps_client *c, uint32_t id) {
-    return id < c->objects_n ? c->objects[id].spec.dim : 0;
-}
-
-uint32_t ps_client_push_floats(const ps_client *c, uint32_t id) {
-    return id < c->objects_n ? ps_push_floats(&c->objects[id].spec) : 0;
+const ps_create *ps_client_spec(const ps_client *c, uint32_t id) {
+    static const ps_create none = {0};
+    return id < c->objects_n ? &c->objects[id].spec : &none;
 }
 
 uint64_t ps_client_shrunk(const ps_client *c, uint32_t id) {

@@ -51,7 +51,7 @@ int ps_client_pull(ps_client *c, uint32_t id, float *out, ps_err *err);
 int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const float *rows, size_t n,
                        ps_err *err);
 
-/* Push row gradients of a table, likewise; rows: [n, ps_client_push_floats()]. n may be 0. */
+/* Push row gradients of a table, likewise; rows: [n, ps_push_floats()]. n may be 0. */
 int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const uint64_t *keys,
                         const float *rows, size_t n, ps_err *err);
 
@@ -114,14 +114,8 @@ uint32_t ps_client_waits_for(const ps_client *c);
  * answered make their connections unusable: these are closed. Can't fail. */
 void ps_client_clear(ps_client *c);
 
-/* Return the floats of a dense object; 0 for an unknown id. */
-uint64_t ps_client_size(const ps_client *c, uint32_t id);
-
-/* Return the values in a row of a table; 0 for an unknown id. */
-uint32_t ps_client_dim(const ps_client *c, uint32_t id);
-
-/* Return the floats of a row in a push to a table; 0 for an unknown id. */
-uint32_t ps_client_push_floats(const ps_client *c, uint32_t id);
+/* Return the description of an object, borrowed until the next one is added; zeros for an unknown id. */
+const ps_create *ps_client_spec(const ps_client *c, uint32_t id);
 
 /* Return the rows of a table that shrinking has given back so far, as far as answers have it. */
 uint64_t ps_client_shrunk(const ps_client *c, uint32_t id);

@@ -417,17 +417,13 @@ PS_TARGET_AVX2 static bool all_finite_avx2(const float *p, size_t n) {
     return all_finite(p, n);
 }
 #else
+#define add_avx2 add
 #define all_finite_avx2 all_finite
 #endif
 
 void ps_add(float *restrict acc, const float *restrict g, size_t n) {
-#if PS_HAVE_AVX2
-    if (ps_build() != PS_ISA_BASE) {
-        add_avx2(acc, g, n);
-        return;
-    }
-#endif
-    add(acc, g, n);
+    if (ps_build() != PS_ISA_BASE) add_avx2(acc, g, n);
+    else add(acc, g, n);
 }
 
 bool ps_finite(const float *p, size_t n) {

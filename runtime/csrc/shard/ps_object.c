@@ -101,9 +101,9 @@ static void take_dense(ps_object *o, bool last, const float *grad) {
         size_t k = d->n - at < PIECE ? d->n - at : PIECE;
         if (last) ps_dense_apply(d, o->step.version + 1, at, grad + at, k);
         else if (d->sum_empty) memcpy(d->sum + at, grad + at, k * sizeof *grad);
-        else ps_dense_add(d, at, grad + at, k);
+        else ps_add(d->sum + at, grad + at, k);
     }
-    if (!last) ps_dense_first(d);
+    if (!last) d->sum_empty = false;
 }
 
 static int take_one(ps_object *o, bool last, const ps_held *h, ps_err *err) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ps_room.h"
+
 enum { SEND_AT_ONCE = 32 }; /* answers in one system call */
 
 void ps_peer_init(ps_peer *p, uint32_t trainer) {
@@ -46,15 +48,10 @@ static int grow(ps_peer *p, ps_err *err) {
         p->out_to -= p->out_from;
         p->out_from = 0;
     }
-    if (p->out_to < p->out_cap) return PS_OK;
-    if (p->out_cap >= PS_MAX_ANSWERS)
+    if (p->out_to >= PS_MAX_ANSWERS)
         return ps_fail(err, PS_ELIMIT, 0, "trainer %u leaves %u answers unread", p->trainer, PS_MAX_ANSWERS);
-    size_t cap = p->out_cap ? 2 * p->out_cap : 8;
-    ps_reply *out = realloc(p->out, cap * sizeof *out);
-    if (out == NULL) return ps_fail(err, PS_ENOMEM, 0, "answers of trainer %u", p->trainer);
-    p->out = out;
-    p->out_cap = cap;
-    return PS_OK;
+    if (ps_room(&p->out, p->out_to + 1, &p->out_cap, sizeof *p->out)) return PS_OK;
+    return ps_fail(err, PS_ENOMEM, 0, "answers of trainer %u", p->trainer);
 }
 
 int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *owned, ps_err *err) {

@@ -69,7 +69,7 @@ static void drop_rows(ps_shard *s, ps_peer *p) {
 
 static void use_floats(ps_peer *p, ps_object *o, size_t floats, const float *grad) {
     size_t at = (size_t)((p->got - p->carried) / sizeof(float));
-    if (p->sink == PS_SINK_ADD) ps_dense_add(&o->dense, at, grad, floats);
+    if (p->sink == PS_SINK_ADD) ps_add(o->dense.sum + at, grad, floats);
     else ps_dense_apply(&o->dense, o->step.version + 1, at, grad, floats);
 }
 
@@ -152,7 +152,7 @@ static void do_push(ps_shard *s, const ps_peer *p) {
         *part = PS_PART_WHOLE;
         return;
     }
-    if (p->sink == PS_SINK_BYTES) ps_dense_first(&o->dense);
+    if (p->sink == PS_SINK_BYTES) o->dense.sum_empty = false;
     *part = PS_PART_DONE;
     o->step.done++;
 }

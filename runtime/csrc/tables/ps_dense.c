@@ -46,14 +46,6 @@ float *ps_dense_sum(ps_dense *d) {
     return d->sum;
 }
 
-void ps_dense_first(ps_dense *d) {
-    d->sum_empty = false;
-}
-
-void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k) {
-    ps_add(d->sum + at, grad, k);
-}
-
 /* Return the length of a chunk. */
 static size_t chunk_floats(const ps_dense *d, size_t number) {
     size_t left = d->n - (number - 1) * PS_DENSE_CHUNK;

@@ -30,15 +30,9 @@ int ps_dense_init(ps_dense *d, size_t n, const ps_optim *optim, ps_err *err);
 /* Release the contents of `d`; a zeroed one is allowed. Can't fail. */
 void ps_dense_close(ps_dense *d);
 
-/* Return the buffer for the first gradient of a step, [n]; call ps_dense_first() when it is complete.
+/* Return the buffer for the first gradient of a step, [n]; when it is complete d->sum_empty becomes false.
  * NULL if there is no memory. */
 float *ps_dense_sum(ps_dense *d);
-
-/* Note that the first gradient of the step is in the sum. */
-void ps_dense_first(ps_dense *d);
-
-/* Add the piece [at, at + k) of a later gradient of the step. Can't fail. */
-void ps_dense_add(ps_dense *d, size_t at, const float *grad, size_t k);
 
 /* Apply the piece [at, at + k) of the last gradient of this step, counted from 1, at once, so that the sum
  * need not be read again. After all pieces, ps_dense_commit() or ps_dense_end() ends the step. Can't fail. */

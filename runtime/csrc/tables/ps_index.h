@@ -73,7 +73,7 @@ static inline const ps_place *ps_index_home(const ps_index *x, uint64_t hash) {
 }
 
 /* Return the place with the tag of this hash that follows `last`, NULL: the first; or the free one behind. */
-static inline ps_place *ps_index_find(const ps_index *x, uint64_t hash, const ps_place *last) {
+PS_INLINE ps_place *ps_index_find(const ps_index *x, uint64_t hash, const ps_place *last) {
     const ps_part *p = ps_index_part(x, hash);
     uint32_t mask = p->cap - 1, tag = (uint32_t)hash;
     uint32_t i = last == NULL ? tag & mask : ((uint32_t)(last - p->places) + 1) & mask;

@@ -115,9 +115,9 @@ void ps_pool_change(ps_pool *p, uint32_t number) {
 }
 
 bool ps_pool_kept(const ps_pool *p, bool last, uint32_t *number, const float **item, const uint32_t **head) {
-    ps_keep *k = p->keep;
+    ps_keep now = {.n = (uint32_t)p->made}, *k = p->keep == NULL ? &now : p->keep;
     for (uint32_t i = *number; (i = next_set(&k->only, i + 1)) <= k->n;) {
-        uint32_t place = k->place[i], at = place == 0 ? i : place;
+        uint32_t place = k->place == NULL ? 0 : k->place[i], at = place == 0 ? i : place;
         const ps_pool *from = place == 0 ? p : &k->copies;
         if (place == PS_KEEP_ABSENT || ps_pool_head(from, at)[0] == PS_POOL_FREE) continue;
         if (last) k->passed = i - 1;

@@ -63,8 +63,9 @@ int ps_pool_keep_changed(ps_pool *p, bool all, ps_err *err);
 /* Note that an item, or its head but for the first word, is about to change. Can't fail. */
 void ps_pool_change(ps_pool *p, uint32_t number);
 
-/* Find the first kept item above `number`: its number, floats and head, borrowed until the pool is changed.
- * `last`: those before it are not needed any more. Returns false after the last. */
+/* Find the first kept item above `number`, or where nothing is kept the first as it is now: its number,
+ * floats and head, borrowed until the pool is changed. `last`: those before it are not needed any more.
+ * Returns false after the last. */
 bool ps_pool_kept(const ps_pool *p, bool last, uint32_t *number, const float **item, const uint32_t **head);
 
 /* Numbered items as they were at one moment: each is copied before its first change, until the walk over all

@@ -285,11 +285,13 @@ static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32
 /* Read rows, with their numbers to `found`, [n], if that is not NULL. */
 static void read_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32_t *found, float *out) {
     uint32_t some[BATCH];
-    for (size_t i = 0; i < n; i++, out += t->dim) {
-        uint32_t *row = found == NULL ? &some[i % BATCH] : &found[i];
-        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), row);
-        if (is_new(*row)) ps_init_row(&t->init, keys[i], out, t->dim);
-        else memcpy(out, row_at(t, *row), t->dim * sizeof *out);
+    for (size_t i = 0, k; i < n; i += k) {
+        uint32_t *rows = found == NULL ? some : found + i;
+        find_rows(t, keys + i, k = batch(n - i), rows);
+        for (size_t j = 0; j < k; j++, out += t->dim) {
+            if (is_new(rows[j])) ps_init_row(&t->init, keys[i + j], out, t->dim);
+            else memcpy(out, row_at(t, rows[j]), t->dim * sizeof *out);
+        }
     }
 }
 
@@ -474,14 +476,6 @@ void ps_sparse_clear(ps_sparse *t) {
     ps_index_clear(&t->index);
     ps_pool_clear(&t->rows);
     ps_pool_clear(&t->waiting);
-}
-
-bool ps_sparse_next(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row) {
-    const ps_pool *p = waiting ? &t->waiting : &t->rows;
-    if ((*number = ps_pool_next(p, *number)) == 0) return false;
-    head *h = (head *)(void *)ps_pool_head(p, *number);
-    *row = (ps_row){h->key, ps_pool_item(p, *number), counts_of(h)};
-    return true;
 }
 
 size_t ps_sparse_rows(const ps_sparse *t) {

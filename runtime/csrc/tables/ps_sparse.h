@@ -100,12 +100,9 @@ int ps_sparse_keep_changed(ps_sparse *t, bool *all, size_t *rows, ps_err *err);
 /* Release what was kept. Returns false if there was no memory to keep a row that has changed. */
 bool ps_sparse_forget(ps_sparse *t);
 
-/* Find the next kept row, or waiting key, above `number`. `last`: those before it are not needed any more.
- * Returns false after the last. */
+/* Find the next kept row, or waiting key, above `number`; where nothing is kept, as it is now. `last`: those
+ * before it are not needed any more. Returns false after the last. */
 bool ps_sparse_kept(const ps_sparse *t, bool waiting, bool last, uint32_t *number, ps_row *row);
-
-/* Find the next row, or waiting key, above `number` as it is now. Returns false after the last. */
-bool ps_sparse_next(const ps_sparse *t, bool waiting, uint32_t *number, ps_row *row);
 
 /* Return the number of rows. */
 size_t ps_sparse_rows(const ps_sparse *t);
