@@ -8,12 +8,11 @@ if __name__ != "pslaunch.torch":  # in the folder of the runtime it would be a s
 from pslaunch.runtime.client.caller import Init
 from pslaunch.runtime.engine.entry import CountFilterEntry, ProbabilityEntry
 
-from .checkpoint import load, save
-from .distributed_optimizer import DistributedOptimizer
-from .session import connect, end_pass
-from .tables import Embedding, EmbeddingBag, Prefetching, prefetch
+from .optimizers import DistributedOptimizer
+from .session import connect, end_pass, load, save
+from .tables import Embedding, EmbeddingBag, prefetch, prefetching
 
 __all__ = [
-    "CountFilterEntry", "DistributedOptimizer", "Embedding", "EmbeddingBag", "Init", "Prefetching",
-    "ProbabilityEntry", "connect", "end_pass", "load", "prefetch", "save",
+    "CountFilterEntry", "DistributedOptimizer", "Embedding", "EmbeddingBag", "Init", "ProbabilityEntry",
+    "connect", "end_pass", "load", "prefetch", "prefetching", "save",
 ]  # fmt: skip

@@ -1,24 +1,27 @@
-"""The tables of this process and its client of the pservers: one push for each backward pass."""
+"""The tables of this process on the pservers: one push for each backward pass, and checkpoints."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pslaunch.runtime.client.caller import PULL_BYTES, Init
+from pslaunch.runtime.client.caller import Init
 from pslaunch.runtime.client.client import Client, Future, TableHandle, TensorHandle
 from pslaunch.runtime.engine.arrays import F32, U64, Ids, Part, Rows, find_rows, sum_rows
 from pslaunch.runtime.engine.entry import EntryAttr
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.engine.param_config import ANY_ID
+from pslaunch.runtime.files.sets import Set
 from pslaunch.runtime.process.settings import get_settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """A table on the pservers. mean: gradients are averaged over trainers, not summed."""
 
@@ -37,8 +40,6 @@ def get_array(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
 
 class LookedUp:
     """Ids of one lookup in a table, and the rows of the unique ones once they are here."""
-
-    __slots__ = ("rows", "spec", "values")
 
     def __init__(self, spec: TableSpec, rows: Rows) -> None:
         self.spec, self.rows = spec, rows
@@ -65,36 +66,29 @@ class TorchSession:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._tables: dict[str, TableHandle] = {}
-        self._tensors: list[TensorHandle] = []  # of an optimizer that makes the steps, in place of backward
+        self.tables: dict[str, TableHandle] = {}
+        self.tensors: list[TensorHandle] = []  # of an optimizer that makes the steps, in place of backward
         self._wanted: list[LookedUp] = []  # for the next step
         self._ready: list[LookedUp] = []  # with the values since the last push
         self._pending: dict[str, list[tuple[LookedUp, Part]]] = {}  # gradients of this step
         self._step: Future | None = None  # the push on its way
 
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing is on the pservers yet."""
-        return not self._tables and not self._tensors
-
-    def make_tables(self) -> None:
-        """Make the tables of this process that are not made yet, in the order of their modules."""
+    def make_ready(self) -> None:
+        """End the push before; make the tables that are not made yet, in the order of their modules."""
+        self.settle()
         for name, spec in SPECS.items():
-            if name not in self._tables:
-                self._tables[name] = self.client.table(
-                    name, spec.dim, spec.rule, init=spec.init, entry=spec.entry
-                )
+            if name not in self.tables:
+                begin = {"init": spec.init, "entry": spec.entry}
+                self.tables[name] = self.client.table(name, spec.dim, spec.rule, **begin)
 
     def make_tensors(self, values: Iterable[F32], rule: Optim) -> None:
         """Make dense parameters; `values` are trainer 0's then, stored in place."""
-        if self._tensors:
+        if self.tensors:
             raise RuntimeError("a program has one DistributedOptimizer: give it all parameters")
-        self.make_tables()
-        out = {
-            self.client.tensor(f"parameter {i}", own.shape, rule, init=own): own
-            for i, own in enumerate(values)
-        }
-        self._tensors = [*out]
+        self.make_ready()
+        tensor = self.client.tensor
+        out = {tensor(f"parameter {i}", own.shape, rule, init=own): own for i, own in enumerate(values)}
+        self.tensors = [*out]
         self.client.barrier()
         self.client.pull(out).wait()
 
@@ -106,38 +100,27 @@ class TorchSession:
 
     def look_up(self, spec: TableSpec, ids: Ids) -> LookedUp:
         """Return a lookup with the values of its rows."""
-        self.settle()
-        for one in self._ready:
-            if one.is_of(spec, ids):
-                return one
-        self.make_tables()
-        found = next((one for one in self._wanted if one.is_of(spec, ids)), None)
-        if found is not None:
-            taken = self._take_wanted()
-            self._ready += taken
+        self.make_ready()
+        if any(one.is_of(spec, ids) for one in self._wanted):
+            self._ready += (taken := self._take_wanted())
             self.client.pull(fetch=self._list(taken)).wait()
-            if found in taken:
-                return found
-        (found,) = find_lookups([(spec, ids)])
-        self.client.pull(fetch=self._list([found])).wait()
+        found = next((one for one in self._ready if one.is_of(spec, ids)), None)
+        if found is None:
+            (found,) = find_lookups([(spec, ids)])
+            self.client.pull(fetch=self._list([found])).wait()
         return found
 
     def _list(self, lookups: Iterable[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:
-        return {self._tables[one.spec.name]: (one.rows.keys, one.values) for one in lookups}
+        return {self.tables[one.spec.name]: (one.rows.keys, one.values) for one in lookups}
 
     def prefetch(self, asked: Iterable[tuple[TableSpec, Ids]]) -> None:
         """Let the next push, or else the first of these lookups, bring the rows of all of them."""
         self._wanted += find_lookups(asked)
 
     def _take_wanted(self) -> list[LookedUp]:
-        """Return the wanted lookups for one call: the first of each table, as far as there is room."""
-        taken: dict[str, LookedUp] = {}
-        room = PULL_BYTES
-        for one in self._wanted:
-            if one.spec.name not in taken and one.values.nbytes <= room:
-                taken[one.spec.name] = one
-                room -= one.values.nbytes
-        self._wanted = [one for one in self._wanted if taken.get(one.spec.name) is not one]
+        """Return the wanted lookups for one call, the first of each table."""
+        taken = {one.spec.name: one for one in reversed(self._wanted)}
+        self._wanted = [one for one in self._wanted if taken[one.spec.name] is not one]
         return [*taken.values()]
 
     def add_grads(self, found: LookedUp, part: Part) -> None:
@@ -146,20 +129,16 @@ class TorchSession:
 
     def end_backward(self) -> None:
         """Push what the backward pass has left, unless an optimizer does it with dense parameters."""
-        if self._pending and not self._tensors:
+        if self._pending and not self.tensors:
             self.push()
 
     def push(self, grads: Iterable[F32] = (), values: Iterable[F32] = (), factor: float = 1.0) -> None:
-        """Begin one step: push gradients; take dense values, and rows of the lookups that are wanted.
-
-        factor: of all learning rates.
-        """
-        self.settle()
-        self.make_tables()
+        """Begin a step: push gradients; take values and wanted rows. factor: of all learning rates."""
+        self.make_ready()
         pending, self._pending = self._pending, {}
-        rows = {self._tables[name]: self._sum(parts) for name, parts in pending.items()}
+        rows = {self.tables[name]: self._sum(parts) for name, parts in pending.items()}
         self._ready = self._take_wanted()
-        dense, out = (dict(zip(self._tensors, own, strict=True)) for own in (grads, values))
+        dense, out = (dict(zip(self.tensors, own, strict=True)) for own in (grads, values))
         self._step = self.client.push_pull(dense, out, rows, self._list(self._ready), factor=factor)
 
     def _sum(self, parts: list[tuple[LookedUp, Part]]) -> tuple[U64, F32]:
@@ -173,6 +152,7 @@ class TorchSession:
         return rows.keys, grads
 
 
+DENSE = "dense.pt"  # in the set, with the number of the save in its name
 SPECS: dict[str, TableSpec] = {}  # of this process, in the order of their modules
 _current: list[TorchSession] = []
 
@@ -189,10 +169,7 @@ def get_session() -> TorchSession:
     if not _current:
         asked = get_settings().snapshots
         if asked.steps or asked.minutes or asked.export_steps or asked.resume:
-            raise ValueError(
-                "snapshots and exports lack the state of torch programs: leave --snapshot_steps, "
-                "--snapshot_minutes, --export_steps and --resume out, and call pslaunch.torch.save()"
-            )
+            raise ValueError("snapshots and exports lack the state of torch: use pslaunch.torch.save()")
         connect(Client.from_env())
     return _current[0]
 
@@ -202,3 +179,35 @@ def end_pass() -> None:
     session = get_session()
     session.settle()
     session.client.end_pass()
+
+
+def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extra: Any = None) -> None:
+    """Write `state_dict` of model and optimizer, `extra`, and all that pservers have, after this step.
+
+    All trainers call it between two steps; trainer 0 writes. A set that is there stays whole until then.
+    """
+    session = get_session()
+    session.make_ready()
+    session.client.barrier()
+    if session.client.trainer == 0:
+        state, content = model.state_dict(), io.BytesIO()
+        torch.save((state, optimizer and optimizer.state_dict(), extra), content)
+        session.client.save(folder, {DENSE: content.getvalue()})
+    session.client.barrier()
+
+
+def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> Any:
+    """Take what save() has written, and return `extra`; all trainers call it, before the first lookup.
+
+    Before a DistributedOptimizer is made: it takes the values from the pservers.
+    """
+    session = get_session()
+    if session.tables or session.tensors:
+        raise RuntimeError("load() comes before the first lookup, and before a DistributedOptimizer is made")
+    session.client.load(folder)
+    content = io.BytesIO(Set(Path(folder)).read_file(DENSE))
+    state, of_optimizer, extra = torch.load(content, map_location="cpu")
+    model.load_state_dict(state)
+    if optimizer is not None:
+        optimizer.load_state_dict(of_optimizer)
+    return extra
