@@ -41,9 +41,10 @@ def get_array(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
 class LookedUp:
     """Ids of one lookup in a table, and the rows of the unique ones once they are here."""
 
+    values: F32  # [keys, dim]
+
     def __init__(self, spec: TableSpec, rows: Rows) -> None:
         self.spec, self.rows = spec, rows
-        self.values: F32 = np.empty((len(rows.keys), spec.dim), np.float32)
 
     @property
     def ids(self) -> Ids:
@@ -68,7 +69,7 @@ class TorchSession:
         self.client = client
         self.tables: dict[str, TableHandle] = {}
         self.tensors: list[TensorHandle] = []  # of an optimizer that makes the steps, in place of backward
-        self._wanted: list[LookedUp] = []  # for the next step
+        self._wanted: list[list[LookedUp]] = []  # for the next step
         self._ready: list[LookedUp] = []  # with the values since the last push
         self._pending: dict[str, list[tuple[LookedUp, Part]]] = {}  # gradients of this step
         self._step: Future | None = None  # the push on its way
@@ -78,8 +79,8 @@ class TorchSession:
         self.settle()
         for name, spec in SPECS.items():
             if name not in self.tables:
-                begin = {"init": spec.init, "entry": spec.entry}
-                self.tables[name] = self.client.table(name, spec.dim, spec.rule, **begin)
+                made = self.client.table(name, spec.dim, spec.rule, init=spec.init, entry=spec.entry)
+                self.tables[name] = made
 
     def make_tensors(self, values: Iterable[F32], rule: Optim) -> None:
         """Make dense parameters; `values` are trainer 0's then, stored in place."""
@@ -101,27 +102,33 @@ class TorchSession:
     def look_up(self, spec: TableSpec, ids: Ids) -> LookedUp:
         """Return a lookup with the values of its rows."""
         self.make_ready()
-        if any(one.is_of(spec, ids) for one in self._wanted):
-            self._ready += (taken := self._take_wanted())
-            self.client.pull(fetch=self._list(taken)).wait()
-        found = next((one for one in self._ready if one.is_of(spec, ids)), None)
-        if found is None:
-            (found,) = find_lookups([(spec, ids)])
-            self.client.pull(fetch=self._list([found])).wait()
-        return found
+        groups = [self._ready, *self._wanted]
+        group = next((own for own in groups if any(one.is_of(spec, ids) for one in own)), None)
+        if group is None:
+            group = find_lookups([(spec, ids)])
+        if group is not self._ready:
+            self.client.pull(fetch=self._make_room(group)).wait()
+        if group in self._wanted:
+            self._wanted.remove(group)
+            self._ready = [*self._ready, *group]
+        return next(one for one in group if one.is_of(spec, ids))
 
-    def _list(self, lookups: Iterable[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:
-        return {self.tables[one.spec.name]: (one.rows.keys, one.values) for one in lookups}
+    def _make_room(self, lookups: list[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:
+        """Return the keys and an array for the rows of each table; lookups have parts of it as values."""
+        found, by_table = dict[TableHandle, tuple[U64, F32]](), dict[str, list[LookedUp]]()
+        for one in lookups:
+            by_table.setdefault(one.spec.name, []).append(one)
+        for name, own in by_table.items():
+            ends = np.cumsum([len(one.rows.keys) for one in own])
+            values = np.empty((ends[-1], own[0].spec.dim), np.float32)
+            for one, part in zip(own, np.split(values, ends[:-1]), strict=True):
+                one.values = part
+            found[self.tables[name]] = np.concatenate([one.rows.keys for one in own]), values
+        return found
 
     def prefetch(self, asked: Iterable[tuple[TableSpec, Ids]]) -> None:
         """Let the next push, or else the first of these lookups, bring the rows of all of them."""
-        self._wanted += find_lookups(asked)
-
-    def _take_wanted(self) -> list[LookedUp]:
-        """Return the wanted lookups for one call, the first of each table."""
-        taken = {one.spec.name: one for one in reversed(self._wanted)}
-        self._wanted = [one for one in self._wanted if taken[one.spec.name] is not one]
-        return [*taken.values()]
+        self._wanted.append(find_lookups(asked))
 
     def add_grads(self, found: LookedUp, part: Part) -> None:
         """Take the gradients of a lookup's rows for the step."""
@@ -137,9 +144,9 @@ class TorchSession:
         self.make_ready()
         pending, self._pending = self._pending, {}
         rows = {self.tables[name]: self._sum(parts) for name, parts in pending.items()}
-        self._ready = self._take_wanted()
+        self._ready, self._wanted = [one for own in self._wanted for one in own], []
         dense, out = (dict(zip(self.tensors, own, strict=True)) for own in (grads, values))
-        self._step = self.client.push_pull(dense, out, rows, self._list(self._ready), factor=factor)
+        self._step = self.client.push_pull(dense, out, rows, self._make_room(self._ready), factor=factor)
 
     def _sum(self, parts: list[tuple[LookedUp, Part]]) -> tuple[U64, F32]:
         spec, rows = parts[0][0].spec, parts[0][0].rows
@@ -152,7 +159,6 @@ class TorchSession:
         return rows.keys, grads
 
 
-DENSE = "dense.pt"  # in the set, with the number of the save in its name
 SPECS: dict[str, TableSpec] = {}  # of this process, in the order of their modules
 _current: list[TorchSession] = []
 
@@ -192,7 +198,7 @@ def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extr
     if session.client.trainer == 0:
         state, content = model.state_dict(), io.BytesIO()
         torch.save((state, optimizer and optimizer.state_dict(), extra), content)
-        session.client.save(folder, {DENSE: content.getvalue()})
+        session.client.save(folder, {"dense.pt": content.getvalue()})
     session.client.barrier()
 
 
@@ -205,7 +211,7 @@ def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> A
     if session.tables or session.tensors:
         raise RuntimeError("load() comes before the first lookup, and before a DistributedOptimizer is made")
     session.client.load(folder)
-    content = io.BytesIO(Set(Path(folder)).read_file(DENSE))
+    content = io.BytesIO(Set(Path(folder)).read_file("dense.pt"))
     state, of_optimizer, extra = torch.load(content, map_location="cpu")
     model.load_state_dict(state)
     if optimizer is not None:

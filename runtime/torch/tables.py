@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Init
-from pslaunch.runtime.engine.arrays import F32, Ids, Part, split_rows
+from pslaunch.runtime.engine.arrays import F32, Ids, split_rows
 from pslaunch.runtime.engine.entry import ANY, EntryAttr, ShowClickEntry
 
 from .optimizers import OF_TABLES, make_torch_rule
@@ -32,14 +32,14 @@ class _Gather(torch.autograd.Function):
     def forward(
         ctx: Any, anchor: Tensor, weights: Tensor | None, found: LookedUp, bags: Bags | None, device: Any
     ) -> Tensor:
-        ctx.found, ctx.device = found, device
-        ctx.offsets, ctx.counts = bags or (None, None)
-        ctx.weights = None if weights is None else get_array(weights, torch.float32)
+        values = None if weights is None else get_array(weights, torch.float32)
+        ctx.found, ctx.device, ctx.counts = found, device, bags and bags[1]
+        ctx.bags = () if bags is None else (bags[0], values, -1)
         count = len(found.rows.index) if bags is None else len(bags[0]) - 1
         # Pinned, so that the copy to a GPU runs beside what it computes.
         out = torch.empty((count, found.spec.dim), pin_memory=device.type == "cuda")
         rows = out.numpy()
-        part = _make_part(ctx, rows)
+        part = (rows, *ctx.bags) if ctx.bags else rows
         _core.gather_rows(found.values, found.rows.index, [part], torch.get_num_threads())
         if ctx.counts is not None:
             rows /= ctx.counts
@@ -52,17 +52,13 @@ class _Gather(torch.autograd.Function):
         if ctx.counts is not None:
             rows = rows / ctx.counts
         if ctx.needs_input_grad[1]:
-            products = found.values[found.rows.index] * rows.repeat(np.diff(ctx.offsets), axis=0)
+            products = found.values[found.rows.index] * rows.repeat(np.diff(ctx.bags[0]), axis=0)
             of_weights = torch.from_numpy(products.sum(axis=1)).to(ctx.device)
         session = get_session()
-        session.add_grads(found, _make_part(ctx, rows))
+        session.add_grads(found, (rows, *ctx.bags) if ctx.bags else rows)
         # As DDP does it: called once this whole backward pass is done.
         torch.autograd.Variable._execution_engine.queue_callback(session.end_backward)
         return None, of_weights, None, None, None
-
-
-def _make_part(ctx: Any, rows: F32) -> Part:
-    return rows if ctx.offsets is None else (rows, ctx.offsets, ctx.weights, -1)
 
 
 class _Table(torch.nn.Module):

@@ -115,6 +115,10 @@ def test_two_trainers_are_one_with_both_batches(folder: Path) -> None:
     assert max(first["gap"], second["gap"]) < 1e-6 and first["bits"] == second["bits"]
 
 
+def test_lookups_have_the_forms_of_torch(folder: Path) -> None:
+    assert train(folder, "torch_forms.py", pservers=2) == [{}]  # it compares them itself
+
+
 @pytest.mark.parametrize(("method", "trainers"), [("sgd", 2), ("adam", 1), ("adamw", 1), ("adagrad", 1)])
 def test_dense_parameters_learn_by_pservers_as_by_torch(folder: Path, method: str, trainers: int) -> None:
     for one in train(folder, "torch_dense.py", method, "0", "20", trainers=trainers, pservers=2):
