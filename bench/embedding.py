@@ -35,7 +35,7 @@ with suppress(ImportError):  # main() runs this again by a Python that has it
     import torch
     from torch.distributed import autograd, nn, optim, rpc
 
-    from pslaunch.torch import EmbeddingBag, Prefetching
+    from pslaunch.torch import EmbeddingBag, prefetch_each
 
 SLOTS, NUMBERS, HIDDEN, RATE, EPSILON = 26, 13, 64, 0.01, 1e-10
 STEPS = 5  # of a turn, each with a batch of its own
@@ -109,7 +109,7 @@ def train_by_ours(case: Case, address: Address) -> Iterator[tuple[Step, Loader]]
     runtime.init(pservers=f"{address[0]}:{address[1]}", num_gradient_servers=1, trainer_id=0)
     tower, offsets = case.make_model()
     bag = EmbeddingBag("rows", case.dim, lr=RATE, mode="sum", init=0.0)
-    load = partial(Prefetching, choose=lambda batch: {bag: batch[1]})
+    load = partial(prefetch_each, choose=lambda batch: {bag: batch[1]})
     yield make_step(tower, lambda ids: bag(ids, offsets)), load
 
 

@@ -77,7 +77,7 @@ def main() -> None:
     optimizer = tables.DistributedOptimizer(model.parameters(), "adam", lr=2e-3)
     numbers = range(RANK, given.steps * TRAINERS, TRAINERS)
     mine = (draw_batch(number, given.batch, given.ids) for number in numbers)
-    batches = tables.prefetching(mine, lambda batch: {model.slots: batch[1]})
+    batches = tables.prefetch_each(mine, lambda batch: {model.slots: batch[1]})
     for step, (values, keys, clicks) in enumerate(batches, 1):
         optimizer.zero_grad()
         loss = nn.functional.binary_cross_entropy_with_logits(model(values, keys), clicks)

@@ -10,9 +10,9 @@ from pslaunch.runtime.engine.entry import CountFilterEntry, ProbabilityEntry
 
 from .optimizers import DistributedOptimizer
 from .session import connect, end_pass, load, save
-from .tables import Embedding, EmbeddingBag, prefetch, prefetching
+from .tables import Embedding, EmbeddingBag, prefetch, prefetch_each
 
 __all__ = [
     "CountFilterEntry", "DistributedOptimizer", "Embedding", "EmbeddingBag", "Init", "ProbabilityEntry",
-    "connect", "end_pass", "load", "prefetch", "prefetching", "save",
+    "connect", "end_pass", "load", "prefetch", "prefetch_each", "save",
 ]  # fmt: skip

@@ -181,7 +181,7 @@ def prefetch(batch: Mapping[_Table, Tensor]) -> None:
     get_session().prefetch([(module.spec, module.find_ids(ids)[0]) for module, ids in batch.items()])
 
 
-def prefetching(loader: Iterable[Any], choose: Callable[[Any], Mapping[_Table, Tensor]]) -> Iterator[Any]:
+def prefetch_each(loader: Iterable[Any], choose: Callable[[Any], Mapping[_Table, Tensor]]) -> Iterator[Any]:
     """Yield the batches of a DataLoader, with the ids that `choose` gives prefetched one batch ahead."""
     held: list[Any] = []
     for batch in loader:

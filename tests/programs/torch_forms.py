@@ -56,7 +56,7 @@ assert sums(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0])).tolist() ==
 
 # Batches that are prefetched one ahead, and a lookup of others between.
 batches = [torch.tensor([n, n + 1]) for n in range(4)]
-for ids in ps.prefetching(batches, lambda batch: {single: batch}):
+for ids in ps.prefetch_each(batches, lambda batch: {single: batch}):
     with torch.no_grad():
         assert torch.allclose(single(torch.tensor([5])), sums.to_dense(6)[5:])
     assert torch.allclose(single(ids), single.to_dense(20)[ids])
@@ -66,7 +66,7 @@ for ids in ps.prefetching(batches, lambda batch: {single: batch}):
 client, pulls = get_session().client, []
 pull = client.pull
 client.pull = lambda *own, **more: pulls.append(more) or pull(*own, **more)
-for ids in ps.prefetching(batches, lambda batch: {single: batch, sums: batch}):
+for ids in ps.prefetch_each(batches, lambda batch: {single: batch, sums: batch}):
     (single(ids).sum() + sums(ids, torch.tensor([0, 2])).sum()).backward()
 assert len(pulls) == 1 and torch.allclose(single(batches[0]), single.to_dense(2))
 
