@@ -164,6 +164,7 @@ LATER: Final[Mapping[str, Later]] = {
 # Programs of the runtime: their help, module, and first arguments.
 PROGRAMS: Final = {
     "pserver": ("Run one parameter server by hand.", "pserver"),
+    "stats": ("Print what a running pserver has counted: updates, bytes, rows, waits.", "client.observe"),
     "show": ("Verify a set of saved parameters, and list what is in it.", "engine.convert", "show"),
     "convert": (
         "Write a set as .npz, .tar or .pdparams, or such a file as a set.",

@@ -155,6 +155,7 @@ def run_shard(
     # Finds values of a new object: name, whether it is a table, dim, total, method; None: there are none.
     find: Callable[[str, bool, int, int, int], _Found | None],
     cut_fd: int,  # write end of a pipe for cuts: ps_mail.h; -1: none
+    counters: Any,  # writable, zero: ps_mail.h
 ) -> None: ...
 def index_keys(keys: Any, places: Any, /) -> None: ...  # u64 [n]; u32 [a power of two above n], all 0
 def get_protocol() -> dict[str, int]: ...

@@ -15,7 +15,7 @@ from ..errors import SpecError
 from ..node.job import PYTHON, Count, Limits, Node, Package, Plan, Wants, deal
 from .args import DEFAULT_PROGRAM, Split
 from .detect import ServerMode, choose_server, find_gpu_use, find_imports
-from .kinds import Flag, Text, Truth, Value
+from .kinds import Flag, Text, Truth, Value, parse_argument
 from .locate import check_module
 from .options import DEFAULT, GIVEN, SERVED
 from .sources import Given
@@ -163,7 +163,7 @@ def read_draft(backend: str, given: Given, environ: Mapping[str, str]) -> Plan:
     found = _read_fields(given, parts - {*JobSpec._fields, "nodes"})
     return Plan(
         backend=backend,
-        added_env=_read_env(given.get_all("env"), environ) | _read_snapshots(given),
+        added_env=_read_env(given.get_all("env"), environ) | _read_variables(given),
         flags=given.trainer_flags,
         wants=Wants(_read_gpus(given), found.pop("gpus_per_trainer"), found.pop("bind_cores")),
         limits=Limits(**{name: found.pop(name) for name in Limits._fields}),
@@ -277,13 +277,17 @@ def refuse_without_effect(given: Given, name: str, why: str) -> None:
             raise SpecError(f"{value.label}{'' if flag else f'={value.text}'} has no effect {why}")
 
 
-def _read_snapshots(given: Given) -> dict[str, str]:
-    """Return the variables of snapshots that are asked for; bind() completes the folder."""
+def _read_variables(given: Given) -> dict[str, str]:
+    """Return the variables of snapshots and metrics that are asked for; bind() completes the folder."""
     names = [name for name in contract.SNAPSHOT_ARGS if name in given]
     for value in [*given.get_all("snapshot_dir"), *given.get_all("export_dir")]:
         if value.text.startswith("~"):
             raise SpecError(f"{value.shown}: give an absolute path, or one in the workspace")
-    return {contract.get_snapshot_var(name): str(given.read(name)) for name in names}
+    variables = {contract.get_snapshot_var(name): str(given.read(name)) for name in names}
+    if at := given.get("metrics_port"):
+        parse_argument(contract.split_addr, at.text if ":" in at.text else f"127.0.0.1:{at.text}", at.label)
+        variables["PSLAUNCH_METRICS_PORT"] = at.text
+    return variables
 
 
 def _read_env(words: Sequence[Value], environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,13 +17,14 @@ from ..shared import prove
 from ..shared.prove import MAX_BODY_BYTES, TIMEOUT_S, ProofError, Refusals
 
 __all__ = [
-    "MAX_BODY_BYTES", "PLANE", "TIMEOUT_S", "Hello", "ProofError", "Refusals", "ServerSide", "compare",
-    "detect_protocol", "greet", "is_silent",
+    "MAX_BODY_BYTES", "OBSERVER", "PLANE", "TIMEOUT_S", "Hello", "ProofError", "Refusals", "ServerSide",
+    "compare", "detect_protocol", "greet", "is_silent",
 ]  # fmt: skip
 
 PLANE = prove.Plane(
     b"pslaunch data plane", "pserver", "trainer", advice="option --secret_file, on both sides"
 )
+OBSERVER = b'{"observer": true}'  # in place of a hello: of one that trains nothing, and may ask for stats
 FOREIGN = {b"PRI * HTTP/2.0": "gRPC", b"PRPC": "brpc"}  # first bytes of a Fleet program's own client
 
 
@@ -103,7 +104,7 @@ class ServerSide(prove.Server):
         """
         super().__init__(PLANE, secret, self._compare, loaded.encode())
         self._admit = accept
-        self.hello: Hello | None = None  # set once accepted
+        self.hello: Hello | None = None  # set once accepted, but for an observer
 
     @property
     def knows_secret(self) -> bool:
@@ -116,6 +117,8 @@ class ServerSide(prove.Server):
         return detect_protocol(self.buffer) if self.failure else ""
 
     def _compare(self, text: bytes) -> str:
+        if text == OBSERVER:
+            return ""
         hello = Hello.decode(text)
         why = self._admit(hello)
         if not why:

@@ -28,6 +28,7 @@ from .pserver_options import EXPORTS, Options
 from .threads import REQUESTS, Shard
 
 PIECE_BYTES = 1 << 20
+NO_TRAINER = -1  # an observer, which may ask for stats
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +36,7 @@ class Asker:
     """A trainer's connection, and its questions that wait for their answers."""
 
     control: Control
-    trainer: int
+    trainer: int  # or NO_TRAINER
     waiting: list[Message] = field(default_factory=list)
     busy: bool = False  # a thread carries out the first one,
     done: Message | None = None  # and this is its answer
@@ -50,13 +51,15 @@ class Cuts:
         shards: Sequence[Shard],
         make_header: Callable[[], Header],
         wake: Callable[[], None],
+        collect: Callable[[], Message],
     ) -> None:
         """`make_header` gives that of port 0; it is called once a trainer has connected.
 
-        wake() lets somebody call answer_waiting() soon.
+        wake() lets somebody call answer_waiting() soon. collect() gives what the pserver counts.
         """
         self._options, self._shards, self._make_header, self._wake = options, shards, make_header, wake
         self._root = options.snapshot_dir
+        self._do_stats = lambda _question: collect()
         self._askers: list[Asker] = []
         self._saves: dict[str, tuple[int, Path]] = {}  # number and folder of each save on request
         self._turn = threading.Lock()  # of what takes time
@@ -75,7 +78,7 @@ class Cuts:
         """Answer what a trainer asks; return False, and close the connection, if it is gone."""
         try:
             while (question := asker.control.receive(0)) is not None:
-                if question.get("ask") == "note":
+                if question.get("ask") == "note" and asker.trainer != NO_TRAINER:
                     self._note(asker.trainer, question)
                 elif question.get("ask") == "go" and asker.trainer == 0:
                     self._begun = question["folder"]
@@ -108,7 +111,7 @@ class Cuts:
     def _answer(self, asker: Asker, question: Message) -> Message | None:
         """Return the answer, or None if it must wait."""
         what = question.get("ask")
-        if (asker.trainer != 0 and what != "state") or not hasattr(self, f"_do_{what}"):
+        if (asker.trainer != 0 and what not in ("state", "stats")) or not hasattr(self, f"_do_{what}"):
             return {"error": f"trainer {asker.trainer} may not ask for {what}"}
         if what in ("load", "copy"):
             return self._answer_later(asker, question)

@@ -17,7 +17,7 @@ class PortError(OSError):
     """A port is not available; the text names it and its holder."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     """Return a socket that listens there. Raises PortError, naming the holder of a busy port; EnvError for an
     unknown host name.
     """
@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
         if e.errno == errno.EADDRINUSE:
             who = busyport.find_holder(str(where[0]), port)
             by = f", held by {who}" if who else ""
-            text = f"port {port} at {host} is busy{by}; choose another with --port"
+            text = f"port {port} at {host} is busy{by}; choose another with {option}"
         raise PortError(text) from e
 
 

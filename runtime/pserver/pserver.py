@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..client import handshake
@@ -26,7 +24,8 @@ from ..process.progress import Progress
 from ..shared import busyport, env, nics
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, threads
-from .cuts import Asker, Cuts
+from .counters import Tables, collect_stats
+from .cuts import NO_TRAINER, Asker, Cuts
 from .grace import GraceWatch
 from .pserver_options import Options, parse_options
 from .roster import Roster
@@ -82,7 +81,10 @@ class Pserver:
         self._shards = [
             Shard(i, options, least_s, share, self._make_header, self._wake) for i, share in enumerate(shares)
         ]
-        self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""), self._wake)
+        self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
+        words = [shard.counters for shard in self._shards]
+        self.collect: Callable[[], Tables] = lambda: collect_stats(options, self._roster, words, self._stalls)
+        self._cuts = Cuts(options, self._shards, lambda: self._make_header(0, ""), self._wake, self.collect)
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
@@ -90,7 +92,6 @@ class Pserver:
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
         self._met = False  # a trainer of this job has connected
-        self._stalls: dict[int, tuple[float, int, str]] = {}  # shard -> since when, trainer, text
         self._loaded = loaded.digest if loaded else ""
         self._term = False  # set by TERM's handler, which may do nothing else
         self._code: int | None = None
@@ -101,7 +102,6 @@ class Pserver:
             self._grace = GraceWatch(options.save_dir, options.grace_s)
         self._failures: list[BaseException | None] = []  # one per ended shard
         self._progress = Progress(os.environ.get("PSLAUNCH_PROGRESS", ""))
-        self._traffic: dict[int, dict[str, int]] = {}  # bytes of each port
 
     def _wake(self) -> None:
         """Let the loop go on: there are new parts, or answers. Called by other threads."""
@@ -333,15 +333,15 @@ class Pserver:
             data = b""
         if answer and u.side.failure:
             self._handle_refusal(u)  # also if it did not wait for the answer
-        elif u.side.hello is not None and data:
+        elif u.side.proved and data:
             self._selector.unregister(u.sock)
             self._unproven.remove(u)
-            trainer = u.side.hello.trainer_id
-            if u.side.hello.shard == self._options.ports:  # behind the last shard
-                self._selector.register(u.sock, selectors.EVENT_READ, self._cuts.add(u.sock, trainer))
+            if (hello := u.side.hello) is None or hello.shard == self._options.ports:  # behind the last shard
+                asker = self._cuts.add(u.sock, NO_TRAINER if hello is None else hello.trainer_id)
+                self._selector.register(u.sock, selectors.EVENT_READ, asker)
             else:
-                self._roster.trainers[trainer].addr = u.addr
-                self._shards[u.port].deliver(u.sock, trainer, u.side.hello.incarnation)
+                self._roster.trainers[hello.trainer_id].addr = u.addr
+                self._shards[u.port].deliver(u.sock, hello.trainer_id, hello.incarnation)
         elif not data:
             if not u.closing:
                 self._report_peer(u.addr, f"{u.addr} left before it proved the job's secret")
@@ -419,18 +419,13 @@ class Pserver:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == threads.STATS:
             self._log.write(f"{port} {text}")
-            self._report_traffic(shard, text)
+            rows, names = self.collect()["trainer"], ("in_bytes", "out_bytes")
+            self._progress.report(**{name: sum(row[name] for row in rows) for name in names})
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
         elif kind == threads.DROPPED:
             late = f"dropped {number} pushes of '{text}' from trainer {trainer}: they came too late"
             self._log.write(f"{port} {late}")
-
-    def _report_traffic(self, shard: int, counters: str) -> None:
-        """Report the bytes of all ports, of one of which these are the counters."""
-        found = re.findall(r"(in_bytes|out_bytes)=(\d+)", counters)
-        self._traffic[shard] = {name: int(n) for name, n in found}
-        self._progress.report(**sum(map(Counter, self._traffic.values()), Counter()))
 
     def _say_present(self) -> None:
         present, expected = self._roster.present, self._options.num_gradient_servers
@@ -485,13 +480,18 @@ def main(argv: Sequence[str] | None = None, loaded: Loaded | None = None) -> int
         if options.save_dir is not None:
             saving.prepare_folder(options.save_dir)
         listeners = open_ports(options)
-        log = ServerLog(options.log_dir, env.read_job(os.environ))
+        log = ServerLog(options.log_dir, job := env.read_job(os.environ))
+        pserver = Pserver(options, listeners, log, loaded)
+        if options.metrics:
+            from .exposition import serve_metrics  # rarely needed
+
+            serve_metrics(options.metrics, job.rank, pserver.collect, options.secret)
     except env.EnvError as e:
         return _refuse(EX_USAGE, e)
     except OSError as e:
         return _refuse(EX_UNAVAILABLE if isinstance(e, ports.PortError) else EX_IOERR, e)
     with contextlib.closing(log):
-        return Pserver(options, listeners, log, loaded).serve()
+        return pserver.serve()
 
 
 def _refuse(code: int, error: Exception) -> int:

@@ -34,6 +34,7 @@ class Options:
     trainer_timeout_s: float
     stall_after_s: float
     stall_timeout_s: float | None
+    metrics: str | None
     job_id: str
     epoch: int
     nodes: tuple[str, ...]
@@ -100,6 +101,8 @@ def _make_parser(given: dict[str, object]) -> argparse.ArgumentParser:
     add("stall_after", "SECONDS", stall, "60", get_default("stall_after"))
     timeout = "Seconds after which a waiting step ends the pserver."
     add("stall_timeout", "SECONDS", timeout, "never", get_default("stall_timeout"))
+    metrics = "Port of GET /metrics for Prometheus; at a HOST that others reach with the secret as token."
+    add("metrics_port", "[HOST:]PORT", metrics, "none", given.get("metrics"))
     return p
 
 
@@ -122,7 +125,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
     """Return the options from the command line and the environment. Raises EnvError, or exits with 2."""
     job = env.read_job(environ)
     given = env.read_init_args(environ)
-    parser = _make_parser({"log_dir": job.log_dir, **given})
+    parser = _make_parser({"log_dir": job.log_dir, "metrics": environ.get("PSLAUNCH_METRICS_PORT"), **given})
     a, others = parser.parse_known_args(_use_underscores(argv))
     if others:
         known = [f"--{name}" for name in vars(a)]
@@ -156,6 +159,7 @@ def parse_options(argv: Sequence[str], environ: dict[str, str]) -> Options:
         stall_timeout_s=None
         if a.stall_timeout is None
         else env.parse_float(a.stall_timeout, "--stall_timeout"),
+        metrics=a.metrics_port,
         job_id=job.job_id,
         epoch=job.epoch,
         nodes=job.nodes,

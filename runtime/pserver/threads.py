@@ -23,6 +23,7 @@ from ..files.manifest import MANIFEST
 from ..files.objects import SetError
 from ..files.saving import Entry, File, Header, prepare_folder
 from ..files.sets import Found, Share
+from .counters import Counters
 from .pserver_options import EXPORTS, Options
 
 EVENT = struct.Struct("<IIQ232s")  # ps_event
@@ -82,6 +83,7 @@ class Shard:
             fcntl.fcntl(cut_in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.failure: BaseException | None = None
         self.parts: dict[int, list[Entry] | str] = {}  # by number; or why there is none
+        self.counters = Counters(options.num_gradient_servers)
         self._file: File | None = None
         self._saves: dict[int, tuple[Path, str]] = {}  # folder and name of saves on request, by number
         self._first = ""  # the first object
@@ -94,8 +96,8 @@ class Shard:
 
         def run() -> None:
             try:
-                trainers, epoch = options.num_gradient_servers, options.epoch
-                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, self._find, cut_in)
+                trainers, epoch, words = options.num_gradient_servers, options.epoch, self.counters.memory
+                _core.run_shard(trainers, epoch, mail_out, event_in, stall_after_s, self._find, cut_in, words)
             except BaseException as e:
                 self.failure = e
             os.close(cut_in)
@@ -188,6 +190,7 @@ class Shard:
             return str(e)
 
     def _find(self, *asked: Any) -> Found | None:  # the core calls it for new objects, in the shard's thread
+        self.counters.note_object(asked[0])
         if asked[0] == MESSAGES:
             return None
         self._first = self._first or asked[0]

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -56,7 +57,9 @@ static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
                                   .mailbox_fd = mail[0],
                                   .event_fd = events[1],
                                   .stall_after_ms = stall_after_ms,
-                                  .cut_fd = cut_fd};
+                                  .cut_fd = cut_fd,
+                                  .counters = calloc(1 + n + PS_MAX_OBJECTS, sizeof *w->config.counters)};
+    CHECK(w->config.counters != NULL);
     CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
     for (uint32_t t = 0; t < n; t++) {
         CHECK(ps_client_new(&w->clients[t], 1, 0, t, &err) == PS_OK);
@@ -82,6 +85,7 @@ void close_world(world *w) {
     CHECK(write(w->mail_fd, &stop, sizeof stop) == (ssize_t)sizeof stop);
     CHECK(pthread_join(w->thread, NULL) == 0);
     CHECK(w->code == PS_OK);
+    free(w->config.counters);
     const int fds[] = {w->mail_fd, w->events_fd, w->config.mailbox_fd, w->config.event_fd};
     for (size_t i = 0; i < 4; i++) close(fds[i]);
 }

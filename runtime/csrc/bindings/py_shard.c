@@ -68,20 +68,24 @@ static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *e
 
 static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"trainers",      "epoch", "mailbox_fd", "event_fd",
-                            "stall_after_s", "find",  "cut_fd",     NULL};
+    static char *names[] = {"trainers", "epoch",  "mailbox_fd", "event_fd", "stall_after_s",
+                            "find",     "cut_fd", "counters",   NULL};
     ps_shard_config config = {0};
     callbacks c = {0};
+    Py_buffer counters;
     double stall_after_s;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOi", names, &config.trainers, &config.epoch,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIiidOiw*", names, &config.trainers, &config.epoch,
                                      &config.mailbox_fd, &config.event_fd, &stall_after_s, &c.find,
-                                     &config.cut_fd))
+                                     &config.cut_fd, &counters))
         return NULL;
-    if (!(stall_after_s >= 0 && stall_after_s < 1e9)) {
-        PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9");
+    if (!(stall_after_s >= 0 && stall_after_s < 1e9) ||
+        (size_t)counters.len / sizeof *config.counters <= (size_t)config.trainers + PS_MAX_OBJECTS) {
+        PyErr_SetString(PyExc_ValueError, "stall_after_s: expected 0 to 1e9; counters: one for each object");
+        PyBuffer_Release(&counters);
         return NULL;
     }
+    config.counters = counters.buf;
     config.stall_after_ms = (int64_t)(stall_after_s * 1000);
     config.finder = (ps_finder){find_first, &c};
     int code;
@@ -89,6 +93,7 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     code = ps_shard_run(&config, &err);
     Py_END_ALLOW_THREADS
     Py_XDECREF(c.parts);
+    PyBuffer_Release(&counters);
     return code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
 }
 
@@ -168,6 +173,7 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_CUT_BEGINS", PS_CUT_BEGINS},
         {"PS_CUT_LAST", PS_CUT_LAST},
         {"PS_CUT_EXPORTS", PS_CUT_EXPORTS},
+        {"PS_COUNTERS", PS_COUNTERS},
         {"PS_SAVE_HEAD_BYTES", PS_SAVE_HEAD_BYTES},
         {"PS_SAVE_TORN", PS_SAVE_TORN},
         {"PS_SAVE_CHANGED", PS_SAVE_CHANGED},

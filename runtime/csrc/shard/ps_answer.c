@@ -24,7 +24,7 @@ void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *
     ps_err err;
     head.epoch = s->config.epoch;
     head.trainer = p->trainer;
-    s->bytes_out += PS_HEADER_BYTES + head.length;
+    ps_counter_add(&s->of_trainer[p->trainer][PS_T_OUT_BYTES], PS_HEADER_BYTES + head.length);
     if (p->conn.fd < 0) {
         free(owned);
         return;

@@ -116,6 +116,8 @@ static int admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
     uint64_t since = o->step.version - p->head.version;
     if (o->step.part[p->trainer] != PS_PART_NONE) return PS_OK;
     if (ps_stream_due(s)) return PS_EAGAIN;
+    ps_counter_add(&s->of_object[p->head.object][PS_O_PUSHES], 1);
+    ps_counter_add(&s->of_object[p->head.object][PS_O_AGES], since);
     if (o->spec.discard > 0 && since >= o->spec.discard) o->step.part[p->trainer] = PS_PART_LATE;
     else begin_part(s, p, o, PS_PART_SUM);
     return PS_OK;

@@ -2,6 +2,7 @@
 #ifndef PS_MAIL_H
 #define PS_MAIL_H
 
+#include "shard/ps_counters.h"
 #include "shard/ps_cut.h"
 #include "shard/ps_first.h"
 
@@ -53,6 +54,7 @@ typedef struct ps_shard_config {
     int64_t stall_after_ms; /* report a longer wait, and again each time it doubles; 0: never */
     ps_finder finder;       /* knows files with values; may be empty */
     int cut_fd;             /* write end of a pipe for cuts, which does not block; borrowed. -1: none */
+    ps_counter (*counters)[PS_COUNTERS]; /* [1 + trainers + PS_MAX_OBJECTS], zero at first; borrowed */
 } ps_shard_config;
 
 #endif

@@ -43,6 +43,7 @@ typedef struct ps_peer {
     ps_conn conn;
 
     int64_t active_ms; /* when new bytes of a request last came */
+    uint32_t waits;    /* its requests that others hold up */
 
     /* Survives a broken connection. */
     uint64_t done;     /* sequence of the last complete request */

@@ -14,9 +14,8 @@ enum { FAIR_SHARE = 4 << 20, FRAME_SHARE = 1 << 10 };
 
 static void answer_step(ps_shard *s, uint32_t object, uint32_t trainer) {
     ps_step *st = &s->objects[object]->step;
-    uint64_t sequence = st->waiter[trainer];
+    uint64_t sequence = ps_serve_wait(s, trainer, &st->waiter[trainer], 0);
     if (sequence == 0) return;
-    st->waiter[trainer] = 0;
     uint32_t flags = s->cut_step == st->version && !(s->cut_flags & PS_EXPORT) ? PS_IN_CUT : 0;
     if (st->flags[trainer] & PS_WANT) ps_answer_values(s, &s->peers[trainer], sequence, object, flags);
     else ps_answer_done(s, &s->peers[trainer], sequence, object, st->version, flags);
@@ -51,6 +50,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
     }
     if (!ps_step_complete(st, s->ended)) return PS_OK;
     ps_object_commit(o);
+    ps_serve_note(s, object);
     ps_stream_begin(s);
     for (uint32_t t = 0; t < st->n; t++) {
         answer_step(s, object, t);
@@ -119,7 +119,7 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
             code = ps_object_new(&s->objects[s->objects_n], &spec, p->trainer, s->config.trainers, err);
         if (code < 0) return code;
         code = ps_first_apply(&s->config.finder, s->objects[s->objects_n], s->pass, err);
-        if (code == PS_OK) s->objects_n++;
+        if (code == PS_OK) ps_counter_set(&s->config.counters[0][PS_S_OBJECTS], ++s->objects_n);
         else ps_object_free(s->objects[s->objects_n]);
         return code;
     }
@@ -135,26 +135,32 @@ static void do_init(ps_shard *s, const ps_peer *p) {
     if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
     o->dense.ready = true;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (o->init_waits[t] != 0) ps_answer_done(s, &s->peers[t], o->init_waits[t], p->head.object, 0, 0);
-        o->init_waits[t] = 0;
+        uint64_t sequence = ps_serve_wait(s, t, &o->init_waits[t], 0);
+        if (sequence != 0) ps_answer_done(s, &s->peers[t], sequence, p->head.object, 0, 0);
     }
+}
+
+static void end_push(ps_shard *s, const ps_peer *p) {
+    ps_object *o = s->objects[p->head.object];
+    bool late = o->step.part[p->trainer] == PS_PART_LATE;
+    ps_object_end_push(o, p->trainer, p->head.sequence);
+    ps_counter_add(&s->of_trainer[p->trainer][PS_T_DROPPED], late);
+    ps_counter_add(&s->of_object[p->head.object][PS_O_DROPPED], late);
+    ps_stream_begin(s);
 }
 
 static void do_push(ps_shard *s, const ps_peer *p) {
     ps_object *o = s->objects[p->head.object];
     uint8_t *part = &o->step.part[p->trainer];
     if (ps_object_async(o)) {
-        ps_object_end_push(o, p->trainer, p->head.sequence);
-        ps_stream_begin(s);
-        return;
-    }
-    if (*part == PS_PART_HELD) {
+        end_push(s, p);
+    } else if (*part == PS_PART_HELD) {
         *part = PS_PART_WHOLE;
-        return;
+    } else {
+        if (p->sink == PS_SINK_BYTES) o->dense.sum_empty = false;
+        *part = PS_PART_DONE;
+        o->step.done++;
     }
-    if (p->sink == PS_SINK_BYTES) o->dense.sum_empty = false;
-    *part = PS_PART_DONE;
-    o->step.done++;
 }
 
 static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
@@ -169,8 +175,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     if (ps_object_async(o)) {
         int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
         if (code < 0) return ps_fail_about(err, o->spec.name);
-        if (whole) ps_object_end_push(o, p->trainer, p->head.sequence);
-        ps_stream_begin(s);
+        if (whole) end_push(s, p);
         return PS_OK;
     }
     ps_object_hold(o, p->trainer, p->rows);
@@ -203,13 +208,13 @@ static bool all_set(const uint8_t *a, const uint8_t *b, uint32_t n) {
 }
 
 static void end_pass(ps_shard *s) {
-    s->pass++;
+    ps_counter_set(&s->config.counters[0][PS_S_PASSES], ++s->pass);
     s->pass_since_ms = 0;
     memcpy(s->ended, s->finished, s->config.trainers);
     for (uint32_t i = 0; i < s->objects_n; i++) s->objects[i]->step.next = 0;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->pass_waits[t] != 0) ps_answer_versions(s, &s->peers[t], s->pass_waits[t]);
-        s->pass_waits[t] = 0;
+        uint64_t sequence = ps_serve_wait(s, t, &s->pass_waits[t], 0);
+        if (sequence != 0) ps_answer_versions(s, &s->peers[t], sequence);
     }
 }
 
@@ -218,8 +223,8 @@ static void end_barrier(ps_shard *s) {
     s->barrier_since_ms = 0;
     memset(s->at_barrier, 0, s->config.trainers);
     for (uint32_t t = 0; t < s->config.trainers; t++) {
-        if (s->barrier_waits[t] != 0) ps_answer_done(s, &s->peers[t], s->barrier_waits[t], 0, s->barrier, 0);
-        s->barrier_waits[t] = 0;
+        uint64_t sequence = ps_serve_wait(s, t, &s->barrier_waits[t], 0);
+        if (sequence != 0) ps_answer_done(s, &s->peers[t], sequence, 0, s->barrier, 0);
     }
 }
 
@@ -307,7 +312,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
         ps_answer_done(s, p, h->sequence, h->object, st->version, 0);
         return;
     }
-    st->waiter[p->trainer] = h->sequence;
+    ps_serve_wait(s, p->trainer, &st->waiter[p->trainer], h->sequence);
     st->flags[p->trainer] = h->flags;
     if (st->version >= h->version) answer_step(s, h->object, p->trainer);
 }
@@ -318,7 +323,7 @@ static void respond_init(ps_shard *s, ps_peer *p) {
         ps_answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
         return;
     }
-    o->init_waits[p->trainer] = p->head.sequence;
+    ps_serve_wait(s, p->trainer, &o->init_waits[p->trainer], p->head.sequence);
     if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
 }
 
@@ -358,11 +363,11 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         return p->repeated ? PS_OK : settle(s, h->object, err);
     case PS_END_PASS:
         if (s->pass > h->version) ps_answer_versions(s, p, h->sequence);
-        else s->pass_waits[t] = h->sequence;
+        else ps_serve_wait(s, t, &s->pass_waits[t], h->sequence);
         return PS_OK;
     case PS_BARRIER:
         if (s->barrier > h->version) ps_answer_done(s, p, h->sequence, 0, s->barrier, 0);
-        else s->barrier_waits[t] = h->sequence;
+        else ps_serve_wait(s, t, &s->barrier_waits[t], h->sequence);
         return PS_OK;
     default:
         ps_answer_done(s, p, h->sequence, h->object,
@@ -375,6 +380,7 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
 static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
     p->in_body = false;
     int code = p->repeated ? PS_OK : effect(s, p, err);
+    if (code == PS_OK && p->head.object < s->objects_n) ps_serve_note(s, p->head.object);
     if (code == PS_OK && p->head.sequence == p->done + 1) {
         p->done = p->head.sequence;
         p->part.op = 0;
@@ -390,7 +396,7 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     int code = ps_conn_header(&p->conn, &p->head, err);
     if (code == PS_EPROTO) p->head.sequence = 0;
     if (code < 0) return code;
-    s->bytes_in += PS_HEADER_BYTES + p->head.length;
+    ps_counter_add(&s->of_trainer[p->trainer][PS_T_IN_BYTES], PS_HEADER_BYTES + p->head.length);
     if (p->head.sequence != 0 && p->head.sequence <= p->heard)
         return ps_fail(err, PS_ECONN, 0, "request %" PRIu64 " repeated on one connection: a replay",
                        p->head.sequence);
@@ -399,7 +405,7 @@ static int next_request(ps_shard *s, ps_peer *p, ps_err *err) {
     if (code == PS_EAGAIN) {
         p->paused = true;
         s->paused_n++;
-        s->pauses++;
+        ps_counter_add(&s->of_trainer[p->trainer][PS_T_WAITS_FOR_TURN], 1);
     }
     return code;
 }
@@ -467,10 +473,12 @@ void ps_serve_lost(ps_shard *s, ps_peer *p) {
     if (p->paused) s->paused_n--;
     drop_rows(s, p);
     ps_peer_lost(p);
-    s->pass_waits[t] = s->barrier_waits[t] = 0;
+    (void)ps_serve_wait(s, t, &s->pass_waits[t], 0);
+    (void)ps_serve_wait(s, t, &s->barrier_waits[t], 0);
     for (uint32_t i = 0; i < s->objects_n; i++) {
         ps_object *o = s->objects[i];
-        o->step.waiter[t] = o->init_waits[t] = 0;
+        (void)ps_serve_wait(s, t, &o->step.waiter[t], 0);
+        (void)ps_serve_wait(s, t, &o->init_waits[t], 0);
         s->held_bytes -= ps_object_forget_parked(o, t);
     }
     ps_stream_begin(s); /* a cut no longer waits for its push in flight */

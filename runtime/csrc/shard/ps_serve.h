@@ -32,7 +32,7 @@ typedef struct ps_shard {
     int64_t pass_since_ms, barrier_since_ms; /* when the first trainer arrived; 0: none */
 
     int64_t reported_ms; /* length of the wait at the last report; 0: not reported */
-    uint64_t bytes_in, bytes_out, pauses;
+    ps_counter (*of_trainer)[PS_COUNTERS], (*of_object)[PS_COUNTERS]; /* in the owner's memory */
 
     uint64_t cut_step;    /* of the last CUT; 0: none */
     uint32_t cut_objects; /* that make this step */
@@ -119,6 +119,13 @@ void ps_stream_send(ps_shard *s);
 /* Give up the cut that is being sent; send the owner another one of now, PS_CUT_LAST, and wait until it has
  * it. PS_OK, or the error of ps_cut_begin() or of the pipe. */
 int ps_stream_last(ps_shard *s, ps_err *err);
+
+/* Tell the owner what an object is now. Can't fail. */
+void ps_serve_note(ps_shard *s, uint32_t object);
+
+/* Put the sequence of a request into *slot, where its trainer waits until others let it be answered; 0: the
+ * wait is over. Returns what was there. */
+uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t sequence);
 
 /* Describe the shard's current wait, and the trainers without input for at least that long.
  * Returns the longest of their waits in milliseconds and the first such trainer; 0: there is none. Input of

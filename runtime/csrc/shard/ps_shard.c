@@ -59,13 +59,20 @@ static uint64_t count_bytes(const ps_shard *s) {
     return bytes;
 }
 
+static uint64_t sum_up(const ps_shard *s, int word) {
+    uint64_t sum = 0;
+    for (uint32_t t = 0; t < s->config.trainers; t++) sum += ps_counter_get(&s->of_trainer[t][word]);
+    return sum;
+}
+
 static void report_stats(ps_shard *s, bool ending) {
     char text[PS_EVENT_TEXT];
     uint64_t steps = count_steps(s), dropped = report_drops(s);
     snprintf(text, sizeof text,
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
-             steps, s->objects_n, s->bytes_in, s->bytes_out, s->pauses, dropped, count_torn(s, ending));
+             steps, s->objects_n, sum_up(s, PS_T_IN_BYTES), sum_up(s, PS_T_OUT_BYTES),
+             sum_up(s, PS_T_WAITS_FOR_TURN), dropped, count_torn(s, ending));
     ps_event_report(s, PS_EVENT_STATS, 0, count_bytes(s), text);
 }
 
@@ -220,13 +227,14 @@ static int loop(ps_shard *s, ps_err *err) {
         bool due = s->now_ms >= next_tick;
         if (due) read_batched(s);
         settle_peers(s);
+        ps_counter_set(&s->config.counters[0][PS_S_HELD_BYTES], s->held_bytes);
         if (due) {
             tick(s);
             next_tick = s->now_ms + TICK_MS;
         }
-        if (s->now_ms >= next_stats && s->bytes_in != reported_bytes) {
+        if (s->now_ms >= next_stats && sum_up(s, PS_T_IN_BYTES) != reported_bytes) {
             report_stats(s, false);
-            reported_bytes = s->bytes_in;
+            reported_bytes = sum_up(s, PS_T_IN_BYTES);
             next_stats = s->now_ms + STATS_MS;
         }
     }
@@ -234,6 +242,8 @@ static int loop(ps_shard *s, ps_err *err) {
 
 static int set_up(ps_shard *s, ps_err *err) {
     uint32_t n = s->config.trainers;
+    s->of_trainer = s->config.counters + 1;
+    s->of_object = s->of_trainer + n;
     s->peers = calloc(n, sizeof *s->peers);
     for (uint32_t t = 0; s->peers != NULL && t < n; t++) ps_peer_init(&s->peers[t], t);
     s->piece = malloc(PS_PIECE_BYTES);

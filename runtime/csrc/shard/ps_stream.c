@@ -21,6 +21,8 @@ static void end_cut(ps_shard *s, bool whole) {
     bool kept = ps_cut_end(s->cut);
     const uint32_t end = whole && kept ? PS_CUT_WHOLE : PS_CUT_LOST;
     s->cut = NULL;
+    ps_counter_add(&s->config.counters[0][whole && kept ? PS_S_CUTS : PS_S_LOST_CUTS], 1);
+    if (whole && kept) ps_counter_set(&s->config.counters[0][PS_S_CUT_AT], (uint64_t)s->now_ms);
     put_record(s, &end, RECORD);
 }
 

@@ -1,9 +1,33 @@
-/* Description of a shard's waits. */
+/* A shard's waits, and the words in which it counts. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "shard/ps_serve.h"
+
+void ps_serve_note(ps_shard *s, uint32_t object) {
+    const ps_object *o = s->objects[object];
+    ps_counter *words = s->of_object[object];
+    if (o->step.version != ps_counter_get(&words[PS_O_UPDATES]))
+        ps_counter_set(&words[PS_O_UPDATE_AT], (uint64_t)s->now_ms);
+    ps_counter_set(&words[PS_O_UPDATES], o->step.version);
+    ps_counter_set(&words[PS_O_BYTES], ps_object_bytes(o));
+    if (o->sparse == NULL) return;
+    ps_counter_set(&words[PS_O_ROWS], ps_sparse_rows(o->sparse));
+    ps_counter_set(&words[PS_O_KEYS], ps_sparse_waiting(o->sparse));
+}
+
+uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t sequence) {
+    ps_counter *words = s->of_trainer[trainer];
+    uint32_t *waits = &s->peers[trainer].waits;
+    uint64_t now_ms = (uint64_t)s->now_ms, before = *slot;
+    *slot = sequence;
+    if (before == 0 && sequence != 0 && (*waits)++ == 0) ps_counter_set(&words[PS_T_WAIT_AT], now_ms);
+    if (before == 0 || sequence != 0 || --*waits > 0) return before;
+    ps_counter_add(&words[PS_T_WAITED_MS], now_ms - ps_counter_get(&words[PS_T_WAIT_AT]));
+    ps_counter_set(&words[PS_T_WAIT_AT], 0);
+    return before;
+}
 
 /* The search and its result. */
 typedef struct waits {

@@ -314,9 +314,11 @@ static int make_file(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static ps_counter counters[1 + TRAINERS + PS_MAX_OBJECTS][PS_COUNTERS];
     int mailbox[2], events[2], cuts[2];
     ps_err err;
     memset(&play, 0, sizeof play);
+    memset(counters, 0, (1 + TRAINERS) * sizeof counters[0]);
     harness_fail_alloc(0);
     play.data = data;
     play.size = size;
@@ -334,7 +336,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               .mailbox_fd = mailbox[0],
                               .event_fd = events[1],
                               .stall_after_ms = how & 64 ? 1000 : 0,
-                              .cut_fd = cuts[1]};
+                              .cut_fd = cuts[1],
+                              .counters = counters};
     int file = make_file();
     if (how & 128) config.finder = (ps_finder){find_values, &file};
     (void)ps_shard_run(&config, &err);

@@ -436,6 +436,18 @@ def test_snapshots_in_a_folder_of_the_workspace_or_elsewhere_are_not_sent(
     assert "out" in plan.package.skip
 
 
+def test_port_of_metrics_is_a_variable_of_the_pservers(ws: Path) -> None:
+    (ws / "train.py").write_text("import pslaunch.runtime\n")
+    for text in ("9100", "0.0.0.0:9100"):
+        spec = make_spec("local", [f"--metrics_port={text}", "train.py"], ws, {})
+        assert spec.draft.added_env == {"PSLAUNCH_METRICS_PORT": text}
+    for text, said in (("x", "expected a whole number"), ("h:65536", "expected 1 to 65535")):
+        with pytest.raises(SpecError, match=f"--metrics_port=.*{said}"):
+            make_spec("local", [f"--metrics_port={text}", "train.py"], ws, {})
+    with pytest.raises(SpecError, match="--metrics_port=9100 has no effect without pservers"):
+        make_spec("local", ["--server_num=0", "--metrics_port=9100", "train.py"], ws, {})
+
+
 @pytest.mark.parametrize("option", ["snapshot_dir", "export_dir"])
 def test_a_folder_of_snapshots_is_not_in_somebodys_home(ws: Path, option: str) -> None:
     with pytest.raises(SpecError, match="give an absolute path, or one in the workspace"):

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslaunch.runtime.client.handshake import PLANE, Hello, ProofError, ServerSide, compare, greet, is_silent
+from pslaunch.runtime.client.handshake import (
+    OBSERVER,
+    PLANE,
+    Hello,
+    ProofError,
+    ServerSide,
+    compare,
+    greet,
+    is_silent,
+)
 from pslaunch.runtime.shared.prove import (
     ADDRESSES,
     HEAD,
@@ -146,6 +155,15 @@ def test_a_hello_that_is_none_is_refused(text: bytes) -> None:
     side.feed(encode_message(MessageKind.PROOF, PLANE.compute_mac(b"", b"trainer", nonces, text) + text))
     assert side.hello is None
     assert side.failure
+
+
+def test_an_observer_is_compared_with_nobody_but_proves_the_secret() -> None:
+    for secret, proved in ((b"s", True), (b"t", False)):
+        side = ServerSide(b"s", lambda _: "no trainer")
+        challenge = side.feed(PLANE.knock(b"s", b"n" * 32))[HEAD.size :]
+        mac = PLANE.compute_mac(secret, b"trainer", b"n" * 32 + challenge[:32], OBSERVER)
+        side.feed(encode_message(MessageKind.PROOF, mac + OBSERVER))
+        assert (side.proved, bool(side.failure), side.hello) == (proved, not proved, None)
 
 
 @pytest.mark.parametrize(

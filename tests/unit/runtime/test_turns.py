@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine.entry import ANY
 from pslaunch.runtime.engine.kernel_numbers import Schedule
+from pslaunch.runtime.pserver.counters import Counters
 from pslaunch.runtime.pserver.threads import EVENT, MAIL
 from support import reference
 
@@ -63,7 +64,8 @@ class Shard:
         os.set_blocking(event_in, False)
 
         def run() -> None:
-            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, lambda *_: None, -1)
+            memory = Counters(trainers).memory
+            _core.run_shard(trainers, 0, mail_out, event_in, 0.0, lambda *_: None, -1, memory)
             os.close(event_in)
             os.close(mail_out)
 

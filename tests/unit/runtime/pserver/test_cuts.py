@@ -13,7 +13,7 @@ from pslaunch.runtime.client.control import Control
 from pslaunch.runtime.files.manifest import MANIFEST
 from pslaunch.runtime.files.objects import SetError
 from pslaunch.runtime.files.saving import Header
-from pslaunch.runtime.pserver.cuts import Cuts
+from pslaunch.runtime.pserver.cuts import NO_TRAINER, Cuts
 from pslaunch.runtime.pserver.pserver_options import parse_options
 from pslaunch.runtime.pserver.threads import BEGINS, RECORD, REQUESTS, STATS, Shard, read_cut
 
@@ -25,7 +25,7 @@ def make_no_header() -> Any:
 @pytest.mark.parametrize("ask", ["note", "go"])
 def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> None:
     ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None)
+    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, dict)
     asker, trainer = cuts.add(ours, 0), Control(theirs)
     trainer.send({"ask": ask})
     assert not cuts.hear(asker)
@@ -36,7 +36,7 @@ def test_a_message_without_its_fields_ends_the_connection_alone(ask: str) -> Non
 
 def test_trainer_0_alone_chooses_the_snapshot() -> None:
     ours, theirs = socket.socketpair()
-    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None)
+    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, dict)
     asker, trainer = cuts.add(ours, 1), Control(theirs)
     trainer.send({"ask": "go", "folder": "cut-0001-000000000002"})
     assert cuts.hear(asker)
@@ -45,11 +45,28 @@ def test_trainer_0_alone_chooses_the_snapshot() -> None:
     trainer.close()
 
 
+@pytest.mark.parametrize("trainer", [NO_TRAINER, 0, 1])
+def test_stats_are_for_all_and_an_observer_gets_nothing_else(trainer: int) -> None:
+    ours, theirs = socket.socketpair()
+    cuts = Cuts(parse_options([], {}), [], make_no_header, lambda: None, lambda: {"job": []})
+    asker, other = cuts.add(ours, trainer), Control(theirs)
+    other.send({"ask": "stats"})
+    asked = ["note", "go", "save", "piece"] if trainer == NO_TRAINER else []
+    for ask in asked:
+        other.send({"ask": ask, "step": 1, "ended": False, "state": {}, "folder": "x"})
+    assert cuts.hear(asker)
+    assert other.receive(5.0) == {"job": []}
+    for ask in asked:
+        assert other.receive(5.0) == {"error": f"trainer -1 may not ask for {ask}"}
+    cuts.close()
+    other.close()
+
+
 def ask_with_answer(tmp_path: Path, *questions: dict[str, Any]) -> Any:
     """The answer to the last question, of a pserver with this folder of snapshots."""
     ours, theirs = socket.socketpair()
     options = dataclasses.replace(parse_options([], {}), snapshot_dir=tmp_path)
-    cuts = Cuts(options, [], make_no_header, lambda: None)
+    cuts = Cuts(options, [], make_no_header, lambda: None, dict)
     asker, trainer = cuts.add(ours, 0), Control(theirs)
     for question in questions:
         trainer.send(question)

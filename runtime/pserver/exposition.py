@@ -1,0 +1,69 @@
+"""What a pserver counts, at GET /metrics in Prometheus' text format 0.0.4 (--metrics_port)."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import re
+import socketserver
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from ..shared import env
+from . import ports
+from .counters import Tables
+
+LABELS = ("id", "shard", "trainer", "object")
+COUNTERS = ("passes", "cuts", "lost_cuts", "in_bytes", "out_bytes", "waits_for_turn", "waited_s", "dropped",
+    "updates", "pushes", "ages")  # fmt: skip
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def render_metrics(found: Tables) -> str:
+    """Return the text of what collect_stats() gives."""
+    lines = []
+    for of, rows in found.items():
+        for key in [key for key in rows[0] if key not in (*LABELS, "text")] if rows else ():
+            kind, end = ("counter", "_total") if key in COUNTERS else ("gauge", "")
+            name = f"pslaunch_pserver_{of}_{re.sub('_s$', '_seconds', key)}{end}"
+            lines += [f"# HELP {name} {key.replace('_', ' ')} of each {of}", f"# TYPE {name} {kind}"]
+            for row in [row for row in rows if row[key] is not None]:
+                labels = (f'{one}="{str(row[one]).translate(ESCAPES)}"' for one in LABELS if one in row)
+                lines.append(f"{name}{{{','.join(labels)}}} {row[key]}")
+    return "\n".join(lines) + "\n"
+
+
+def serve_metrics(address: str, rank: int, collect: Callable[[], Tables], secret: bytes) -> None:
+    """Answer in a thread, beyond this machine with the secret as token. Raises PortError, EnvError."""
+    host, port = env.split_addr(address if ":" in address else f"127.0.0.1:{address}", "--metrics_port")
+    listener = ports.listen(host, env.parse_port(port + rank, "--metrics_port"), "--metrics_port")
+    token = b"" if ports.is_loopback(listener.getsockname()[0]) else b"Bearer " + secret
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5.0  # of each read
+
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):  # the client has gone
+                super().handle()
+
+        def do_GET(self) -> None:
+            code, text = 404, "only /metrics is here\n"
+            given = self.headers.get("Authorization", "").encode()
+            if token and not (secret and hmac.compare_digest(given, token)):
+                code, text = 401, "the secret of --secret_file is missing: Authorization: Bearer SECRET\n"
+            elif self.path.partition("?")[0] == "/metrics":
+                code, text = 200, render_metrics(collect())
+            self.send_response(code)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Write nothing."""
+
+    server = socketserver.TCPServer(("", 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
