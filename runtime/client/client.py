@@ -147,6 +147,11 @@ class Client(AbstractContextManager["Client"]):
         run = Run(settings, is_local=False)
         if run.alone:
             raise EnvError("Client: this job has no pservers; --server_num N starts N")
+        asked = settings.snapshots
+        if asked.steps or asked.minutes or asked.export_steps or asked.resume:
+            run.log.warn(
+                "snapshots and exports have no effect on a Client: its save() and load() write and read"
+            )
         strategy = Strategy(mode=mode, discard_ratio=discard_ratio, k_steps=int(mode == "geo"))
         self._caller = caller = make_client(settings, strategy, log or (lambda text: run.log.say(text)))
         self.trainer, self.trainers = settings.trainer_id, settings.num_gradient_servers

@@ -176,10 +176,10 @@ class Run:
         client = remote if isinstance(remote, Caller) else remote.client
         if self._aborted or _Crash.seen or client.is_cut_off:
             remote.close()
-            if _Crash.code:  # atexit can't change the code
-                self.progress.report_reason(_Crash.why)
+            if _Crash.fatal is not None:  # atexit can't change the code
+                self.progress.report_reason(str(_Crash.fatal))
                 sys.stdout.flush()
-                os._exit(_Crash.code)
+                os._exit(_Crash.fatal.exit_code)
             return
         try:
             remote.finish()
@@ -283,7 +283,7 @@ class _Crash:
     """Records if an exception ends this program: atexit functions can't tell by themselves."""
 
     seen = False
-    code, why = 0, ""  # of one with an exit code: what Client raises
+    fatal: PeerVanished | ClientError | None = None  # if it is one that Client raises
     _watched = False
 
     @classmethod
@@ -296,7 +296,7 @@ class _Crash:
 
         def look(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             cls.seen = True
-            cls.code, cls.why = getattr(value, "exit_code", 0), str(value)
+            cls.fatal = value if isinstance(value, PeerVanished | ClientError) else None
             shown(kind, value, trace)
 
         sys.excepthook = look
