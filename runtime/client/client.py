@@ -237,8 +237,8 @@ class Client(AbstractContextManager["Client"]):
             caller.mark()
         dense = {w.name: _see(w.name, w.shape, own) for w, own in grads.items()}
         values = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
-        sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()}
-        reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
+        sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()} if rows else {}
+        reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()} if fetch else {}
         call = caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False)
         self._pushes += 1
         return Future(caller, call)
