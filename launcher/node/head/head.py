@@ -7,19 +7,20 @@ only its interface: `events` from a cursor, and requests.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from .. import codes, job, logs
 from ..dispatch.dispatch import Dispatch, Supply
 from ..ending import NEVER, Signal
-from ..line.wire import Message, MessageLine, Output, WireError
+from ..line.wire import Message, MessageLine, Output
 from ..link import JobFailure, Link
 from ..loop import Loop, Timer
 from ..procs import WHY_LEFT
 from ..shapes import check_shape, fits, is_code, is_failure_code
 from .events import PROGRESS, EventLog
+from .output import OutputOfAll
 from .restarts import Restarts
 from .startup import Startup
 from .supervisor import Exit, Member, Supervisor, make_loss, make_lost_advice
@@ -31,50 +32,7 @@ if TYPE_CHECKING:
 
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
-DRAIN_BYTES = 8192  # of output between two drains: fewer events than are kept
-SHOW_LINES = 1000  # of each process once the job ends, so that control does not wait behind a flood
 TOLD_OF_PLAN = "port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"
-SHOW_LINES_OF_FAILED = 25_000  # more, of the process that failed first: these were written before
-
-
-class OutputOfAll:
-    """Output of all processes and of the nodes' setup, by number: in lines, limited once the job ends."""
-
-    def __init__(self, node_of: Mapping[str, int], clock: Callable[[], float]) -> None:
-        self._node_of, self._names = node_of, list(node_of)
-        self._streams = {name: logs.Stream(clock) for name in node_of}
-        self._lines_left = dict.fromkeys(node_of, SHOW_LINES)  # of each process once the ending began
-        self._lines_left_of_failed = SHOW_LINES_OF_FAILED
-
-    def find_key(self, node: int, piece: Output) -> str:
-        """Return the process of a piece, "" for an unknown one. Raises WireError for one of another node."""
-        key = self._names[piece.process] if piece.process < len(self._names) else ""
-        if key and self._node_of[key] != node:
-            raise WireError(f"output of {key}, but {key} belongs to another node")
-        return key
-
-    def split(
-        self, key: str, piece: Output, *, is_limited: bool, has_exited: bool
-    ) -> Iterator[list[logs.LogLine | int]]:
-        """Yield lines, and numbers of missing bytes, after each DRAIN_BYTES."""
-        stream = self._streams[key]
-        for at in range(0, len(piece.data), DRAIN_BYTES):
-            if self._lines_left[key] <= 0:  # the log has the others; a gap at its exit reports them
-                if has_exited:
-                    yield stream.end(piece.offset + len(piece.data))
-                return
-            found = stream.feed(piece.offset + at, piece.data[at : at + DRAIN_BYTES])
-            if is_limited:
-                self._lines_left[key] -= len(found)
-            yield found
-
-    def end(self, key: str, written: int) -> list[logs.LogLine | int]:
-        """Return the rest of the output of a process that has written so many bytes."""
-        return self._streams[key].end(written)
-
-    def show_more(self, key: str) -> None:
-        self._lines_left[key] += self._lines_left_of_failed
-        self._lines_left_of_failed = 0
 
 
 class Head:

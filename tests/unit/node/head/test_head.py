@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node import codes, job
-from pslaunch.node.head import head, observed
+from pslaunch.node.head import head, observed, output
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.later import record
@@ -214,12 +214,12 @@ def test_a_node_that_does_not_answer_the_end_is_given_up(led: Led) -> None:
 
 def test_late_output_is_shown_up_to_a_limit_and_then_counted(led: Led) -> None:
     finishing(led)
-    told = b"yes\n" * head.SHOW_LINES
+    told = b"yes\n" * output.SHOW_LINES
     for piece in (Output(0, 0, told), Output(0, len(told), b"yes\nyes\n")):
         led.say(encode_piece(piece))
         led.later(0.1)
     led.say(encode({**EXITED, "written": len(told) + 8}))
-    assert [e["text"] for e in led.events("line")] == ["yes"] * head.SHOW_LINES
+    assert [e["text"] for e in led.events("line")] == ["yes"] * output.SHOW_LINES
     assert [e["bytes"] for e in led.events("gap")] == [8]
     led.say(encode_piece(Output(0, len(told) + 8, b"of a process left over\n")))
     assert [e["bytes"] for e in led.events("gap")] == [8, 23]
@@ -246,7 +246,7 @@ def test_lines_of_many_that_fail_are_bounded_together(led: Led) -> None:
     ahead = encode({**EXITED, "code": 3, "ahead": True})
     led.say(ahead)
     led.say(ahead)
-    assert led.head._output._lines_left["trainer/0"] == head.SHOW_LINES + head.SHOW_LINES_OF_FAILED
+    assert led.head._output._lines_left["trainer/0"] == output.SHOW_LINES + output.SHOW_LINES_OF_FAILED
 
 
 def test_an_answer_may_come_behind_much_output(led: Led) -> None:
