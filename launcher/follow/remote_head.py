@@ -61,6 +61,7 @@ class RemoteHead:
         self._events = RecentEvents()
         self._next = 0
         self._first_time: float | None = None  # of an event, by the head's clock
+        self._begun: tuple[int, float | None] = 0, None  # number here, and time, of the head's first event
         self._code: int | None = None
         self._end_code: int | None = None  # as in its `end` event
         self._stopped: tuple[int, str] | None = None  # code and reason of our request to end
@@ -148,7 +149,7 @@ class RemoteHead:
     def follow(self, cursor: int = 0) -> None:
         """Request all further events, from the first after `cursor` that the head still has."""
         self._next = max(self._next, cursor)
-        self._line.send({"type": "follow", "cursor": self._next})
+        self._line.send({"type": "follow", "cursor": self._next - self._begun[0], "of": self._begun[1]})
 
     def hold(self, placed: Placed) -> None:
         """Follow the job that a head leads, which may end once our line is lost for its lease."""
@@ -193,9 +194,12 @@ class RemoteHead:
         self.told = True
         if message["type"] == "events":
             for event in message["events"]:
-                if not self._next <= event["n"] < MOST_COUNTED:
-                    raise ValueError(f"event {event['n']} after {self._next - 1}")
-                self._keep(event)
+                if event["n"] == 0 and event["event"] == "job":
+                    self._begun = self._next, event["time"]
+                number = self._begun[0] + event["n"]
+                if not self._next <= number < MOST_COUNTED:
+                    raise ValueError(f"event {event['n']} after {self._next - self._begun[0] - 1}")
+                self._keep({**event, "n": number})
         elif message["type"] == "over":
             check_shape(message["code"], is_code, "code")
             if self._end_code not in (None, message["code"]):

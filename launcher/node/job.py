@@ -169,6 +169,13 @@ class Plan(NamedTuple):
         return bool(asked) and len(self.nodes) != 1 and not found & {"snapshot_copies", "snapshot_dir"}
 
     @property
+    def outlives_head(self) -> bool:
+        """True if pod 0 comes again, with a head that counts on by what other nodes or snapshots tell."""
+        given = self.added_env.get(env.get_snapshot_var("snapshot_dir"), "")
+        found = len(self.nodes) > 1 or os.path.isabs(given)
+        return found and self.backend == "k8s" and self.limits.max_restarts > 0
+
+    @property
     def trainers_listen(self) -> bool:
         """True if each trainer has a port of its own."""
         return self.server != "bundled" or self.tensorflow
@@ -388,7 +395,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
         gloo=((peers.addrs[0], facts.ports[GLOO][0]), f"{run_dir}/gloo") if script else None,
         master=(peers.addrs[0], facts.ports[MASTER][0]) if peers.trainers_num else ("", 0),
         local_trainers=peers.trainers_of_node[process.node],
-        snapshot_dir=_find_snapshots(plan, node),
+        snapshot_dir=find_snapshots(plan, node),
         flags=plan.flags,
     )
     bundled = process.role == PSERVER and not script
@@ -407,7 +414,7 @@ def _make_start(placed: Placed, facts: Facts, peers: _Peers, process: Process) -
     }  # fmt: skip
 
 
-def _find_snapshots(plan: Plan, node: Node) -> str:
+def find_snapshots(plan: Plan, node: Node) -> str:
     """Return the folder of snapshots; one that the user gave may be in the workspace."""
     given = plan.added_env.get(env.get_snapshot_var("snapshot_dir"))
     base = node.state_dir.removesuffix(f"/node-{node.id}")  # whichever of those that share it was first

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from . import job
     from .line.wire import MessageLine
-    from .messages import StartMsg, ToAgent
+    from .messages import Memory, StartMsg, ToAgent
 
 
 class JobFailure(NamedTuple):
@@ -64,6 +64,9 @@ class Desk(Protocol):
     @property
     def is_ending(self) -> bool:
         """True once the job ends or has failed: nothing more is asked."""
+
+    def count_on(self, known: Memory, ago_s: float) -> None:
+        """Lead the epoch that another head has left so long ago: it ends for the loss of that node."""
 
     def fail(self, failure: JobFailure) -> None:
         """End the job for a failure other than the exit of a process."""

@@ -197,6 +197,23 @@ ExitedMsg = TypedDict("ExitedMsg", {
 # -> Kill everything left, programs of the next epoch follow; <- it is as for them, processes that survived.
 ClearMsg = TypedDict("ClearMsg", {"type": Literal["clear"], "epoch": int})
 ClearedMsg = TypedDict("ClearedMsg", {"type": Literal["cleared"], "epoch": int, "left": list[str]})
+# A restart: the epoch that it begins, number, the most there may be, cause, step of the snapshot with which
+# it began, and seconds since the failure; None until it has.
+Restarted = TypedDict("Restarted", {
+    "epoch": int, "restart": int, "of": int, "why": str, "step": Optional[int], "lost_s": Optional[float],
+})
+# Of an epoch, for another head: restarts, equal failures, steps of the newest snapshot and of the newest one
+# of this epoch, places of trainers, seconds since its begin, or its failure, and the job's, why it was left.
+Memory = TypedDict("Memory", {
+    "epoch": int, "told": list[Restarted], "same": list[tuple[str, int, list[int]]],
+    "at": dict[str, list[int]], "cut": Optional[int], "sealed": Optional[int], "ran_s": float,
+    "job_s": float, "why": str,
+})
+# -> What another head needs, should this one be lost, and how long a node stays without any; -> of another
+# head: is any such known, or told by snapshots in this folder? <- It, and how long ago that head was lost.
+RememberMsg = TypedDict("RememberMsg", {"type": Literal["remember"], "memory": Memory, "linger_s": float})
+RecallMsg = TypedDict("RecallMsg", {"type": Literal["recall"], "job_id": str, "snapshots": str})
+KnownMsg = TypedDict("KnownMsg", {"type": Literal["known"], "memory": Optional[Memory], "ago_s": float})
 # -> Kill everything left; <- number killed, and processes that survived. Also of check.
 # linger_s: stay so long afterwards, unless a signal comes when all files are fetched.
 FinishMsg = TypedDict("FinishMsg", {"type": Literal["finish"], "linger_s": float})
@@ -205,16 +222,12 @@ FinishedMsg = TypedDict("FinishedMsg", {"type": Literal["finished"], "killed": i
 # --- Observer -> head -> observer ---
 
 # -> Send all events from number `cursor` on (docs/events.md); <- the next ones; <- there will be no more.
-FollowMsg = TypedDict("FollowMsg", {"type": Literal["follow"], "cursor": int})
+# of: time of the first event that was seen: a head whose first one is another sends all.
+FollowMsg = TypedDict("FollowMsg", {"type": Literal["follow"], "cursor": int, "of": Optional[float]})
 EventsMsg = TypedDict("EventsMsg", {"type": Literal["events"], "events": list[dict[str, Any]]})
 OverMsg = TypedDict("OverMsg", {"type": Literal["over"], "code": int})
 # -> Ask for the state of the job; <- it.
 StatusRequestMsg = TypedDict("StatusRequestMsg", {"type": Literal["status"]})
-# A restart: the epoch that it begins, number, the most there may be, cause, step of the snapshot with which
-# it began, and seconds since the failure; None until it has.
-Restarted = TypedDict("Restarted", {
-    "epoch": int, "restart": int, "of": int, "why": str, "step": Optional[int], "lost_s": Optional[float],
-})
 JobStatus = TypedDict("JobStatus", {
     "job": str, "elapsed_s": float, "events": int, "state": str, "processes": list[dict[str, Any]],
     "begin": dict[str, Any], "restarts": list[Restarted],
@@ -301,13 +314,13 @@ JobRecord = TypedDict("JobRecord", {
 OfPackage = Union[LacksMsg, ReceivedMsg, FillingMsg]
 ToAgent = Union[
     PrepareMsg, DispatchMsg, ServeMsg, FetchMsg, FurnishMsg, DoorMsg, ReachMsg, ShutMsg, PortsMsg, BeginMsg,
-    StartMsg, NotedMsg, SignalMsg, ClearMsg, FinishMsg,
+    StartMsg, NotedMsg, SignalMsg, ClearMsg, RememberMsg, RecallMsg, FinishMsg,
 ]
 OfCheck = Union[InspectMsg, DoorMsg, ReachMsg, AllreduceMsg, FinishMsg]
 OfAgent = Union[
     PreparedMsg, RefusedMsg, OfPackage, DispatchedMsg, ServingMsg, FurnishedMsg, OpenedMsg, ReachedMsg,
     ShutMsg, BoundMsg, BusyMsg, StartedMsg, NotStartedMsg, TroubleMsg, VanishedMsg, ProgressMsg, ExitedMsg,
-    ClearedMsg, FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
+    ClearedMsg, KnownMsg, FinishedMsg, ClockMsg, InspectedMsg, AllreducedMsg,
 ]
 OfObserver = Union[
     LeadMsg, ExpectMsg, FollowMsg, StatusRequestMsg, StopMsg, LeaseMsg, HoldMsg, FreeMsg, DispatchMsg,

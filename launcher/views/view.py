@@ -76,6 +76,8 @@ class Transcript:
     def _on_job(self, e: Event) -> Iterator[Said]:
         nodes = {node["id"]: node["name"] for node in e["nodes"]}
         self.learn(nodes, {p["process"]: p["log"] for p in e["processes"]})
+        if self._begun:
+            return  # another head goes on with it
         epoch = f", epoch {e['epoch']}" if e.get("epoch") else ""
         counts = Counter(process.partition("/")[0] for process in self._logs)
         roles = ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items())

@@ -51,8 +51,10 @@ def test_second_pod_without_a_machine_gives_the_reason_of_the_scheduler(
 
 
 def test_death_of_pod_0_ends_the_other_pods(cluster: Kube, workspace: Path) -> None:
+    """A pod that is deleted comes not again: its Job fails."""
     (workspace / "train.py").write_text(WAIT)
-    with running(KubePlace(cluster, 2), workspace, *BOTH, *QUICK, "--lost_after=10") as job:
+    options = (*BOTH, *QUICK, "--lost_after=10", "--max_restarts=1", "--restart_after=0")
+    with running(KubePlace(cluster, 2), workspace, *options) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         first = cluster.list_pods(job.get_job()["job"])[0].metadata.name
         cluster.admin.delete_namespaced_pod(first, cluster.namespace, grace_period_seconds=0)

@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def write_job(
     words = ("--nodes=2", "--worker_num=2", f"--job_workspace={workspace}", *options)
     words += () if has(options, "--server_num") else ("--server_num=0",)
     spec = make_spec("local", words, workspace, os.environ)
-    plan = make_plan(spec, "begun-1")._replace(port=find_free_port())
+    plan = make_plan(spec, "begun-1")._replace(port=find_free_port(), backend="k8s")
     nodes = tuple(
         node._replace(dispatched=True).place_in(str(folder / f"node-{node.id}")) for node in plan.nodes
     )
@@ -329,3 +330,100 @@ def test_wheel_beside_the_job_is_imported_first(folder: Path, workspace: Path) -
     with run_node(folder, 0) as first, run_node(folder, 1):
         assert first.wait() == 0, first.output()
         assert f"trainer/0 | {system}" in first.output() and sys.version_info >= (3, 11)
+
+
+GOES_ON = """
+import os, signal, socket
+epoch = os.environ["PSLAUNCH_EPOCH"]
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    sender.sendto(b"batch=1", os.environ["PSLAUNCH_PROGRESS"])
+print("epoch", epoch, flush=True)
+if int(epoch) < 2:
+    signal.pause()
+"""
+
+
+def kill_agent(keeper: Started) -> None:
+    (agent,) = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()
+    os.kill(int(agent), signal.SIGKILL)
+    assert keeper.wait() == codes.SIGNAL_BASE + signal.SIGKILL
+
+
+def end_by_term(keeper: Started) -> None:
+    os.kill(keeper.pid, signal.SIGTERM)
+    assert keeper.wait() == codes.NODE_LOST
+
+
+@pytest.mark.parametrize(
+    ("most", "ends", "code"),
+    [(2, (kill_agent, end_by_term), codes.OK), (1, (end_by_term, kill_agent), codes.NODE_LOST)],
+)
+def test_a_head_counts_on_where_another_was_lost_with_its_node(
+    folder: Path, workspace: Path, most: int, ends: Sequence[Callable[[Started], None]], code: int
+) -> None:
+    report = write_job(folder, workspace, GOES_ON, f"--max_restarts={most}", "--grace=1")
+    with run_node(folder, 1) as second:
+        for epoch, end in enumerate(ends):
+            with run_node(folder, 0) as first:
+                first.expect(rf"^trainer/1 \| epoch {epoch}$")
+                first.expect(rf"^trainer/0 \| epoch {epoch}$")
+                end(first)
+        with run_node(folder, 0) as first:
+            assert (first.wait(), second.wait()) == (code, 0), first.output() + second.output()
+            said = first.output()
+    lost = "node 0 (localhost) was lost: "
+    if code:
+        assert "no restart: --max_restarts=1 is used up" in said
+        assert json.loads(report.read_text())["reason"] == f"{lost}its agent: the line was closed"
+    else:
+        why = f"{lost}the agent was asked to end (SIGTERM)"
+        assert f"restart 2 of 2, running: {why}" in said and "trainer/1 | epoch 2" in said
+
+
+def test_a_head_whose_nodes_were_all_lost_counts_on_from_the_newest_snapshot(
+    folder: Path, workspace: Path, tmp_path: Path
+) -> None:
+    cuts = tmp_path / "cuts"
+    for name, epoch, step, job_id in (("a", 0, 4, "begun-1"), ("b", 1, 9, "begun-1"), ("c", 5, 9, "other-1")):
+        (cuts / name).mkdir(parents=True)
+        told = {"job_id": job_id, "epoch": epoch, "step": step}
+        (cuts / name / "manifest.json").write_text(json.dumps(told))
+    (cuts / "d").mkdir()
+    (cuts / "e").write_text("no folder")
+    write_job(folder, workspace, GOES_ON, "--max_restarts=2", f"--snapshot_dir={cuts}")
+    with run_node(folder, 0) as first, run_node(folder, 1):
+        assert first.wait() == 0, first.output()
+        assert re.search(
+            r"restart 2 of 2, running: node 0 \S+ was lost: its pod is gone, with", first.output()
+        )
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_nodes_that_are_asked_to_end_one_after_the_other_keep_what_is_not_fetched(
+    folder: Path, workspace: Path, order: tuple[int, int], is_late: bool
+) -> None:
+    """Late: only once the head has taken the first one for a node that comes again."""
+    options = ("--max_restarts=2", "--grace=1")
+    report = write_job(folder, workspace, GOES_ON, *options, lease_s=60.0, linger_s=60.0)
+    with run_node(folder, 0) as first, run_node(folder, 1) as second:
+        for trainer in (0, 1):
+            first.expect(rf"^trainer/{trainer} \| epoch 0$")
+        nodes = [(first, second)[number] for number in order]
+        os.kill(nodes[0].pid, signal.SIGTERM)
+        first.expect(r"^pslaunch \| restart 1 of 2, ending: node \d \(\S+\) was lost: ")
+        if is_late:
+            assert nodes[0].wait() == (codes.PEER if order[0] else codes.NODE_LOST)
+        os.kill(nodes[1].pid, signal.SIGTERM)
+        of_nodes = {0: ["pack", "results"], 1: ["pack"]}
+        wanted = [mode for number in order[is_late:] for mode in of_nodes[number]]
+        poll_until(lambda: len([*folder.rglob(f"{UNFETCHED}*")]) == len(wanted), describe="no marks")
+        for mark in folder.rglob(f"{UNFETCHED}*"):
+            mark.unlink()
+        for node in nodes[is_late:]:
+            assert node.proc.poll() is None
+            os.kill(node.pid, signal.SIGTERM)
+        code = codes.PEER if is_late else 0
+        assert (first.wait(), second.wait()) == (codes.NODE_LOST, code), first.output() + second.output()
+    if order[is_late:] != (1,):
+        assert json.loads(report.read_text())["code"] == codes.NODE_LOST

@@ -171,7 +171,9 @@ def test_pods_that_are_taken_away_end_the_job_with_that_reason_and_its_files_are
     cluster: Kube, workspace: Path, take: Callable[[Kube, str], None], words: str
 ) -> None:
     (workspace / "train.py").write_text(SAVED)
-    with running(KubePlace(cluster, 2), workspace, "--server_num=0", "--worker_num=2", *QUICK) as job:
+    again = ("--max_restarts=1", "--restart_after=0") if take is suspend else ()  # which is no restart
+    options = ("--server_num=0", "--worker_num=2", *QUICK, *again)
+    with running(KubePlace(cluster, 2), workspace, *options) as job:
         job.until_printed("ready", ["trainer/0", "trainer/1"])
         name = str(job.get_job()["job"])
         take(cluster, name)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from integration.test_contract_training import TRAIN
 from pslaunch.node import codes
 from support.jobs import (
     QUICK,
     Event,
     Job,
+    LocalPlace,
     Place,
     finished,
+    hash_model,
     run_pslaunch,
     running,
     succeeded,
@@ -347,3 +351,30 @@ def test_an_evicted_pod_takes_a_snapshot_and_comes_again_with_the_package(
     assert restart["step"] == 7 and "after a snapshot of step 7" in ending["failure"]["text"]
     for process in THREE[:2]:
         assert job.lines(process) == ["epoch 0", "epoch 1"]
+
+
+@pytest.mark.timeout(300)
+def test_an_evicted_pod_0_comes_again_with_another_head_that_counts_on_and_no_bit_changes(
+    cluster: Kube, workspace: Path
+) -> None:
+    slow = "time.sleep(0.3)"  # so that there is a snapshot before the end
+    program = TRAIN.replace("and event.batch_id == 2", "").replace("HOOK", slow)
+    (workspace / "train.py").write_text(program.replace(slow, "pass"))
+    both = ("--server_num=2", "--worker_num=2", *QUICK)
+    succeeded(LocalPlace(1), workspace, *both)
+    plain = hash_model(workspace)
+    shutil.rmtree(workspace / "output")
+    (workspace / "train.py").write_text(program)
+    options = (*both, "--snapshot_steps=2", "--snapshot_copies=2", "--max_restarts=2")
+    with running(KubePlace(cluster, 2), workspace, *options) as job:
+        job.until(lambda events: any(e.get("cut", 0) > 0 for e in events), "a snapshot")
+        pod = cluster.list_pods(job.get_job()["job"])[0].metadata.name
+        cluster.admin.create_namespaced_pod_eviction(pod, cluster.namespace, {"metadata": {"name": pod}})
+        assert job.launcher.wait(timeout_s=200.0) == codes.OK, job.launcher.output()
+    (ending,), (restart,) = restarts(job, "ending"), restarts(job)
+    assert (restart["epoch"], restart["restart"], restart["of"]) == (1, 1, 2) and restart["step"] >= 2
+    first = f"{job.get_job()['job']}-0"
+    assert ending["why"].startswith(f"node 0 ({first}) was lost: the agent was asked to end (SIGTERM), after")
+    assert ending["failure"]["code"] == codes.NODE_LOST and 1.0 < restart["lost_s"] < 150.0
+    assert [e["n"] for e in job.events() if "n" in e] == [*range(job.end()["n"] + 1)]
+    assert hash_model(workspace) == plain

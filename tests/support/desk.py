@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.link import JobFailure
-from pslaunch.node.messages import StartMsg
+from pslaunch.node.messages import Memory, StartMsg
 
 if TYPE_CHECKING:
     from pslaunch.node.dispatch.dispatch import Parts
@@ -38,6 +38,8 @@ class QuietDesk:
         self.failed.append(failure.text)
 
     def settle(self) -> None: ...
+
+    def count_on(self, known: Memory, ago_s: float) -> None: ...
 
     def start(self, starts: Sequence[StartMsg]) -> None: ...
 

@@ -82,6 +82,7 @@ class K8sBackend(Backend):
         self._hurried = False
         self._answering: set[socket.socket] = set()
         self._count = 0  # of pods
+        self._returns_s = 0.0  # for another pod 0, with another head, to come in the place of a lost one
         self._opening = threading.Lock()
         self._opened: Cluster | None = None
 
@@ -121,6 +122,7 @@ class K8sBackend(Backend):
             refuse_processors(self._cluster, self._reach, plan, tell)
             sweeping.result()
         self._count = len(plan.nodes)
+        self._returns_s = self._reach.wait_timeout_s if plan.outlives_head else 0.0
         self._ending_s = manifests.compute_ending_s(plan)
         wait = PodWait(self._pods, self._count, tell, self._reach.wait_timeout_s, self._share_again)
         self._create(making.result(), PodWait(self._pods, self._count, tell, CREATION_S))
@@ -228,7 +230,8 @@ class K8sBackend(Backend):
         found = begin_apart(lambda: self._try_to_reopen(over))  # a pod that is lost keeps a try for a minute
         while not wait([found], POD_LOOK_S).done:
             with contextlib.suppress(*AWAY):
-                if why := explain_silence(f"{self._reach.name}-0", self._pods.find_all()):
+                why = explain_silence(f"{self._reach.name}-0", self._pods.find_all())
+                if why and not self._returns_s:  # else until the cluster knows that the machine is gone
                     self.silent.add(f"{self._reach.name}-0")
                     over.set()
                     found.add_done_callback(_drop)
@@ -237,7 +240,7 @@ class K8sBackend(Backend):
 
     def _try_to_reopen(self, over: threading.Event) -> Line | Event:
         why: PslaunchError = NodeLostError(f"pod 0 of {self._reach.name} does not answer")
-        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S
+        limit_s = self._reach.lease_s + self._ending_s + GONE_EXTRA_S + self._returns_s
         for _ in try_again(limit_s, self._cancelled, POD_LOOK_S / 2):
             try:
                 first = self._pods.find_first()
@@ -245,13 +248,23 @@ class K8sBackend(Backend):
                     raise NodeLostError(f"pod 0 of {self._reach.name} is gone")
                 if found := self._open_line(first) or self._find_end(first):
                     return found
-            except NodeLostError:
-                raise
+            except NodeLostError as e:
+                if not self._returns_s or self._is_over():
+                    raise
+                why = e
             except PslaunchError as e:
                 why = e
             if over.is_set():
                 break
         raise why
+
+    def _is_over(self) -> bool:
+        """Return True if the cluster starts no other pod 0: its Job has ended, is suspended, or is gone."""
+        with contextlib.suppress(*AWAY):
+            jobs = list_job_objects(self._cluster, self._reach.name)
+            states = {make_record(main, jobs, None)["state"] for main in select_main(jobs)}
+            return states <= {"ended"} or any(main["spec"].get("suspend") for main in jobs)
+        return False
 
     def _find_end(self, pod: Object) -> Line | Event | None:
         """Return the end of a job that is over, from its record; a line to its head while that lingers."""

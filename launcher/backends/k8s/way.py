@@ -21,12 +21,13 @@ from .backend import K8sBackend
 class PodsWay(Way):
     """Head of a job that begins by itself."""
 
-    is_found_later = starts_again = True  # the cluster does
+    is_found_later = True
     backend: K8sBackend
 
     def __init__(self, backend: K8sBackend, plan: Plan) -> None:
         super().__init__(backend, plan)
         self._news: deque[News] = deque()
+        self.starts_again = plan.outlives_head  # the cluster does
         self._head: RemoteHead | None = None
         self._end: Event | None = None  # of a job that was over before its head was found
 

@@ -7,7 +7,6 @@ by itself, as ending.py decides.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import json
 import os
@@ -23,7 +22,8 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared import busyport, env
 
 from .. import codes, logs, ports, procs
-from ..codes import Refusal, find_remedy
+from ..beginning import LostHead
+from ..codes import Refusal
 from ..ending import CUT, Shutdown
 from ..line import reach
 from ..line.trace import Trace
@@ -34,11 +34,12 @@ from ..run_dir import SPAWNER_FILE, end_leftovers
 from .job_folders import JobFolders
 from .keeper_link import KeeperLink
 from .loan import Loans
-from .program import Program, Usage
+from .program import Program, Usage, explain_start_failure, make_own_argv
 from .resources import find_resources, follow_gpus
 
 if TYPE_CHECKING:
     from .. import messages
+    from ..beginning import Dial
     from ..dispatch.filling import Filling
     from ..line.gate import Seals
     from .loan import Loan
@@ -61,6 +62,7 @@ class Agent:
         seals: Seals | None,
         secret: bytes,
         lent: Mapping[str, Loan],
+        dial: Dial | None = None,
     ) -> None:
         """secret: of the job, given with `seals`, its proof by a line that was dialed; lent: by program."""
         self._loop, self._run_dir, self._grace_s = loop, run_dir, grace_s
@@ -70,17 +72,17 @@ class Agent:
         # Ours becomes the maximum: a program needs four files here.
         self._file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._file_limits[1], self._file_limits[1]))
-        self._held: dict[str, list[socket.socket]] = {}  # bound ports of programs that have not started
+        self._held: dict[str, list[socket.socket]] = {}  # ports of programs not started; "": marks of all
         self._furnishing: messages.FurnishMsg | None = None  # the order in progress
         self._door: reach.Door | None = None
         self._filling: Filling | None = None
-        self._marks: list[socket.socket] = []  # of all our ports, until the end of the job
         self._programs: dict[str, Program] = {}
         self._numbers: dict[str, int] = {}
         self._can_not_start = False  # a program failed to start; the job ends
         self._folders: JobFolders | None = None
         self._trace: Trace | None = None
         self._ending: Shutdown | None = None  # our own, without a head to order one
+        self._lost_head = LostHead(loop, dial, lambda message: self._line.send(message))
         self._noted = False  # the head ends the job for what we have reported
         self._linger_until_s = 0.0
         self._unfetched: list[str] = []  # marks of our files, for that time
@@ -90,15 +92,13 @@ class Agent:
         self._keeper = KeeperLink(
             loop, keeper_fd, lost_after_s, lose=self._give_up, is_ending=lambda: self._ending is not None
         )
+        self._open_line(line_fds, seals, lost_after_s)
+
+    def _open_line(self, fds: tuple[int, int], seals: Seals | None, lost_after_s: float) -> None:
         self._line: MessageLine[messages.OfAgent] = MessageLine(
-            loop,
-            *line_fds,
-            lost_after_s=lost_after_s,
-            on_message=self._obey,
-            on_lost=lambda reason: self._end_alone(f"the head is gone: {reason}"),
-            on_data=self._take,
-            seals=seals,
-        )
+            self._loop, *fds, lost_after_s=lost_after_s, seals=seals,
+            on_message=self._obey, on_lost=self._lose_head, on_data=self._take,
+        )  # fmt: skip
 
     def end_on_signal(self, number: int, asker: str = "") -> None:
         """End after a signal to the agent itself: by orders of the head, alone only without any.
@@ -116,7 +116,8 @@ class Agent:
 
     def _obey(self, message: Message) -> None:
         name = f"order_{message['type']}"
-        order = getattr(self, name, None) or getattr(self._filling, name, None)
+        hearers = self, self._filling, self._lost_head
+        order = next((getattr(one, name) for one in hearers if hasattr(one, name)), None)
         if order is None:
             self._report_trouble("", codes.NODE_LOST, f"unknown order {message['type']!r}")
             return
@@ -149,7 +150,7 @@ class Agent:
         addrs = [m["addr"]] if m["addr"] else reach.list_candidates(m["nic"])
         self._keeper.lost_after_s = self._line.lost_after_s = float(m["lost_after_s"])
         self._grace_s = float(m["grace_s"])
-        folders = self._folders = JobFolders(m, self._keeper.hand_over)
+        folders = self._folders = self._folders or JobFolders(m, self._keeper.hand_over)
 
         def enter() -> str:
             left = end_leftovers()
@@ -197,9 +198,9 @@ class Agent:
         own = {"PSLAUNCH_PROGRESS": os.path.join(self._run_dir, "setup.sock")}
         if "TMPDIR" not in m["added_env"]:  # removed with our run folder, even if pip is killed
             own["TMPDIR"] = os.path.join(self._run_dir, "tmp")
-            os.mkdir(own["TMPDIR"])
+            os.makedirs(own["TMPDIR"], exist_ok=True)
         order: messages.ProgramOrder = {
-            "key": m["key"], "role": env.TRAINER, "argv": [*_make_own_argv(), "furnish", json.dumps(words)],
+            "key": m["key"], "role": env.TRAINER, "argv": [*make_own_argv(), "furnish", json.dumps(words)],
             "cwd": m["workspace"], "added_env": m["added_env"], "contract": own, "log": m["log"],
             "cores": [],
         }  # fmt: skip
@@ -261,10 +262,10 @@ class Agent:
         )
 
     def order_ports(self, m: messages.PortsMsg) -> None:
-        ports.close_all(self._marks, *self._held.values())
-        self._held, self._marks = {}, []
+        ports.close_all(*self._held.values())
+        self._held = {}
         try:
-            self._held, self._marks = ports.hold_all(m["addr"], m["ports"])
+            held, marks = ports.hold_all(m["addr"], m["ports"])
         except ports.BusyPort as e:
             holder = busyport.find_holder(e.addr, e.port, e.mark) if m["last"] else ""
             self._line.send({
@@ -272,6 +273,7 @@ class Agent:
                 "busy": e.busy, "text": str(e), "holder": holder,
             })  # fmt: skip
             return
+        self._held = {**held, "": marks}
         self._line.send({"type": "bound"})
 
     def order_begin(self, m: messages.BeginMsg) -> None:
@@ -285,7 +287,7 @@ class Agent:
         if not self._numbers:  # the first epoch; preparation is not measured
             Usage(self._loop, self._programs, follow_gpus())
         self._numbers = dict(m["numbers"])
-        ports.close_all(*[self._held.pop(key) for key in list(self._held) if key not in self._numbers])
+        ports.close_all(*[self._held.pop(key) for key in [*self._held] if key not in ("", *self._numbers)])
 
     def order_start(self, m: messages.StartMsg) -> None:
         """Start a program, or report the failure; after one failure start no more."""
@@ -294,7 +296,7 @@ class Agent:
                 self._start(m)
             except (Refusal, OSError) as e:
                 self._can_not_start = True
-                self._report_trouble(m["key"], *_explain_start_failure(e, m["argv"][0]))
+                self._report_trouble(m["key"], *explain_start_failure(e, m["argv"][0]))
         if self._can_not_start:
             self._line.send({"type": "not_started", "key": m["key"]})
 
@@ -346,9 +348,6 @@ class Agent:
 
     def _finish(self) -> None:
         killed, left = self._clean()
-        if self._lingers and self._folders and self._programs:
-            with contextlib.suppress(OSError):  # without marks a signal ends us sooner
-                self._unfetched = mark_unfetched(self._folders.paths["state_dir"], with_output=not self._node)
         self._line.send({"type": "finished", "killed": killed, "left": [*map(str, left)]}, in_order=True)
         self.code = codes.OK
         self._leave_if_fetched()
@@ -396,6 +395,29 @@ class Agent:
 
     # --- ending without a head or without a keeper ---
 
+    def _lose_head(self, reason: str) -> None:
+        """End the programs, and then all else, unless another head may come: it starts them again."""
+        if self._ending is None and self.code is None and not self._signalled:
+            self._lost_head.lose(reason)
+        self._end_alone(f"the head is gone: {reason}")
+
+    def _seek_head(self) -> None:
+        self._close_doors()
+        self._end_programs()
+        self._programs.clear()
+        self._ending, self._furnishing, self._lost_head.is_sought = None, None, True
+        procs.complain("agent: waiting for another head")
+
+        def take(found: tuple[int, Seals]) -> None:
+            if self.code is None and self._ending is None:
+                self._lost_head.is_lost = self._lost_head.is_sought = False
+                self._open_line((found[0], found[0]), found[1], self._line.lost_after_s)
+            else:
+                os.close(found[0])
+
+        assert self._lost_head.dial is not None
+        self._loop.do_aside(self._lost_head.dial, take, lambda e: self._end_alone(f"no other head: {e}"))
+
     def _give_up(self, why: str) -> None:
         """End everything here without an order and report the reason, which the programs' exits lack."""
         if self.code is None and self._ending is None:
@@ -425,10 +447,15 @@ class Agent:
             self._loop.call_at(min(self._ending.find_due_s(now), now + 1.0), self._carry_on)
 
     def _leave(self) -> None:
-        if self.code is None:
+        if self._lost_head.is_lost and not (self._signalled or self._lost_head.is_sought):
+            self._seek_head()
+        elif self.code is None:
+            if self._lost_head.is_lost:  # none comes: as at any end
+                self._linger_until_s = self._loop.now() + self._lost_head.linger_s
             _, left = self._clean()
             procs.report_left("agent", left, self._folders.guards_log if self._folders else "")
             self.code = codes.PEER
+            self._leave_if_fetched()
 
     def _clean(self) -> tuple[int, list[int]]:
         """Kill the remaining descendants, release ports, lock and files.
@@ -441,9 +468,12 @@ class Agent:
             borrower = self._programs.get(key)
             code = borrower.process.returncode if borrower and borrower.ended else codes.NODE_LOST
             loan.dismiss(code, alone=self._ending is not None)
-        ports.close_all(self._marks, *self._held.values())
+        ports.close_all(*self._held.values())
         if self._folders:
             self._folders.leave()
+        if self._lingers and self._folders and self._numbers:
+            with contextlib.suppress(OSError):  # without marks a signal ends us sooner
+                self._unfetched = mark_unfetched(self._folders.paths["state_dir"], with_output=not self._node)
         if not self._lingers:  # else late observers find the head there
             shutil.rmtree(self._run_dir, ignore_errors=True)  # the keeper, if alive, does it too
         return killed, left
@@ -462,19 +492,3 @@ class Agent:
             self._door = None
         if self._filling:
             self._filling.close()
-
-
-def _make_own_argv() -> list[str]:
-    """Return the command that starts this package: from our zipapp, or as an installed module."""
-    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
-    if not inside or not os.path.isfile(base):
-        return [sys.executable, "-P", "-m", "pslaunch.node"]
-    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
-
-
-def _explain_start_failure(e: Refusal | OSError, program: str) -> tuple[int, str]:
-    if isinstance(e, Refusal):
-        return e.code, str(e)
-    where = f" ({e.filename})" if e.filename else ""
-    text = f"{program} can't be started: {e.strerror}{where}{find_remedy(e)}"
-    return 127 if e.errno == errno.ENOENT else 126, text

@@ -68,6 +68,8 @@ class JobFolders:
 
     def enter(self) -> None:
         """Lock the log folder, then make all ready; share it with a node of this job that was first. Slow."""
+        if self._lock_fd >= 0:
+            return  # another head asks
         begun_s, wait_s = time.monotonic(), SHARED_WAIT_S if self._nodes > 1 else 0.0
         while True:
             self._make(self.paths["log_dir"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -10,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -234,6 +236,22 @@ def _start(
             # For an end of both guards at once. Pservers go on, and save once their trainers are gone.
             preexec_fn=begin_trainer if order["role"] == env.TRAINER else None,
         )
+
+
+def make_own_argv() -> list[str]:
+    """Return the command that starts this package: from our zipapp, or as an installed module."""
+    base, inside, _ = str(__spec__.origin).partition("/pslaunch/node/")
+    if not inside or not os.path.isfile(base):
+        return [sys.executable, "-P", "-m", "pslaunch.node"]
+    return [sys.executable, base.replace("/proc/self/", f"/proc/{os.getpid()}/")]
+
+
+def explain_start_failure(e: codes.Refusal | OSError, program: str) -> tuple[int, str]:
+    if isinstance(e, codes.Refusal):
+        return e.code, str(e)
+    where = f" ({e.filename})" if e.filename else ""
+    text = f"{program} can't be started: {e.strerror}{where}{codes.find_remedy(e)}"
+    return 127 if e.errno == errno.ENOENT else 126, text
 
 
 class Usage:

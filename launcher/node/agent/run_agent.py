@@ -22,6 +22,7 @@ from .agent import Agent
 from .program import Program
 
 if TYPE_CHECKING:
+    from ..beginning import Dial
     from ..head.leader import Leader
     from ..line.gate import Seals
     from .loan import Loan
@@ -53,9 +54,9 @@ def main(
     procs.become_subreaper()
     _make_run_dir(run_dir, keeper_fd)
     fds = _take_standard_streams()
-    loop, seals, secret, lead, stand_in = Loop(), None, b"", None, None
+    loop, seals, secret, lead, stand_in, dial = Loop(), None, b"", None, None, None
     if mode == "begin":
-        mode, fds, seals, secret, stand_in = _begin(loop, words, run_dir, fds, keeper_fd)
+        mode, fds, seals, secret, stand_in, dial = _begin(loop, words, run_dir, fds, keeper_fd)
     while mode == "dial":
         where = _read_endpoint(fds[0], keeper_fd, lost_after_s, seals)
         fds, seals, secret = _dial(*fds, {"secret": secret.hex(), **where}, lost_after_s)
@@ -69,6 +70,7 @@ def main(
     agent = Agent(
         loop, run_dir, keeper_fd, fds,
         lost_after_s=lost_after_s, grace_s=grace_s, seals=seals, secret=secret, lent=lent,
+        dial=dial,
     )  # fmt: skip
     return _run(loop, agent, lead, stand_in, asker)
 
@@ -105,25 +107,30 @@ def _run(loop: Loop, agent: Agent, lead: Leader | None, stand_in: StandIn | None
 
 def _begin(
     loop: Loop, words: Sequence[str], run_dir: str, fds: Fds, keeper_fd: int
-) -> tuple[str, Fds, Seals | None, bytes, StandIn | None]:
-    """Begin a job from a file; return the next mode and its line, the secret, and who acts as launcher."""
+) -> tuple[str, Fds, Seals | None, bytes, StandIn | None, Dial | None]:
+    """Begin a job from a file; return also who acts as launcher, and the way to a head that comes later."""
     from .. import beginning
+    from ..line import gate
 
     folder, name, node = words
     beginning.check_name(folder, name)
     begun, secret = beginning.read_beginning(folder), beginning.read_secret(folder)
     _take_wheel(os.path.join(folder, beginning.WHEEL), run_dir)
     if int(node):
-        where = {"addrs": [begun.head], "port": begun.port, "secret": secret.hex(), "node": int(node)}
+        for fd in fds:  # which our starter needs no more
+            os.close(fd)
+        text, limit_s = json.dumps({"node": int(node)}).encode(), begun.wait_timeout_s
+        dial = functools.partial(gate.dial, [begun.head], begun.port, secret, text, limit_s, to_come=True)
         # From a thread: the search for a name can't be interrupted.
         with keep_beating(b".") as beaten:
             beaten(keeper_fd)
-            return "serve", *_dial(*fds, where, begun.wait_timeout_s, to_come=True), None
+            fd, seals = dial()
+        return "serve", (fd, fd), seals, secret, None, dial if begun.plan.outlives_head else None
     from .stand_in import StandIn
 
     ours, heads = socket.socketpair()
     stand_in = StandIn(loop, ours.detach(), begun, secret, folder, run_dir, fds[1])
-    return "lead", (heads.fileno(), heads.detach()), None, secret, stand_in
+    return "lead", (heads.fileno(), heads.detach()), None, secret, stand_in, None
 
 
 def _take_wheel(folder: str, run_dir: str) -> None:
@@ -163,16 +170,14 @@ def _read_endpoint(read_fd: int, keeper_fd: int, lost_after_s: float, seals: Sea
             raise TimeoutError(f"no message from the launcher for {lost_after_s:g} s")
 
 
-def _dial(
-    read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float, *, to_come: bool = False
-) -> tuple[Fds, Seals, bytes]:
+def _dial(read_fd: int, write_fd: int, where: dict[str, Any], limit_s: float) -> tuple[Fds, Seals, bytes]:
     """Connect to the head; close the former line, which our starter needs no more."""
     from ..line import gate
 
     for fd in {read_fd, write_fd}:
         os.close(fd)
     addrs, port, secret = where.pop("addrs"), int(where.pop("port")), bytes.fromhex(where.pop("secret"))
-    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s, to_come=to_come)
+    fd, seals = gate.dial(addrs, port, secret, json.dumps(where).encode(), limit_s)
     return (fd, fd), seals, secret
 
 

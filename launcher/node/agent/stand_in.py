@@ -68,7 +68,7 @@ class StandIn:
         elif m["type"] == "leading":
             self._line.send({"type": "expect", "limit_s": begun.wait_timeout_s, "again": True})
             self._line.send({"type": "lease", "lease_s": begun.lease_s, "linger_s": begun.linger_s})
-            self._line.send({"type": "follow", "cursor": 0})
+            self._line.send({"type": "follow", "cursor": 0, "of": None})
         elif m["type"] == "events":
             self._write([_WORDS[e["event"]].format_map(e) for e in m["events"] if e["event"] in _WORDS])
             for end in [e for e in m["events"] if e["event"] == "end"]:

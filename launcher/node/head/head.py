@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FINISH_LIMIT_S = 5.0  # for a silent node after the order to finish
 FINISH_MOST_S = 60.0  # for a node that still sends: its answer follows the output of its programs
+LOOK_FOR_ALL_S = 3.0  # after a node was asked to end, until a restart: a cluster that ends the job asks all
+REMEMBER_S = 1.0  # between two messages to remember
 TOLD_OF_PLAN = "port", "ports_num", "ports_num_for_sparse", "trainer_count", "use_gpu"
 
 
@@ -51,14 +53,13 @@ class Head:
         """launcher: this process and its host, for messages, if it is one."""
         self._loop, self.placed, self._trace = loop, placed, trace
         plan = placed.plan
-        self._started_s = loop.now()
         self.links: dict[int, Link] = {}
         self._numbers = {p.key: i for i, p in enumerate(placed.processes)}
         # The node of each process, then of each node's setup.
         self._node_of = {p.key: p.node for p in placed.processes}
         self._node_of |= {n.setup_key: n.id for n in placed.nodes}
         self._output = OutputOfAll(self._node_of, loop.now)
-        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s)
+        self._restarts = Restarts(plan.limits.max_restarts, plan.limits.restart_after_s, loop.now())
         self._supervisor = self._make_supervisor()
         self.log = EventLog(wall_clock, self._numbers)
         self.tell, self.list_events = self.log.tell, self.log.list_events
@@ -74,12 +75,19 @@ class Head:
         self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
         self._finish_s = NEVER  # time of the order to finish
         self._owing: set[int] = set()  # nodes that have not answered it
+        self.has_left = False  # another head has to come
         self.done = False
         self.end: dict[str, Any] = {}  # the event `end`, once `done`
         self._tell_job()
-        if (limit_s := plan.limits.timeout_s) is not None:
+        self._limit_time()
+        if plan.outlives_head:
+            loop.call_every(REMEMBER_S, self._remember)
+
+    def _limit_time(self) -> None:
+        if (limit_s := self.placed.plan.limits.timeout_s) is not None:
             why = f"the job took longer than --timeout={limit_s:g} s"
-            loop.call_after(limit_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
+            end_s = self._restarts.started_s + limit_s
+            self._loop.call_at(end_s, lambda: self.stop(signal.SIGTERM, why, codes.TIMEOUT))
 
     # --- the interface of observers ---
 
@@ -169,7 +177,28 @@ class Head:
 
     def _can_revive(self, node: int) -> bool:
         own = self._startup.own_node == node  # we end with it
-        return self.revive is not None and self._restarts.most > 0 and not own
+        return self.placed.plan.outlives_head if own else self.revive is not None and self._restarts.most > 0
+
+    def count_on(self, known: messages.Memory, ago_s: float) -> None:
+        plan, left_s = self.placed.plan._replace(epoch=known["epoch"]), self._loop.now() - ago_s
+        self.placed = self.placed._replace(plan=plan)
+        self._restarts.recall(known, left_s)
+        self._limit_time()
+        if self._restarts.is_due:  # it has left by itself
+            self._startup.begin_again(plan.epoch)
+            return
+        for link in self.links.values():
+            link.epoch = plan.epoch
+        why, advice = f"was lost: {known['why']}", make_lost_advice(plan)
+        failure = self.links[0].make_failure(codes.NODE_LOST, why, advice=advice)
+        self._supervisor.note_lost_node(failure, left_s, returns=True)
+
+    def _remember(self) -> None:
+        """Let all nodes know what another head needs, where one comes if ours is lost."""
+        memory = self._restarts.describe(self._loop.now())
+        if self.placed.plan.outlives_head and memory["ran_s"] >= 0.0:
+            for link in self.links.values():
+                link.line.send({"type": "remember", "memory": memory, "linger_s": self.choose_linger_s()})
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -206,6 +235,7 @@ class Head:
         if restart:
             self._output = OutputOfAll(self._node_of, self._loop.now)
             self.tell("restart", state="running", **restart)
+        self._remember()
         of_nodes: dict[int, list[messages.StartMsg]] = {node: [] for node in self.links}
         addrs = tuple(node.addr for node in self.placed.nodes)
         for process, start in zip(self.placed.processes, starts):
@@ -261,8 +291,11 @@ class Head:
         log = member.log if member else ""
         failure = JobFailure(what, link.node.id, code, text, log=log, advice=advice)
         if code == codes.NODE_LOST and not member:
-            link.bereft = True
-            returns = self._can_revive(link.node.id)
+            link.bereft, returns = True, self._can_revive(link.node.id)
+            if len(self.placed.nodes) > 1 and self.placed.plan.outlives_head:
+                returns = not all(x.bereft or x.gone for x in self.links.values())
+                self._restarts.asked_s = self._loop.now()
+                self._loop.call_after(LOOK_FOR_ALL_S, self._decide)
             self._supervisor.note_leaving(failure, self._loop.now(), returns=returns)
         else:
             self._supervisor.note_failure(failure, self._loop.now())
@@ -282,7 +315,8 @@ class Head:
         if "why" in fields:
             blames = str(fields.get("blames", ""))
             self._supervisor.note_explanation(str(m["key"]), str(fields["why"]), blames)
-        self._restarts.note_progress(str(m["key"]), fields)
+        if self._restarts.note_progress(str(m["key"]), fields):
+            self._remember()
         self.tell("progress", process=m["key"], **fields)
 
     def on_exited(self, link: Link, m: messages.ExitedMsg) -> None:
@@ -326,9 +360,11 @@ class Head:
     def _decide(self) -> None:
         """Carry out due actions, and call again at the next due time."""
         now = self._loop.now()
+        if self.has_left:
+            return
         for action in self._supervisor.decide(now):
             self._send_signals(action)
-        if self._supervisor.restarting and not self._restarts.has_told(self.placed.plan.epoch + 1):
+        if self._supervisor.restarting and self._restarts.used == self.placed.plan.epoch:
             self._tell_restart()
         if self._supervisor.result and not self._finishing:
             (self._restart if self._supervisor.restarting else self._finish)()
@@ -361,7 +397,15 @@ class Head:
 
     def _restart(self) -> None:
         """Start the next epoch as the job has started, from its ports on; agents end what is left before."""
+        if self._loop.now() < self._restarts.asked_s + LOOK_FOR_ALL_S:
+            return
         plan = self.placed.plan
+        if plan.outlives_head and 0 in self.links and self.links[0].bereft:  # another head goes on
+            self.note("warning", "the head leaves with node 0, and another one goes on with the job")
+            self._remember()
+            self.close()
+            self.has_left = True
+            return
         self.placed = self.placed._replace(plan=plan._replace(epoch=plan.epoch + 1))
         self._supervisor = self._make_supervisor()
         renewed = self._startup.returning
@@ -421,7 +465,7 @@ class Head:
         self.tell("end", **self.end)
 
     def _get_elapsed_s(self) -> float:
-        return round(self._loop.now() - self._started_s, 3)
+        return round(self._loop.now() - self._restarts.started_s, 3)
 
     # --- telling ---
 

@@ -64,9 +64,11 @@ class Leader(Observed):
 
     @property
     def is_over(self) -> bool:
-        """True once the job has ended and all observers know it."""
+        """True once the job has ended, or another head has to come, and all observers know it."""
         if self._own_fd >= 0 or self._head is None:
             return self._own_fd < 0
+        if self._head.has_left:
+            return not any(observer.line.open for observer in self._observers)
         if not self._head.done or self._over_s is None:
             return False
         # The launcher may not follow yet: a job can be refused before.
@@ -179,6 +181,15 @@ class Leader(Observed):
             expect()
             if m["again"]:
                 self._led.revive = functools.partial(self._revive, expect)
+
+    def push(self) -> None:
+        super().push()
+        if self._head and self._head.has_left:
+            gate, self._gate = self._gate, None
+            if gate:
+                gate.close()
+            for observer in [one for one in self._observers if one.line.is_idle]:
+                observer.line.close()
 
     def _revive(self, expect: Callable[[], None], lost: Sequence[job.Node]) -> Sequence[job.Node]:
         """Let the launcher or the cluster start other agents for lost nodes."""

@@ -101,7 +101,8 @@ class Observed:
         return self._head
 
     def order_follow(self, observer: Observer, m: messages.FollowMsg) -> None:
-        observer.cursor = int(m["cursor"])
+        is_ours = m.get("of") in (None, self._led.log.begin["time"])
+        observer.cursor = int(m["cursor"]) if is_ours else 0
 
     def order_status(self, observer: Observer, _m: messages.StatusRequestMsg) -> None:
         observer.line.send({"type": "status", **self._led.make_status()})

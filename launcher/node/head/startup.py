@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from pslaunch.runtime.shared.env import PSERVER
 
 from .. import codes, dealing, job
+from ..later import record
 from ..line import reach
 from ..link import JobFailure
 from ..logs import ADVICE_MARK
 from ..procs import WHY_LEFT
-from ..shapes import check_shape, is_failure_code, is_port
+from ..shapes import check_shape, is_count, is_failure_code, is_name, is_port, is_time
+from .restarts import Restarts
 
 if TYPE_CHECKING:
     from .. import messages
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from .supervisor import Exit
 
 PORT_TRIES = 200
+_KNOWN = {"ago_s": is_time, "memory": {
+    "epoch": is_count, "told": [record.RESTART], "same": [[(is_name, int, [int])]], "at": dict,
+    "cut": (is_count, None), "sealed": (is_count, None), "ran_s": is_time, "job_s": is_time, "why": str,
+}}  # fmt: skip
 
 
 class Startup:
@@ -36,7 +42,8 @@ class Startup:
         plan = desk.placed.plan
         self._missing = {n.id for n in desk.placed.nodes}  # that have not answered the last question,
         self._answers: tuple[str, ...] = ("hello",)  # by a message of such a type;
-        self._then = self._prepare  # this follows
+        self._then = self._recall  # this follows
+        self._known: dict[int, tuple[messages.Memory, float]] = {}  # by node, of a head lost so long ago
         self._port, self._other_port, self._port_tries = plan.port or job.FIRST_PORT, job.FIRST_PORT, 0
         self._bound_ports: dict[str, tuple[int, ...]] = {}
         self._refused_ports = False
@@ -85,6 +92,31 @@ class Startup:
     def on_hello(self, link: Link, m: messages.HelloMsg) -> None:
         self._desk.tell("node", node=link.node.id, state="connected", text="")
         self._take_answer(link, m)
+
+    def _recall(self) -> None:
+        """Ask whether another head has led this job before, if one may have."""
+        plan = self._desk.placed.plan
+
+        def make_order(link: Link) -> messages.RecallMsg | None:
+            snapshots = job.find_snapshots(plan, link.node)
+            recall: messages.RecallMsg = {"type": "recall", "job_id": plan.job_id, "snapshots": snapshots}
+            return recall if plan.outlives_head else None
+
+        self._ask_all(make_order, self._count_on, "known")
+
+    def on_known(self, link: Link, m: messages.KnownMsg) -> None:
+        if m["memory"]:
+            check_shape(m, _KNOWN)
+            Restarts(0, 0.0).recall(m["memory"], 0.0)  # with all values
+            self._known[link.node.id] = m["memory"], m["ago_s"]
+        self._take_answer(link, m)
+
+    def _count_on(self) -> None:
+        if self._known:
+            newest = max(self._known.values(), key=lambda one: (one[0]["epoch"], one[0]["job_s"]))
+            self._desk.count_on(*newest)
+        else:
+            self._prepare()
 
     def _prepare(self) -> None:
         plan = self._desk.placed.plan
@@ -137,7 +169,7 @@ class Startup:
 
     def _settle_paths(self) -> None:
         self._desk.settle()
-        if self.returning:
+        if self.returning and self._bound_ports:  # the others have all
             self._package.begin(self._propose_ports, self.returning)
             return
         self._shares, lacks = dealing.deal_resources(self._desk.placed, self._resources)
@@ -183,7 +215,8 @@ class Startup:
             return {"type": "clear", "epoch": epoch}
 
         lost = self.returning = {node.id for node in self._desk.placed.nodes} - {*self._desk.links}
-        then = self._prepare if lost else self._propose_ports
+        is_ready = not lost and all(link.run_dir for link in self._desk.links.values())
+        then = self._propose_ports if is_ready else self._prepare
         self._ask_all(make_order, then, "cleared", "hello", awaited=lost)
 
     def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:

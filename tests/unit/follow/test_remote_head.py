@@ -90,6 +90,10 @@ def test_head_that_requests_missing_files_is_lost(tmp_path: Path) -> None:
 
 
 NOTE = {"n": 0, "time": 0.0, "event": "note", "text": ""}
+JOB = {
+    "job": "j", "name": "j", "epoch": 0, "backend": "k8s", "server": "none", "why": "", "workspace": "/ws",
+    "nodes": [], "processes": [],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -169,3 +173,37 @@ def test_lost_job_has_run_since_its_first_event(ends: Ends) -> None:
 def test_unrequested_answers_are_not_kept(ends: Ends) -> None:
     ends.tell(*({"type": f"answer {i}", "text": "x" * 1000} for i in range(1000)))
     assert list(ends.head.answers) == ["stopping"]
+
+
+def test_events_of_the_head_that_comes_after_a_lost_one_go_on_in_the_numbers_of_its_own() -> None:
+    opened: list[socket.socket] = []
+
+    def reopen() -> Line:
+        near, far = socket.socketpair()
+        opened.append(far)
+        fd = near.detach()
+        return Line(fd, fd)
+
+    def begin(time_s: float) -> list[dict[str, Any]]:
+        return [{**NOTE, "n": 0, "time": time_s, "event": "job", **JOB}, {**NOTE, "n": 1, "time": time_s}]
+
+    with contextlib.closing(Ends()) as ends:
+        ends.head._reopen = reopen
+        ends.tell({"type": "events", "events": begin(1.0)})
+        asked: list[Any] = []
+        line = ends.line
+        for times, of in (((), 1.0), ((2.0,), 1.0), ((), 2.0)):
+            line.close()
+            ends.loop.run(lambda: bool(opened))
+            line = open_line(ends.loop, opened.pop().detach(), asked.append)
+            ends.loop.run(lambda: any(m["type"] == "follow" for m in asked))
+            (follow,) = (m for m in asked if m["type"] == "follow")
+            assert follow == {"type": "follow", "cursor": 2, "of": of}
+            asked.clear()
+            for time_s in times:
+                line.send({"type": "events", "events": begin(time_s)})
+                ends.loop.run(lambda: len(ends.head.list_events(0)[0]) == 4)
+        assert [(e["n"], e["event"]) for e in ends.head.list_events(0)[0]] == [
+            (0, "job"), (1, "note"), (2, "job"), (3, "note"),
+        ]  # fmt: skip
+        line.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node import job
-from pslaunch.node.job import Count, Facts, Node, Plan, Role
+from pslaunch.node.job import Count, Facts, Limits, Node, Plan, Role
 from pslaunch.runtime.shared import env
 
 
@@ -180,3 +180,16 @@ def test_pservers_are_started_as_the_mode_says(server: str) -> None:
     assert start["keep_ports"] == (server == "bundled")
     assert (start["argv"] == ["serve"]) == (server == "script")
     assert bool(start["contract"]["PADDLE_TRAINER_ENDPOINTS"]) == (server == "script")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most", "folder", "outlives"),
+    [(2, 1, "", True), (2, 0, "", False), (1, 1, "", False), (1, 1, "here", False), (1, 1, "/data", True)],
+)
+def test_a_job_outlives_its_head_where_something_else_counts_its_restarts(
+    nodes: int, most: int, folder: str, outlives: bool
+) -> None:
+    found = Plan(limits=Limits(max_restarts=most), nodes=(node(0),) * nodes, backend="k8s")
+    given = {env.get_snapshot_var("snapshot_dir"): folder} if folder else {}
+    found = found._replace(added_env=given)
+    assert found.outlives_head == outlives and not found._replace(backend="slurm").outlives_head

@@ -182,6 +182,13 @@ def test_unknown_events_are_left_out() -> None:
     assert Transcript().make_lines({"event": "from the future"}) == []
 
 
+def test_a_job_is_described_once_though_another_head_goes_on_with_it() -> None:
+    transcript = Transcript()
+    running = {"event": "process", "process": "trainer/0", "node": 0, "state": "running", "pid": 1}
+    assert transcript.make_lines(JOB) and transcript.make_lines(running)
+    assert transcript.make_lines(JOB) == []
+
+
 def test_json_is_one_object_a_line() -> None:
     out = io.StringIO()
     view = JsonView(out)

@@ -355,13 +355,18 @@ class Answering:
             there.close()
 
 
-def reopen(monkeypatch: pytest.MonkeyPatch, cluster: Listing, opened: Answering) -> Any:
+def reopen(
+    monkeypatch: pytest.MonkeyPatch, cluster: Listing, opened: Answering, returns_s: float = 0.0
+) -> Any:
     monkeypatch.setattr(k8s, "POD_LOOK_S", 0.01)
     monkeypatch.setattr(k8s, "PodExec", opened)
     backend = K8sBackend(K8sReach("j", "i", lease_s=60.0))
-    backend._cluster = cast(Cluster, cluster)
+    backend._cluster, backend._returns_s = cast(Cluster, cluster), returns_s
     with contextlib.closing(opened):
-        return backend.reopen()
+        try:
+            return backend.reopen()
+        finally:
+            assert not (returns_s and backend.silent)
 
 
 @pytest.mark.timeout(20)
@@ -381,3 +386,35 @@ def test_lost_line_is_opened_again_while_the_pod_may_answer(
     line = reopen(monkeypatch, Listing(state), Answering(5, b"hello"))
     assert isinstance(line, Line)
     line.close()
+
+
+def make_job(*conditions: str) -> Object:
+    told = [{"type": one, "status": "True"} for one in conditions]
+    labels, created = {INSTANCE: "j"}, "2026-01-02T03:04:05Z"
+    return {
+        "metadata": {"name": "j", "labels": labels, "creationTimestamp": created},
+        "spec": {"completions": 2},
+        "status": {"conditions": told},
+    }
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("states", [("oom", "healthy"), ("node-not-ready", "oom", "healthy")])
+def test_another_pod_0_is_waited_for_while_its_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(k8s, "list_job_objects", lambda *_: [make_job()])
+    looks = [state for state in states for _ in range(3)]
+    line = reopen(monkeypatch, Listing(*looks), Answering(3, b"hello"), 60.0)
+    assert isinstance(line, Line)
+    line.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("jobs", [[make_job("FailureTarget")], [make_job("Failed")], []])
+def test_no_other_pod_0_is_waited_for_once_its_job_has_failed_or_is_gone(
+    monkeypatch: pytest.MonkeyPatch, jobs: list[Object]
+) -> None:
+    monkeypatch.setattr(k8s, "list_job_objects", lambda *_: jobs)
+    with pytest.raises(NodeLostError, match=r"^pod 0 ended with 137"):
+        reopen(monkeypatch, Listing("oom"), Answering(0, b"hello"), 60.0)

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,11 +17,16 @@ from pslaunch.node.head import head, observed, output
 from pslaunch.node.head.head import Head
 from pslaunch.node.job import Count, Limits, Node, Plan, Role
 from pslaunch.node.later import record
+from pslaunch.node.later.record import RESTART
 from pslaunch.node.line import wire
 from pslaunch.node.line.wire import Decoder, Message, Output, encode_control
 from pslaunch.node.logs import MAX_LINE_CHARS
 from pslaunch.node.loop import Loop
+from pslaunch.runtime.shared.env import get_snapshot_var
 from support.lines import encode_piece, open_line
+
+if TYPE_CHECKING:
+    from pslaunch.node.messages import Memory, Restarted
 
 PREPARED: Message = {
     "type": "prepared", "host": "n0", "run_dir": "/run", "python": "python", "workspace": "/ws",
@@ -43,19 +48,29 @@ def trainers(count: int) -> job.Placed:
     return job.place(plan, nodes)
 
 
+ON_CLAIM = {get_snapshot_var("snapshot_dir"): "/data"}
+
+
 class Led:
     """A head and node 0, which sends the messages of a test; the test sets the clock. Others do not come."""
 
-    def __init__(self, nodes: int = 1) -> None:
+    def __init__(self, nodes: int = 1, known: Memory | None = None, **limits: Any) -> None:
+        """known: of an epoch that another head has left 20 s ago."""
         self.now_s = 0.0
         self.loop = Loop(clock=lambda: self.now_s)
-        self.head = Head(self.loop, trainers(nodes), "5e" * 32, lambda: 0.0)
+        placed = trainers(nodes)
+        placed = placed._replace(plan=placed.plan._replace(limits=placed.plan.limits._replace(**limits)))
+        if known:
+            placed = placed._replace(plan=placed.plan._replace(backend="k8s", added_env=ON_CLAIM))
+        self.head = Head(self.loop, placed, "5e" * 32, lambda: 0.0)
         ours, self._node = socket.socketpair()
         fd = ours.detach()
         self.head.attach(self.head.placed.nodes[0], fd, fd, lambda: "")
         self._decoder = Decoder()
         self.say(encode(wire.make_hello()))
-        if nodes == 1:
+        if known:
+            self.say(encode({"type": "known", "memory": known, "ago_s": 20.0}))
+        elif nodes == 1:
             self.until_told("prepare")
 
     def say(self, frames: bytes) -> None:
@@ -292,3 +307,43 @@ def test_a_head_in_a_launcher_goes_once_its_followers_know_the_end(
     assert [e["n"] for m in heard for e in m.get("events", ())] == [
         e["n"] for e in led.head.list_events(0)[0]
     ]
+
+
+KNOWN: Memory = {
+    "epoch": 1, "told": [], "same": [], "cut": 30, "sealed": None, "at": {"trainer/0": [0, 7, 1]},
+    "ran_s": 5.0, "job_s": 40.0, "why": "its pod",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("timeout_s", [None, 70.0])
+def test_a_head_counts_on_where_another_was_lost(timeout_s: float | None) -> None:
+    with contextlib.closing(Led(known=KNOWN, max_restarts=2, timeout_s=timeout_s)) as led:
+        (ending,) = led.events("restart")
+        assert (ending["state"], ending["epoch"], ending["restart"]) == ("ending", 2, 2)
+        assert ending["why"] == "node 0 (n0) was lost: its pod"
+        led.say(encode({"type": "cleared", "epoch": 2, "left": []}))
+        led.until_told("prepare")
+        led.head.start([])
+        running = led.events("restart")[1]
+        assert (running["state"], running["step"]) == ("running", 30) and 20.0 <= running["lost_s"] < 21.0
+        assert led.head.make_status()["restarts"] == [{key: running[key] for key in RESTART}]
+        assert 60.0 <= led.head.make_status()["elapsed_s"] < 61.0
+        led.later(11.0)
+        assert led.head.is_ending == (timeout_s is not None)
+
+
+def test_a_restart_that_a_head_has_told_and_left_to_the_next_one_is_no_further_one() -> None:
+    told: Restarted = {"epoch": 1, "restart": 1, "of": 1, "why": "so", "step": None, "lost_s": None}
+    with contextlib.closing(Led(known={**KNOWN, "told": [told]}, max_restarts=1)) as led:
+        assert not led.events("restart") and not led.head.is_ending
+        led.say(encode({"type": "cleared", "epoch": 1, "left": []}))
+        led.until_told("prepare")
+        led.head.start([])
+        (running,) = led.events("restart")
+        assert (running["epoch"], running["step"]) == (1, 30) and 25.0 <= running["lost_s"] < 26.0
+
+
+def test_a_head_after_a_lost_one_ends_the_job_where_no_restart_is_left() -> None:
+    with contextlib.closing(Led(known=KNOWN, max_restarts=1)) as led:
+        led.until_told("finish")
+        assert led.notes() == ["no restart: --max_restarts=1 is used up"] and not led.events("restart")

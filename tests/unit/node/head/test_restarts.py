@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import signal
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from pslaunch.node import codes
 from pslaunch.node.ending import CUT, Signal
-from pslaunch.node.head.restarts import Restarts
+from pslaunch.node.head.restarts import SAME_MOST, Restarts
 from pslaunch.node.head.supervisor import LOOK_FURTHER_S, Exit, Member, Supervisor
 from pslaunch.node.link import JobFailure
 
@@ -189,6 +191,52 @@ def test_a_failure_that_no_restart_mends_ends_the_job_whenever_it_comes(at_s: fl
         assert not is_restarting(s) and s.why == "node 1 (b) was lost: its line"
         end_rest(s, at_s + 0.1)
         assert s.result is not None and s.result.code == codes.NODE_LOST
+
+
+LOST = JobFailure("node 0 (a)", 0, codes.NODE_LOST, "was lost: its pod")
+
+
+def lose_head(before: Restarts, now_s: float, most: int = 1000, **report: Any) -> Restarts:
+    """Return what another head makes of what this one has told agents, after a program's report."""
+    before = copy.deepcopy(before)
+    if report:
+        before.note_progress("trainer/1", report)
+    after, told = Restarts(most, AFTER_S), before.describe(now_s)
+    after.recall(json.loads(json.dumps(told)), 0.0)
+    return after
+
+
+def test_another_head_counts_on() -> None:
+    restarts = begun(batch=1)
+    for epoch in (1, 2, 3, 4, 5, 6):
+        restarts.prepare(epoch, FAILURE, 1.0)
+        restarts.begin(1.0)
+        restarts = lose_head(restarts, 2.0, cut=epoch)
+        assert restarts.used == epoch and not restarts.is_due
+        assert [one["restart"] for one in restarts.told] == [*range(1, epoch + 1)]
+    told = restarts.prepare(7, LOST, 3.0)
+    assert told["restart"] == 7 and restarts.begin(5.0) == {**told, "step": 6, "lost_s": 2.0}
+    assert lose_head(restarts, 2.0, most=7, batch=1).refuse(LOST, 0.0) == "--max_restarts=7 are used up"
+
+
+@pytest.mark.parametrize(
+    ("report", "refused"), [({}, True), ({"cost": 1.0}, True), ({"batch": 1}, False), ({"cut": 9}, False)]
+)
+def test_another_head_needs_progress_too(report: dict[str, Any], refused: bool) -> None:
+    restarts = lose_head(begun(), 5.0, **report)
+    assert ("no step was made" in restarts.refuse(LOST, 0.0)) == refused
+    assert not restarts.refuse(LOST, AFTER_S)
+
+
+def test_the_loss_of_a_head_at_the_same_step_ends_the_job_the_third_time() -> None:
+    restarts = begun()
+    for _ in range(SAME_MOST - 1):
+        restarts = lose_head(restarts, 5.0, batch=7)
+        assert not restarts.refuse(LOST, 0.0)
+        restarts.prepare(restarts.used + 1, LOST, 0.0)
+        restarts.begin(1.0)
+    assert "the same step for the 3rd time" in lose_head(restarts, 5.0, batch=7).refuse(LOST, 0.0)
+    assert not lose_head(restarts, 5.0, batch=90).refuse(LOST, 0.0)
 
 
 LEAVES = JobFailure("node 1 (b)", 1, codes.NODE_LOST, "was lost: the agent was asked to end (SIGTERM)")
