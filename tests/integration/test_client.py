@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.entry import ShowClickEntry
 from support.jobs import LocalPlace, succeeded
-from support.others import torch_python
+from support.others import torch_python, write_lib
 from support.process import started
 from support.pservers import Cluster, cluster, run_trainers
 
@@ -247,11 +248,10 @@ with Client(sys.argv[1:]) as client:
 
 def test_tensors_of_torch_are_taken_without_copies(tmp_path: Path) -> None:
     (program := tmp_path / "program.py").write_text(TORCH)
+    env = {**os.environ, "PYTHONPATH": str(write_lib(tmp_path / "lib"))}
     with cluster() as found:
-        servers = [f"{host}:{port}" for host, port in found.endpoints]
-        ran = subprocess.run(
-            [torch_python(), program, *servers], capture_output=True, text=True, check=False, timeout=60
-        )
+        argv = [str(torch_python()), str(program), *(f"{host}:{port}" for host, port in found.endpoints)]
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=env)
         assert (ran.returncode, ran.stdout[:14]) == (0, "w: Parameter: "), ran.stdout + ran.stderr
         assert found.codes() == [0]
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 from support.jobs import (
     QUICK,
     FabricPlace,
@@ -27,7 +24,7 @@ from support.jobs import (
     until_nothing_runs,
 )
 from support.openmpi import MpiPlace
-from support.others import PROGRAMS, ROOT, torch_python
+from support.others import PROGRAMS, ROOT, torch_python, write_lib
 from support.pages import DOCS, list_blocks
 from support.pservers import cluster
 from testbed import Hosts
@@ -40,10 +37,7 @@ EXAMPLE = ROOT / "examples/dlrm_torch/train.py"
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with what a Python that has torch imports of pslaunch."""
-    folder = tmp_path_factory.mktemp("lib")
-    with zipfile.ZipFile(io.BytesIO(make_wheel(RUNTIME_FILES))) as wheel:
-        wheel.extractall(folder)
-    return folder
+    return write_lib(tmp_path_factory.mktemp("lib"))
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from pslaunch.ship.wheel import RUNTIME_FILES, make_wheel
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
@@ -37,6 +41,13 @@ def torch_python() -> Path:
     if not python.exists() or subprocess.run([python, "-c", look], check=False).returncode:
         pytest.skip(f"{python} has no PyTorch; apt-get install python3-torch, or .ci/run, brings it")
     return python
+
+
+def write_lib(folder: Path) -> Path:
+    """Write what another Python imports of pslaunch into a folder; returns it."""
+    with zipfile.ZipFile(io.BytesIO(make_wheel(RUNTIME_FILES))) as wheel:
+        wheel.extractall(folder)
+    return folder
 
 
 def find_debian_root(name: str, no_longer: str) -> Path:
