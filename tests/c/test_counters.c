@@ -69,7 +69,7 @@ TEST(ages_and_dropped_pushes_are_counted) {
     w.mode = PS_ASYNC;
     w.discard = 2;
     create_all(&w);
-    for (uint32_t t = 0; t < 2; t++) ps_client_mark(w.clients[t]);
+    for (uint32_t t = 0; t < 2; t++) ps_client_mark(w.clients[t], false);
     for (uint32_t t = 0; t < 2; t++) { /* one after the other, from the same values */
         add_push(&w, t);
         ps_err err;
