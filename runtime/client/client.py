@@ -180,6 +180,7 @@ class Client(AbstractContextManager["Client"]):
         config = ParamConfig(name=name, rows=values.size // max(cols, 1), cols=cols)
         rule = self._choose_rule(config, optimizer, rows=False)
         self._caller.create_dense(name, values.size, rule)
+        self._note(config, rule, rows=False)
         self._caller.init_dense({name: values})
         return TensorHandle(name, tuple(shape))
 
@@ -193,10 +194,11 @@ class Client(AbstractContextManager["Client"]):
             raise ValueError(f"{name}: geo has no entry rules, but it has {entry}")
         rule = self._choose_rule(config, optimizer, rows=True)
         self._caller.create_sparse(name, ANY_ID, dim, rule, replace(start, kind=config.start), config.entry)
+        self._note(config, rule, rows=True)
         return TableHandle(name, dim, dim + 2 * isinstance(entry, ShowClickEntry))
 
     def _choose_rule(self, config: ParamConfig, optimizer: object, *, rows: bool) -> Optim:
-        """Return the rule of pservers for an object, and note its description."""
+        """Return the rule of pservers for an object."""
         name, rule = config.name, optimizer
         if self._mode == "geo":
             if optimizer is not None:
@@ -211,9 +213,12 @@ class Client(AbstractContextManager["Client"]):
                 )
         if not isinstance(rule, Optim):
             raise TypeError(f"{name}: optimizer={optimizer!r}, expected one of pslaunch.runtime.optimizer")
+        return rule
+
+    def _note(self, config: ParamConfig, rule: Optim, *, rows: bool) -> None:
+        """Note the description of an object, for sets of files."""
         create = make_create(config, rule, self._caller.seed, table=rows)
         self._objects.append(describe_object(create, config.shape))
-        return rule
 
     def push_pull(
         self,

@@ -75,7 +75,10 @@ class Cuts:
         return asker
 
     def hear(self, asker: Asker) -> bool:
-        """Answer what a trainer asks; return False, and close the connection, if it is gone."""
+        """Answer what a trainer asks; return False, and close the connection, if it is gone.
+
+        An observer has one answer, from a thread: nobody waits until it has taken it.
+        """
         try:
             while (question := asker.control.receive(0)) is not None:
                 if question.get("ask") == "note" and asker.trainer != NO_TRAINER:
@@ -84,12 +87,20 @@ class Cuts:
                     self._begun = question["folder"]
                 else:
                     asker.waiting.append(question | {"trainer": asker.trainer})
+                    if asker.trainer == NO_TRAINER:
+                        self._askers.remove(asker)
+                        threading.Thread(target=self._answer_observer, args=[asker], daemon=True).start()
+                        return False
             self.answer_waiting()
             return True
         except (OSError, LookupError, TypeError):  # it is gone, or confused
             self._askers.remove(asker)
             asker.control.close()
             return False
+
+    def _answer_observer(self, asker: Asker) -> None:
+        with contextlib.suppress(OSError), closing(asker.control):
+            asker.control.send(self._answer(asker, asker.waiting[0]) or {})
 
     def answer_waiting(self) -> None:
         """Answer all questions that can be answered now. Call it when there may be new parts, or answers."""
@@ -111,8 +122,10 @@ class Cuts:
     def _answer(self, asker: Asker, question: Message) -> Message | None:
         """Return the answer, or None if it must wait."""
         what = question.get("ask")
-        if (asker.trainer != 0 and what not in ("state", "stats")) or not hasattr(self, f"_do_{what}"):
-            return {"error": f"trainer {asker.trainer} may not ask for {what}"}
+        may = {NO_TRAINER: ("stats",)}.get(asker.trainer, ("state", "stats"))
+        if (asker.trainer != 0 and what not in may) or not hasattr(self, f"_do_{what}"):
+            who = "an observer" if asker.trainer == NO_TRAINER else f"trainer {asker.trainer}"
+            return {"error": f"{who} may not ask for {what}"}
         if what in ("load", "copy"):
             return self._answer_later(asker, question)
         return self._carry_out(question)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import re
+import socket
 import socketserver
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from .counters import Tables
 LABELS = ("id", "shard", "trainer", "object")
 COUNTERS = ("passes", "cuts", "lost_cuts", "in_bytes", "out_bytes", "waits_for_turn", "waited_s", "dropped",
     "updates", "pushes", "ages")  # fmt: skip
+REQUEST_S = 5.0  # of one request, however slowly it comes
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -42,11 +44,14 @@ def serve_metrics(address: str, rank: int, collect: Callable[[], Tables], secret
     token = b"" if ports.is_loopback(listener.getsockname()[0]) else b"Bearer " + secret
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 5.0  # of each read
-
         def handle(self) -> None:
             with contextlib.suppress(OSError):  # the client has gone
-                super().handle()
+                limit = threading.Timer(REQUEST_S, self.connection.shutdown, [socket.SHUT_RDWR])
+                limit.start()
+                try:
+                    super().handle()
+                finally:
+                    limit.cancel()
 
         def do_GET(self) -> None:
             code, text = 404, "only /metrics is here\n"
@@ -63,7 +68,8 @@ def serve_metrics(address: str, rank: int, collect: Callable[[], Tables], secret
         def log_message(self, *_: Any) -> None:
             """Write nothing."""
 
-    server = socketserver.TCPServer(("", 0), Handler, bind_and_activate=False)
+    server = socketserver.ThreadingTCPServer(("", 0), Handler, bind_and_activate=False)
+    server.daemon_threads = True
     server.socket.close()
     server.socket = listener
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

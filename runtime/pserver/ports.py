@@ -26,7 +26,8 @@ def listen(host: str, port: int, option: str = "--port") -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as e:
-        raise env.EnvError(f"--host={host}: {e.strerror}") from e
+        asked = f"--host={host}" if option == "--port" else f"{option}={host}:{port}"
+        raise env.EnvError(f"{asked}: {e.strerror}") from e
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as e:

@@ -419,8 +419,9 @@ class Pserver:
             self._say(f"refused trainer {trainer} at {port}: {text}")
         elif kind == threads.STATS:
             self._log.write(f"{port} {text}")
-            rows, names = self.collect()["trainer"], ("in_bytes", "out_bytes")
-            self._progress.report(**{name: sum(row[name] for row in rows) for name in names})
+            rows = [one.counters.read(1, t) for one in self._shards for t in self._roster.trainers]
+            totals = {n: sum(int(row[n] or 0) for row in rows) for n in ("in_bytes", "out_bytes")}
+            self._progress.report(**totals)
             if self._grace and self._code is None:
                 self._grace.note_size(shard, number)
         elif kind == threads.DROPPED:

@@ -65,6 +65,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         super().__init__(params, {"lr": rule.learning_rate})
         if len(self.param_groups) != 1:
             raise ValueError("expected parameters, not groups of them")
+        if rule.learning_rate == 0.0:
+            raise ValueError("lr=0: a scheduler's rates are factors of it; give a rate above 0")
         self._session, self._lr = get_session(), rule.learning_rate
         self._share = np.float32(1 / self._session.client.trainers)
         self._parameters: list[torch.Tensor] = self.param_groups[0]["params"]

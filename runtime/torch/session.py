@@ -110,7 +110,7 @@ class TorchSession:
             self.client.pull(fetch=self._make_room(group)).wait()
         if group in self._wanted:
             self._wanted.remove(group)
-            self._ready = [*self._ready, *group]
+            self._ready = group
         return next(one for one in group if one.is_of(spec, ids))
 
     def _make_room(self, lookups: list[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:

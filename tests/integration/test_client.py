@@ -212,6 +212,19 @@ def test_a_training_goes_on_from_saved_files(tmp_path: Path) -> None:
     np.testing.assert_array_equal(after[2], before[2] - 2)
 
 
+def test_a_handle_that_is_refused_leaves_nothing_in_what_is_saved(tmp_path: Path) -> None:
+    for saves in (True, False):
+        with cluster() as found, connect(found) as client:
+            if not saves:
+                client.load(tmp_path)
+            client.tensor("w", (3,), ADAGRAD)
+            for make_again in (client.tensor, client.table):
+                with pytest.raises(ValueError, match="'w' already exists"):
+                    make_again("w", 3 if make_again == client.table else (3,), PLAIN)
+            if saves:
+                client.save(tmp_path)
+
+
 def test_calls_on_their_way_have_the_error_of_a_pserver_that_is_gone() -> None:
     with cluster(trainers=2) as found:
         client, other = run_trainers(2, lambda trainer: connect(found, trainer))

@@ -70,6 +70,11 @@ for ids in ps.prefetch_each(batches, lambda batch: {single: batch, sums: batch})
     (single(ids).sum() + sums(ids, torch.tensor([0, 2])).sum()).backward()
 assert len(pulls) == 1 and torch.allclose(single(batches[0]), single.to_dense(2))
 
+with torch.no_grad():  # and rows of a pass without a push are not kept
+    for ids in ps.prefetch_each(batches, lambda batch: {single: batch}):
+        single(ids)
+        assert len(get_session()._ready) == 1
+
 # No Parameter, a handle in the state, and copies that share the rows.
 assert not [*single.parameters()] and single.state_dict() == {"_extra_state": {"table": "table", "dim": 4}}
 for other in (copy.deepcopy(single), pickle.loads(pickle.dumps(single))):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pslaunch.runtime.pserver import ports
+from pslaunch.runtime.pserver import exposition, ports
 from pslaunch.runtime.pserver.counters import Tables
 from pslaunch.runtime.pserver.exposition import render_metrics, serve_metrics
 from pslaunch.runtime.pserver.ports import PortError
@@ -123,6 +123,15 @@ def test_clients_that_go_or_say_nonsense_leave_no_trace(
                 sock.sendall(said)
         assert get(port)[0] == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_slow_client_holds_up_nobody_and_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "REQUEST_S", 0.2)
+    with served(monkeypatch, "127.0.0.1", b"") as port, socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert get(port)[0] == 200
+        sock.settimeout(20.0)
+        assert sock.recv(100) == b""
 
 
 @pytest.mark.parametrize(
