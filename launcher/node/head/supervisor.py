@@ -125,7 +125,7 @@ class Supervisor:
         if code and ends and not restarts:
             return
         if restarts:  # the last word, in the place of the failure
-            self.restarting, self.failure, self._ending_all, self._last_cut = False, None, False, None
+            self._call_off_restart()
         second = self._stopped_by and self._asked
         if second or number != signal.SIGTERM or restarts or self.failure:
             self._last_cut = None
@@ -295,8 +295,12 @@ class Supervisor:
         """Note a failure that no restart mends; it takes the place of one that a restart would have."""
         self._final = True
         if self.restarting:
-            self.restarting, self.failure, self._ending_all = False, None, False
+            self._call_off_restart()
         self._note_failure(failure, now_s)
+
+    def _call_off_restart(self) -> None:
+        self.restarting, self.failure, self._ending_all = False, None, False
+        self.result = None  # of the epoch alone: a restart may wait after it
 
     def _note_failure(self, failure: JobFailure, now_s: float) -> None:
         """Note a failure: the first counts, or its explanation within a second."""

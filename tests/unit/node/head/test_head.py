@@ -347,3 +347,30 @@ def test_a_head_after_a_lost_one_ends_the_job_where_no_restart_is_left() -> None
     with contextlib.closing(Led(known=KNOWN, max_restarts=1)) as led:
         led.until_told("finish")
         assert led.notes() == ["no restart: --max_restarts=1 is used up"] and not led.events("restart")
+
+
+@pytest.mark.parametrize("code", [codes.INT, codes.TIMEOUT, codes.IO])
+def test_an_end_is_heard_while_a_restart_waits_for_a_cluster_that_may_end_all(code: int) -> None:
+    ours, node1 = socket.socketpair()
+    with node1, contextlib.closing(Led(nodes=2, max_restarts=1)) as led:
+        plan = led.head.placed.plan._replace(backend="k8s", added_env=ON_CLAIM)
+        led.head.placed = led.head.placed._replace(plan=plan)
+        fd = ours.detach()
+        led.head.attach(led.head.placed.nodes[1], fd, fd, lambda: "")
+        led.head.start([])
+        led.say(encode({"type": "progress", "key": "trainer/0", "batch": 1}))
+        led.say(encode({**TROUBLE, "code": codes.NODE_LOST, "text": "asked to end"}))
+        assert [e["state"] for e in led.events("restart")] == ["ending"] and not led.events("ending")
+        led.later(head.LOOK_FOR_ALL_S / 2)
+        if code == codes.IO:
+            led.say(encode(TROUBLE))
+        else:
+            led.head.stop(15 if code == codes.TIMEOUT else 2, "the disk", code)
+        (ending,) = led.events("ending")
+        assert ending["why"].endswith("the disk")
+        led.later(head.LOOK_FOR_ALL_S)
+        assert not led.head.has_left
+        led.say(encode(FINISHED))
+        led.later(head.FINISH_LIMIT_S)  # of node 1
+        assert led.head.done and led.head.code == code
+        assert bool(led.head.end["failure"]) == (code == codes.IO)

@@ -193,6 +193,23 @@ def test_a_failure_that_no_restart_mends_ends_the_job_whenever_it_comes(at_s: fl
         assert s.result is not None and s.result.code == codes.NODE_LOST
 
 
+@pytest.mark.parametrize("code", [codes.INT, codes.TIMEOUT, codes.IO])
+def test_the_last_word_may_come_after_the_epoch_and_before_the_next(code: int) -> None:
+    """A head waits there for a cluster that may end all nodes."""
+    s = epoch(begun(batch=1))
+    s.note_exit("trainer/0", KILLED, 1.0)
+    s.decide(1.0)
+    end_rest(s, 1.1)
+    assert is_restarting(s) and s.result is not None
+    if code == codes.IO:
+        s.note_failure(JobFailure("node 1 (b)", 1, code, "so"), 2.5)
+    else:
+        s.stop(TERM if code == codes.TIMEOUT else signal.SIGINT, "so", 2.5, code)
+    assert s.decide(2.5) == [] and not is_restarting(s)
+    assert s.result.code == code and s.why.endswith("so")
+    assert (s.result.failure is not None) == (code == codes.IO)
+
+
 LOST = JobFailure("node 0 (a)", 0, codes.NODE_LOST, "was lost: its pod")
 
 
