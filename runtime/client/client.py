@@ -144,9 +144,13 @@ class Client(AbstractContextManager["Client"]):
             settings = servers
         else:
             settings = resolve({**others, **own, "pservers": ",".join(servers)}, {})
-        run = Run(settings, is_local=False)
-        if run.alone:
-            raise EnvError("Client: this job has no pservers; --server_num N starts N")
+        if not settings.pservers:
+            raise EnvError(
+                'no pservers: start the program by pslaunch with --server_num N, or name them: Client(["host:port"])'
+            )
+        run = Run(replace(settings, local=None), is_local=False)
+        if settings.nan != "warn":
+            run.log.warn(f"--nan={settings.nan} has no effect on a Client: look at gradients before a push")
         asked = settings.snapshots
         if asked.steps or asked.minutes or asked.export_steps or asked.resume:
             run.log.warn(
@@ -160,7 +164,12 @@ class Client(AbstractContextManager["Client"]):
         # Of all trainers together, which Caller describes; then the end.
         self.barrier, self.end_pass = caller.barrier, caller.end_pass
         self.finish, self.close = caller.finish, caller.close
-        caller.connect()
+        run.watch_end(caller)
+        try:
+            caller.connect()
+        except BaseException:
+            caller.close()
+            raise
         run.note_connected(caller)
 
     @classmethod

@@ -91,6 +91,7 @@ class Run:
         self._log: InfoLog | None = None
         self.snapshots: Snapshots | None = None  # of a training with pservers, where they are used
         self._aborted = False  # a training began and did not end successfully
+        self._watching = False  # the program's end
 
     @property
     def log(self) -> InfoLog:
@@ -163,8 +164,14 @@ class Run:
         client = remote if isinstance(remote, Caller) else remote.client
         self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure()}
         self.progress.report_state("connected")
-        _Crash.watch()
-        atexit.register(self._end, remote, os.getpid())
+        self.watch_end(remote)
+
+    def watch_end(self, remote: RemoteUpdater | Caller) -> None:
+        """Let the interpreter's exit report how the program ended; repeated calls do nothing."""
+        if not self._watching:
+            self._watching = True
+            _Crash.watch()
+            atexit.register(self._end, remote, os.getpid())
 
     def _end(self, remote: RemoteUpdater | Caller, pid: int) -> None:
         """At interpreter exit: report "finished" only after a successful training.

@@ -41,13 +41,17 @@ def make_torch_rule(
         raise ValueError(f"optimizer={optimizer!r}{hint}")
     kernel, rate, usual = known[optimizer]
     given: dict[str, object] = {_KERNEL_NAMES.get(name, name): value for name, value in options.items()}
-    if isinstance(betas := given.pop("betas", None), tuple | list):
-        given["beta1"], given["beta2"] = betas
+    if "betas" in given:
+        given["beta1"], given["beta2"] = given.pop("betas")  # type: ignore[misc]  # an error says what it is
     if others := given.keys() - usual.keys():
         raise TypeError(f"{optimizer} has no option {', '.join(sorted(others))}")
     numbers = {name: float(str(value)) for name, value in {**usual, **given}.items()}
-    decay = numbers.pop("weight_decay", 0.0)
-    return Optim(method=kernel, learning_rate=rate if lr is None else float(lr), decay=decay, numbers=numbers)
+    decay, learning_rate = numbers.pop("weight_decay", 0.0), rate if lr is None else float(lr)
+    if wrong := [
+        value for value in (learning_rate, decay, *numbers.values()) if not 0 <= value < float("inf")
+    ]:
+        raise ValueError(f"{optimizer}: the number {wrong[0]}, expected 0 or more")
+    return Optim(method=kernel, learning_rate=learning_rate, decay=decay, numbers=numbers)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -73,6 +77,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._values: list[F32] = [get_array(p, torch.float32) for p in self._parameters]
         self._session.make_tensors(self._values, rule)
         self._take_values()
+
+    def zero_grad(self, *own: Any, **named: Any) -> None:
+        """Forget all gradients, those of tables too."""
+        super().zero_grad(*own, **named)
+        self._session.forget_grads()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

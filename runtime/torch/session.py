@@ -134,6 +134,10 @@ class TorchSession:
         """Take the gradients of a lookup's rows for the step."""
         self._pending.setdefault(found.spec.name, []).append((found, part))
 
+    def forget_grads(self) -> None:
+        """Forget the gradients of this step so far."""
+        self._pending = {}
+
     def end_backward(self) -> None:
         """Push what the backward pass has left, unless an optimizer does it with dense parameters."""
         if self._pending and not self.tensors:
@@ -198,8 +202,13 @@ def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extr
     if session.client.trainer == 0:
         state, content = model.state_dict(), io.BytesIO()
         torch.save((state, optimizer and optimizer.state_dict(), extra), content)
+        _read(content.getvalue())  # what load() would refuse is refused here
         session.client.save(folder, {"dense.pt": content.getvalue()})
     session.client.barrier()
+
+
+def _read(content: bytes) -> Any:
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> Any:
@@ -211,8 +220,7 @@ def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> A
     if session.tables or session.tensors:
         raise RuntimeError("load() comes before the first lookup, and before a DistributedOptimizer is made")
     session.client.load(folder)
-    content = io.BytesIO(Set(Path(folder)).read_file("dense.pt"))
-    state, of_optimizer, extra = torch.load(content, map_location="cpu")
+    state, of_optimizer, extra = _read(Set(Path(folder)).read_file("dense.pt"))
     model.load_state_dict(state)
     if optimizer is not None:
         optimizer.load_state_dict(of_optimizer)

@@ -82,6 +82,11 @@ class _Table(torch.nn.Module):
         entry: the keys that get a row. reduction: of gradients over trainers. The ids are any of 64 bits.
         """
         super().__init__()
+        for what, number in (("dim", dim), ("padding_idx", 1 if padding_idx is None else padding_idx)):
+            if not isinstance(number, int) or (what == "dim" and number < 1):
+                raise TypeError(f"table {name!r}: {what}={number!r}, expected a whole number")
+        if not isinstance(name, str) or not isinstance(entry, EntryAttr):
+            raise TypeError(f"the name {name!r} and {entry=}: expected text, and an entry rule")
         if reduction not in ("mean", "sum") or isinstance(entry, ShowClickEntry):
             raise ValueError(f"table {name!r}: {reduction=} or {entry=}, which pslaunch.torch does not have")
         rule = make_torch_rule(OF_TABLES, optimizer, lr, options)
@@ -90,6 +95,9 @@ class _Table(torch.nn.Module):
         self.spec = TableSpec(name, dim, rule, begin, entry, reduction == "mean")
         if SPECS.setdefault(name, self.spec) != self.spec:
             raise ValueError(f"table {name!r} exists with other numbers: {SPECS[name]}")
+
+    def extra_repr(self) -> str:
+        return f"{self.spec.name!r}, {self.spec.dim}"
 
     def get_extra_state(self) -> dict[str, object]:
         """Return the handle that `state_dict` has in place of the rows."""
@@ -101,6 +109,8 @@ class _Table(torch.nn.Module):
 
     def to_dense(self, rows: int) -> Tensor:
         """Return the rows 0 to `rows` - 1 as the pservers have them."""
+        if rows < 1:
+            raise ValueError(f"to_dense({rows}): expected 1 row or more")
         session, spec = get_session(), self.spec
         parts = [keys.view(np.int64) for _, keys in split_rows(rows, spec.dim)]
         return torch.cat([torch.from_numpy(session.look_up(spec, ids).values) for ids in parts])
@@ -141,9 +151,9 @@ class EmbeddingBag(_Table):
     def __init__(
         self, *arguments: Any, mode: str = "mean", include_last_offset: bool = False, **options: Any
     ) -> None:
-        super().__init__(*arguments, **options)
         if mode not in ("sum", "mean"):
             raise ValueError(f'mode={mode!r}, expected "sum" or "mean"')
+        super().__init__(*arguments, **options)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     def forward(
@@ -166,6 +176,8 @@ class EmbeddingBag(_Table):
         if offsets is None and ids.dim() == 2:
             every: Ids = np.arange(len(ids) + 1) * ids.shape[1]
             return every
+        if offsets is not None and (offsets.dtype.is_floating_point or offsets.dim() != 1):
+            raise TypeError("offsets: expected whole numbers [bags]")
         ends: Ids = np.zeros(0, np.int64) if offsets is None else get_array(offsets, torch.int64)
         ends = ends if self.include_last_offset else np.append(ends, ids.numel())
         if ids.dim() != 1 or [*ends[:1], *ends[-1:]] != [0, ids.numel()] or np.any(ends[1:] < ends[:-1]):
