@@ -43,9 +43,8 @@ def _make_reader(part: str, word_idx: dict[str, int]) -> Callable[[], Iterator[t
 
 
 def _read_words(pattern: re.Pattern[str]) -> Iterator[list[str]]:
-    for name, read in read_files("imdb", "aclImdb", "aclImdb_v1.tar.gz"):
-        if pattern.match(name):
-            yield read().translate(None, string.punctuation.encode()).decode().lower().split()
+    for _, read in read_files("imdb", ["aclImdb", "aclImdb_v1.tar.gz"], pattern):
+        yield read().translate(None, string.punctuation.encode()).decode().lower().split()
 
 
 train = make_function("imdb.train", ["word_idx"], {}, functools.partial(_make_reader, "train"),

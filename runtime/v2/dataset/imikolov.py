@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from .data_home import find_data_home, read_files
+from .data_home import read_files
 
 __all__ = ["DataType", "build_dict", "test", "train"]
 
@@ -86,7 +86,6 @@ def _make_sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterat
 
 
 def _read_lines(name: str) -> Iterator[str]:
-    bare = (find_data_home() / "imikolov" / name).is_file()
-    for path, read in read_files("imikolov", name if bare else "simple-examples", "simple-examples.tgz"):
-        if path in (name, f"simple-examples/data/{name}"):
-            yield from read().decode("utf-8").splitlines()
+    places = ["simple-examples", name, "simple-examples.tgz"]
+    for _, read in read_files("imikolov", places, f"(simple-examples/data/)?{name}$"):
+        yield from read().decode("utf-8").splitlines()

@@ -79,8 +79,10 @@ def _read_samples(tables: Mapping[str, Any], *, is_test: bool) -> Iterator[list[
 
 @functools.cache
 def _load(home: Path) -> Mapping[str, Any]:
-    texts = {name: read().decode("latin-1") for name, read in read_files("movielens", "ml-1m", "ml-1m.zip")}
-    rows = {name: [line.split("::") for line in text.splitlines()] for name, text in texts.items()}
+    rows = {}
+    for table in ("movies", "users", "ratings"):
+        for name, read in read_files("movielens", ["ml-1m", "ml-1m.zip"], f"ml-1m/{table}.dat$"):
+            rows[name] = [line.split("::") for line in read().decode("latin-1").splitlines()]
     films = [(int(i), re.sub(r"\(\d+\)$", "", title), kinds) for i, title, kinds in rows["ml-1m/movies.dat"]]
     words = _number(word.lower() for _, title, _ in films for word in title.split())
     categories = _number(name for _, _, kinds in films for name in kinds.split("|"))

@@ -17,7 +17,7 @@ __all__ = ["test", "train"]
 
 
 def _make_reader(begin: float, end: float) -> Callable[[], Iterator[tuple[Array, Array]]]:
-    ((_, read),) = read_files("uci_housing", "housing.data", "housing.data")
+    ((_, read),) = read_files("uci_housing", ["housing.data"], "housing.data$")
     rows = np.array(read().split(), float).reshape(-1, 14)
     x = rows[:, :-1]
     x[:] = (x - x.mean(axis=0)) / (x.max(axis=0) - x.min(axis=0))

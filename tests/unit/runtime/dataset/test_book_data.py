@@ -6,6 +6,7 @@ import io
 import re
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,25 @@ def test_absent_files_are_named(home: Path, read: object) -> None:
     assert callable(read)
     with pytest.raises(FileNotFoundError, match=r"exists; nothing is downloaded: put .* there, or set"):
         read()
+
+
+@pytest.mark.parametrize(
+    ("folder", "read", "file"),
+    [
+        ("imdb/aclImdb/train/pos", DATASET.imdb.word_dict, r"aclImdb/\(train.test"),
+        ("imdb/aclImdb/train/pos", lambda: list(DATASET.imdb.train({"<unk>": 0})()), "aclImdb/train/pos/"),
+        ("movielens/ml-1m", DATASET.movielens.max_job_id, "ml-1m/movies.dat"),
+        ("uci_housing/housing.data", DATASET.uci_housing.train, "housing.data"),
+    ],
+)
+def test_empty_folders_are_no_data(home: Path, folder: str, read: Callable[[], object], file: str) -> None:
+    (home / folder).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=rf"in .*{folder.split('/')[0]} no file {file}.* exists"):
+        read()
+
+
+@pytest.mark.parametrize("name", ["movies", "users", "ratings"])
+def test_each_table_of_films_is_needed(home: Path, name: str) -> None:
+    put(home / "movielens", {file: text for file, text in FILMS.items() if name not in file}, "latin-1")
+    with pytest.raises(FileNotFoundError, match=f"no file ml-1m/{name}.dat"):
+        DATASET.movielens.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -47,6 +48,37 @@ def test_dataset_has_the_dictionary_and_ngrams_of_v2(home: Path, put: object) ->
     assert next(imikolov.train(words, 3)()) == (2, 0, 4)
     sequences = list(imikolov.test(words, 0, imikolov.DataType.SEQ)())
     assert sequences == [([2, 0, 4, 3, 0, 5], [0, 4, 3, 0, 5, 1])]
+
+
+def test_archive_is_read_for_what_the_folder_lacks(home: Path) -> None:
+    pack(home)
+    (home / "simple-examples/data").mkdir(parents=True)
+    (home / "simple-examples/data/ptb.valid.txt").write_text("the mat\n")
+    imikolov = paddle.dataset.imikolov
+    words = {"the": 0, "mat": 1, "<s>": 2, "<e>": 3, "<unk>": 4}
+    assert list(imikolov.test(words, 2)()) == [(2, 0), (0, 1), (1, 3)]
+    assert next(imikolov.train(words, 3)()) == (2, 0, 4)
+
+
+def test_folder_goes_before_bare_files(home: Path) -> None:
+    unpack(home)
+    (home / "simple-examples/data").mkdir(parents=True)
+    (home / "simple-examples/data/ptb.valid.txt").write_text("the mat\n")
+    words = {"the": 0, "mat": 1, "<s>": 2, "<e>": 3, "<unk>": 4}
+    assert len(list(paddle.dataset.imikolov.test(words, 2)())) == 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_file_that_the_data_lacks_is_named(home: Path, packed: bool) -> None:
+    (home / "simple-examples/data").mkdir(parents=True)
+    (home / "simple-examples/data/ptb.valid.txt").write_text(VALID)
+    if packed:
+        tarfile.open(home / "simple-examples.tgz", "w:gz").close()
+    text = rf"imikolov: in {re.escape(str(home))} no file .*ptb\.train\.txt.* of simple-examples or"
+    with pytest.raises(FileNotFoundError, match=text):
+        paddle.dataset.imikolov.build_dict()
+    with pytest.raises(FileNotFoundError, match=text):
+        list(paddle.dataset.imikolov.train({"<unk>": 0}, 2)())
 
 
 def test_absent_data_is_named(home: Path) -> None:
