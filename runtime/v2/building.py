@@ -222,12 +222,14 @@ def compare(of: Any) -> Layer:
         raise ValueError(f"{of.where}: b {y.name} has the size {y.size}, expected {of.size} * {x.size}")
     rows, total = {"shape": [0, -1, x.size]}, Stage("sum", {"axis": 2, "keepdim": False})
     u, v = (chain(f"{of.name}.{k}", [one.value], Stage("reshape", rows)) for k, one in enumerate((x, y)))
-    pairs = enumerate([(u, v), (u, u), (v, v)])
-    product, *squares = (chain(f"{of.name}.sum{k}", pair, Stage("multiply"), total) for k, pair in pairs)
-    least = Stage("clip", {"least": 1e-16, "most": float("inf")})
-    norm = chain(f"{of.name}.norm", squares, Stage("multiply"), least, Stage("sqrt"))
+    product = chain(f"{of.name}.product", (u, v), Stage("multiply"), total)
+    # Below any use, but the inverse of two such norms, the slope at zeros, is far from the highest float.
+    least = Stage("clip", {"least": 1e-30, "most": float("inf")})
+    stages = Stage("multiply"), total, least, Stage("sqrt")
+    norms = [chain(f"{of.name}.norm{k}", (one, one), *stages) for k, one in enumerate((u, v))]
+    by_norms = Stage("divide"), Stage("divide", more=(norms[1],))  # one by one: their product may be 0
     scale = Stage("scale", {"scale": float(of.scale), "bias": 0.0})
-    return make_layer(of, (x, y), Stage("divide"), scale, values=[product, norm])
+    return make_layer(of, (x, y), *by_norms, scale, values=[product, norms[0]])
 
 
 class Projection(NamedTuple):

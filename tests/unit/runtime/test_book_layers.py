@@ -144,6 +144,8 @@ COSTS: list[tuple[str, Callable[[], Any], dict[str, Any], Callable[[Array], Arra
      lambda s: cross(sigmoid(s), np.eye(4)[[0, 3, 1, 1, 2]])),
     ("cosine", make_cosine, {"x": X, "z": Y[:, :4], "label": HALVES},
      lambda s: (5 * find_cosines(np.tanh(s), Y[:, :4]) - HALVES) ** 2),
+    ("cosine with small vectors", make_cosine, {"x": X, "z": Y[:, :4] * 1e-12, "label": HALVES},
+     lambda s: (5 * find_cosines(np.tanh(s), Y[:, :4]) - HALVES) ** 2),
 ]  # fmt: skip
 
 
@@ -169,6 +171,29 @@ def test_costs_and_their_gradients_are_those_of_numpy(
                 ends.append(find(X @ moved["_s.w0"] + moved["_s.wbias"]).sum())
             slope[place] = (ends[0] - ends[1]) / 2e-6
         np.testing.assert_allclose((value - parameters[name]) / 1e-2, slope, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e-4, 3e-5, 1e-5, 1e-10, 1e-14])
+def test_cosines_do_not_depend_on_lengths(scale: float) -> None:
+    x, y = np.vstack([X, np.ones((1, 4))]), np.vstack([Y, np.ones((1, 8))])
+    out = LAYER.cos_sim(make_vector("x"), make_vector("y", 8), size=2)
+    samples = list(zip(x * scale, y * scale, strict=True))
+    found = paddle.infer(out, paddle.parameters.create(out), samples, ["x", "y"])
+    np.testing.assert_allclose(found, find_cosines(x, y), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("z", [0.0, 1e-30, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 1e-30, 1.0])
+def test_cosines_of_zeros_have_finite_gradients(weight: float, z: float) -> None:
+    cost = make_cosine()
+    parameters = paddle.parameters.create(cost)
+    parameters["_s.w0"] = np.full((4, 4), weight)
+    samples = [(np.ones(4), np.full(4, z), [1.0])]
+    want = 16.0 if weight == z == 1.0 else 1.0
+    np.testing.assert_allclose(paddle.infer(cost, parameters, samples), [[want]], rtol=1e-4)
+    optimizer = paddle.optimizer.Momentum(momentum=0, learning_rate=1e-3)
+    paddle.trainer.SGD(cost, parameters, optimizer).train(lambda: [samples])
+    assert all(np.isfinite(parameters[name]).all() for name in parameters.names())
 
 
 @pytest.mark.parametrize(
