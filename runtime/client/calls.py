@@ -100,10 +100,10 @@ class CallRunner:
             self.complete()
         try:
             add()
+            call = self._begun = self._core.begin()
         except BaseException:
             self._core.cancel()
             raise
-        call = self._begun = self._core.begin()
         if send:
             self.progress()
         return call
@@ -137,11 +137,15 @@ class CallRunner:
     def wait_for(self, call: int, timeout_s: float) -> bool:
         """Go on with a call for so long; return True if it is complete."""
         self.check(call)
-        until_s = time.monotonic() + timeout_s
-        while not self._core.is_done(call) and (left_s := until_s - time.monotonic()) > 0:
-            report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
-            if report is not None and report[0] != "wait":
-                self.mend(*report)
+        began_s = time.monotonic()
+        try:
+            self.progress()  # also with a timeout of 0
+            while not self._core.is_done(call) and (left_s := began_s + timeout_s - time.monotonic()) > 0:
+                report = self._core.run(min(RUN_MS, 1 + int(1000 * left_s)), call)
+                if report is not None and report[0] != "wait":
+                    self.mend(*report)
+        finally:
+            self.waited_s += time.monotonic() - began_s
         return self._core.is_done(call)
 
     def ask(self, pservers: int, question: Message) -> list[Message]:

@@ -146,7 +146,8 @@ class Client(AbstractContextManager["Client"]):
             settings = resolve({**others, **own, "pservers": ",".join(servers)}, {})
         if not settings.pservers:
             raise EnvError(
-                'no pservers: start the program by pslaunch with --server_num N, or name them: Client(["host:port"])'
+                "no pservers: start the program by pslaunch with --server_num N, or name them: "
+                'Client(["host:port"])'
             )
         run = Run(replace(settings, local=None), is_local=False)
         if settings.nan != "warn":

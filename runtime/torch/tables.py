@@ -82,11 +82,13 @@ class _Table(torch.nn.Module):
         entry: the keys that get a row. reduction: of gradients over trainers. The ids are any of 64 bits.
         """
         super().__init__()
-        for what, number in (("dim", dim), ("padding_idx", 1 if padding_idx is None else padding_idx)):
-            if not isinstance(number, int) or (what == "dim" and number < 1):
-                raise TypeError(f"table {name!r}: {what}={number!r}, expected a whole number")
-        if not isinstance(name, str) or not isinstance(entry, EntryAttr):
-            raise TypeError(f"the name {name!r} and {entry=}: expected text, and an entry rule")
+        given: tuple[tuple[str, object, type | tuple[type, ...]], ...] = (
+            ("name", name, str), ("dim", dim, int), ("padding_idx", padding_idx, (int, type(None))),
+            ("entry", entry, EntryAttr), ("init", init, (int, float, Init)),
+        )  # fmt: skip
+        for what, value, kinds in given:
+            if not isinstance(value, kinds) or (what == "dim" and dim < 1):
+                raise TypeError(f"table {name!r}: {what}={value!r} is nothing that a table can have")
         if reduction not in ("mean", "sum") or isinstance(entry, ShowClickEntry):
             raise ValueError(f"table {name!r}: {reduction=} or {entry=}, which pslaunch.torch does not have")
         rule = make_torch_rule(OF_TABLES, optimizer, lr, options)

@@ -223,8 +223,8 @@ def compare(of: Any) -> Layer:
     rows, total = {"shape": [0, -1, x.size]}, Stage("sum", {"axis": 2, "keepdim": False})
     u, v = (chain(f"{of.name}.{k}", [one.value], Stage("reshape", rows)) for k, one in enumerate((x, y)))
     product = chain(f"{of.name}.product", (u, v), Stage("multiply"), total)
-    # Below any use, but the inverse of two such norms, the slope at zeros, is far from the highest float.
-    least = Stage("clip", {"least": 1e-30, "most": float("inf")})
+    # Shorter vectors count as of length 1e-8, as in PyTorch: the slope at zeros has a bound.
+    least = Stage("clip", {"least": 1e-16, "most": float("inf")})
     stages = Stage("multiply"), total, least, Stage("sqrt")
     norms = [chain(f"{of.name}.norm{k}", (one, one), *stages) for k, one in enumerate((u, v))]
     by_norms = Stage("divide"), Stage("divide", more=(norms[1],))  # one by one: their product may be 0

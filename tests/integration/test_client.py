@@ -20,10 +20,11 @@ from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.entry import ShowClickEntry
 from support.jobs import LocalPlace, succeeded
 from support.others import torch_python, write_lib
-from support.process import started
+from support.process import poll_until, started
 from support.pservers import Cluster, cluster, run_trainers
 
 F32 = npt.NDArray[np.float32]
+Borrowed = tuple[int, int, bool]  # begin, end, written
 PLAIN = Optim(method="sgd", learning_rate=1.0)
 ADAGRAD = Optim(method="fleet_adagrad", learning_rate=0.1)
 KEYS = np.array([3, 5, 2**63], np.uint64)
@@ -164,13 +165,64 @@ def test_a_wait_has_a_limit_and_the_call_goes_on() -> None:
         out = make(2, value=7)
         future = first.push_pull({handles[0]: make(2)}, {handles[0]: out})
         assert not future.done()
+        waited_s = first.stats()["waited_s"]
         with pytest.raises(TimeoutError, match=r"have not answered within 0.01 s; the call is on its way"):
             future.wait(timeout=0.01)
+        assert first.stats()["waited_s"] >= waited_s + 0.01
         second.push({handles[1]: make(2)}).wait()
         future.wait(timeout=20)
         np.testing.assert_array_equal(out, make(2, value=-2))
         first.finish()
         second.finish()
+
+
+def test_waits_of_no_time_move_a_call_until_it_is_done() -> None:
+    with cluster() as found, connect(found) as client:
+        w, out = client.tensor("w", (1000, 1000), PLAIN), make(1000, 1000)  # more than a connection takes
+
+        def is_done() -> bool:
+            try:
+                future.wait(0)
+            except TimeoutError:
+                return False
+            return True
+
+        future = client.push_pull({w: make(1000, 1000)}, {w: out})
+        poll_until(is_done, describe="the call has not come to its end")
+        np.testing.assert_array_equal(out, make(1000, 1000, value=-1))
+
+
+def shares(own: Borrowed, others: list[Borrowed]) -> bool:
+    """Whether an array can't join others of its call: it shares memory, and either is written."""
+    return any(own[0] < end and begin < own[1] and (own[2] or written) for begin, end, written in others)
+
+
+@pytest.mark.asan
+def test_arrays_among_many_are_refused_exactly_if_they_share_what_is_written() -> None:
+    random = np.random.default_rng(5)
+    with cluster() as found, connect(found) as client:
+        sizes = [1, 2, 3, 8]
+        tensors = [client.tensor(f"w{i}", (sizes[i % 4],), PLAIN) for i in range(12)]
+        table, outcomes = client.table("emb", 1, PLAIN), set()
+        for room in (1000, 5000) * 40:
+            memory, taken, shared = make(room), list[Borrowed](), False
+            arrays: list[dict[Any, F32]] = [{}, {}]
+            for w in tensors:
+                for written, into in enumerate(arrays):
+                    begin = int(random.integers(room - 8))
+                    own = (begin, begin + w.shape[0], bool(written))
+                    shared |= shares(own, taken)
+                    taken.append(own)
+                    into[w] = memory[own[0] : own[1]]
+            inside = taken[-1][0] + 1  # strictly inside an array that is written
+            empty = {table: (KEYS[:0], memory[inside:inside].reshape(0, 1))}
+            outcomes.add(shared)
+            if shared:
+                with pytest.raises(ValueError, match=r"^w\d+: (grad|out) shares memory with .* this call"):
+                    client.push_pull(*arrays, fetch=empty)
+            else:
+                client.push_pull(*arrays, fetch=empty).wait()
+        assert outcomes == {False, True}
 
 
 def test_tables_alone_have_steps_entry_rules_and_sums_over_trainers() -> None:
@@ -296,6 +348,12 @@ def test_a_program_says_finished_unless_an_exception_ends_it(then: str, code: in
             pserver.wait()
         else:
             assert pserver.proc.poll() is None
+
+
+def test_a_program_that_reaches_no_pserver_has_the_code_of_that() -> None:
+    words = "from pslaunch.runtime import Client; Client(['127.0.0.1:1'], connect_timeout=0.2)"
+    with started([sys.executable, "-c", words]) as program:
+        assert program.wait() == 69, program.output()
 
 
 TRAIN = """

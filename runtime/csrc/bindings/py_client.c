@@ -5,18 +5,11 @@
 
 #include "base/ps_room.h"
 #include "client/ps_client.h"
-#include "bindings/py_args.h"
-
-/* An array of the caller's, borrowed until its call is complete. */
-typedef struct borrowed {
-    Py_buffer view;
-    uint64_t call;
-    bool values, written; /* float32; by the call */
-} borrowed;
+#include "bindings/py_borrowed.h"
 
 typedef struct client {
     PyObject_HEAD ps_client *core;
-    borrowed *views; /* [views_cap] */
+    py_borrowed *views; /* [views_cap] */
     size_t views_n, views_cap;
     bool running; /* a thread is in the core, without the GIL */
 } client;
@@ -30,7 +23,7 @@ static void release_views(client *self) {
 static void release_done(client *self, uint64_t cancelled) {
     size_t kept = 0;
     for (size_t i = 0; i < self->views_n; i++) {
-        borrowed *b = &self->views[i];
+        py_borrowed *b = &self->views[i];
         if (b->call == cancelled || ps_client_done(self->core, b->call)) PyBuffer_Release(&b->view);
         else if (i != kept++) self->views[kept - 1] = *b; /* a view may be moved: nothing points to it */
     }
@@ -44,35 +37,28 @@ static int ready(const client *self) {
     return -1;
 }
 
-/* Return -1 with ValueError if the array shares memory with one that the same call writes, or with one of
- * another call, unless both are keys: its values would be sent, or come, while the other call has them. */
-static int need_free(const client *self, const borrowed *b, const char *name) {
-    const char *begin = b->view.buf, *end = begin + b->view.len;
-    for (const borrowed *other = self->views; other < self->views + self->views_n; other++) {
-        const char *at = other->view.buf;
-        bool same = other->call == b->call, written = b->written || other->written;
-        if (begin >= at + other->view.len || at >= end || begin == end) continue;
-        if (same ? !written : !b->values && !other->values) continue;
-        PyErr_Format(PyExc_ValueError, "%s shares memory with another array of %s", name,
-                     same ? "this call" : "a call on its way: wait for that one first, or give a copy");
-        return -1;
-    }
-    return 0;
+/* Return NULL with ValueError for an array that py_find_shared() has found. named: with its object. */
+static PyObject *refuse_shared(const client *self, const py_borrowed *b, bool same, bool named) {
+    const ps_create *spec = ps_client_spec(self->core, b->id);
+    PyObject *object = PyUnicode_FromStringAndSize(spec->name, named ? (Py_ssize_t)spec->name_length : 0);
+    if (object == NULL) return NULL;
+    PyErr_Format(PyExc_ValueError, "%U%s%s shares memory with another array of %s", object, named ? ": " : "",
+                 b->name, same ? "this call" : "a call on its way: wait for that one first, or give a copy");
+    Py_DECREF(object);
+    return NULL;
 }
 
 /* Keep the array of `obj` for the call. NULL with an exception. */
-static Py_buffer *keep(client *self, PyObject *obj, py_item item, bool writable, const char *name) {
+static Py_buffer *keep(client *self, uint32_t id, PyObject *obj, py_item item, bool writable,
+                       const char *name) {
     if (!ps_room(&self->views, self->views_n + 1, &self->views_cap, sizeof *self->views)) {
         PyErr_NoMemory();
         return NULL;
     }
-    borrowed *b = &self->views[self->views_n];
-    *b = (borrowed){.call = ps_client_building(self->core), .values = item == PY_F32, .written = writable};
+    py_borrowed *b = &self->views[self->views_n];
+    *b = (py_borrowed){.call = ps_client_building(self->core), .name = name, .turn = self->views_n, .id = id};
+    b->values = item == PY_F32, b->written = writable;
     if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
-    if (need_free(self, b, name) < 0) {
-        PyBuffer_Release(&b->view);
-        return NULL;
-    }
     self->views_n++;
     return &b->view;
 }
@@ -82,7 +68,7 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
                        float **values) {
     *values = NULL;
     if (obj == Py_None) return 0;
-    Py_buffer *view = keep(self, obj, PY_F32, writable, name);
+    Py_buffer *view = keep(self, id, obj, PY_F32, writable, name);
     if (view == NULL) return -1;
     *values = view->buf;
     return py_need_items(view, (size_t)ps_client_spec(self->core, id)->total, name, "the object");
@@ -91,11 +77,11 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
 /* Get keys [n] and rows, as many as the operation needs. */
 static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, PyObject *rows, uint64_t **k,
                       float **r, size_t *n) {
-    Py_buffer *view = keep(self, keys, PY_U64, false, "keys");
+    Py_buffer *view = keep(self, id, keys, PY_U64, false, "keys");
     if (view == NULL) return -1;
     *k = view->buf;
     *n = py_items(view);
-    view = keep(self, rows, PY_F32, op == PS_PULL_ROWS, "rows");
+    view = keep(self, id, rows, PY_F32, op == PS_PULL_ROWS, "rows");
     if (view == NULL) return -1;
     *r = view->buf;
     const ps_create *spec = ps_client_spec(self->core, id);
@@ -105,6 +91,14 @@ static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, Py
 
 static PyObject *done(int code, const ps_err *err) {
     return code < 0 ? py_raise(err) : Py_NewRef(Py_None);
+}
+
+/* End a call with arrays: those that can't be used are a more useful error than one of the core. */
+static PyObject *added(client *self, uint32_t id, int code, const ps_err *err) {
+    bool same;
+    if (code == PS_OK) return Py_NewRef(Py_None);
+    const py_borrowed *b = py_find_shared(self->views, self->views_n, ps_client_building(self->core), &same);
+    return b != NULL && b->id == id ? refuse_shared(self, b, same, false) : py_raise(err);
 }
 
 static int client_init(PyObject *obj, PyObject *args, PyObject *kwargs) {
@@ -233,7 +227,7 @@ static PyObject *client_init_dense(PyObject *obj, PyObject *args) {
     ps_err err = {0};
     if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
     if (dense_array(self, id, array, false, "values", &values) < 0) return NULL;
-    return done(ps_client_init(self->core, id, values, &err), &err);
+    return added(self, id, ps_client_init(self->core, id, values, &err), &err);
 }
 
 static PyObject *client_push(PyObject *obj, PyObject *args) {
@@ -250,7 +244,7 @@ static PyObject *client_push(PyObject *obj, PyObject *args) {
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
     if (grad == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
     ps_batch batch = {samples, factor};
-    return done(ps_client_push(self->core, id, &batch, grad, out, &err), &err);
+    return added(self, id, ps_client_push(self->core, id, &batch, grad, out, &err), &err);
 }
 
 static PyObject *client_pull(PyObject *obj, PyObject *args) {
@@ -261,7 +255,7 @@ static PyObject *client_pull(PyObject *obj, PyObject *args) {
     ps_err err = {0};
     if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
     if (dense_array(self, id, array, true, "out", &out) < 0) return NULL;
-    return done(ps_client_pull(self->core, id, out, &err), &err);
+    return added(self, id, ps_client_pull(self->core, id, out, &err), &err);
 }
 
 /* set_rows, push_rows and pull_rows differ only in the call. */
@@ -289,7 +283,7 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     else code = ps_client_pull_rows(self->core, id, keys, n, rows, &err);
     Py_END_ALLOW_THREADS
     self->running = false;
-    return done(code, &err);
+    return added(self, id, code, &err);
 }
 
 static PyObject *client_set_rows(PyObject *obj, PyObject *args) {
@@ -367,7 +361,11 @@ static PyObject *client_run(PyObject *obj, PyObject *args) {
 
 static PyObject *client_begin(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
-    return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
+    bool same;
+    if (ready(self) < 0) return NULL;
+    const py_borrowed *b = py_find_shared(self->views, self->views_n, ps_client_building(self->core), &same);
+    if (b != NULL) return refuse_shared(self, b, same, true);
+    return PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
 }
 
 static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
@@ -465,7 +463,8 @@ static PyMethodDef client_methods[] = {
     {"cut", client_cut, METH_VARARGS, "Add the requests for a cut after the next step, or now."},
     {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step with a cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
-    {"begin", client_begin, METH_NOARGS, "Begin the call that was built, and return its number."},
+    {"begin", client_begin, METH_NOARGS,
+     "Begin the call that was built, if its arrays are free; return its number."},
     {"progress", client_progress, METH_NOARGS, "Send and receive without waiting."},
     {"is_done", client_is_done, METH_VARARGS, "Return True if a call is complete."},
     {"run", client_run, METH_VARARGS, "Carry out a call, or all."},
