@@ -24,7 +24,6 @@ from support.process import poll_until, started
 from support.pservers import Cluster, cluster, run_trainers
 
 F32 = npt.NDArray[np.float32]
-Borrowed = tuple[int, int, bool]  # begin, end, written
 PLAIN = Optim(method="sgd", learning_rate=1.0)
 ADAGRAD = Optim(method="fleet_adagrad", learning_rate=0.1)
 KEYS = np.array([3, 5, 2**63], np.uint64)
@@ -190,39 +189,6 @@ def test_waits_of_no_time_move_a_call_until_it_is_done() -> None:
         future = client.push_pull({w: make(1000, 1000)}, {w: out})
         poll_until(is_done, describe="the call has not come to its end")
         np.testing.assert_array_equal(out, make(1000, 1000, value=-1))
-
-
-def shares(own: Borrowed, others: list[Borrowed]) -> bool:
-    """Whether an array can't join others of its call: it shares memory, and either is written."""
-    return any(own[0] < end and begin < own[1] and (own[2] or written) for begin, end, written in others)
-
-
-@pytest.mark.asan
-def test_arrays_among_many_are_refused_exactly_if_they_share_what_is_written() -> None:
-    random = np.random.default_rng(5)
-    with cluster() as found, connect(found) as client:
-        sizes = [1, 2, 3, 8]
-        tensors = [client.tensor(f"w{i}", (sizes[i % 4],), PLAIN) for i in range(12)]
-        table, outcomes = client.table("emb", 1, PLAIN), set()
-        for room in (1000, 5000) * 40:
-            memory, taken, shared = make(room), list[Borrowed](), False
-            arrays: list[dict[Any, F32]] = [{}, {}]
-            for w in tensors:
-                for written, into in enumerate(arrays):
-                    begin = int(random.integers(room - 8))
-                    own = (begin, begin + w.shape[0], bool(written))
-                    shared |= shares(own, taken)
-                    taken.append(own)
-                    into[w] = memory[own[0] : own[1]]
-            inside = taken[-1][0] + 1  # strictly inside an array that is written
-            empty = {table: (KEYS[:0], memory[inside:inside].reshape(0, 1))}
-            outcomes.add(shared)
-            if shared:
-                with pytest.raises(ValueError, match=r"^w\d+: (grad|out) shares memory with .* this call"):
-                    client.push_pull(*arrays, fetch=empty)
-            else:
-                client.push_pull(*arrays, fetch=empty).wait()
-        assert outcomes == {False, True}
 
 
 def test_tables_alone_have_steps_entry_rules_and_sums_over_trainers() -> None:
