@@ -131,7 +131,8 @@ def prepare_folder(folder: Path, option: str = "--save_dir=") -> None:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove a temporary file unless a pserver still writes to it and holds its lock. Raises OSError."""
-    with contextlib.suppress(BlockingIOError), path.open("rb") as f:
+    # Absent: the pserver has written it meanwhile.
+    with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as f:
         fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
 

@@ -250,3 +250,10 @@ def test_a_set_opens_only_the_parts_that_are_needed(tmp_path: Path) -> None:
     assert not found.open_parts
     found.find_rows("e")
     assert len(found.open_parts) == 1
+
+
+def test_a_part_that_another_pserver_completes_meanwhile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "glob", lambda folder, _: [folder / ".shard-00000-000.bin.part"])
+    saving.prepare_folder(tmp_path)
