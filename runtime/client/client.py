@@ -26,6 +26,7 @@ from ..files.objects import describe_object
 from ..process.settings import Settings, get_settings, resolve
 from ..shared.env import EnvError
 from .caller import Caller, Init, print_line
+from .control import Message
 from .remote import make_client, save_set
 from .remote_geo import ADDS
 from .run import Run
@@ -149,29 +150,24 @@ class Client(AbstractContextManager["Client"]):
                 "no pservers: start the program by pslaunch with --server_num N, or name them: "
                 'Client(["host:port"])'
             )
-        run = Run(replace(settings, local=None), is_local=False)
+        self._run = run = Run(replace(settings, local=None), is_local=False)
         if settings.nan != "warn":
             run.log.warn(f"--nan={settings.nan} has no effect on a Client: look at gradients before a push")
-        asked = settings.snapshots
-        if asked.steps or asked.minutes or asked.export_steps or asked.resume:
-            run.log.warn(
-                "snapshots and exports have no effect on a Client: its save() and load() write and read"
-            )
         strategy = Strategy(mode=mode, discard_ratio=discard_ratio, k_steps=int(mode == "geo"))
         self._caller = caller = make_client(settings, strategy, log or (lambda text: run.log.say(text)))
         self.trainer, self.trainers = settings.trainer_id, settings.num_gradient_servers
         self._mode, self._progress, self._pushes = mode, run.progress, 0
         self._objects: list[dict[str, Any]] = []  # descriptions, for saves
-        # Of all trainers together, which Caller describes; then the end.
-        self.barrier, self.end_pass = caller.barrier, caller.end_pass
-        self.finish, self.close = caller.finish, caller.close
-        run.watch_end(caller)
+        self._describe: Callable[[], Message] = dict  # what a snapshot has of this trainer
+        self._step: Future | None = None  # the last push
+        self.barrier, self.close = caller.barrier, caller.close
+        run.watch_end(caller, self)
         try:
             caller.connect()
         except BaseException:
             caller.close()
             raise
-        run.note_connected(caller)
+        run.note_connected(caller, self)
 
     @classmethod
     def from_env(cls, mode: Mode = "sync", *, discard_ratio: float | None = None) -> Client:
@@ -227,6 +223,10 @@ class Client(AbstractContextManager["Client"]):
 
     def _note(self, config: ParamConfig, rule: Optim, *, rows: bool) -> None:
         """Note the description of an object, for sets of files."""
+        if self._run.settings.snapshots.are_asked and self._run.snapshots is None:
+            raise ValueError(
+                "snapshots and exports: call resume() before the first tensor, or leave them out"
+            )
         create = make_create(config, rule, self._caller.seed, table=rows)
         self._objects.append(describe_object(create, config.shape))
 
@@ -254,9 +254,15 @@ class Client(AbstractContextManager["Client"]):
         values = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
         sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()} if rows else {}
         reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()} if fetch else {}
+        if snapshots := self._run.snapshots:
+            if self._mode == "sync":
+                self.settle()
+            snapshots.after_step(self._describe)
+            snapshots.note_step()
         call = caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False)
         self._pushes += 1
-        return Future(caller, call)
+        self._step = Future(caller, call)
+        return self._step
 
     def push(
         self, grads: _Dense = _NONE, rows: _Rows = _NONE, samples: int = 0, factor: float = 1.0
@@ -289,6 +295,41 @@ class Client(AbstractContextManager["Client"]):
         if self.trainer == 0:
             self._caller.load(Path(folder).absolute())
         self._caller.barrier()
+
+    def resume(self, describe: Callable[[], Message]) -> Message | None:
+        """Let snapshots keep what `describe` returns, and return what the one to begin with has; else None.
+
+        All trainers call it before their first tensor. describe: for JSON, of this trainer after its last
+        step; called by settle(), or else by the next push, if that step was cut.
+        """
+        if not self._run.settings.uses_snapshots:
+            return None
+        self._describe = describe
+        snapshots = self._run.take_snapshots(self._caller, sync=self._mode == "sync")
+        snapshots.begin([])
+        return snapshots.state
+
+    def settle(self) -> None:
+        """Wait for the last push; if its step was cut, the snapshot gets the state of this trainer."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.wait()
+            if self._run.snapshots:
+                self._run.snapshots.after_step(self._describe)
+
+    def end_pass(self) -> None:
+        """Say that this trainer has no further batches in this pass; returns when no trainer has."""
+        self.settle()
+        if self._run.snapshots:
+            self._run.snapshots.end_pass(self._describe)
+        self._caller.end_pass()
+
+    def finish(self) -> None:
+        """Say that this trainer has finished, and close the connections."""
+        if self._run.snapshots and not self._caller.is_closed:
+            self.settle()
+            self._run.snapshots.finish()
+        self._caller.finish()
 
     def stats(self) -> dict[str, Any]:
         """Return seconds of waiting, and by name the steps and the dropped pushes, as far as answers say."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from .. import _core
 from ..engine.optimizer import Optimizer
@@ -76,6 +76,11 @@ def choose_updater(strategy: Strategy, trainers: int) -> Callable[..., RemoteUpd
     return RemoteUpdater
 
 
+class _Ending(Protocol):
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Run:
     """Resources of a trainer in its process. Nothing is opened before the first training."""
 
@@ -127,14 +132,7 @@ class Run:
                 raise ValueError(
                     "model_average: its means are in no snapshot; leave it or --snapshot_*, --export_* out"
                 )
-            sync = strategy.mode == "sync"
-            self.snapshots = Snapshots(
-                settings,
-                client,
-                sync=sync,
-                log=lambda text: self.log.say(text),
-                on_sealed=self.progress.report_again,
-            )
+            self.take_snapshots(client, sync=strategy.mode == "sync")
         remote: RemoteUpdater = choose_updater(strategy, settings.num_gradient_servers)(
             params,
             parameters,
@@ -146,10 +144,21 @@ class Run:
         )
         return remote
 
+    def take_snapshots(self, client: Caller, *, sync: bool) -> Snapshots:
+        """Return the snapshots of this run, not begun yet."""
+        self.snapshots = Snapshots(
+            self.settings,
+            client,
+            sync=sync,
+            log=lambda text: self.log.say(text),
+            on_sealed=self.progress.report_again,
+        )
+        return self.snapshots
+
     def _note_connected(self, remote: RemoteUpdater, strategy: Strategy) -> None:
         if strategy.mode != "sync":
             self.log.say(f"{strategy} (docs/training.md)")
-        self.note_connected(remote)
+        self.note_connected(remote.client, remote)
 
     def _measure(self) -> dict[str, int | float | str]:
         found, told = self.settings.snapshots, dict[str, int | float | str]()
@@ -159,28 +168,26 @@ class Run:
             told["metric.steps_not_finite"] = self.watch.steps
         return told
 
-    def note_connected(self, remote: RemoteUpdater | Caller) -> None:
+    def note_connected(self, client: Caller, remote: _Ending) -> None:
         """Report that this trainer is connected; at the interpreter's exit, that it is finished."""
-        client = remote if isinstance(remote, Caller) else remote.client
         self.progress.measure = lambda: {"waited_s": client.waited_s, **self._measure()}
         self.progress.report_state("connected")
-        self.watch_end(remote)
+        self.watch_end(client, remote)
 
-    def watch_end(self, remote: RemoteUpdater | Caller) -> None:
-        """Let the interpreter's exit report how the program ended; repeated calls do nothing."""
+    def watch_end(self, client: Caller, remote: _Ending) -> None:
+        """Let the interpreter's exit end `remote`, which has the client; repeated calls do nothing."""
         if not self._watching:
             self._watching = True
             _Crash.watch()
-            atexit.register(self._end, remote, os.getpid())
+            atexit.register(self._end, client, remote, os.getpid())
 
-    def _end(self, remote: RemoteUpdater | Caller, pid: int) -> None:
+    def _end(self, client: Caller, remote: _Ending, pid: int) -> None:
         """At interpreter exit: report "finished" only after a successful training.
 
         A child made by fork says nothing: the connections are its parent's.
         """
         if os.getpid() != pid:
             return
-        client = remote if isinstance(remote, Caller) else remote.client
         if self._aborted or _Crash.seen or client.is_cut_off:
             remote.close()
             if _Crash.fatal is not None:  # atexit can't change the code

@@ -24,6 +24,11 @@ class SnapshotSettings:
     export_dir: str = ""
     resume: str = ""
 
+    @property
+    def are_asked(self) -> bool:
+        """True if this training takes snapshots or exports, or begins with a snapshot."""
+        return bool(self.steps or self.minutes or self.export_steps or self.resume)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -57,9 +62,8 @@ class Settings:
 
     @property
     def uses_snapshots(self) -> bool:
-        """True if this training takes snapshots or exports, or may begin with a snapshot."""
-        found = self.snapshots
-        return bool(found.steps or found.minutes or found.export_steps or found.resume) or self.job.epoch > 0
+        """True also for a restarted one, which may begin with a snapshot."""
+        return self.snapshots.are_asked or self.job.epoch > 0
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:

@@ -9,10 +9,10 @@ from pslaunch.runtime.client.caller import Init
 from pslaunch.runtime.engine.entry import CountFilterEntry, ProbabilityEntry
 
 from .optimizers import DistributedOptimizer
-from .session import connect, end_pass, load, save
+from .session import connect, end_pass, load, resume, save
 from .tables import Embedding, EmbeddingBag, prefetch, prefetch_each
 
 __all__ = [
     "CountFilterEntry", "DistributedOptimizer", "Embedding", "EmbeddingBag", "Init", "ProbabilityEntry",
-    "connect", "end_pass", "load", "prefetch", "prefetch_each", "save",
+    "connect", "end_pass", "load", "prefetch", "prefetch_each", "resume", "save",
 ]  # fmt: skip

@@ -90,8 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loss = None if closure is None else closure()
         every = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
         grads = [get_array(grad, torch.float32) * self._share for grad in every]
-        self._session.push(grads, self._values, self.param_groups[0]["lr"] / self._lr)
-        self._session.settle()
+        self._session.push(grads, self._values, self.param_groups[0]["lr"] / self._lr).wait()
         self._take_values()
         return loss
 

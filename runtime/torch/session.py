@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from pslaunch.runtime.client.caller import Init
 from pslaunch.runtime.client.client import Client, Future, TableHandle, TensorHandle
@@ -18,7 +20,7 @@ from pslaunch.runtime.engine.entry import EntryAttr
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.engine.param_config import ANY_ID
 from pslaunch.runtime.files.sets import Set
-from pslaunch.runtime.process.settings import get_settings
+from pslaunch.runtime.v2 import randomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,13 @@ class TorchSession:
         self._wanted: list[list[LookedUp]] = []  # for the next step
         self._ready: list[LookedUp] = []  # with the values since the last push
         self._pending: dict[str, list[tuple[LookedUp, Part]]] = {}  # gradients of this step
-        self._step: Future | None = None  # the push on its way
+        self._stateful: tuple[Any, ...] = ()  # that snapshots keep
+        self._drawn: Any = None  # states of random numbers, before the first step after a restart
+        self.steps = 0
 
     def make_ready(self) -> None:
         """End the push before; make the tables that are not made yet, in the order of their modules."""
-        self.settle()
+        self.client.settle()
         for name, spec in SPECS.items():
             if name not in self.tables:
                 made = self.client.table(name, spec.dim, spec.rule, init=spec.init, entry=spec.entry)
@@ -93,15 +97,34 @@ class TorchSession:
         self.client.barrier()
         self.client.pull(out).wait()
 
-    def settle(self) -> None:
-        """Wait until the push on its way has been answered."""
-        if self._step is not None:
-            self._step.wait()
-            self._step = None
+    def resume(self, stateful: tuple[Any, ...]) -> None:
+        """Do what resume() says."""
+        self._stateful, state = stateful, self.client.resume(self._describe)
+        if state is None:
+            return
+        dense, self._drawn, self.steps = _decode(state["dense"]), state["drawn"], state["steps"]
+        for one, own in zip(stateful, dense, strict=True):
+            one.load_state_dict(own)
+
+    def _describe(self) -> dict[str, Any]:
+        """Return what a snapshot has of this trainer after a step."""
+        drawn = [randomness.get_state(), _encode([torch.get_rng_state(), torch.cuda.get_rng_state_all()])]
+        dense = _encode([one.state_dict() for one in self._stateful])
+        return {"steps": self.steps, "drawn": drawn, "dense": dense}
+
+    def _go_on_drawing(self) -> None:
+        """Draw random numbers from here on as after the step of the snapshot."""
+        if self._drawn is not None:
+            (own, of_torch), self._drawn = self._drawn, None
+            randomness.set_state(own)
+            cpu, gpus = _decode(of_torch)
+            torch.set_rng_state(cpu)
+            torch.cuda.set_rng_state_all(gpus)
 
     def look_up(self, spec: TableSpec, ids: Ids) -> LookedUp:
         """Return a lookup with the values of its rows."""
         self.make_ready()
+        self._go_on_drawing()
         groups = [self._ready, *self._wanted]
         group = next((own for own in groups if any(one.is_of(spec, ids) for one in own)), None)
         if group is None:
@@ -143,14 +166,15 @@ class TorchSession:
         if self._pending and not self.tensors:
             self.push()
 
-    def push(self, grads: Iterable[F32] = (), values: Iterable[F32] = (), factor: float = 1.0) -> None:
+    def push(self, grads: Iterable[F32] = (), values: Iterable[F32] = (), factor: float = 1.0) -> Future:
         """Begin a step: push gradients; take values and wanted rows. factor: of all learning rates."""
         self.make_ready()
         pending, self._pending = self._pending, {}
         rows = {self.tables[name]: self._sum(parts) for name, parts in pending.items()}
         self._ready, self._wanted = [one for own in self._wanted for one in own], []
         dense, out = (dict(zip(self.tensors, own, strict=True)) for own in (grads, values))
-        self._step = self.client.push_pull(dense, out, rows, self._make_room(self._ready), factor=factor)
+        self.steps += 1
+        return self.client.push_pull(dense, out, rows, self._make_room(self._ready), factor=factor)
 
     def _sum(self, parts: list[tuple[LookedUp, Part]]) -> tuple[U64, F32]:
         spec, rows = parts[0][0].spec, parts[0][0].rows
@@ -163,6 +187,7 @@ class TorchSession:
         return rows.keys, grads
 
 
+_FLOAT = "\0float "
 SPECS: dict[str, TableSpec] = {}  # of this process, in the order of their modules
 _current: list[TorchSession] = []
 
@@ -177,18 +202,24 @@ def connect(client: Client) -> None:
 def get_session() -> TorchSession:
     """Return the session of this process."""
     if not _current:
-        asked = get_settings().snapshots
-        if asked.steps or asked.minutes or asked.export_steps or asked.resume:
-            raise ValueError("snapshots and exports lack the state of torch: use pslaunch.torch.save()")
         connect(Client.from_env())
     return _current[0]
 
 
 def end_pass() -> None:
     """Say that this trainer has no further batches in this pass; returns when no trainer has."""
+    get_session().client.end_pass()
+
+
+def resume(*stateful: Any) -> int:
+    """Let snapshots keep the states of model, optimizer and others; take those to begin with, if any.
+
+    All trainers call it before the first lookup, and before a DistributedOptimizer is made. Returns the steps
+    that the snapshot has of this trainer: 0 at the first start.
+    """
     session = get_session()
-    session.settle()
-    session.client.end_pass()
+    session.resume(stateful)
+    return session.steps
 
 
 def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extra: Any = None) -> None:
@@ -200,15 +231,32 @@ def save(folder: str | Path, model: torch.nn.Module, optimizer: Any = None, extr
     session.make_ready()
     session.client.barrier()
     if session.client.trainer == 0:
-        state, content = model.state_dict(), io.BytesIO()
-        torch.save((state, optimizer and optimizer.state_dict(), extra), content)
-        _read(content.getvalue())  # what load() would refuse is refused here
-        session.client.save(folder, {"dense.pt": content.getvalue()})
+        content = _write((model.state_dict(), optimizer and optimizer.state_dict(), extra))
+        session.client.save(folder, {"dense.pt": content})
     session.client.barrier()
 
 
+def _write(state: Any) -> bytes:
+    content = io.BytesIO()
+    # As text: before torch 2 what loads no code loads no float either.
+    torch.save(tree_map(lambda x: _FLOAT + x.hex() if isinstance(x, float) else x, state), content)
+    _read(content.getvalue())  # what could not be loaded is refused now
+    return content.getvalue()
+
+
 def _read(content: bytes) -> Any:
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return tree_map(
+        lambda x: float.fromhex(x[len(_FLOAT) :]) if isinstance(x, str) and x.startswith(_FLOAT) else x, state
+    )
+
+
+def _encode(state: Any) -> str:
+    return base64.b64encode(_write(state)).decode()
+
+
+def _decode(text: str) -> Any:
+    return _read(base64.b64decode(text))
 
 
 def load(folder: str | Path, model: torch.nn.Module, optimizer: Any = None) -> Any:

@@ -15,6 +15,7 @@ import pytest
 
 from pslaunch.runtime import Client
 from pslaunch.runtime.client.caller import Init
+from pslaunch.runtime.client.client import TensorHandle
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.entry import ShowClickEntry
@@ -228,6 +229,34 @@ def test_a_training_goes_on_from_saved_files(tmp_path: Path) -> None:
         after = run_trainers(2, lambda trainer: run(trainer, load=True))[0]
     assert (before[0] != after[0]).any()
     np.testing.assert_array_equal(after[2], before[2] - 2)
+
+
+def test_a_training_goes_on_from_a_snapshot_with_what_the_program_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(found: Cluster, **options: Any) -> tuple[Client, Any]:
+        client = connect(found, snapshot_steps=2, **options)
+        return client, client.resume(lambda: {"value": float(value[0])})
+
+    def step(client: Client, w: TensorHandle) -> bool:
+        client.push_pull({w: make(1)}, {w: value}).wait()
+        return any(tmp_path.glob("cut-*/manifest.json"))
+
+    value = make(1)
+    monkeypatch.setenv("PSLAUNCH_SNAPSHOT_DIR", str(tmp_path))
+    with cluster(2) as found:
+        client, state = begin(found)
+        assert state is None
+        w = client.tensor("w", (1,), PLAIN)
+        poll_until(lambda: step(client, w), describe="no snapshot")
+        client.close()
+    with cluster() as found, pytest.raises(ValueError, match=r"call resume\(\) before the first tensor"):
+        connect(found, resume="1").tensor("w", (1,), PLAIN)
+    with cluster() as found:
+        client, state = begin(found, resume="1")
+        client.pull({client.tensor("w", (1,), PLAIN): value}).wait()
+        assert state == {"value": value[0]} and value[0] in range(-100, 0, 2)
+        client.finish()
 
 
 def test_a_handle_that_is_refused_leaves_nothing_in_what_is_saved(tmp_path: Path) -> None:

@@ -219,6 +219,53 @@ def test_a_restarted_job_goes_on_from_a_checkpoint(carrying: Path) -> None:
     assert [begin for begin, _ in said] == ["0", "8"] and said[0][1] == said[1][1]
 
 
+SNAPSHOTS = """
+import os, signal
+import torch
+import pslaunch.torch as ps
+
+rank, restarts, own = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["OWN"]
+torch.manual_seed(1)
+top = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+if own == "ddp":
+    torch.distributed.init_process_group("gloo")
+    top = torch.nn.parallel.DistributedDataParallel(top)
+    optimizer = torch.optim.Adam(top.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+table = ps.Embedding("table", 4, "sparse_adam", lr=0.1)
+model, drawn = torch.nn.Sequential(table, top), torch.Generator().manual_seed(rank)
+if own == "ddp":
+    done = ps.resume(model, optimizer, schedule)
+else:
+    done = ps.resume(model)
+    optimizer = ps.DistributedOptimizer(model.parameters(), "adam", lr=0.1)
+for step in range(20):
+    ids = torch.randint(30, (8,), generator=drawn)
+    if step < done:
+        continue
+    optimizer.zero_grad()
+    model(ids).square().mean().backward()
+    optimizer.step()
+    if own == "ddp":
+        schedule.step()
+    if not restarts and (rank, step) == (1, int(os.environ["DIES"])):
+        os.kill(os.getpid(), signal.SIGKILL)
+print(done, table.to_dense(30).tolist(), [p.tolist() for p in model.parameters()], flush=True)
+"""
+
+
+@pytest.mark.parametrize("own", ["ddp", "pservers"])
+def test_a_restarted_job_goes_on_from_a_snapshot_with_the_same_bits(carrying: Path, own: str) -> None:
+    (carrying / "train.py").write_text(SNAPSHOTS)
+    options = [*find_torch(), "--server_num=2", "--worker_num=2", "--max_restarts=1", "--snapshot_steps=4"]
+    said = []
+    for dies in (-1, 14):
+        given = [f"--env=DIES={dies}", f"--env=OWN={own}", f"--snapshot_dir={carrying / str(dies)}"]
+        job = succeeded(LocalPlace(1), carrying, *options, *QUICK, *given, timeout_s=90)
+        said.append(job.lines("trainer/0")[-1].split(maxsplit=1))
+    assert said[0][0] == "0" and said[1][0] in ("4", "8", "12") and said[0][1] == said[1][1]
+
+
 LARGE = """
 import resource
 import torch

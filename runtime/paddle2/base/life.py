@@ -211,7 +211,7 @@ class Fleet:
             self._client = make_client(settings, Strategy(), lambda text: run.log.say(text))
             with run.guard():
                 self._client.connect()
-            run.note_connected(self._client)
+            run.note_connected(self._client, self._client)
 
     def note_initialized(self) -> None:
         """Connect the program that trains, once its parameters and the worker are there."""
