@@ -224,7 +224,7 @@ import os, signal
 import torch
 import pslaunch.torch as ps
 
-rank, restarts, own = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["OWN"]
+rank, own = int(os.environ["RANK"]), os.environ["OWN"]
 torch.manual_seed(1)
 top = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 if own == "ddp":
@@ -248,7 +248,8 @@ for step in range(20):
     optimizer.step()
     if own == "ddp":
         schedule.step()
-    if not restarts and (rank, step) == (1, int(os.environ["DIES"])):
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first and (rank, step) == (1, int(os.environ["DIES"])):
         os.kill(os.getpid(), signal.SIGKILL)
 print(done, table.to_dense(30).tolist(), [p.tolist() for p in model.parameters()], flush=True)
 """
