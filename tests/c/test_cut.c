@@ -278,6 +278,27 @@ TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
     free_objects(objects, OBJECTS);
 }
 
+/* Let trainer 0 push to a table in another mode, as that of messages, more often than there are steps. */
+static void push_messages(world *w) {
+    const ps_create spec = {.sparse = 1,
+                            .dim = DIM,
+                            .total = KEYS,
+                            .optim = {.method = PS_SGD, .learning_rate = 1},
+                            .mode = PS_HALF_ASYNC,
+                            .name_length = 1,
+                            .name = "m"};
+    uint32_t id, shard;
+    ps_err err;
+    for (uint32_t t = 0; t < w->n; t++)
+        CHECK(ps_client_sparse(w->clients[t], &spec, 0, 1, &id, &err) == PS_OK);
+    run_all(w, 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK(ps_client_push_rows(w->clients[0], id, &(ps_batch){1, 1}, keys, rows[0], KEYS, &err) == PS_OK);
+        CHECK(ps_client_run(w->clients[0], 2000, 0, &shard, &err) == PS_OK);
+        ps_client_clear(w->clients[0]);
+    }
+}
+
 /* Read records up to the end of a cut; `step` is that of its beginning. Returns its last record. */
 static uint32_t read_records(int fd, uint64_t *step, content *got) {
     FILE *f = fdopen(dup(fd), "rb");
@@ -303,6 +324,7 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     open_cut_world(&w, 2, cuts[1]);
     create_all(&w);
     push_from(&w, 0, 0);
+    push_messages(&w);
     CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK && ps_client_cut_step(w.clients[0]) == 2);
     push_from(&w, 0, 0);
     CHECK(ps_client_cut_step(w.clients[0]) == 2 && ps_client_cut_step(w.clients[1]) == 2);

@@ -325,8 +325,8 @@ static bool steps_on(const ps_known *o, uint32_t shard) {
 int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err) {
     int code = PS_OK;
     uint64_t step = 0;
-    for (uint32_t i = 0; i < c->objects_n; i++)
-        for (uint32_t s = 0; s < c->shards; s++)
+    for (uint32_t i = 0; i < c->objects_n; i++) /* in the mode of the first: messages have other steps */
+        for (uint32_t s = 0; s < c->shards && c->objects[i].spec.mode == c->objects[0].spec.mode; s++)
             if (c->objects[i].seen[s].version > step) step = c->objects[i].seen[s].version;
     if (!now) step++;
     c->cut_step = step;
