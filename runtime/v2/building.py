@@ -235,7 +235,7 @@ def compare(of: Any) -> Layer:
 class Projection(NamedTuple):
     """A part of a mixed layer: make(the layer's name, the part's place, the layer's size) gives its value."""
 
-    input: Layer
+    inputs: tuple[Layer, ...]
     size: int  # 0: the layer's
     make: Callable[[str, int, int], Value]
 
@@ -256,15 +256,42 @@ def add_inputs(of: Any, **more: Any) -> Layer:
     return add_values(of, layers, [one.value for one in layers])
 
 
+class Mixed(Layer):
+    """A mixed layer. Without `input` its parts are added by += in a with statement, which completes it."""
+
+    of: Any
+
+    def __init__(self, of: Any) -> None:
+        given, vars(self)["of"] = of.input, of
+        of.input = [given] if isinstance(given, Projection) else list(given or ())
+        if given is not None:
+            self.__exit__(None)
+
+    def __enter__(self) -> Mixed:
+        return self
+
+    def __iadd__(self, part: Projection) -> Mixed:
+        self.of.input.append(part)
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            made = add_projections(vars(self).pop("of"))
+            super().__init__(**{one: getattr(made, one) for one in Layer.__slots__})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError("layer.mixed: += belongs in its with statement, and every use behind that")
+
+
 def add_projections(of: Any) -> Layer:
-    parts = [of.input] if isinstance(of.input, Projection) else list(of.input or ())
+    parts = of.input
     if not parts or not all(isinstance(one, Projection) for one in parts):
-        raise TypeError(f"{of.where}: input={of.input!r}, expected projections: [full_matrix_projection(x)]")
+        raise TypeError(f"{of.where}: {parts!r}, expected projections: input=[full_matrix_projection(x)]")
     sizes = {one.size for one in parts if one.size} | {of.size} - {0}
     if len(sizes) != 1:
         raise ValueError(f"{of.where} {of.name}: sizes {sorted(sizes)}, expected one")
     values = [one.make(of.name, i, *sizes) for i, one in enumerate(parts)]
-    return add_values(of, [one.input for one in parts], values)
+    return add_values(of, [layer for one in parts for layer in one.inputs], values)
 
 
 def multiply(name: str, x: Layer, weight: ParamConfig) -> Value:
@@ -298,12 +325,16 @@ def scale(name: str, x: Layer, weight: ParamConfig) -> Value:
     return chain(name, [x.value, _read(f"{name}.w", weight)], Stage("multiply"))
 
 
+def multiply_transposed(name: str, x: Layer, weight: ParamConfig) -> Value:
+    return chain(name, [x.value, _read(f"{name}.w", weight)], Stage("matmul", {"transpose": (False, True)}))
+
+
 def look_up(name: str, x: Layer, weight: ParamConfig) -> Value:
     return chain(name, [x.value], Stage("lookup", {"dim": weight.cols, "padding": None}, (weight,)))
 
 
-def project(of: Any, product: Callable[[str, Layer, ParamConfig], Value]) -> Projection:
-    """Return a product with a weight, of the input's rows, or one row to multiply its items."""
+def project(of: Any, product: Callable[..., Value], shape: Any = lambda *sizes: sizes) -> Projection:
+    """Return a product with a weight, whose shape depends on the sizes of the input and of the layer."""
     (one,) = check_layers(of.input, of.where)
     if product is look_up:
         check_ids(one, f"{of.where}: input")
@@ -311,15 +342,25 @@ def project(of: Any, product: Callable[[str, Layer, ParamConfig], Value]) -> Pro
         check_vectors(one, of.where, sparse=product is multiply)
 
     def make(name: str, place: int, size: int) -> Value:
-        weight = make_weight(name, 1 if product is scale else one.size, size, of.param_attr, place)
+        rows, cols = shape(one.size, size)
+        weight = make_weight(name, rows, cols, of.param_attr, place)
         return product(f"{name}.part{place}", one, weight)
 
-    return Projection(one, one.size if product is scale else of.size, make)
+    return Projection((one,), getattr(of, "size", one.size), make)
+
+
+def multiply_both(of: Any) -> Projection:
+    both = *check_vectors(of.a, of.where), *check_vectors(of.b, of.where)
+    if len({one.size for one in both}) != 1:
+        raise ValueError(f"{of.where}: {both[0].name} and {both[1].name} differ in size")
+    stages = Stage("multiply"), Stage("scale", {"scale": float(of.scale), "bias": 0.0})
+    values = [one.value for one in both]
+    return Projection(both, both[0].size, lambda name, i, _: chain(f"{name}.part{i}", values, *stages))
 
 
 def pass_on(of: Any) -> Projection:
     (one,) = check_vectors(of.input, of.where)
-    return Projection(one, one.size, lambda *_: one.value)
+    return Projection((one,), one.size, lambda *_: one.value)
 
 
 def join_neighbors(of: Any) -> Projection:
@@ -328,7 +369,7 @@ def join_neighbors(of: Any) -> Projection:
         raise ValueError(f"{of.where}: padding_attr={of.padding_attr!r}; only zeros, False, are supported")
     start = -(length - 1) // 2 if of.context_start is None else of.context_start
     stage, size = Stage("context", {"length": length, "start": start}), one.size * length
-    return Projection(one, size, lambda name, i, _: chain(f"{name}.part{i}", [one.value], stage))
+    return Projection((one,), size, lambda name, i, _: chain(f"{name}.part{i}", [one.value], stage))
 
 
 def take_log(of: Any) -> Layer:

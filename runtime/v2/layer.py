@@ -15,10 +15,11 @@ from .pooling import Max, get_pooling_name
 
 __all__ = [
     "Layer", "addto", "classification_cost", "concat", "context_projection", "cos_sim",
-    "cross_entropy_cost", "data", "dotmul_projection", "dropout", "embedding", "fc",
+    "cross_entropy_cost", "data", "dotmul_operator", "dotmul_projection", "dropout", "embedding", "fc",
     "first_seq", "full_matrix_projection", "grumemory", "hsigmoid", "identity_projection", "last_seq",
     "lstmemory", "mixed", "mse_cost", "multi_binary_label_cross_entropy_cost", "nce", "pooling",
-    "rank_cost", "regression_cost", "square_error_cost", "table_projection",
+    "rank_cost", "regression_cost", "scaling_projection", "square_error_cost", "table_projection",
+    "trans_full_matrix_projection",
 ]  # fmt: skip
 
 
@@ -82,19 +83,30 @@ addto = define("addto=addto input | act name bias_attr layer_attr", building.add
 dropout = define("dropout=dropout input dropout_rate | name", lambda of: building.add_inputs(
     of, bias_attr=False, layer_attr=ExtraLayerAttribute(drop_rate=of.dropout_rate)),
                  "addto with attr.Extra(drop_rate=dropout_rate)")  # fmt: skip
-mixed = define("mixed=mixed | size input name act bias_attr layer_attr", building.add_projections,
+mixed = define("mixed=mixed | size input name act bias_attr layer_attr", building.Mixed,
                "act(the sum of projections + b); Linear and without b by default, as in v2. Projection i has "
-               "the weight `_NAME.wi`. `size`: by default that of a projection",
+               "the weight `_NAME.wi`. `size`: by default that of a projection. Without `input`, as in v2: "
+               "with mixed(...) as m: m += projection",
                act="linear", size=0, bias_attr=False)  # fmt: skip
 full_matrix_projection = define("full_matrix_projection input | size param_attr",
                                 lambda of: building.project(of, building.multiply),
                                 "x W, for layer.mixed", size=0)  # fmt: skip
+trans_full_matrix_projection = define("trans_full_matrix_projection input | size param_attr", lambda of:
+    building.project(of, building.multiply_transposed, lambda *sizes: sizes[::-1]),
+    "x W^T, for layer.mixed, as in v2's TransposedFullMatrixProjection.cpp", size=0)  # fmt: skip
 table_projection = define("table_projection input | size param_attr",
                           lambda of: building.project(of, building.look_up),
                           "the row of W for each id, for layer.mixed", size=0)  # fmt: skip
 dotmul_projection = define("dotmul_projection input | param_attr",
-                           lambda of: building.project(of, building.scale),
+                           lambda of: building.project(of, building.scale, lambda *own: (1, own[0])),
                            "x * w, item by item, for layer.mixed")  # fmt: skip
+scaling_projection = define("scaling_projection input | param_attr",
+                            lambda of: building.project(of, building.scale, lambda *_: (1, 1)),
+                            "x * w for one number w, for layer.mixed, as in v2's ScalingProjection.cpp",
+                            )  # fmt: skip
+dotmul_operator = define("dotmul_operator a b | scale", building.multiply_both,
+                         "scale * a * b, item by item, for layer.mixed, as in v2's DotMulOperator.cpp",
+                         scale=1)  # fmt: skip
 identity_projection = define("identity_projection input", building.pass_on, "x, for layer.mixed")
 context_projection = define("context_projection input context_len | context_start padding_attr",
                             building.join_neighbors,
