@@ -94,6 +94,7 @@ class Run:
         self.progress.measure = self._measure
         self.watch = Watch(settings.nan, settings.trainer_id, lambda text: self.log.warn(text))
         self._log: InfoLog | None = None
+        self.client: Caller | None = None  # of make_updater()
         self.snapshots: Snapshots | None = None  # of a training with pservers, where they are used
         self._aborted = False  # a training began and did not end successfully
         self._watching = False  # the program's end
@@ -126,7 +127,7 @@ class Run:
             return LocalUpdater(params, parameters)
         self._notes.append(optimizer.warning)
         strategy, settings = optimizer.strategy, self.settings
-        client = make_client(settings, strategy, lambda text: self.log.say(text))
+        self.client = client = make_client(settings, strategy, lambda text: self.log.say(text))
         if settings.uses_snapshots:
             if optimizer.average:
                 raise ValueError(

@@ -18,21 +18,20 @@ from ..engine.ops import find_params, make_value
 from ..engine.ops.base import Array
 from ..engine.ops.signature import R, make_function
 from ..engine.param_config import ParamConfig, make_config
-from ..engine.plan import StepResult
 from .activation import get_activation_name
 from .data_type import InputType
 
 
 class Measure(NamedTuple):
-    """A metric of events: collect(step, array of `value`) is added over batches, measure() gives its numbers.
+    """A metric of events: collect(step, *arrays of `values`) is added over batches.
 
-    Their names begin with `name`. It is measured where `label` is fed.
+    measure() gives its numbers, whose names begin with `name`. It is measured where `label` is fed.
     """
 
     name: str
-    value: Value
+    values: tuple[Value, ...]
     label: Value
-    collect: Callable[[StepResult, Array], npt.ArrayLike]
+    collect: Callable[..., npt.ArrayLike]
     measure: Callable[[Array], Mapping[str, float]]
 
 
@@ -384,8 +383,8 @@ def take_log(of: Any) -> Layer:
 
 def classify(of: Any) -> Layer:
     made, name = take_log(of), "classification_error_evaluator"
-    values = made.value, of.label.value
-    made.measures.append(Measure(name, *values, lambda step, _: [step.errors, step.samples], find_share))
+    own = Measure(name, (), of.label.value, lambda step: [step.errors, step.samples], find_share)
+    made.measures.append(own)
     return made
 
 

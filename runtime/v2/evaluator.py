@@ -1,74 +1,76 @@
 """Evaluators by their v2 names: metrics of events, beside a cost that has the same label.
 
-Their names in `metrics` are v2's: `name`, by default `__auc_evaluator_0__` and so on.
+Their names in `metrics` are v2's: `name`, by default `__auc_evaluator_0__` and so on. With `weight`, a number
+for each sample, each counts as so many, as in v2's Evaluator.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from ..engine.graph import Value
 from ..engine.ops.base import Array
-from ..engine.ops.metric import compute_auc
-from ..engine.plan import StepResult
-from .building import Layer, Measure, Stage, chain, check_vectors, find_share, make_name
+from ..engine.ops.metric import AucCounts, find_buckets
+from .building import Layer, Measure, Stage, chain, check_vectors, define, find_share
 
 __all__ = ["auc", "classification_error", "precision_recall"]
 
 BUCKETS = 2**14  # of probabilities, for an area; v2 has 2**24
 
 
-def classification_error(
-    input: Layer, label: Layer, name: str | None = None, top_k: int = 1, threshold: float = 0.5
-) -> None:
-    """Show the share of samples whose label is not among the classes of the `top_k` highest of `input`.
+def _show_errors(of: Any) -> None:
+    def count(_: object, weights: Array, classes: Array) -> Array:
+        right = (classes[:, :-1] == classes[:, -1:]).any(axis=1)
+        return np.cumsum(np.bincount(right, weights[:, 0], 2))  # of wrong ones, and of all
 
-    An input or a label that is one number is class 1 above `threshold`, else 0.
-    """
-    own = make_name(name, "classification_error_evaluator")
-    value = _join_classes(own, input, label, top_k, threshold)
-    input.measures.append(Measure(own, value, label.value, _count_wrong, find_share))
+    _show(of, count, find_share, _join_classes(of, of.top_k, of.threshold))
 
 
-def auc(input: Layer, label: Layer, name: str | None = None) -> None:
-    """Show the area under the ROC curve of the last number of `input`, a probability; label 0 is below."""
-    own, (x,) = make_name(name, "auc_evaluator"), check_vectors(input, "evaluator.auc")
-    counts = Stage("auc_counts", {"of_last": 1, "thresholds": BUCKETS - 1})
-    value = chain(own, [x.value, _find_classes(f"{own}.label", label, 1, 0.0)], counts)
-    x.measures.append(
-        Measure(own, value, label.value, lambda _, counts: counts, lambda sums: {"": compute_auc(*sums)})
-    )
+def _show_area(of: Any) -> None:
+    (x,) = check_vectors(of.input, of.where)
+
+    def count(_: object, weights: Array, found: Array, labels: Array) -> Array:
+        known = ~np.isnan(found[:, -1])  # NaN counts nowhere: its gradient is reported
+        places = find_buckets(found[known, -1], labels[known, 0], BUCKETS - 1, x.value)
+        return np.bincount(places, weights[known, 0], 2 * BUCKETS).reshape(2, BUCKETS)
+
+    label = _find_classes(f"{of.name}.label", of.label, 1, 0.0)
+    _show(of, count, AucCounts.measure, x.value, label)
 
 
-def precision_recall(
-    input: Layer, label: Layer, positive_label: int | None = None, name: str | None = None
-) -> None:
-    """Show NAME.precision, NAME.recall and NAME.F1-score of the class `positive_label`.
+def _show_scores(of: Any) -> None:
+    classes, label = max(2, of.input.size), of.positive_label
+    if label is not None and not 0 <= label < classes:
+        raise ValueError(f"{of.where}: positive_label={label}, expected 0 to {classes - 1}")
 
-    Without one: macro-average-precision, -recall and -F1-score, of means over classes, and
-    micro-average-precision. A class without samples has 1, as in v2 (Evaluator.cpp).
-    """
-    own, classes = make_name(name, "precision_recall_evaluator"), max(2, input.size)
-    if positive_label is not None and not 0 <= positive_label < classes:
-        raise ValueError(f"evaluator.precision_recall: {positive_label=}, expected 0 to {classes - 1}")
-
-    def count(step: StepResult, pairs: Array) -> Array:
-        found, labels = pairs.T
-        parts = found[found == labels], found[found != labels], labels[found != labels]
-        return np.stack([np.bincount(one, minlength=classes) for one in parts])
+    def count(_: object, weights: Array, pairs: Array) -> Array:
+        (found, labels), right = pairs.T, pairs[:, 0] == pairs[:, 1]
+        parts = (found, right), (found, ~right), (labels, ~right)
+        return np.stack([np.bincount(one[some], weights[some, 0], classes) for one, some in parts])
 
     def measure(sums: Array) -> Mapping[str, float]:
-        right, *others = sums
-        shares = [np.where(right + one > 0, right / np.maximum(right + one, 1), 1.0) for one in others]
-        if positive_label is not None:
-            return _name_scores(".", *(float(one[positive_label]) for one in shares))
-        macro = _name_scores(".macro-average-", *(float(one.mean()) for one in shares))
-        return macro | {".micro-average-precision": float(right.sum() / max(1, sums[:2].sum()))}
+        sums = np.column_stack([sums, sums.sum(axis=1)])  # micro-averages are of the last ones
+        shares = [np.where(n > 0, sums[0], 1.0) / np.where(n > 0, n, 1.0) for n in sums[0] + sums[1:]]
+        if label is not None:
+            return _name_scores(".", *(float(one[label]) for one in shares))
+        macro = _name_scores(".macro-average-", *(float(one[:-1].mean()) for one in shares))
+        return macro | {".micro-average-precision": float(shares[0][-1])}
 
-    value = _join_classes(own, input, label, 1, 0.5)
-    input.measures.append(Measure(own, value, label.value, count, measure))
+    _show(of, count, measure, _join_classes(of, 1, 0.5))
+
+
+def _show(of: Any, count: Callable[..., Array], measure: Callable[..., Any], *values: Value) -> None:
+    """Add a measure: count(step, a weight for each sample, *arrays of `values`) gives the sums of a batch."""
+    ones = Stage("full", {"shape": (0, 1), "to": "float", "value": 1.0})
+    weight = chain(f"{of.name}.weight", values[:1], ones)
+    if of.weight is not None:
+        weight = check_vectors(of.weight, of.where)[0].value
+    if weight.shape[1:] != (1,):
+        raise ValueError(f"{of.where}: weight {weight.name} has {weight.size} numbers a sample, expected one")
+    of.input.measures.append(Measure(of.name, (weight, *values), of.label.value, count, measure))
 
 
 def _name_scores(before: str, precision: float, recall: float) -> dict[str, float]:
@@ -76,17 +78,13 @@ def _name_scores(before: str, precision: float, recall: float) -> dict[str, floa
     return {f"{before}precision": precision, f"{before}recall": recall, f"{before}F1-score": score}
 
 
-def _count_wrong(step: StepResult, classes: Array) -> Array:
-    return np.array([np.count_nonzero((classes[:, :-1] != classes[:, -1:]).all(axis=1)), len(classes)])
-
-
-def _join_classes(name: str, input: Layer, label: Layer, top_k: int, threshold: float) -> Value:
+def _join_classes(of: Any, top_k: int, threshold: float) -> Value:
     """Return classes of each sample: the `top_k` that were found, and the right one behind them."""
-    if max(2, input.size) != max(2, label.size):
-        raise ValueError(f"evaluator {name}: input has {input.size} classes, label {label.size}")
-    found = _find_classes(f"{name}.found", input, top_k, threshold)
-    right = _find_classes(f"{name}.label", label, 1, threshold)
-    return chain(name, [found, right], Stage("concat", {"axis": 1}))
+    if max(2, of.input.size) != max(2, of.label.size):
+        raise ValueError(f"{of.where}: input has {of.input.size} classes, label {of.label.size}")
+    found = _find_classes(f"{of.name}.found", of.input, top_k, threshold)
+    right = _find_classes(f"{of.name}.label", of.label, 1, threshold)
+    return chain(of.name, [found, right], Stage("concat", {"axis": 1}))
 
 
 def _find_classes(name: str, of: Layer, top_k: int, threshold: float) -> Value:
@@ -97,3 +95,20 @@ def _find_classes(name: str, of: Layer, top_k: int, threshold: float) -> Value:
         return chain(name, [one.value], Stage("order", {"axis": 1, "k": top_k, "largest": True}))
     least = chain(f"{name}.least", [], Stage("full", {"shape": (), "to": "float", "value": threshold}))
     return chain(name, [one.value], Stage("greater_than", more=(least,)))
+
+
+classification_error = define(
+    "evaluator.classification_error=classification_error_evaluator input label | name weight top_k threshold",
+    _show_errors,
+    "None; events show the share of samples whose label is not among the classes of the `top_k` highest of "
+    "`input`. An input or a label that is one number is class 1 above `threshold`, else 0",
+    top_k=1, threshold=0.5)  # fmt: skip
+auc = define("evaluator.auc=auc_evaluator input label | name weight", _show_area,
+             "None; events show the area under the ROC curve of the last number of `input`, a probability; "
+             "label 0 is below")  # fmt: skip
+precision_recall = define(
+    "evaluator.precision_recall=precision_recall_evaluator input label | positive_label weight name",
+    _show_scores,
+    "None; events show NAME.precision, NAME.recall and NAME.F1-score of the class `positive_label`. Without "
+    "one: macro-average-precision, -recall and -F1-score, of means over classes, and "
+    "micro-average-precision. A class without samples has 1, as in v2 (Evaluator.cpp)")  # fmt: skip

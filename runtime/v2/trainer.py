@@ -12,10 +12,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..client.job_metrics import JobMetrics
 from ..client.run import Run
 from ..engine.average import ModelAverage
 from ..engine.columns import Batch, Feeder, Feeding
 from ..engine.learner import Learner, look_ahead, make_learner
+from ..engine.ops.metric import ONE
 from ..engine.optimizer import Optimizer
 from ..engine.parameters import Parameters
 from ..engine.plan import BatchInput, StepResult
@@ -65,8 +67,8 @@ def sum_costs(step: StepResult, measures: Sequence[Measure]) -> Totals:
         return Totals(measures)
     # In the order of the samples: other sums of numpy depend on the processor.
     cost = np.cumsum(step.values[0], dtype=np.float64)
-    pairs = zip(measures, step.values[1:], strict=True)
-    sums = [np.array(one.collect(step, own)) for one, own in pairs]
+    values = iter(step.values[1:])
+    sums = [np.array(one.collect(step, *itertools.islice(values, len(one.values)))) for one in measures]
     return Totals(measures, step.samples, float(cost[-1]), sums)
 
 
@@ -101,7 +103,7 @@ class SGD:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
         self._cost, program = cost, make_program([cost, *extra])
         self.measures = list_measures(cost, program)
-        self._targets = [cost.value, *(one.value for one in self.measures)]
+        self._targets = [cost.value, *(value for one in self.measures for value in one.values)]
         program = make_program([cost, *extra], self._targets)
         parameters.check("trainer.SGD", program.params)
         self._parameters = parameters
@@ -201,6 +203,7 @@ class _Training:
     _passes: int = 0
     _batches: int = 0  # of the last pass
     _warned: set[str] = field(default_factory=set)
+    _metrics: JobMetrics = field(default_factory=JobMetrics)
 
     def run_pass(self, pass_id: int, reader: BatchReader, state: State | None = None) -> None:
         """Run one pass, up to EndPass; with `state`, of a snapshot, the batches that it holds are skipped."""
@@ -227,7 +230,7 @@ class _Training:
             last = batch_id, step
             self._check_cost(pass_id, batch_id, step)
             if self._run.progress.is_due():
-                self._report(pass_id, batch_id, step, total.samples, began_s)
+                self._report(pass_id, batch_id, step, total, began_s)
             if settings.dot_period and (batch_id + 1) % settings.dot_period == 0:
                 print(".", end="", file=sys.stderr, flush=True)
             if (batch_id + 1) % settings.log_period == 0:
@@ -243,7 +246,7 @@ class _Training:
             self._warn_empty(pass_id)
         else:
             self._batches = last[0] + 1
-            self._report(pass_id, *last, total.samples, began_s)
+            self._report(pass_id, *last, total, began_s, last=True)
         if self._run.snapshots:
             self._run.snapshots.end_pass(describe)
         self._updater.end_pass()
@@ -276,13 +279,17 @@ class _Training:
         randomness.set_state(state["now"])
         return (read - 1, Totals(self._trainer.measures)) if read else None
 
-    def _report(self, pass_id: int, batch_id: int, step: Totals, samples: int, began_s: float) -> None:
-        rate = samples / max(time.monotonic() - began_s, 1e-9)
+    def _report(
+        self, pass_id: int, batch_id: int, step: Totals, total: Totals, began_s: float, *, last: bool = False
+    ) -> None:
+        rate = total.samples / max(time.monotonic() - began_s, 1e-9)
+        pairs = zip(total.measures, total.sums, strict=False)  # no sums if all steps were left out
+        rows = ((one.name, np.rint(sums * ONE).astype(np.int64), one.measure) for one, sums in pairs)
         dropped = sum(self._updater.count_dropped().values())
         fields = {"pass": pass_id, "passes": self._passes, "batch": batch_id, "cost": step.cost}
         known = {"batches": self._batches, "dropped": dropped}
         fields |= {"samples_per_s": rate, **{name: count for name, count in known.items() if count}}
-        self._run.progress.report(**fields, **{f"metric.{name}": x for name, x in step.metrics.items()})
+        self._run.progress.report(**fields, **self._metrics.measure(rows, self._run.client, last=last))
 
     def _check_cost(self, pass_id: int, batch_id: int, step: Totals) -> None:
         if step.samples and not math.isfinite(step.cost):

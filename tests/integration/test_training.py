@@ -40,6 +40,7 @@ seen = []
 def handler(event):
     if isinstance(event, paddle.event.EndPass):
         seen.append(digest(parameters))
+        print("share", event.metrics["classification_error_evaluator"])
     if isinstance(event, paddle.event.EndIteration) and options.get("test") and event.batch_id == 1:
         print("tested", trainer.test(paddle.batch(ngrams(40), 20)).cost)
     if isinstance(event, paddle.event.EndIteration) and options.get("fail") == rank:
@@ -199,6 +200,27 @@ def test_two_trainers_with_any_pservers(program: Path) -> None:
 def test_uneven_data_never_hangs(program: Path) -> None:
     clusters = [Cluster(trainers=3), Cluster(trainers=3, pservers=2)]
     same(clusters, program, {"sparse": True, "batches": {"0": 3, "1": 2, "2": 0}})
+
+
+def test_reports_have_metrics_over_all_trainers(program: Path, tmp_path: Path) -> None:
+    cluster, found = Cluster(trainers=2, pservers=2), list[object]()
+    options = {"batches": {"0": 3, "1": 5}}
+    with (
+        heard(tmp_path) as reports,
+        cluster.serving(tmp_path),
+        cluster.training(program, tmp_path, options) as trainers,
+    ):
+
+        def have_ended() -> bool:
+            has_ended = all("digest" in trainer.output() for trainer in trainers)
+            found.extend(one.get("metric.classification_error_evaluator") for one in reports())
+            return has_ended
+
+        poll_until(have_ended, describe=lambda: str([trainer.output() for trainer in trainers]))
+        assert [trainer.wait() for trainer in trainers] == [0, 0]
+        shares = [float(re.findall(r"^share (.*)$", one.output(), re.M)[-1]) for one in trainers]
+    assert shares[0] != shares[1]
+    assert pytest.approx((3 * shares[0] + 5 * shares[1]) / 8) in found
 
 
 def test_values_of_trainer_0_win(program: Path) -> None:

@@ -19,12 +19,12 @@ class Metric(Op):
     """State that a metric keeps over all runs, in whole numbers, and its value over all workers.
 
     metric: its name in reports. condense() makes of the state the numbers that are added over all workers,
-    measure() the value of these sums.
+    measure() the value of these sums, as numbers by the ends of their names.
     """
 
     metric: ClassVar[str] = ""
     condense: ClassVar[Callable[..., Ids]] = staticmethod(lambda state: state)
-    measure: ClassVar[Callable[..., float]]
+    measure: ClassVar[Callable[..., Mapping[str, float]]]
 
     def get_state(self, step: Step, shape: Shape) -> Ids:
         """Return the state, to be changed; at first zeros."""
@@ -40,7 +40,7 @@ class AucCounts(
     """
 
     metric = "auc"
-    measure = staticmethod(lambda sums: compute_auc(*sums))
+    measure = staticmethod(lambda sums: {"": compute_auc(*sums)})
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
@@ -50,10 +50,7 @@ class AucCounts(
     def forward(self, step: Step, x: F32, labels: Ids) -> Ids:
         thresholds: int = self.value.attrs["thresholds"]
         x, labels = _take_known(step, x, labels.reshape(-1))
-        buckets = (x * np.float32(thresholds)).astype(np.int64)
-        if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
-            raise ValueError(f"input {describe(self.value.inputs[0])} has values beyond 0 to 1")
-        flat = (labels != 0) * (thresholds + 1) + buckets
+        flat = find_buckets(x, labels, thresholds, self.value.inputs[0])
         name, last = self.value.name, self.value.attrs["of_last"]
         if last == 0:
             total = self.get_state(step, (2, thresholds + 1))
@@ -87,7 +84,7 @@ class ClickSums(Metric, op="click_sums", takes=("float", "id")):
     sigmoid(p), y, 1."""
 
     metric = "calibration"
-    measure = staticmethod(lambda sums: float(sums[2] / sums[4] / ONE) if sums[4] else np.nan)
+    measure = staticmethod(lambda sums: {"": float(sums[2] / sums[4] / ONE) if sums[4] else np.nan})
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, label: Value) -> Shape:
@@ -109,7 +106,7 @@ class UserSamples(Metric, op="user_samples", takes=("float", "id", "id"), gives=
 
     metric = "user_auc"
     condense = staticmethod(lambda state: np.rint(np.array(sum_user_auc(state)) * [ONE, 1]).astype(ID))
-    measure = staticmethod(lambda sums: float(sums[0] / ONE / sums[1]) if sums[1] else np.nan)
+    measure = staticmethod(lambda sums: {"": float(sums[0] / ONE / sums[1]) if sums[1] else np.nan})
 
     @staticmethod
     def find_shape(attrs: Mapping[str, Any], x: Value, label: Value, user: Value) -> Shape:
@@ -174,6 +171,15 @@ def _take_known(step: Step, x: F32, *ids: Ids) -> tuple[Any, ...]:
     known: Any = ~np.isnan(x) if step.draw is not None else slice(None)
     found: list[Any] = [x, *ids]
     return tuple(one[known] for one in found)
+
+
+def find_buckets(x: F32, labels: Ids, thresholds: int, of: Value) -> Ids:
+    """Return the bucket of each probability, those of label 0 before those of others."""
+    buckets = (x * np.float32(thresholds)).astype(np.int64)
+    if len(x) and (buckets.min() < 0 or buckets.max() > thresholds):
+        raise ValueError(f"input {describe(of)} has values beyond 0 to 1")
+    found: Ids = (labels != 0) * (thresholds + 1) + buckets
+    return found
 
 
 def sum_user_auc(state: Ids) -> tuple[float, float]:

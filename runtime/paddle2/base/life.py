@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...client.caller import Caller
-from ...client.remote import RemoteUpdater, make_client
+from ...client.job_metrics import JobMetrics, list_states
+from ...client.remote import make_client
 from ...client.run import Run
 from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
@@ -27,7 +27,6 @@ from ...process.settings import Settings, build_pserver_options, get_settings, p
 from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
-from .job_metrics import JobMetrics
 from .replay import Key, Replay, State
 from .role_maker import PaddleCloudRoleMaker, Part
 
@@ -46,7 +45,6 @@ class Fleet:
 
     def __init__(self) -> None:
         self._part: Part | None = None
-        self._settings: Settings | None = None
         self._run: Run | None = None
         self._client: Caller | None = None
         self._program: Program | None = None  # that trains
@@ -82,7 +80,7 @@ class Fleet:
         part = (role_maker or PaddleCloudRoleMaker(is_collective)).make_part()
         if part.note:
             print(part.note, file=sys.stderr)
-        self._settings = prepare(
+        prepare(
             {
                 "pservers": ",".join(part.servers),
                 "num_gradient_servers": part.workers,
@@ -203,7 +201,6 @@ class Fleet:
         part, settings = self._check_role("init_worker", server=False)
         if self._run is not None:
             raise RuntimeError("fleet.init_worker: called twice")
-        settings = replace(settings, seed=get_settings().seed)  # paddle.seed() may be newer than init()
         self._run = run = Run(settings, is_local=not part.servers)
         if self._program is not None:
             self.note_initialized()
@@ -227,7 +224,7 @@ class Fleet:
         with run.guard():
             updater.start()
         self.replay.begin(run.begin_with(), run.log.say)
-        self._client = updater.client if isinstance(updater, RemoteUpdater) else None
+        self._client = run.client
         self._updater = updater
 
     def refuse_alone(self) -> None:
@@ -264,7 +261,8 @@ class Fleet:
         speed = self._samples / (now_s - self._reported_s) if self._reported_s else 0.0
         self._samples, self._reported_s = 0, now_s
         with run.guard():
-            found = self._metrics.measure(self._program.always, learner.counts, self._client, last=last)
+            rows = list_states(self._program.always, learner.counts)
+            found = self._metrics.measure(rows, self._client, last=last)
         run.progress.report(
             **{"pass": 0, **found}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed
         )
@@ -329,13 +327,12 @@ class Fleet:
 
     def _check_role(self, where: str, *, server: bool) -> tuple[Part, Settings]:
         part = self._get_part()
-        assert self._settings is not None  # with the part
         if part.is_server != server:
             own, asked = ("server", "is_worker") if part.is_server else ("worker", "is_server")
             raise RuntimeError(
                 f"fleet.{where}: this process is {own} {part.index}; call it only if fleet.{asked}() is True"
             )
-        return part, self._settings
+        return part, get_settings()
 
     def _get_run(self, where: str) -> Run:
         self._check_role(where, server=False)

@@ -47,6 +47,13 @@ def mix(input: Sequence[Any], **more: Any) -> Any:
     return LAYER.mixed(input=input, name="m", **more)
 
 
+def add_parts(x: Any, y: Any) -> Any:
+    with LAYER.mixed(size=4, name="m", act=ACT.Tanh(), bias_attr=True) as m:
+        m += LAYER.full_matrix_projection(x)
+        m += LAYER.trans_full_matrix_projection(y)
+    return LAYER.addto(m)
+
+
 def make_text() -> Any:
     return LAYER.data("t", TYPE.dense_vector_sequence(4))
 
@@ -65,6 +72,14 @@ LAYERS: list[tuple[str, Callable[[], Any], dict[str, Any], Callable[[Params], Ar
                                          LAYER.identity_projection(make_vector("x")),
                                          LAYER.dotmul_projection(make_vector("x2"))]),
      {"w": np.array(IDS), "x": X, "x2": X}, lambda p: p("_m.w0")[IDS] + X + X * p("_m.w2")),
+    ("transposed", lambda: mix([LAYER.identity_projection(make_vector("x2")),
+                                LAYER.trans_full_matrix_projection(make_vector("y", 8))], size=4),
+     {"x2": X, "y": Y}, lambda p: X + Y @ p("_m.w1").T),
+    ("x times a number, items", lambda: mix([LAYER.dotmul_operator(make_vector("x"), make_vector("z"), 0.5),
+                                             LAYER.scaling_projection(make_vector("x2"))]),
+     {"x": X, "z": Y[:, :4], "x2": X}, lambda p: 0.5 * X * Y[:, :4] + X * p("_m.w1")),
+    ("parts by +=", lambda: add_parts(make_vector("x"), make_vector("y", 8)), {"x": X, "y": Y},
+     lambda p: np.tanh(X @ p("_m.w0") + Y @ p("_m.w1").T + p("_m.wbias"))),
     ("cos_sim", lambda: LAYER.cos_sim(make_vector("x"), make_vector("z")), {"x": X, "z": Y[:, :4]},
      lambda p: find_cosines(X, Y[:, :4])),
     ("cos_sim of two parts", lambda: LAYER.cos_sim(make_vector("x"), make_vector("y", 8), scale=5, size=2),
@@ -123,6 +138,16 @@ def make_cosine() -> Any:
     return LAYER.square_error_cost(found, LAYER.data("label", TYPE.dense_vector(1)))
 
 
+def make_mixed() -> Any:
+    s, fixed = LAYER.fc(make_vector("x"), 4, ACT.Linear(), "s"), {"initial_std": 0, "is_static": True}
+    with LAYER.mixed() as m:
+        m += LAYER.dotmul_operator(s, make_vector("z"), scale=3)
+        m += LAYER.dotmul_operator(s, s)
+        m += LAYER.scaling_projection(s, paddle.attr.Param(initial_mean=2, **fixed))
+        m += LAYER.trans_full_matrix_projection(s, 4, paddle.attr.Param(initial_mean=0.5, **fixed))
+    return LAYER.square_error_cost(m, LAYER.data("label", TYPE.dense_vector(4)))
+
+
 def cross(p: Array, y: Array) -> Array:
     return np.asarray(-(y * np.log(p) + (1 - y) * np.log(1 - p)).sum(axis=1, keepdims=True))
 
@@ -144,6 +169,9 @@ COSTS: list[tuple[str, Callable[[], Any], dict[str, Any], Callable[[Array], Arra
      lambda s: cross(sigmoid(s), np.eye(4)[[0, 3, 1, 1, 2]])),
     ("cosine", make_cosine, {"x": X, "z": Y[:, :4], "label": HALVES},
      lambda s: (5 * find_cosines(np.tanh(s), Y[:, :4]) - HALVES) ** 2),
+    ("mixed", make_mixed, {"x": X, "z": Y[:, :4], "label": MARKS},
+     lambda s: ((s * (3 * Y[:, :4] + s + 2) + 0.5 * s.sum(axis=1, keepdims=True) - MARKS) ** 2).sum(
+         axis=1, keepdims=True)),
     ("cosine with small vectors", make_cosine, {"x": X, "z": Y[:, :4] * 1e-6, "label": HALVES},
      lambda s: (5 * find_cosines(np.tanh(s), Y[:, :4]) - HALVES) ** 2),
 ]  # fmt: skip
@@ -199,7 +227,12 @@ def test_cosines_of_zeros_have_finite_gradients(weight: float, z: float) -> None
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda x, y: LAYER.mixed(size=3), "expected projections"),
+        (lambda x, y: LAYER.mixed(size=3, input=[]), "expected projections"),
+        (lambda x, y: LAYER.mixed(size=3).__exit__(None), "expected projections"),
+        (lambda x, y: LAYER.fc(LAYER.mixed(), 3), r"\+= belongs in its with statement, and every use behind"),
+        (lambda x, y: LAYER.mixed(0, LAYER.identity_projection(x)).__iadd__(x), r"\+= belongs in its with"),
+        (LAYER.dotmul_operator, "x and y differ in size"),
+        (lambda x, y: paddle.evaluator.auc(x, x, weight=y), "weight y has 8 numbers a sample, expected one"),
         (lambda *of: LAYER.mixed(input=[LAYER.identity_projection(one) for one in of]), r"sizes \[4, 8\]"),
         (lambda x, y: LAYER.mixed(input=LAYER.full_matrix_projection(x)), "expected one"),
         (lambda x, y: LAYER.addto([x, y]), "differ in size"),
@@ -218,31 +251,36 @@ def test_cosines_of_zeros_have_finite_gradients(weight: float, z: float) -> None
     ],
 )
 def test_what_does_not_fit_is_refused(call: Callable[[Any, Any], Any], text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=text):
+    with pytest.raises((TypeError, ValueError, AttributeError), match=text):
         call(make_vector("x"), make_vector("y", 8))
 
 
-def find_area(x: Array, positive: Array) -> float:
-    pairs = [(a, b) for a, b in itertools.product(x[positive], x[~positive])]
-    return float(np.mean([(a > b) + (a == b) / 2 for a, b in pairs]))
+def find_area(x: Array, positive: Array, weights: Array) -> float:
+    above, below = (list(zip(x[some], weights[some], strict=True)) for some in (positive, ~positive))
+    pairs = [(a, b, v * w) for (a, v), (b, w) in itertools.product(above, below)]
+    return float(np.average([(a > b) + (a == b) / 2 for a, b, _ in pairs], weights=[w for *_, w in pairs]))
 
 
-def find_scores(found: Array, labels: Array, of: int) -> tuple[float, float]:
-    right = np.sum((found == of) & (labels == of))
-    counts = np.sum(found == of), np.sum(labels == of)
+def find_scores(found: Array, labels: Array, of: int, weights: Array) -> tuple[float, float]:
+    right = weights[(found == of) & (labels == of)].sum()
+    counts = weights[found == of].sum(), weights[labels == of].sum()
     return tuple(float(right / n) if n else 1.0 for n in counts)  # type: ignore[return-value]
 
 
-def test_evaluators_show_what_numpy_finds_in_each_event() -> None:
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_evaluators_show_what_numpy_finds_in_each_event(is_weighted: bool) -> None:
     x, label = make_vector("x", 3), make_word("label", 3)
+    weight = make_vector("weight", 1) if is_weighted else None
     scores = LAYER.fc(x, 3, ACT.Softmax(), "s")
-    paddle.evaluator.classification_error(scores, label, name="second", top_k=2)
-    paddle.evaluator.precision_recall(scores, label, name="all")
-    paddle.evaluator.precision_recall(scores, label, positive_label=1)
+    paddle.evaluator.classification_error(scores, label, "second", weight, top_k=2)
+    paddle.evaluator.precision_recall(scores, label, None, weight, "all")
+    paddle.evaluator.precision_recall(scores, label, positive_label=1, weight=weight)
     cost = LAYER.classification_cost(scores, label)
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
-    samples = list(zip(rows, labels.tolist(), strict=True))
+    weights = rng.integers(0, 9, 90) / 4 if is_weighted else np.ones(90)
+    samples: list[Any] = list(zip(rows, labels.tolist(), weights[:, None], strict=True))
+    samples = samples if is_weighted else [one[:2] for one in samples]
     parameters = paddle.parameters.create(cost)
     still = paddle.optimizer.Momentum(momentum=0, learning_rate=1e-30)
     trainer, events = paddle.trainer.SGD(cost, parameters, still), list[Any]()
@@ -250,22 +288,23 @@ def test_evaluators_show_what_numpy_finds_in_each_event() -> None:
 
     def check(metrics: dict[str, float], part: slice) -> None:
         p, y = rows[part] @ parameters["_s.w0"] + parameters["_s.wbias"], labels[part]
+        own_weights = weights[part]
         found, order = p.argmax(axis=1), np.argsort(-p, axis=1)
         own = next(name.removesuffix(".recall") for name in metrics if name.endswith("__.recall"))
-        precision, recall = find_scores(found, y, 1)
-        means = np.mean([find_scores(found, y, i) for i in range(3)], axis=0)
+        precision, recall = find_scores(found, y, 1, own_weights)
+        means = np.mean([find_scores(found, y, i, own_weights) for i in range(3)], axis=0)
         assert own.startswith("__precision_recall_evaluator_")
         assert metrics == pytest.approx(
             {
                 "classification_error_evaluator": np.mean(found != y),
-                "second": np.mean((order[:, :2] != y[:, None]).all(axis=1)),
+                "second": np.average((order[:, :2] != y[:, None]).all(axis=1), weights=own_weights),
                 f"{own}.precision": precision,
                 f"{own}.recall": recall,
                 f"{own}.F1-score": 2 * precision * recall / (precision + recall),
                 "all.macro-average-precision": means[0],
                 "all.macro-average-recall": means[1],
                 "all.macro-average-F1-score": 2 * means[0] * means[1] / means.sum(),
-                "all.micro-average-precision": np.mean(found == y),
+                "all.micro-average-precision": np.average(found == y, weights=own_weights),
             }
         )
 
@@ -278,22 +317,27 @@ def test_evaluators_show_what_numpy_finds_in_each_event() -> None:
 
 
 @pytest.mark.parametrize("label_type", [TYPE.dense_vector(1), TYPE.integer_value(2)])
-def test_area_and_errors_of_one_probability(label_type: Any) -> None:
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_area_and_errors_of_one_probability(label_type: Any, is_weighted: bool) -> None:
     label = LAYER.data("label", label_type)
     p = LAYER.fc(make_vector("x"), 1, ACT.Sigmoid(), "s")
-    paddle.evaluator.auc(name="auc", input=p, label=label)
-    paddle.evaluator.classification_error(name="error", input=p, label=label, threshold=0.6)
+    weight = make_vector("w", 1) if is_weighted else None
+    paddle.evaluator.auc(name="auc", input=p, label=label, weight=weight)
+    paddle.evaluator.classification_error(p, label, name="error", threshold=0.6, weight=weight)
     paddle.evaluator.auc(name="of another label", input=p, label=make_word("other", 2))
     cost = LAYER.multi_binary_label_cross_entropy_cost(p, label)
     rng = np.random.default_rng(1)
     rows, clicks = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
     is_dense = label_type == TYPE.dense_vector(1)
-    samples = [(row, [float(y)] if is_dense else int(y)) for row, y in zip(rows, clicks, strict=True)]
+    w = rng.random(60).astype(np.float32) if is_weighted else np.ones(60)
+    pairs = zip(rows, clicks, w, strict=True)
+    samples = [(row, [float(y)] if is_dense else int(y), [one]) for row, y, one in pairs]
+    feeding = {"x": 0, "label": 1, **({"w": 2} if is_weighted else {})}
     parameters = paddle.parameters.create(cost)
     trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.Adam(learning_rate=0.1))
-    trainer.train(lambda: [samples], 3, feeding={"x": 0, "label": 1})
-    found = trainer.test(lambda: [samples[:20], samples[20:]], {"x": 0, "label": 1}).metrics
+    trainer.train(lambda: [samples], 3, feeding=feeding)
+    found = trainer.test(lambda: [samples[:20], samples[20:]], feeding).metrics
     given = sigmoid(rows @ parameters["_s.w0"] + parameters["_s.wbias"])[:, 0]
     assert set(found) == {"auc", "error"}
-    assert found["auc"] == pytest.approx(find_area(given, clicks == 1), abs=1e-3)
-    assert found["error"] == np.mean((given > 0.6) != (clicks == 1))
+    assert found["auc"] == pytest.approx(find_area(given, clicks == 1, w), abs=1e-3)
+    assert found["error"] == pytest.approx(np.average((given > 0.6) != (clicks == 1), weights=w))

@@ -14,6 +14,7 @@ import pytest
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime import _core
+from pslaunch.runtime.engine.arrays import Ids
 from pslaunch.runtime.engine.learner import look_ahead
 from pslaunch.runtime.engine.parameters import Parameters
 from pslaunch.runtime.process import progress
@@ -177,6 +178,25 @@ def test_each_pass_ends_with_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert all("metric.classification_error_evaluator" in one for one in found)
 
 
+class OtherTrainer:
+    """Sums of two trainers as Caller.add_up() gives them: the other one was wrong in each of 300 samples."""
+
+    def add_up(self, own: dict[str, Ids]) -> dict[str, Ids]:
+        return {name: sums + (np.array([300, 300]) << 20) for name, sums in own.items()}
+
+
+def test_reports_have_metrics_over_all_trainers(tmp_path: Path) -> None:
+    with heard(tmp_path) as reports:
+        paddle.init()
+        trainer, _ = make_trainer()
+        trainer._run.client = OtherTrainer()  # type: ignore[assignment]  # the part that is needed
+        events: list[Any] = []
+        trainer.train(paddle.batch(ngrams(400), 100), event_handler=events.append)
+        found = reports()[-1]["metric.classification_error_evaluator"]
+    own = events[-1].metrics["classification_error_evaluator"]
+    assert 0 < own < 1 and found == pytest.approx((own * 400 + 300) / 700)
+
+
 def test_a_pass_without_samples_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trainer, _ = make_trainer()
     batches = iter([[(0, 0, 0, 0, 0)]])
@@ -238,7 +258,7 @@ def test_gradients_that_are_not_finite_are_warned_of_or_left_out(
     assert finite == [rule == "skip"] * 2
     assert np.isfinite([events[0].cost, events[-1].cost]).tolist() == [True, rule == "skip"]
     if rule == "skip":
-        paddle.init()
+        paddle.init(nan="warn")
         assert digest(train_with_nan(steps=0)[0]) == digest(parameters)
 
 
@@ -293,7 +313,7 @@ def test_training_without_pservers_is_reported(capsys: pytest.CaptureFixture[str
     trainer, _ = make_trainer()
     trainer.train(paddle.batch(ngrams(20), 10))
     assert "THIS TRAINER TRAINS ALONE" in capsys.readouterr().err
-    paddle.init()
+    paddle.init(pservers="")
     with pytest.raises(EnvError, match="no pservers are given"):
         make_trainer(is_local=False)
 

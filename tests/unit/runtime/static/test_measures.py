@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as hnp
 
 import pslaunch.runtime as paddle
 from pslaunch.runtime.client import messages
+from pslaunch.runtime.client.job_metrics import JobMetrics, list_states
 from pslaunch.runtime.engine.arrays import Ids
 from pslaunch.runtime.engine.ops.metric import sum_user_auc
 from pslaunch.runtime.paddle2 import static
-from pslaunch.runtime.paddle2.base.job_metrics import JobMetrics
 
 RNG = np.random.default_rng(1)
 RUNS = [
@@ -134,9 +134,9 @@ def test_metrics_of_the_job_are_those_of_all_samples() -> None:
     mine, other = JobMetrics(lambda: now_s[0]), JobMetrics(lambda: now_s[0])
     (program, states), (its, its_states) = measure_run(RUNS[:2]), measure_run(RUNS[2:])
     its_servers: Any = Servers({})
-    other.measure(its.always, its_states, its_servers)
+    other.measure(list_states(its.always, its_states), its_servers)
     servers: Any = Servers(its_servers.said[0])
-    found = mine.measure(program.always, states, servers)
+    found = mine.measure(list_states(program.always, states), servers)
     auc = find_auc(join("x", RUNS), join("label", RUNS))
     both = np.add(find_user_auc(RUNS[:2]), find_user_auc(RUNS[2:]))
     expected = {
@@ -146,14 +146,13 @@ def test_metrics_of_the_job_are_those_of_all_samples() -> None:
     }  # fmt: skip
     assert found == pytest.approx(expected, rel=1e-5)
     now_s[0] = 1.9
-    assert mine.measure(program.always, states, servers) is found and len(servers.said) == 1
-    mine.measure(program.always, states, servers, last=True)
+    assert mine.measure(list_states(program.always, states), servers) is found and len(servers.said) == 1
+    mine.measure(list_states(program.always, states), servers, last=True)
     now_s[0] = 3.9
-    mine.measure(program.always, states, servers)
+    mine.measure(list_states(program.always, states), servers)
     assert len(servers.said) == 3
-    assert mine.measure(program.always, states, None, last=True)["metric.auc"] == pytest.approx(
-        find_auc(join("x", RUNS[:2]), join("label", RUNS[:2]))
-    )
+    alone = mine.measure(list_states(program.always, states), None, last=True)
+    assert alone["metric.auc"] == pytest.approx(find_auc(join("x", RUNS[:2]), join("label", RUNS[:2])))
 
 
 @given(
