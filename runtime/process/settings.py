@@ -110,28 +110,29 @@ def _check(settings: Settings) -> None:
 
 
 _current: Settings | None = None
-_given: dict[str, object] = {}  # arguments of later calls of prepare() that these leave out
+_given: dict[str, object] = {}  # arguments of all calls so far, as v2's flags
 
 
 def init(**arguments: object) -> None:
     """Prepare this process for training: arguments take precedence over `PADDLE_INIT_*` (docs/options.md).
 
     In the role PSERVER, if a launcher starts the program in both roles, the process becomes the pserver:
-    no return.
+    no return. A program that has imported Fleet goes on: it serves by fleet.run_server().
     """
-    settings = prepare(arguments)
-    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER":
+    settings, is_fleet = prepare(arguments), "pslaunch.runtime.paddle2.base.life" in sys.modules
+    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER" and not is_fleet:
         host, port = os.environ.get("POD_IP", ""), os.environ.get("PADDLE_PORT") or str(settings.port)
         _become_pserver(build_pserver_options(settings, host, port))
 
 
 def prepare(arguments: Mapping[str, object]) -> Settings:
-    """Take the arguments as the settings of this process, and return them; report misspelt variables."""
+    """Return the settings of this process, with these arguments from now on; report misspelt variables."""
     global _current
     for name in sorted(os.environ):
         if near := env.find_near_init_var(name):
             print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
     _current = resolve({**_given, **arguments}, os.environ)
+    _given.update(arguments)
     return _current
 
 

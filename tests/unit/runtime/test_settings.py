@@ -9,6 +9,8 @@ from dataclasses import fields
 
 import pytest
 
+from pslaunch.runtime.paddle2.base.life import Fleet
+from pslaunch.runtime.paddle2.base.role_maker import UserDefinedRoleMaker
 from pslaunch.runtime.process import settings
 from pslaunch.runtime.process.settings import build_pserver_options, resolve
 from pslaunch.runtime.shared import env
@@ -65,20 +67,36 @@ def test_repeated_addresses_have_blocks_of_ports() -> None:
     assert resolve(arguments, {}).endpoints == [("10.0.0.1", 7164), ("10.0.0.1", 7167)]
 
 
-def test_in_the_role_pserver_the_program_becomes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_fleet", [False, True])
+def test_in_the_role_pserver_the_program_becomes_it_without_fleet(
+    monkeypatch: pytest.MonkeyPatch, is_fleet: bool
+) -> None:
     called: list[list[str]] = []
+    if not is_fleet:
+        monkeypatch.delitem(sys.modules, "pslaunch.runtime.paddle2.base.life")
     monkeypatch.setenv("TRAINING_ROLE", "PSERVER")
     monkeypatch.setenv("PADDLE_PORT", "6001")
     monkeypatch.setenv("POD_IP", "127.0.0.2")
     monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.setattr(settings, "_given", {})
     monkeypatch.setattr(settings, "_become_pserver", called.append)
     settings.init(num_gradient_servers=2, ports_num=2)
-    assert called == [
-        [
-            *("--port=6001", "--ports_num=2", "--ports_num_for_sparse=0", "--num_gradient_servers=2"),
-            "--host=127.0.0.2",
-        ]
+    options = "--port=6001", "--ports_num=2", "--ports_num_for_sparse=0", "--num_gradient_servers=2"
+    assert called == ([] if is_fleet else [[*options, "--host=127.0.0.2"]])
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_init_and_fleet_init_keep_what_the_other_has_set(is_first: bool) -> None:
+    own = Fleet()
+    calls = [
+        lambda: settings.init(nan="refuse"),
+        lambda: own.init(UserDefinedRoleMaker(current_id=1, worker_num=2, server_endpoints=["h:6170"])),
     ]
+    for call in calls if is_first else calls[::-1]:
+        call()
+    _, found = own._check_role("init_worker", server=False)
+    assert (found.nan, found.trainer_id, found.pservers) == ("refuse", 1, "h:6170")
 
 
 def test_the_pserver_gets_secret_and_log_folder() -> None:
