@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.jobs import parse_events
 from support.openmpi import make_options
 from support.process import poll_until
 from support.slurm import JOB_S, Slurm
@@ -33,7 +33,7 @@ def test_allocation_needs_no_hostfile(slurm: Slurm, folder: Path, major: int) ->
     own = ["--json", "--server_num=0", *make_options(slurm.hosts, major), str(folder / "train.py")]
     done = slurm.run("salloc", "-N3", "-n3", *MPI, *own)
     assert done.returncode == 3, done.stdout + done.stderr
-    job = json.loads(done.stdout.splitlines()[0])
+    (job,) = (e for e in parse_events(done.stdout) if e["event"] == "job")  # notes may come before it
     assert [node["name"] for node in job["nodes"]] == [host.name for host in slurm.hosts]
 
 
@@ -67,6 +67,6 @@ def test_nodes_of_pbs_are_a_hostfile(hosts: Hosts, tmp_path: Path) -> None:
     environ = {**os.environ, **variables}
     done = subprocess.run(hosts.as_user(argv), env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    job = json.loads(done.stdout.splitlines()[0])
+    (job,) = (e for e in parse_events(done.stdout) if e["event"] == "job")  # notes may come before it
     assert [node["name"] for node in job["nodes"]] == ["node1", "node2"]
     assert [program["node"] for program in job["processes"]] == [0, 1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
@@ -89,7 +90,7 @@ def test_in_the_role_pserver_the_program_becomes_it_without_fleet(
 @pytest.mark.parametrize("is_first", [True, False])
 def test_init_and_fleet_init_keep_what_the_other_has_set(is_first: bool) -> None:
     own = Fleet()
-    calls = [
+    calls: list[Callable[[], None]] = [
         lambda: settings.init(nan="refuse"),
         lambda: own.init(UserDefinedRoleMaker(current_id=1, worker_num=2, server_endpoints=["h:6170"])),
     ]

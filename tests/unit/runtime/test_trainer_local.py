@@ -189,7 +189,7 @@ def test_reports_have_metrics_over_all_trainers(tmp_path: Path) -> None:
     with heard(tmp_path) as reports:
         paddle.init()
         trainer, _ = make_trainer()
-        trainer._run.client = OtherTrainer()  # type: ignore[assignment]  # the part that is needed
+        trainer._run.client = OtherTrainer()
         events: list[Any] = []
         trainer.train(paddle.batch(ngrams(400), 100), event_handler=events.append)
         found = reports()[-1]["metric.classification_error_evaluator"]
