@@ -251,7 +251,7 @@ TEST(reads_of_others_do_not_hide_a_stall) {
     CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
     CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
     CHECK(hear_stall(&w, 2, 5000, text));
-    CHECK(strncmp(text, "step 1 waits for trainer 1", 26) == 0);
+    CHECK(strncmp(text, "step 1 of 'w' waits for trainer 1", 33) == 0);
     close_world(&w);
 }
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,23 @@ def test_a_name_that_is_not_known_is_said_at_once_and_tried_again(monkeypatch: p
     assert len(asked) == 3
 
 
+def test_a_table_that_a_trainer_lacks_is_named_while_both_wait() -> None:
+    def push(c: Caller, tables: Sequence[str]) -> None:
+        c.connect()
+        for name in tables:
+            c.create_sparse(name, 10, 2, PLAIN, ZERO)
+        with pytest.raises(PeerVanished):
+            for _ in range(2):
+                c.push_pull({}, {})
+        c.close()
+
+    with cluster(trainers=2, options=["--stall_after=0.1", "--stall_timeout=0.5"]) as found:
+        clients = [found.client(t) for t in range(2)]
+        run_trainers(2, lambda t: push(clients[t], ["users", "items"][: 2 - t]))
+        assert found.codes() == [75]
+        assert "step 1 of 'items' waits for trainer 1 for" in found.processes[0].output()
+
+
 def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path) -> None:
     def push(c: Caller) -> None:
         w = np.zeros(5, np.float32)
@@ -267,6 +285,6 @@ def test_a_stalled_step_names_the_trainer_and_can_end_the_pserver(tmp_path: Path
             with pytest.raises(PeerVanished):
                 push(c)
         assert found.codes() == [75]
-        assert "step 1 waits for trainer 1 for" in found.processes[0].output()
+        assert "step 1 of 'w' waits for trainer 1 for" in found.processes[0].output()
         why = next(str(said["why"]) for said in reversed(reports()) if "why" in said)
-        assert re.search(r"step 1 waits for trainer 1 for \d s \(option --stall_timeout\)$", why)
+        assert re.search(r"step 1 of 'w' waits for trainer 1 for \d s \(option --stall_timeout\)$", why)

@@ -75,7 +75,7 @@ def test_numbers_are_those_of_the_pushes_also_while_a_trainer_waits(tmp_path: Pa
             return tables if tables["stall"] else {}
 
         tables = poll_until(read_stall, describe="a wait is reported")
-        assert tables["stall"][0]["text"] == "step 4 waits for trainer 1"
+        assert tables["stall"][0]["text"] == "step 4 of 'w' waits for trainer 1"
         assert [row["connected"] for row in tables["trainer"]] == [1, 1]
         assert tables["trainer"][0]["wait_age_s"] >= 0.2 and tables["trainer"][1]["wait_age_s"] is None
         ages = {row["object"]: row.pop("update_age_s") for row in tables["object"]}
@@ -90,7 +90,7 @@ def test_numbers_are_those_of_the_pushes_also_while_a_trainer_waits(tmp_path: Pa
         assert 3 * pushed < tables["trainer"][1]["in_bytes"] < 4 * pushed
         assert 3 * answered < tables["trainer"][1]["out_bytes"] < 4 * answered
         lines = run_stats(found, secret).stdout.splitlines()
-        assert any("step 4 waits for trainer 1" in line for line in lines)
+        assert any("step 4 of 'w' waits for trainer 1" in line for line in lines)
         push(clients[1])
         waiting.join(60)
         assert read_stats(found, secret)["trainer"][0]["waited_s"] >= 0.2

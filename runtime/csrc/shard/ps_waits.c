@@ -65,12 +65,12 @@ static int64_t name_missing(const waits *w, const char *what, int64_t since_ms) 
     return waited;
 }
 
-static int64_t step_waiting(const waits *w, const ps_step *st) {
-    char what[64];
-    if (!ps_step_open(st)) return 0;
+static int64_t step_waiting(const waits *w, const ps_object *o) {
+    const ps_step *st = &o->step;
+    char what[PS_EVENT_TEXT / 2];
     for (uint32_t t = 0; t < st->n; t++)
         w->missing[t] = st->part[t] < PS_PART_WHOLE && !w->s->ended[t] && !w->s->peers[t].paused;
-    snprintf(what, sizeof what, "step %" PRIu64, st->version + 1);
+    snprintf(what, sizeof what, "step %" PRIu64 " of '%.*s'", st->version + 1, PS_NAME(&o->spec));
     return name_missing(w, what, st->since_ms);
 }
 
@@ -97,9 +97,14 @@ static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint
 int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
     waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
     int64_t found = 0;
+    const ps_object *late = NULL; /* the oldest: others may wait because of it */
     if (w.missing == NULL) return 0;
-    for (uint32_t i = 0; i < s->objects_n && found == 0; i++)
-        if (!ps_object_async(s->objects[i])) found = step_waiting(&w, &s->objects[i]->step);
+    for (uint32_t i = 0; i < s->objects_n; i++) {
+        const ps_object *o = s->objects[i];
+        if (ps_object_async(o) || !ps_step_open(&o->step)) continue;
+        if (late == NULL || o->step.since_ms < late->step.since_ms) late = o;
+    }
+    if (late != NULL) found = step_waiting(&w, late);
     for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
     if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
     if (found == 0)
