@@ -116,6 +116,16 @@ def _see_rows(name: str, dim: int, pair: tuple[Any, Any], *, out: bool = False) 
     return keys, _see(name, (len(keys), dim), pair[1], out=out)
 
 
+def _see_all(kind: type, given: Mapping[Any, Any], *, out: bool = False) -> dict[str, Any]:
+    """Return the values of tensors, or keys and rows of tables, checked, by name."""
+    for handle in given:
+        if type(handle) is not kind:
+            raise TypeError(f"{handle!r} is no {kind.__name__}: give the handle that the client has made")
+    if kind is TensorHandle:
+        return {w.name: _see(w.name, w.shape, own, out=out) for w, own in given.items()}
+    return {t.name: _see_rows(t.name, t.dim if out else t.push_dim, own, out=out) for t, own in given.items()}
+
+
 class Client(AbstractContextManager["Client"]):
     """A trainer's connection to pservers. Use it in one thread; leave arrays alone until their call is done.
 
@@ -250,10 +260,10 @@ class Client(AbstractContextManager["Client"]):
             self._progress.report(batch=self._pushes)
         if self._mode != "sync":
             caller.mark()
-        dense = {w.name: _see(w.name, w.shape, own) for w, own in grads.items()}
-        values = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
-        sparse = {t.name: _see_rows(t.name, t.push_dim, own) for t, own in rows.items()} if rows else {}
-        reads = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()} if fetch else {}
+        dense, values = _see_all(TensorHandle, grads), _see_all(TensorHandle, out, out=True)
+        sparse, reads = _see_all(TableHandle, rows), _see_all(TableHandle, fetch, out=True)
+        if not isinstance(samples, int | np.integer) or not 0 <= samples < 2**32:
+            raise ValueError(f"samples={samples!r}, expected a whole number from 0, of the batch")
         if snapshots := self._run.snapshots:
             if self._mode == "sync":
                 self.settle()
@@ -272,8 +282,7 @@ class Client(AbstractContextManager["Client"]):
 
     def pull(self, out: _Dense = _NONE, fetch: _Rows = _NONE) -> Future:
         """Begin to read values and rows, after all pushes so far; rows that are not there: initial values."""
-        dense = {w.name: _see(w.name, w.shape, own, out=True) for w, own in out.items()}
-        rows = {t.name: _see_rows(t.name, t.dim, own, out=True) for t, own in fetch.items()}
+        dense, rows = _see_all(TensorHandle, out, out=True), _see_all(TableHandle, fetch, out=True)
         return Future(self._caller, self._caller.ask(dense, rows))
 
     def reduce(self, array: Any) -> npt.NDArray[Any]:

@@ -126,6 +126,10 @@ def test_arrays_that_do_not_fit_are_refused_by_name_and_nothing_is_sent() -> Non
             (lambda: client.push({w: grad}, {t: (floats, rows)}), "emb: keys of float32"),
             (lambda: client.push({w: grad}, {t: (KEYS, rows[:2])}), "emb: an array of float32 .2, 4."),
             (lambda: client.push({}), "missing gradients: .'w'.; a step pushes all"),
+            (lambda: client.push({"w": grad}), "'w' is no TensorHandle: give the handle that"),
+            (lambda: client.pull({}, {w: (KEYS, rows)}), "TensorHandle.* is no TableHandle: give"),
+            (lambda: client.push({w: grad}, samples=-1), "samples=-1, expected a whole number from 0"),
+            (lambda: client.push({w: grad}, samples=0.5), "samples=0.5, expected a whole number from 0"),
         ]
         for call, error in cases:
             with pytest.raises((TypeError, ValueError), match=error):
