@@ -17,7 +17,9 @@ from .session import get_array, get_session
 TorchFormula = tuple[str, float, Mapping[str, float]]  # kernel of ps_optim.h, rate and other numbers
 _ADAGRAD = {"epsilon": 1e-10, "initial": 0.0}
 _ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-_KERNEL_NAMES = {"eps": "epsilon", "initial_accumulator_value": "initial"}
+_TORCH_NAMES = {
+    "epsilon": "eps", "initial": "initial_accumulator_value", "beta1": "betas", "beta2": "betas",
+}  # fmt: skip
 OF_TABLES: Mapping[str, TorchFormula] = {
     "sgd": ("sgd", 1e-3, {}),
     "adagrad": ("fleet_adagrad", 1e-2, _ADAGRAD),
@@ -40,12 +42,17 @@ def make_torch_rule(
         hint = suggest(optimizer, known, f", expected one of {', '.join(known)}")
         raise ValueError(f"optimizer={optimizer!r}{hint}")
     kernel, rate, usual = known[optimizer]
-    given: dict[str, object] = {_KERNEL_NAMES.get(name, name): value for name, value in options.items()}
+    names = {_TORCH_NAMES.get(name, name) for name in usual}
+    if others := sorted(options.keys() - names):
+        has = f"{optimizer} has {', '.join(['lr', *sorted(names)])}"
+        raise TypeError(f"{others[0]}: no argument here, and no option: {has}")
+    given = dict(options)
     if "betas" in given:
         given["beta1"], given["beta2"] = given.pop("betas")  # type: ignore[misc]  # an error says what it is
-    if others := given.keys() - usual.keys():
-        raise TypeError(f"{optimizer} has no option {', '.join(sorted(others))}")
-    numbers = {name: float(str(value)) for name, value in {**usual, **given}.items()}
+    numbers = {
+        name: float(str(given.get(name, given.get(_TORCH_NAMES.get(name, name), value))))
+        for name, value in usual.items()
+    }
     decay, learning_rate = numbers.pop("weight_decay", 0.0), rate if lr is None else float(lr)
     if wrong := [
         value for value in (learning_rate, decay, *numbers.values()) if not 0 <= value < float("inf")

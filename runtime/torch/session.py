@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ class TableSpec:
     init: Init
     entry: EntryAttr
     mean: bool
+
+    def compare(self, other: TableSpec) -> str:
+        """Return what differs between two tables, empty if nothing does."""
+        pairs = [(f.name, a, b) for a, b in ((self, other), (self.rule, other.rule)) for f in fields(a)]
+        found = [(name, getattr(a, name), getattr(b, name)) for name, a, b in pairs if name != "rule"]
+        return ", ".join(f"{name}={own!r}, not {its!r}" for name, own, its in found if own != its)
 
 
 def get_array(tensor: torch.Tensor, dtype: torch.dtype) -> Any:

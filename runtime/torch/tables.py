@@ -95,8 +95,8 @@ class _Table(torch.nn.Module):
         begin = init if isinstance(init, Init) else Init(kind="normal", mean=float(init), std=0.0)
         self.padding_idx = padding_idx
         self.spec = TableSpec(name, dim, rule, begin, entry, reduction == "mean")
-        if SPECS.setdefault(name, self.spec) != self.spec:
-            raise ValueError(f"table {name!r} exists with other numbers: {SPECS[name]}")
+        if differs := SPECS.setdefault(name, self.spec).compare(self.spec):
+            raise ValueError(f"table {name!r} exists with {differs}")
 
     def extra_repr(self) -> str:
         return f"{self.spec.name!r}, {self.spec.dim}"
