@@ -17,8 +17,36 @@ from . import ports
 from .counters import Tables
 
 LABELS = ("id", "shard", "trainer", "object")
-COUNTERS = ("passes", "cuts", "lost_cuts", "in_bytes", "out_bytes", "waits_for_turn", "waited_s", "dropped",
-    "updates", "pushes", "ages")  # fmt: skip
+# All numbers of counters.py, with texts that end with "for each" of their table.
+COUNTERS = {
+    "passes": "Passes that all trainers have ended",
+    "cuts": "Cuts (snapshots, saves, exports) that were sent to files",
+    "lost_cuts": "Cuts (snapshots, saves, exports) that were lost",
+    "in_bytes": "Bytes received",
+    "out_bytes": "Bytes sent",
+    "waits_for_turn": "Pushes that waited for their turn in the order of trainers",
+    "waited_s": "Seconds of waiting for other trainers",
+    "dropped": "Asynchronous pushes that were dropped because they came too late",
+    "updates": "Updates that were applied",
+    "pushes": "Asynchronous pushes that came, with dropped ones",
+    "ages": "Sum of the ages of asynchronous pushes, in updates since the values of their gradients",
+}
+GAUGES = {
+    "epoch": "Starts of the job before this one",
+    "expected": "Trainers that are expected",
+    "connected": "Trainers that are connected to all ports of a job, or to a port",
+    "memory_bytes": "Bytes of memory that the process has (RSS)",
+    "age_s": "Seconds since the begin of a wait longer than --stall_after",
+    "objects": "Parameters and tables",
+    "held_bytes": "Bytes of gradients that wait for their turn",
+    "cut_age_s": "Seconds since the last cut",
+    "wait_age_s": "Seconds since the begin of a wait for other trainers that goes on",
+    "update_age_s": "Seconds since the last update",
+    "rows": "Rows of a table",
+    "keys": "Keys of a table that wait for a row by its entry rule",
+    "bytes": "Bytes of values, state and keys",
+}
+HELP = COUNTERS | GAUGES
 REQUEST_S = 5.0  # of one request, however slowly it comes
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -30,7 +58,7 @@ def render_metrics(found: Tables) -> str:
         for key in [key for key in rows[0] if key not in (*LABELS, "text")] if rows else ():
             kind, end = ("counter", "_total") if key in COUNTERS else ("gauge", "")
             name = f"pslaunch_pserver_{of}_{re.sub('_s$', '_seconds', key)}{end}"
-            lines += [f"# HELP {name} {key.replace('_', ' ')} of each {of}", f"# TYPE {name} {kind}"]
+            lines += [f"# HELP {name} {HELP[key]}, for each {of}.", f"# TYPE {name} {kind}"]
             for row in [row for row in rows if row[key] is not None]:
                 labels = (f'{one}="{str(row[one]).translate(ESCAPES)}"' for one in LABELS if one in row)
                 lines.append(f"{name}{{{','.join(labels)}}} {row[key]}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pslaunch.runtime.pserver import exposition, ports
-from pslaunch.runtime.pserver.counters import Tables
+from pslaunch.runtime.pserver.counters import Counters, Tables
 from pslaunch.runtime.pserver.exposition import render_metrics, serve_metrics
 from pslaunch.runtime.pserver.ports import PortError
 from pslaunch.runtime.pserver.pserver_options import parse_options
@@ -37,21 +37,30 @@ def test_text_has_help_type_and_samples_with_labels() -> None:
     assert text.endswith("\n")
     assert all(SAMPLE.fullmatch(line) for line in text.splitlines())
     assert text.splitlines()[3:] == [
-        "# HELP pslaunch_pserver_trainer_in_bytes_total in bytes of each trainer",
+        "# HELP pslaunch_pserver_trainer_in_bytes_total Bytes received, for each trainer.",
         "# TYPE pslaunch_pserver_trainer_in_bytes_total counter",
         'pslaunch_pserver_trainer_in_bytes_total{shard="0",trainer="0"} 12',
         'pslaunch_pserver_trainer_in_bytes_total{shard="0",trainer="1"} 0',
-        "# HELP pslaunch_pserver_trainer_waited_seconds_total waited s of each trainer",
+        "# HELP pslaunch_pserver_trainer_waited_seconds_total "
+        "Seconds of waiting for other trainers, for each trainer.",
         "# TYPE pslaunch_pserver_trainer_waited_seconds_total counter",
         'pslaunch_pserver_trainer_waited_seconds_total{shard="0",trainer="0"} 1.5',
         'pslaunch_pserver_trainer_waited_seconds_total{shard="0",trainer="1"} 0.0',
-        "# HELP pslaunch_pserver_trainer_wait_age_seconds wait age s of each trainer",
+        "# HELP pslaunch_pserver_trainer_wait_age_seconds "
+        "Seconds since the begin of a wait for other trainers that goes on, for each trainer.",
         "# TYPE pslaunch_pserver_trainer_wait_age_seconds gauge",
         'pslaunch_pserver_trainer_wait_age_seconds{shard="0",trainer="1"} 2.25',
-        "# HELP pslaunch_pserver_object_updates_total updates of each object",
+        "# HELP pslaunch_pserver_object_updates_total Updates that were applied, for each object.",
         "# TYPE pslaunch_pserver_object_updates_total counter",
         r'pslaunch_pserver_object_updates_total{shard="0",object="a\"b\\c\nd"} 3',
     ]
+
+
+def test_each_number_has_a_text() -> None:
+    counters = Counters(1)
+    counters.note_object("w")
+    words = {key for kind in range(3) for key in counters.read(kind)}
+    assert words | {"epoch", "expected", "connected", "memory_bytes", "age_s"} == exposition.HELP.keys()
 
 
 @contextmanager
