@@ -30,6 +30,7 @@ from support.jobs import (
     Place,
 )
 from support.openmpi import MpiPlace
+from support.others import find_gpu_python
 from support.process import poll_until
 from support.record import Record
 from support.slurm import Slurm, SlurmPlace, need_slurm, run_slurm
@@ -167,6 +168,8 @@ def _belongs(item: pytest.Item) -> bool:
     place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
     marks = {mark.name for mark in item.iter_markers()}
     if place in (*SEAM_PLACES, *TRAINING_SEAM_PLACES) and "seam" not in marks:
+        return False
+    if "gpu" in marks and not find_gpu_python():
         return False
     without = {"standing": POD_PLACES, "held": FREE_PLACES}
     has_no_sense = any(place in places and name in marks for name, places in without.items())

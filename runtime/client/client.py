@@ -262,7 +262,7 @@ class Client(AbstractContextManager["Client"]):
             caller.mark()
         dense, values = _see_all(TensorHandle, grads), _see_all(TensorHandle, out, out=True)
         sparse, reads = _see_all(TableHandle, rows), _see_all(TableHandle, fetch, out=True)
-        if not isinstance(samples, int | np.integer) or not 0 <= samples < 2**32:
+        if not 0 <= samples < 2**32 or samples % 1:
             raise ValueError(f"samples={samples!r}, expected a whole number from 0, of the batch")
         if snapshots := self._run.snapshots:
             if self._mode == "sync":

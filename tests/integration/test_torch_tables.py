@@ -109,6 +109,17 @@ def test_two_trainers_are_one_with_both_batches(folder: Path) -> None:
     assert max(first["gap"], second["gap"]) < 1e-6 and first["bits"] == second["bits"]
 
 
+@pytest.mark.parametrize("mode", ["async", "half_async"])
+def test_two_trainers_learn_in_asynchronous_modes(folder: Path, mode: str) -> None:
+    for one in train(folder, "torch_modes.py", mode, pservers=2, trainers=2):
+        assert one["losses"][0] > 0.65 and sum(one["losses"][-20:]) / 20 < 0.6  # 0.69 without learning
+
+
+@pytest.mark.gpu
+def test_ids_and_gradients_may_be_on_a_gpu(folder: Path) -> None:
+    assert train(folder, "torch_gpu.py") == [{}]  # it compares them itself
+
+
 def test_lookups_have_the_forms_of_torch(folder: Path) -> None:
     assert train(folder, "torch_forms.py", pservers=2) == [{}]  # it compares them itself
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -34,9 +36,19 @@ def paddle_python() -> Path:
     return python
 
 
+@functools.cache
+def find_gpu_python() -> Path | None:
+    """Return a Python whose PyTorch has a GPU: this one or the system's."""
+    look = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    for python in map(Path, (sys.executable, "/usr/bin/python3") if Path("/dev/nvidiactl").exists() else ()):
+        if subprocess.run([python, "-c", look], check=False, capture_output=True).returncode == 0:
+            return python
+    return None
+
+
 def torch_python() -> Path:
-    """A Python with PyTorch: the system's, which has no CUDA with it."""
-    python = Path("/usr/bin/python3")
+    """A Python with PyTorch: with a GPU, or the system's, which has no CUDA with it."""
+    python = find_gpu_python() or Path("/usr/bin/python3")
     look = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
     if not python.exists() or subprocess.run([python, "-c", look], check=False).returncode:
         pytest.skip(f"{python} has no PyTorch; apt-get install python3-torch, or .ci/run, brings it")
