@@ -132,15 +132,15 @@ class TorchSession:
         self.make_ready()
         self._go_on_drawing()
         groups = [self._ready, *self._wanted]
-        group = next((own for own in groups if any(one.is_of(spec, ids) for one in own)), None)
-        if group is None:
-            group = find_lookups([(spec, ids)])
+        group, found = next(((own, one) for own in groups for one in own if one.is_of(spec, ids)), ([], None))
+        if found is None:
+            group = [found] = find_lookups([(spec, ids)])
         if group is not self._ready:
             self.client.pull(fetch=self._make_room(group)).wait()
         if group in self._wanted:
             self._wanted.remove(group)
             self._ready = group
-        return next(one for one in group if one.is_of(spec, ids))
+        return found
 
     def _make_room(self, lookups: list[LookedUp]) -> dict[TableHandle, tuple[U64, F32]]:
         """Return the keys and an array for the rows of each table; lookups have parts of it as values."""
