@@ -1,12 +1,15 @@
 """Tables of a PyTorch model on a pserver, next to other ways: `python bench/embedding.py [PART ...]`.
 
 26 slots of 1 id or 10 by Zipf's law (1.2), whose rows are added up by slot, 13 numbers, a hidden layer of 64;
-AdaGrad; one trainer. PART is the length of a row x the ids of a slot. All contenders get the same samples and
-have the same first costs, or the program ends. Rows are zeros at first, and there before the clock runs.
+one trainer. PART is the length of a row x the ids of a slot; AdaGrad, or "adam" for rows by SparseAdam, for
+ours and PyTorch alone. All contenders get the same samples and have the same first costs, or the program
+ends. Rows are zeros at first, and there before the clock runs.
 
-In process: `nn.EmbeddingBag(sparse=True)`, no network. Torch RPC: RemoteModule and DistributedOptimizer, as
-tutorials have it; rows are added up at the server. Pyzmq: unique keys, numpy arrays for all keys; a push is
-not waited for. Redis: MGET and MSET of rows with AdaGrad's state, hiredis. Up to 16 GB of memory.
+In process: `nn.EmbeddingBag(sparse=True)`, no network. Dense part: the step without a table, which all have;
+by Debian's libblas3 it takes 10 times as long as by libopenblas0. Torch RPC: RemoteModule and
+DistributedOptimizer, as tutorials have it; rows are added up at the server. Pyzmq: unique keys, numpy arrays
+for all keys; a push is not waited for. Redis: MGET and MSET of rows with AdaGrad's state, hiredis. Up to 16
+GB of memory.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ with suppress(ImportError):  # main() runs this again by a Python that has it
 
 SLOTS, NUMBERS, HIDDEN, RATE, EPSILON = 26, 13, 64, 0.01, 1e-10
 STEPS = 5  # of a turn, each with a batch of its own
-PARTS = {f"{dim}x{ids}": (dim, ids) for dim in (16, 64) for ids in (1, 10)}
+PARTS = {f"{dim}x{ids}": (dim, ids, "adagrad") for dim in (16, 64) for ids in (1, 10)}
+PARTS |= {f"{part}adam": (*PARTS[part][:2], "sparse_adam") for part in ("16x1", "16x10")}
 Ids = npt.NDArray[np.int64]
 Batch = tuple[Any, Any, Any]  # tensors: numbers, ids of all samples and slots in a row, labels
 Step = Callable[[Batch], float]
@@ -47,15 +51,17 @@ Loader = Callable[[list[Batch]], Iterable[Batch]]
 
 
 class Case(NamedTuple):
-    """Length of a row, ids of a slot, samples of a batch, keys of the table."""
+    """Length of a row, ids of a slot, optimizer of rows, samples of a batch, keys of the table."""
 
     dim: int
     ids: int
+    rule: str
     batch: int
     keys: int
 
     def __str__(self) -> str:
-        return f"rows of {self.dim}, {SLOTS} x {self.ids} ids, batch {self.batch:,}, {self.keys:,} keys"
+        rows = f"rows of {self.dim}, {self.rule}, {SLOTS} x {self.ids} ids"
+        return f"{rows}, batch {self.batch:,}, {self.keys:,} keys"
 
     def make_batch(self, rng: np.random.Generator) -> Batch:
         """Made up samples; frequent ids are frequent, and each slot has its own."""
@@ -79,15 +85,17 @@ def compute_cost(tower: Any, sums: Any, batch: Batch) -> Any:
     return torch.nn.functional.binary_cross_entropy_with_logits(guess, batch[2])
 
 
-def make_step(tower: Any, lookup: Callable[[Any], Any], more: Any = ()) -> Step:
-    """`more`: parameters below `tower`."""
-    optimizer = torch.optim.Adagrad([*tower.parameters(), *more], lr=RATE)
+def make_step(tower: Any, lookup: Callable[[Any], Any], *below: Any) -> Step:
+    """`below`: optimizers of what is below `tower`."""
+    optimizers = [torch.optim.Adagrad(tower.parameters(), lr=RATE), *below]
 
     def step(batch: Batch) -> float:
-        optimizer.zero_grad()
+        for one in optimizers:
+            one.zero_grad()
         cost = compute_cost(tower, lookup(batch[1]), batch)
         cost.backward()
-        optimizer.step()
+        for one in optimizers:
+            one.step()
         return float(cost)
 
     return step
@@ -97,18 +105,25 @@ def make_step(tower: Any, lookup: Callable[[Any], Any], more: Any = ()) -> Step:
 
 
 @contextmanager
+def train_dense_part(case: Case, _: str) -> Iterator[tuple[Step, Loader]]:
+    tower, offsets = case.make_model()
+    yield make_step(tower, lambda _: torch.zeros(len(offsets), case.dim, requires_grad=True)), iter
+
+
+@contextmanager
 def train_in_process(case: Case, _: str) -> Iterator[tuple[Step, Loader]]:
     tower, offsets = case.make_model()
     weight = torch.zeros(case.keys, case.dim)
     bag = torch.nn.EmbeddingBag(case.keys, case.dim, mode="sum", sparse=True, _weight=weight)
-    yield make_step(tower, lambda ids: bag(ids, offsets), bag.parameters()), iter
+    kind = {"adagrad": torch.optim.Adagrad, "sparse_adam": torch.optim.SparseAdam}[case.rule]
+    yield make_step(tower, lambda ids: bag(ids, offsets), kind(bag.parameters(), lr=RATE)), iter
 
 
 @contextmanager
 def train_by_ours(case: Case, address: Address) -> Iterator[tuple[Step, Loader]]:
     runtime.init(pservers=f"{address[0]}:{address[1]}", num_gradient_servers=1, trainer_id=0)
     tower, offsets = case.make_model()
-    bag = EmbeddingBag("rows", case.dim, lr=RATE, mode="sum", init=0.0)
+    bag = EmbeddingBag("rows", case.dim, case.rule, lr=RATE, mode="sum", init=0.0)
     load = partial(prefetch_each, choose=lambda batch: {bag: batch[1]})
     yield make_step(tower, lambda ids: bag(ids, offsets)), load
 
@@ -226,10 +241,11 @@ def train_by_redis(case: Case, port: int) -> Iterator[tuple[Step, Loader]]:
 
 # --- contenders: trainer, server, and the speed of ours to reach ---
 
-OURS, ALONE = "ours", "in process"
+OURS, ALONE, DENSE = "ours", "in process", "dense part"
 KINDS: dict[str, tuple[Any, Any, str]] = {
     OURS: (train_by_ours, lambda *_: start_pserver(Exchange(what="step", size=0)), ""),
     ALONE: (train_in_process, lambda *_: ExitStack(), ">= 0.67"),  # a step <= 1.5 times as long
+    DENSE: (train_dense_part, lambda *_: ExitStack(), ""),
     "torch RPC": (train_by_rpc, partial(turns.start_server, serve_rpc), ">= 5"),
     "pyzmq": (train_by_zmq, partial(turns.start_server, serve_zmq), ">= 3"),
     "Redis": (train_by_redis, partial(turns.start_server, serve_redis), ">= 10"),
@@ -263,7 +279,7 @@ def measure(case: Case, kinds: Sequence[str], count: int) -> tuple[turns.Times, 
             contenders[kind] = stack.enter_context(trainer)
         said = {kind: json.loads((folder / kind).read_text()) for kind in kinds}
         for kind, (costs, _) in said.items():
-            if not np.allclose(costs, said[ALONE][0], rtol=1e-3):
+            if kind != DENSE and not np.allclose(costs, said[ALONE][0], rtol=1e-3):
                 raise SystemExit(f"{kind}, {case}: costs {costs}, {ALONE} {said[ALONE][0]}")
         times = turns.take_turns(contenders, count)
     by_sample = {kind: [s / (STEPS * case.batch) for s in own] for kind, own in times.items()}
@@ -285,8 +301,9 @@ def main() -> None:
     memory = {}
     table = turns.Table(f"Tables of PyTorch {torch.__version__}, samples a second", beside="the same model")
     for case in cases:
-        times, memory[case] = measure(case, kinds, options.turns)
-        for kind in kinds[1:]:
+        own = kinds if case.rule == "adagrad" else kinds[:3]
+        times, memory[case] = measure(case, own, options.turns)
+        for kind in own[1:]:
             target = "" if kind == ALONE and case.batch < 4096 else KINDS[kind][2]
             table.add_speeds(f"{case}: {kind}", times[OURS], times[kind], target)
     table = turns.Table("Memory of a trainer (RSS)", beside=ALONE)
