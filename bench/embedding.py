@@ -307,10 +307,10 @@ def main() -> None:
             target = "" if kind == ALONE and case.batch < 4096 else KINDS[kind][2]
             table.add_speeds(f"{case}: {kind}", times[OURS], times[kind], target)
     table = turns.Table("Memory of a trainer (RSS)", beside=ALONE)
-    for case, own in memory.items():
+    for case, used in memory.items():
         first = memory[case._replace(keys=sizes[0][1])][OURS]
-        ours, alone = (f"{own[kind] / 1e6:.0f} MB" for kind in (OURS, ALONE))
-        table.add_row(f"{case}; to {sizes[0][1]:,} keys", ours, alone, own[OURS] / first, "<= 1.1")
+        ours, alone = (f"{used[kind] / 1e6:.0f} MB" for kind in (OURS, ALONE))
+        table.add_row(f"{case}; to {sizes[0][1]:,} keys", ours, alone, used[OURS] / first, "<= 1.1")
 
 
 if __name__ == "__main__":
