@@ -246,9 +246,9 @@ class Caller:
             raise ValueError(f"missing gradients: {sorted(dense - grads.keys())}; a step pushes all")
 
         def add() -> None:
-            core, name = self._core, ""
-            if self.cuts_next is not None:
-                core.cut(False, self.cuts_next)
+            core, name, cut = self._core, "", self.cuts_next
+            if cut is not None:
+                core.cut(False, cut)
                 self.cuts_next = None
             try:
                 for name, i in self._dense.items():
@@ -258,6 +258,7 @@ class Caller:
                 for name, own in rows.items():
                     core.pull_rows(self._sparse[name], *own)
             except (BufferError, TypeError, ValueError) as e:
+                self.cuts_next = cut
                 raise type(e)(f"{name}: {e}") from None
 
         with self._calls.alone:

@@ -267,7 +267,8 @@ class Client(AbstractContextManager["Client"]):
         if snapshots := self._run.snapshots:
             if self._mode == "sync":
                 self.settle()
-            snapshots.after_step(self._describe)
+            else:
+                snapshots.after_step(self._describe)
             snapshots.note_step()
         call = caller.push_pull(dense, values, sparse, reads, samples, factor, wait=False)
         self._pushes += 1

@@ -5,6 +5,7 @@ Trainer 0 decides; the others learn of a cut with the answer to their push. docs
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .caller import Caller
 
 EXPORT, ALL = (_core.get_protocol()[f"PS_{flag}"] for flag in ("EXPORT", "ALL"))
+STATES_BYTES = 48 << 20  # of all trainers, in messages and a manifest
 MOST_DELTAS = 10  # of a base: each costs a reader's lookup a look
 
 
@@ -229,7 +231,7 @@ class Snapshots:
             return
         try:
             self._complete()
-            if self._exports.since:
+            if self._exports.since or self._client.steps > self._noted:  # of others, if not synchronous
                 self._exports.since, self._exports.due = 0, True
                 self._client.cut(self._exports.flags)
                 self._noted = self._client.cut_step
@@ -244,6 +246,9 @@ class Snapshots:
 
     def _note(self, state: Message, step: int, *, ended: bool) -> None:
         self._open()
+        limit, size = STATES_BYTES // self._settings.num_gradient_servers, len(json.dumps(state))
+        if size > limit:
+            state = {"error": f"the state of this trainer has {size} bytes as JSON, limit {limit} for each"}
         note = {"ask": "note", "step": step, "ended": ended, "pass": self._client.passes, "state": state}
         self._controls[0].send(note)
 

@@ -171,6 +171,9 @@ class Cuts:
             notes = ended | self._notes.get(step, {})
             if sync and len(notes) < self._options.num_gradient_servers:
                 return None
+            for trainer, note in notes.items():
+                if "error" in note:
+                    return {"error": f"trainer {trainer}: {note['error']}"}
             self._notes = {s: old for s, old in self._notes.items() if s > step}
         return {**files, "trainers": notes}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -80,13 +81,15 @@ class TorchSession:
         self._wanted: list[list[LookedUp]] = []  # for the next step
         self._ready: list[LookedUp] = []  # with the values since the last push
         self._pending: dict[str, list[tuple[LookedUp, Part]]] = {}  # gradients of this step
+        self._step: Future | None = None  # the last push
         self._stateful: tuple[Any, ...] = ()  # that snapshots keep
         self._drawn: Any = None  # states of random numbers, before the first step after a restart
         self.steps = 0
 
     def make_ready(self) -> None:
         """End the push before; make the tables that are not made yet, in the order of their modules."""
-        self.client.settle()
+        if self._step is not None:
+            self._step.wait()
         for name, spec in SPECS.items():
             if name not in self.tables:
                 made = self.client.table(name, spec.dim, spec.rule, init=spec.init, entry=spec.entry)
@@ -104,22 +107,27 @@ class TorchSession:
         self.client.pull(out).wait()
 
     def resume(self, stateful: tuple[Any, ...]) -> None:
-        """Do what resume() says."""
-        self._stateful, state = stateful, self.client.resume(self._describe)
+        """Let snapshots keep these states, and take those of the one with which the training begins."""
+        self._stateful = stateful
+        self._describe()  # what it refuses is refused now
+        state = self.client.resume(self._describe)
         if state is None:
             return
-        dense, self._drawn, self.steps = _decode(state["dense"]), state["drawn"], state["steps"]
+        dense, self._drawn, self.steps = state["dense"], state["drawn"], state["steps"]
+        if len(dense) != len(stateful):
+            raise ValueError(f"resume: the snapshot has {len(dense)} states, given are {len(stateful)}")
         for one, own in zip(stateful, dense, strict=True):
-            one.load_state_dict(own)
+            one.load_state_dict(_decode(own))
 
     def _describe(self) -> dict[str, Any]:
         """Return what a snapshot has of this trainer after a step."""
-        drawn = [randomness.get_state(), _encode([torch.get_rng_state(), torch.cuda.get_rng_state_all()])]
-        dense = _encode([one.state_dict() for one in self._stateful])
-        return {"steps": self.steps, "drawn": drawn, "dense": dense}
+        of_torch = [torch.get_rng_state(), torch.cuda.get_rng_state_all()]
+        drawn = self._drawn or [randomness.get_state(), _encode(of_torch)]
+        return {"steps": self.steps, "drawn": drawn, "dense": [_encode_state(one) for one in self._stateful]}
 
-    def _go_on_drawing(self) -> None:
-        """Draw random numbers from here on as after the step of the snapshot."""
+    def _begin_step(self) -> None:
+        """Let a snapshot have the state after the step before; draw on as after that of the first one."""
+        self.client.settle()
         if self._drawn is not None:
             (own, of_torch), self._drawn = self._drawn, None
             randomness.set_state(own)
@@ -130,7 +138,8 @@ class TorchSession:
     def look_up(self, spec: TableSpec, ids: Ids) -> LookedUp:
         """Return a lookup with the values of its rows."""
         self.make_ready()
-        self._go_on_drawing()
+        if torch.is_grad_enabled():  # else an evaluation, perhaps before a scheduler's step
+            self._begin_step()
         groups = [self._ready, *self._wanted]
         group, found = next(((own, one) for own in groups for one in own if one.is_of(spec, ids)), ([], None))
         if found is None:
@@ -180,7 +189,8 @@ class TorchSession:
         self._ready, self._wanted = [one for own in self._wanted for one in own], []
         dense, out = (dict(zip(self.tensors, own, strict=True)) for own in (grads, values))
         self.steps += 1
-        return self.client.push_pull(dense, out, rows, self._make_room(self._ready), factor=factor)
+        self._step = self.client.push_pull(dense, out, rows, self._make_room(self._ready), factor=factor)
+        return self._step
 
     def _sum(self, parts: list[tuple[LookedUp, Part]]) -> tuple[U64, F32]:
         spec, rows = parts[0][0].spec, parts[0][0].rows
@@ -259,6 +269,14 @@ def _read(content: bytes) -> Any:
 
 def _encode(state: Any) -> str:
     return base64.b64encode(_write(state)).decode()
+
+
+def _encode_state(one: Any) -> str:
+    try:
+        return _encode(one.state_dict())
+    except (pickle.UnpicklingError, TypeError) as e:
+        known = "numbers, text, lists, dicts and tensors"
+        raise TypeError(f"resume: the state of {type(one).__name__} has more than {known}: {e}") from None
 
 
 def _decode(text: str) -> Any:

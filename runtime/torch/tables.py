@@ -109,6 +109,7 @@ class _Table(torch.nn.Module):
         if state != self.get_extra_state():
             raise ValueError(f"the state is of the table {state}, this is {self.get_extra_state()}")
 
+    @torch.no_grad()
     def to_dense(self, rows: int) -> Tensor:
         """Return the rows 0 to `rows` - 1 as the pservers have them."""
         if rows < 1:

@@ -21,8 +21,9 @@ typedef struct content {
 static ps_object *make_object(const char *name, uint32_t dim, const ps_optim *optim, uint32_t rule) {
     ps_object *o;
     ps_err err;
-    ps_create spec = {.sparse = dim > 0, .dim = dim, .optim = *optim, .entry = {.rule = rule}};
-    if (dim == 0) spec.size = spec.total = DENSE;
+    ps_create spec = {
+        .sparse = dim > 0, .dim = dim, .total = DENSE, .optim = *optim, .entry = {.rule = rule}};
+    if (dim == 0) spec.size = DENSE;
     if (rule == PS_ENTRY_COUNT) spec.entry.numbers[0] = 2;
     spec.name_length = (uint32_t)sprintf(spec.name, "%s", name);
     CHECK(ps_object_new(&o, &spec, 0, 1, &err) == PS_OK);
@@ -278,11 +279,10 @@ TEST(without_memory_a_cut_is_lost_and_training_goes_on) {
     free_objects(objects, OBJECTS);
 }
 
-/* Let trainer 0 push to a table in another mode, as that of messages, more often than there are steps. */
+/* Make a table of messages, and let trainer 0 push to it more often than there are steps. */
 static void push_messages(world *w) {
     const ps_create spec = {.sparse = 1,
                             .dim = DIM,
-                            .total = KEYS,
                             .optim = {.method = PS_SGD, .learning_rate = 1},
                             .mode = PS_HALF_ASYNC,
                             .name_length = 1,

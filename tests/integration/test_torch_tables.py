@@ -250,6 +250,9 @@ if own == "ddp":
 else:
     done = ps.resume(model)
     optimizer = ps.DistributedOptimizer(model.parameters(), "adam", lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    for _ in range(done):
+        schedule.step()
 for step in range(20):
     ids = torch.randint(30, (8,), generator=drawn)
     if step < done:
@@ -257,8 +260,9 @@ for step in range(20):
     optimizer.zero_grad()
     model(ids).square().mean().backward()
     optimizer.step()
-    if own == "ddp":
-        schedule.step()
+    with torch.no_grad():
+        model(ids)  # an evaluation, before all of the step is done
+    schedule.step()
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first and (rank, step) == (1, int(os.environ["DIES"])):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -120,7 +120,8 @@ void ps_client_clear(ps_client *c) {
 
 void ps_client_cancel(ps_client *c) {
     for (const ps_request *r = c->building == NULL ? NULL : c->building->first; r != NULL; r = r->next)
-        if (r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS)
+        if (r->head.op == PS_CUT) c->cut_step = 0; /* nobody makes it */
+        else if (r->head.op == PS_PUSH || r->head.op == PS_PUSH_ROWS)
             c->objects[r->head.object].seen[r->shard].pushing = false;
     ps_call_discard(c);
 }
@@ -324,9 +325,11 @@ static bool steps_on(const ps_known *o, uint32_t shard) {
 
 int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err) {
     int code = PS_OK;
+    bool sync = false;
     uint64_t step = 0;
-    for (uint32_t i = 0; i < c->objects_n; i++) /* in the mode of the first: messages have other steps */
-        for (uint32_t s = 0; s < c->shards && c->objects[i].spec.mode == c->objects[0].spec.mode; s++)
+    for (uint32_t i = 0; i < c->objects_n; i++) sync |= c->objects[i].spec.mode == PS_SYNC;
+    for (uint32_t i = 0; i < c->objects_n; i++) /* messages of synchronous trainers have other steps */
+        for (uint32_t s = 0; s < c->shards && (!sync || c->objects[i].spec.mode == PS_SYNC); s++)
             if (c->objects[i].seen[s].version > step) step = c->objects[i].seen[s].version;
     if (!now) step++;
     c->cut_step = step;

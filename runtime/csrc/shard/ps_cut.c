@@ -76,7 +76,8 @@ int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t p
     }
     if (c == NULL || c->objects == NULL) code = ps_fail(err, PS_ENOMEM, 0, "a cut of %u objects", n);
     for (uint32_t i = 0; code == PS_OK && i < n; i++) {
-        code = keep(&c->objects[i], objects[i], flags, err);
+        if (objects[i]->sparse != NULL && objects[i]->spec.total == 0) continue; /* messages */
+        code = keep(&c->objects[c->n], objects[i], flags, err);
         if (code == PS_OK) c->n++;
     }
     if (code == PS_OK) *out = c;

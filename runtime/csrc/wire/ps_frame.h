@@ -95,7 +95,7 @@ typedef struct ps_create {
     uint32_t sparse; /* 0 dense, 1 a table */
     uint32_t dim;    /* values in a row; of a dense object 0 */
     uint64_t size;   /* floats of a dense object on this shard; of a table 0 */
-    uint64_t total;  /* floats of a dense object on all shards, rows of a table */
+    uint64_t total;  /* floats of a dense object on all shards, rows of a table; 0: never kept in files */
     ps_optim optim;
     ps_schedule schedule; /* of the learning rate */
     uint32_t mode;        /* PS_SYNC, ... */
