@@ -249,7 +249,7 @@ TEST(sparse_learn_is_add_and_commit) {
             if (step == 5) swap_first(keys);                          /* others than those looked up */
             CHECK(ps_sparse_add(t[0], keys, grads, n, NULL) == PS_OK);
             ps_sparse_commit(t[0], step);
-            CHECK(ps_sparse_learn(t[1], keys, grads, n, NULL) == PS_OK);
+            CHECK(ps_sparse_learn(t[1], step, keys, grads, n, NULL) == PS_OK);
         }
         CHECK(ps_sparse_rows(t[0]) == ps_sparse_rows(t[1]) &&
               ps_sparse_waiting(t[0]) == ps_sparse_waiting(t[1]));

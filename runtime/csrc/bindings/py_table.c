@@ -109,7 +109,7 @@ static int run_learn(call *c, const py_arrays *all, ps_err *err) {
     int rc = ps_entry_check_rows(&c->table->entry, of[0].buf, of[1].buf, py_size(all, 'd'), py_size(all, 'n'),
                                  err);
     ps_sparse_begin(t, c->rate, c->step);
-    return rc < 0 ? rc : ps_sparse_learn(t, of[0].buf, of[1].buf, py_size(all, 'n'), err);
+    return rc < 0 ? rc : ps_sparse_learn(t, c->step, of[0].buf, of[1].buf, py_size(all, 'n'), err);
 }
 
 static PyObject *table_learn(PyObject *obj, PyObject *args) {

@@ -159,9 +159,8 @@ bool ps_object_async(const ps_object *o) {
 }
 
 int ps_object_apply_rows(ps_object *o, const ps_held *rows, ps_err *err) {
-    int code = take_one(o, false, rows, err);
-    if (code == PS_OK) ps_sparse_commit(o->sparse, o->step.version + 1);
-    return code;
+    const float *grads = (const float *)(rows->data + rows->count);
+    return ps_sparse_learn(o->sparse, o->step.version + 1, rows->data, grads, rows->count, err);
 }
 
 void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence) {

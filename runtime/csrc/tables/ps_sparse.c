@@ -161,38 +161,6 @@ static bool is_new(uint32_t row) {
     return row == 0 || row & WAITING;
 }
 
-/* Count the keys of keys[0..n), which are hashed, by part, or only those without a row; repeated ones count
- * each time. Returns the number of all. */
-static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
-    size_t all = 0;
-    memset(more, 0, PS_INDEX_PARTS * sizeof *more);
-    for (size_t i = 0; i < n; i++) {
-        if (missing && i % BATCH == 0) prefetch_homes(t, t->hashes + i, batch(n - i));
-        uint32_t counts = !missing || is_new(probe(t, keys[i], t->hashes[i])->row);
-        more[ps_index_number(t->hashes[i])] += counts;
-        all += counts;
-    }
-    return all;
-}
-
-/* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
- * keys only if rows for all would need more memory; the index has room for all. */
-static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
-    uint32_t more[PS_INDEX_PARTS];
-    if (n > PS_SPARSE_MAX_ROWS)
-        return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
-    if (!ps_room(&t->hashes, n, &t->hashes_cap, sizeof *t->hashes))
-        return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
-    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
-    bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
-    size_t fresh = count_keys(t, keys, n, full, more);
-    ps_index_grow_ahead(&t->index, n);
-    int rc = ps_index_reserve(&t->index, more, err);
-    if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
-    if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
-    return rc;
-}
-
 /* Give a key its place in the index: a row, or a place among those that wait. */
 static head *put_key(ps_sparse *t, ps_place *e, uint64_t key, uint64_t hash, uint32_t row) {
     if (e->row == 0) t->index.parts[ps_index_number(hash)].used++;
@@ -254,6 +222,7 @@ static uint32_t enter(ps_sparse *t, uint64_t key, uint64_t hash, const float *sa
 
 static void prefetch_floats(const float *p, size_t n) {
     for (size_t i = 0; i < n && i < 4 * LINE; i += LINE / sizeof *p) ps_prefetch(p + i);
+    ps_prefetch(p + n - 1); /* a row may begin in the middle of a line */
 }
 
 static void prefetch_rows(const ps_sparse *t, const uint32_t *rows, size_t n, size_t floats) {
@@ -262,24 +231,57 @@ static void prefetch_rows(const ps_sparse *t, const uint32_t *rows, size_t n, si
 }
 
 /* Guess the rows of at most BATCH keys: nearly always the first with the tag is that of the key, which is not
- * looked at. First all index lines are fetched, then all heads. */
-static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, uint32_t *rows) {
+ * looked at. First all index lines are fetched, then all heads, and so many floats of each row. */
+static void guess_rows(const ps_sparse *t, const uint64_t *hashes, size_t n, size_t floats, uint32_t *rows) {
     prefetch_homes(t, hashes, n);
     for (size_t i = 0; i < n; i++) {
         rows[i] = ps_index_find(&t->index, hashes[i], NULL)->row;
         if (rows[i] != 0) ps_prefetch(head_at(t, rows[i]));
     }
+    if (floats > 0) prefetch_rows(t, rows, n, floats);
 }
 
-/* Find the rows of at most BATCH keys, all of whose lines are fetched then. */
-static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32_t *rows) {
+/* Find the rows of at most BATCH keys. */
+static void find_rows(const ps_sparse *t, const uint64_t *keys, size_t n, size_t floats, uint32_t *rows) {
     uint64_t hashes[BATCH] = {0};
     for (size_t i = 0; i < n; i++) hashes[i] = hash_key(keys[i]);
-    guess_rows(t, hashes, n, rows);
-    prefetch_rows(t, rows, n, t->dim);
+    guess_rows(t, hashes, n, floats, rows);
     for (size_t i = 0; i < n; i++)
         if (rows[i] != 0 && !has_key(head_at(t, rows[i]), keys[i]))
             rows[i] = probe(t, keys[i], hashes[i])->row;
+}
+
+/* Count the keys of keys[0..n), which are hashed, by part, or only those without a row; repeated ones count
+ * each time. Returns the number of all. */
+static size_t count_keys(const ps_sparse *t, const uint64_t *keys, size_t n, bool missing, uint32_t *more) {
+    size_t all = 0;
+    uint32_t rows[BATCH];
+    memset(more, 0, PS_INDEX_PARTS * sizeof *more);
+    for (size_t i = 0; i < n; i++) {
+        if (missing && i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, rows);
+        uint32_t counts = !missing || is_new(rows[i % BATCH]);
+        more[ps_index_number(t->hashes[i])] += counts;
+        all += counts;
+    }
+    return all;
+}
+
+/* Hash n keys and make room for their rows: all that can fail fails here, before any change. Looks for new
+ * keys only if rows for all would need more memory; the index has room for all. */
+static int reserve_rows(ps_sparse *t, const uint64_t *keys, size_t n, ps_err *err) {
+    uint32_t more[PS_INDEX_PARTS];
+    if (n > PS_SPARSE_MAX_ROWS)
+        return ps_fail(err, PS_ELIMIT, 0, "sparse table: %zu keys at once, limit %u", n, PS_SPARSE_MAX_ROWS);
+    if (!ps_room(&t->hashes, n, &t->hashes_cap, sizeof *t->hashes))
+        return ps_fail(err, PS_ENOMEM, 0, "sparse table: %zu keys at once", n);
+    for (size_t i = 0; i < n; i++) t->hashes[i] = hash_key(keys[i]);
+    bool full = t->rows.live + n > t->rows.slabs_n << t->rows.shift;
+    size_t fresh = count_keys(t, keys, n, full, more);
+    ps_index_grow_ahead(&t->index, n);
+    int rc = ps_index_reserve(&t->index, more, err);
+    if (rc == PS_OK) rc = ps_pool_reserve(&t->rows, fresh, err);
+    if (rc == PS_OK && ps_entry_waits(&t->entry)) rc = ps_pool_reserve(&t->waiting, fresh, err);
+    return rc;
 }
 
 /* Read rows, with their numbers to `found`, [n], if that is not NULL. */
@@ -287,7 +289,7 @@ static void read_rows(const ps_sparse *t, const uint64_t *keys, size_t n, uint32
     uint32_t some[BATCH];
     for (size_t i = 0, k; i < n; i += k) {
         uint32_t *rows = found == NULL ? some : found + i;
-        find_rows(t, keys + i, k = batch(n - i), rows);
+        find_rows(t, keys + i, k = batch(n - i), t->dim, rows);
         for (size_t j = 0; j < k; j++, out += t->dim) {
             if (is_new(rows[j])) ps_init_row(&t->init, keys[i + j], out, t->dim);
             else memcpy(out, row_at(t, rows[j]), t->dim * sizeof *out);
@@ -319,7 +321,7 @@ size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uin
     uint32_t rows[BATCH];
     size_t found = 0;
     for (size_t i = 0; i < n; i++) {
-        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), rows);
+        if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, rows);
         if (is_new(rows[i % BATCH])) missing[found++] = i;
     }
     return found;
@@ -338,9 +340,9 @@ static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
 
 /* Find the rows of at most BATCH pushed keys, for which there is room; 0: the table's rule admits none. */
 static void enter_batch(ps_sparse *t, const uint64_t *keys, const uint64_t *hashes, const float *grads,
-                        size_t n, uint32_t *rows) {
+                        size_t n, size_t floats, uint32_t *rows) {
     size_t width = t->dim + ps_entry_extra(&t->entry);
-    guess_rows(t, hashes, n, rows);
+    guess_rows(t, hashes, n, floats, rows);
     for (size_t i = 0; i < n; i++) {
         if (t->entry.rule != PS_ENTRY_ANY) rows[i] = enter(t, keys[i], hashes[i], grads + i * width);
         else if (rows[i] == 0 || !has_key(head_at(t, rows[i]), keys[i]))
@@ -355,7 +357,7 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
     uint32_t rows[BATCH];
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         uint32_t *row = &rows[i % BATCH];
-        if (row == rows) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
+        if (row == rows) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), 0, rows);
         if (*row != 0) add_one(t, *row, head_at(t, *row), grads + i * width + width - t->dim);
     }
     return rc;
@@ -386,18 +388,18 @@ void ps_sparse_commit(ps_sparse *t, uint64_t step) {
     t->sum_n = 0;
 }
 
-int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err) {
+int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const float *grads, size_t n,
+                    ps_err *err) {
     size_t width = t->dim + ps_entry_extra(&t->entry);
-    ps_rate rate = ps_optim_rate(&t->optim, t->step);
+    ps_rate rate = ps_optim_rate(&t->optim, step);
     uint32_t rows[BATCH];
     bool known = recall(t, keys, n);
     int rc = known ? PS_OK : reserve_rows(t, keys, n, err);
     for (size_t i = 0; rc == PS_OK && i < n; i++) {
         const uint32_t *row = known ? &t->found[i] : &rows[i % BATCH];
-        if (i % BATCH == 0) {
-            if (!known) enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), rows);
-            prefetch_rows(t, row, batch(n - i), t->stride);
-        }
+        if (known && i + BATCH / 4 < n) prefetch_floats(row_at(t, row[BATCH / 4]), t->stride);
+        if (!known && i % BATCH == 0)
+            enter_batch(t, keys + i, t->hashes + i, grads + i * width, batch(n - i), t->stride, rows);
         if (*row != 0)
             apply(t, rate, *row | (head_at(t, *row)->sum & FRESH), grads + i * width + width - t->dim);
     }

@@ -60,9 +60,10 @@ void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step);
  */
 void ps_sparse_commit(ps_sparse *t, uint64_t step);
 
-/* Do one step, that of ps_sparse_begin(): as ps_sparse_add() and ps_sparse_commit() do, if keys do not
- * repeat. No gradient may be in the sum. Errors as ps_sparse_add(). */
-int ps_sparse_learn(ps_sparse *t, const uint64_t *keys, const float *grads, size_t n, ps_err *err);
+/* Do one step, as ps_sparse_add() and ps_sparse_commit() do, if keys do not repeat; of those that do, each
+ * gradient is applied. No gradient may be in the sum. Errors as ps_sparse_add(). */
+int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const float *grads, size_t n,
+                    ps_err *err);
 
 /* Set the rows of `keys` to these values: [n, dim], in order; missing rows are made. The
  * optimizer's state of existing rows, and the step's sum, stay. Errors as ps_sparse_add(). */
