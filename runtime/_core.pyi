@@ -164,7 +164,7 @@ def get_protocol() -> dict[str, int]: ...
 
 class Table:
     # init: seed, hash_name() of the parameter, kind, mean, std. entry: EntryAttr.pack(). beside: behind its
-    # state a row has as many floats as values.
+    # state a row has as many floats as values, its base, which a load of values alone sets to them.
     def __new__(
         cls,
         dim: int,
@@ -175,7 +175,10 @@ class Table:
         /,
     ) -> Table: ...
     def read(self, keys: _U64, out: _F32, /) -> None: ...  # [n], [n, dim]; missing rows: initial values
-    def find_missing(self, keys: _U64, places: _U64, /) -> int: ...  # [n], [n]; their number
+    # Writes the keys without a row, then the others, to `sorted`, another array; returns the former's number.
+    def find_missing(self, keys: _U64, sorted: _U64, /) -> int: ...
+    # All rows: [n], (base - values) / share [n, dim].
+    def read_changes(self, share: float, keys: _U64, out: _F32, /) -> None: ...
     # [n], [n, dim] or [n, dim + rest], [n, 3] as ps_counts, or none. Without rows the keys only wait.
     def load(self, keys: _U64, rows: _F32, counts: _F32, /) -> None: ...
     # step: from 1. keys: [n], unique. grads: [n, dim], with a ShowClickEntry [n, 2 + dim]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _core
 from ..engine.arrays import F32, U64
@@ -44,24 +43,19 @@ class _Copy:
 class _Rows(LocalTable):
     """Rows of a table that were used since the last exchange. The base of a row lies beside it."""
 
-    def is_missing(self, keys: U64) -> npt.NDArray[np.bool_]:
-        """Return which of the keys are not here."""
-        places = np.empty_like(keys)
-        missing = np.zeros(len(keys), np.bool_)
-        missing[places[: self.core.find_missing(keys, places)]] = True
-        return missing
+    def sort_out(self, keys: U64) -> tuple[U64, U64]:
+        """Return the keys that are not here, in order, and the others."""
+        found = np.empty_like(keys)
+        missing = self.core.find_missing(keys, found)
+        return found[:missing], found[missing:]
 
-    def set(self, keys: U64, own: F32, base: F32) -> None:
-        """Set rows with their bases."""
-        self.core.load(keys, np.concatenate([own, base], axis=1), NONE)
-
-    def take_all(self) -> tuple[U64, _Copy]:
-        """Return all rows, and forget them."""
+    def take_changes(self, trainers: int) -> tuple[U64, F32]:
+        """Return what is pushed of all rows, and forget them."""
         count, _ = self.core.count()
-        keys, (own, base) = np.empty(count, np.uint64), np.empty((2, count, self.config.cols), np.float32)
-        self.core.copy(0, keys, own, base, NONE)
+        keys, changes = np.empty(count, np.uint64), np.empty((count, self.config.cols), np.float32)
+        self.core.read_changes(trainers, keys, changes)
         self.core.clear()
-        return keys, _Copy(own=own, base=base)
+        return keys, changes
 
 
 @dataclass(kw_only=True, slots=True)
@@ -115,20 +109,20 @@ class GeoUpdater(RemoteUpdater):
     def fetch(self, keys: Keys, ahead: Keys) -> Mapping[str, F32]:
         self._coming, here, self._here = ahead, self._here, {}
         for name, (own, values) in self._take_asked().items():
-            self._rows[name].set(own, values, values)
+            self._rows[name].core.load(own, values, NONE)
         wanted = {
-            name: own[self._rows[name].is_missing(own)] if name in self._rows else own
+            name: self._rows[name].sort_out(own)[0] if name in self._rows else own
             for name, own in keys.items()
             if own is not here.get(name)
         }
         found = self._parameters.get_rows({name: own for name, own in wanted.items() if len(own)})
         for name, rows in self._rows.items():
             if name in found:
-                rows.set(wanted[name], found[name], found[name])
+                rows.core.load(wanted[name], found[name], NONE)
         absent = {
-            name: own[missing]
+            name: missing
             for name, own in ahead.items()
-            if name in self._rows and (missing := self._rows[name].is_missing(own)).any()
+            if name in self._rows and len(missing := self._rows[name].sort_out(own)[0])
         }
         self._ask_rows(absent)
         if self._asked or not absent:
@@ -164,12 +158,10 @@ class GeoUpdater(RemoteUpdater):
         row_changes: dict[str, tuple[U64, F32]] = {}
         kept: dict[str, tuple[U64, F32, F32]] = {}
         for name, rows in self._rows.items():
-            again = self._coming.get(name, np.empty(0, np.uint64))
-            again = again[~rows.is_missing(again)]
+            _, again = rows.sort_out(self._coming.get(name, np.empty(0, np.uint64)))
             own = rows.read(again)
-            keys, copy = rows.take_all()
-            rows.set(again, own, own)
-            row_changes[name] = keys, copy.make_change(self._trainers)
+            row_changes[name] = rows.take_changes(self._trainers)
+            rows.core.load(again, own, NONE)
             kept[name] = again, own, np.empty_like(own)
         call = self.client.push_pull(
             changes,
@@ -189,7 +181,8 @@ class GeoUpdater(RemoteUpdater):
             self._dense[name].take(pushed, values)
         for name, (keys, pushed, values) in self._exchange.rows.items():
             rows = self._rows[name]
-            rows.set(keys, rows.read(keys) + (values - pushed), values)
+            own = rows.read(keys) + (values - pushed)
+            rows.core.load(keys, np.concatenate([own, values], axis=1), NONE)
         self._exchange = None
 
     def finish(self) -> None:

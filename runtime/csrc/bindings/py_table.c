@@ -61,13 +61,26 @@ static int run_missing(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
 }
 
 static PyObject *table_find_missing(PyObject *obj, PyObject *args) {
-    static const py_want wants[] = {{"keys", PY_U64, "n", PY_READ}, {"places", PY_U64, "n", PY_WRITE}};
+    static const py_want wants[] = {{"keys", PY_U64, "n", PY_READ}, {"sorted", PY_U64, "n", PY_WRITE}};
     call c = {.table = (table *)obj, .run = run_missing};
     py_arrays all = {.wants = wants};
     if (!PyArg_ParseTuple(args, "O&O&", py_take, &all, py_take, &all)) return py_release(&all);
     PyObject *none = run(&c, &all, 0);
     Py_XDECREF(none);
     return none == NULL ? NULL : PyLong_FromSize_t(c.found);
+}
+
+static int run_changes(call *c, const py_arrays *all, ps_err *Py_UNUSED(err)) {
+    ps_sparse_changes(c->table->core, c->rate, py_size(all, 'n'), all->of[0].buf, all->of[1].buf);
+    return PS_OK;
+}
+
+static PyObject *table_read_changes(PyObject *obj, PyObject *args) {
+    static const py_want wants[] = {{"keys", PY_U64, "n", PY_WRITE}, {"out", PY_F32, "nd", PY_WRITE}};
+    call c = {.table = (table *)obj, .run = run_changes};
+    py_arrays all = {.wants = wants};
+    if (!PyArg_ParseTuple(args, "fO&O&", &c.rate, py_take, &all, py_take, &all)) return py_release(&all);
+    return run(&c, &all, c.table->dim);
 }
 
 /* Check rows [n, dim] or [n, dim + rest] and counts [n, 3], where they have no items none. -1 with
@@ -196,7 +209,7 @@ static int fill(table *self, PyObject *args) {
         py_raise(&err);
         return -1;
     }
-    ps_sparse_widen(self->core, beside ? dim : 0);
+    if (beside) ps_sparse_widen(self->core);
     self->dim = dim, self->rest = ps_optim_state(rule.method, dim) + (beside ? dim : 0);
     return 0;
 }
@@ -219,7 +232,8 @@ static void table_dealloc(PyObject *obj) {
 
 static PyMethodDef table_methods[] = {
     {"read", table_read, METH_VARARGS, "Write the values of rows to out."},
-    {"find_missing", table_find_missing, METH_VARARGS, "Find the keys without a row."},
+    {"find_missing", table_find_missing, METH_VARARGS, "Sort out the keys without a row."},
+    {"read_changes", table_read_changes, METH_VARARGS, "Write the changes from the bases to arrays."},
     {"load", table_load, METH_VARARGS, "Set rows, made if necessary."},
     {"learn", table_learn, METH_VARARGS, "Apply one step."},
     {"copy", table_copy, METH_VARARGS, "Write all rows to arrays."},

@@ -27,7 +27,8 @@ typedef struct head {
 
 struct ps_sparse {
     uint32_t dim;
-    uint32_t stride; /* floats of a row: dim values, then the state slot by slot */
+    uint32_t stride; /* floats of a row: dim values, the state slot by slot, and the base if it is `based` */
+    bool based;
     ps_optim optim;
     ps_init init;
     ps_entry entry;
@@ -53,6 +54,11 @@ static uint64_t hash_key(uint64_t key) {
 
 static float *row_at(const ps_sparse *t, uint32_t row) {
     return ps_pool_item(&t->rows, row);
+}
+
+/* Return the base of a row in a table that has them. */
+static float *base_at(const ps_sparse *t, uint32_t row) {
+    return row_at(t, row) + t->stride - t->dim;
 }
 
 /* Return the head of a row, or of a key that waits. */
@@ -127,8 +133,9 @@ void ps_sparse_free(ps_sparse *t) {
     free(t);
 }
 
-void ps_sparse_widen(ps_sparse *t, uint32_t floats) {
-    t->stride += floats;
+void ps_sparse_widen(ps_sparse *t) {
+    t->based = true;
+    t->stride += t->dim;
     ps_pool_init(&t->rows, t->stride, t->rows.head_words);
 }
 
@@ -317,14 +324,24 @@ static bool recall(const ps_sparse *t, const uint64_t *keys, size_t n) {
     return true;
 }
 
-size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing) {
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted) {
     uint32_t rows[BATCH];
-    size_t found = 0;
+    size_t missing = 0;
     for (size_t i = 0; i < n; i++) {
         if (i % BATCH == 0) find_rows(t, keys + i, batch(n - i), 0, rows);
-        if (is_new(rows[i % BATCH])) missing[found++] = i;
+        sorted[missing] = sorted[n - 1 - i + missing] = keys[i]; /* one is overwritten: no branch to guess */
+        missing += is_new(rows[i % BATCH]);
     }
-    return found;
+    return missing;
+}
+
+void ps_sparse_changes(const ps_sparse *t, float share, size_t n, uint64_t *keys, float *out) {
+    uint32_t row = 0;
+    for (size_t i = 0; i < n && (row = ps_pool_next(&t->rows, row)) != 0; i++) {
+        const float *own = row_at(t, row), *base = base_at(t, row);
+        keys[i] = key_of(head_at(t, row));
+        for (uint32_t j = 0; j < t->dim; j++) *out++ = (base[j] - own[j]) / share;
+    }
 }
 
 static void add_one(ps_sparse *t, uint32_t row, head *h, const float *grad) {
@@ -416,6 +433,7 @@ int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t
         if (row == 0) put_key(t, e, keys[i], t->hashes[i], row = WAITING | ps_pool_take(&t->waiting));
         change(t, row);
         if (rows != NULL) memcpy(row_at(t, row), rows + i * width, width * sizeof *rows);
+        if (t->based && width == t->dim) memcpy(base_at(t, row), rows + i * width, width * sizeof *rows);
         if (counts != NULL) *counts_of(head_at(t, row)) = counts[i];
     }
     return rc;

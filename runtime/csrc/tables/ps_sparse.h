@@ -23,8 +23,8 @@ typedef struct ps_sparse ps_sparse;
 int ps_sparse_new(ps_sparse **out, uint32_t dim, const ps_optim *optim, const ps_init *init,
                   const ps_entry *admit, ps_err *err);
 
-/* Give each row `floats` more behind the optimizer's state, 0 at first; before the first row. Can't fail. */
-void ps_sparse_widen(ps_sparse *t, uint32_t floats);
+/* Give each row a base behind the optimizer's state, [dim], 0 at first; before the first row. Can't fail. */
+void ps_sparse_widen(ps_sparse *t);
 
 /* Replace the initial values of rows that are not there yet. Can't fail. */
 void ps_sparse_start(ps_sparse *t, const ps_init *init);
@@ -42,9 +42,12 @@ void ps_sparse_read(const ps_sparse *t, const uint64_t *keys, size_t n, float *o
 /* ps_sparse_read(), which makes the next ps_sparse_learn() of the same keys faster. */
 void ps_sparse_look_up(ps_sparse *t, const uint64_t *keys, size_t n, float *out);
 
-/* Set missing[0..) to the places in keys[0..n) of those without a row, in order. Returns their number. Can't
- * fail. */
-size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *missing);
+/* Set sorted: [n], another array, to the keys without a row, in order, then the others. Returns the number of
+ * the former. Can't fail. */
+size_t ps_sparse_missing(const ps_sparse *t, const uint64_t *keys, size_t n, uint64_t *sorted);
+
+/* Set keys: [n] and out: [n, dim] to the first n rows: (base - values) / share. Can't fail. */
+void ps_sparse_changes(const ps_sparse *t, float share, size_t n, uint64_t *keys, float *out);
 
 /* Add grads: [n, dim] to the step's sum, in order; keys may repeat. The first gradient of a key in a
  * step is copied, others are added to it. Missing rows are made; in a table with an entry rule only those
@@ -70,8 +73,8 @@ int ps_sparse_learn(ps_sparse *t, uint64_t step, const uint64_t *keys, const flo
 int ps_sparse_set(ps_sparse *t, const uint64_t *keys, const float *values, size_t n, ps_err *err);
 
 /* Set rows likewise, as ps_sparse_kept() gives them: rows: [n, width], values and, if width is that of all
- * floats of a row, the others. rows NULL: the keys are only counted. counts: [n], or NULL. Errors as
- * ps_sparse_add(). */
+ * floats of a row, the others; else a base gets the values too. rows NULL: the keys are only counted. counts:
+ * [n], or NULL. Errors as ps_sparse_add(). */
 int ps_sparse_load(ps_sparse *t, const uint64_t *keys, const float *rows, size_t width,
                    const ps_counts *counts, size_t n, ps_err *err);
 
