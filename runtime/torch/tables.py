@@ -109,14 +109,14 @@ class _Table(torch.nn.Module):
         if state != self.get_extra_state():
             raise ValueError(f"the state is of the table {state}, this is {self.get_extra_state()}")
 
-    @torch.no_grad()
     def to_dense(self, rows: int) -> Tensor:
         """Return the rows 0 to `rows` - 1 as the pservers have them."""
         if rows < 1:
             raise ValueError(f"to_dense({rows}): expected 1 row or more")
         session, spec = get_session(), self.spec
         parts = [keys.view(np.int64) for _, keys in split_rows(rows, spec.dim)]
-        return torch.cat([torch.from_numpy(session.look_up(spec, ids).values) for ids in parts])
+        with torch.no_grad():  # no step begins
+            return torch.cat([torch.from_numpy(session.look_up(spec, ids).values) for ids in parts])
 
     def find_ids(self, ids: Tensor) -> tuple[Ids, npt.NDArray[np.bool_] | None]:
         """Return the ids that are looked up, [n], and a mask of all if padding ones are left out."""
