@@ -255,6 +255,22 @@ TEST(reads_of_others_do_not_hide_a_stall) {
     close_world(&w);
 }
 
+TEST(an_older_step_that_waits_for_a_busy_trainer_does_not_hide_a_stall) {
+    world w;
+    ps_err err;
+    uint32_t shard;
+    char text[PS_EVENT_TEXT] = "";
+    open_slow_world(&w, 3, 300);
+    create_all(&w);
+    CHECK(ps_client_push(w.clients[1], w.dense, &(ps_batch){1, 1}, grads[1], out[1], &err) == PS_OK);
+    CHECK(ps_client_run(w.clients[1], 20, 0, &shard, &err) == PS_EAGAIN);
+    add_push(&w, 0);
+    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    CHECK(hear_stall(&w, 2, 5000, text)); /* trainer 2 is missing from both, trainer 1 from the younger one */
+    CHECK(strcmp(text, "step 1 of 'e' waits for trainer 1") == 0);
+    close_world(&w);
+}
+
 TEST(a_trainer_that_is_busy_does_not_stall_the_pass) {
     world w;
     ps_err err;

@@ -96,15 +96,16 @@ static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint
 
 int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
     waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
-    int64_t found = 0;
-    const ps_object *late = NULL; /* the oldest: others may wait because of it */
+    int64_t found = 0, oldest_ms = INT64_MAX; /* others may wait because of the oldest */
     if (w.missing == NULL) return 0;
     for (uint32_t i = 0; i < s->objects_n; i++) {
         const ps_object *o = s->objects[i];
-        if (ps_object_async(o) || !ps_step_open(&o->step)) continue;
-        if (late == NULL || o->step.since_ms < late->step.since_ms) late = o;
+        if (ps_object_async(o) || !ps_step_open(&o->step) || o->step.since_ms >= oldest_ms) continue;
+        int64_t waited = step_waiting(&w, o);
+        if (waited == 0) continue;
+        found = waited;
+        oldest_ms = o->step.since_ms;
     }
-    if (late != NULL) found = step_waiting(&w, late);
     for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
     if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
     if (found == 0)
