@@ -112,7 +112,7 @@ def test_two_trainers_are_one_with_both_batches(folder: Path) -> None:
 @pytest.mark.parametrize("mode", ["async", "half_async"])
 def test_two_trainers_learn_in_asynchronous_modes(folder: Path, mode: str) -> None:
     for one in train(folder, "torch_modes.py", mode, pservers=2, trainers=2):
-        assert one["losses"][0] > 0.65 and sum(one["losses"][-20:]) / 20 < 0.6  # 0.69 without learning
+        assert sum(one["losses"][-20:]) / 20 < 0.3  # 0.05; 0.69 if only the dense layer learns
 
 
 @pytest.mark.gpu
