@@ -14,12 +14,10 @@ from pslaunch.runtime.shared.env import suggest
 
 from .session import get_array, get_session
 
-TorchFormula = tuple[str, float, Mapping[str, float]]  # kernel of ps_optim.h, rate and other numbers
-_ADAGRAD = {"epsilon": 1e-10, "initial": 0.0}
-_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-_TORCH_NAMES = {
-    "epsilon": "eps", "initial": "initial_accumulator_value", "beta1": "betas", "beta2": "betas",
-}  # fmt: skip
+TorchFormula = tuple[str, float, Mapping[str, object]]  # kernel of ps_optim.h, rate, torch's options
+_ADAGRAD = {"eps": 1e-10, "initial_accumulator_value": 0.0}
+_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
+_KERNEL_NAMES = {"eps": "epsilon", "initial_accumulator_value": "initial"}
 OF_TABLES: Mapping[str, TorchFormula] = {
     "sgd": ("sgd", 1e-3, {}),
     "adagrad": ("fleet_adagrad", 1e-2, _ADAGRAD),
@@ -42,17 +40,12 @@ def make_torch_rule(
         hint = suggest(optimizer, known, f", expected one of {', '.join(known)}")
         raise ValueError(f"optimizer={optimizer!r}{hint}")
     kernel, rate, usual = known[optimizer]
-    names = {_TORCH_NAMES.get(name, name) for name in usual}
-    if others := sorted(options.keys() - names):
-        has = f"{optimizer} has {', '.join(['lr', *sorted(names)])}"
-        raise TypeError(f"{others[0]}: no argument here, and no option: {has}")
-    given = dict(options)
+    if others := sorted(options.keys() - usual.keys()):
+        raise TypeError(f"unknown option {others[0]}: {optimizer} has {', '.join(['lr', *sorted(usual)])}")
+    given = {**usual, **options}
     if "betas" in given:
         given["beta1"], given["beta2"] = given.pop("betas")  # type: ignore[misc]  # an error says what it is
-    numbers = {
-        name: float(str(given.get(name, given.get(_TORCH_NAMES.get(name, name), value))))
-        for name, value in usual.items()
-    }
+    numbers = {_KERNEL_NAMES.get(name, name): float(str(value)) for name, value in given.items()}
     decay, learning_rate = numbers.pop("weight_decay", 0.0), rate if lr is None else float(lr)
     if wrong := [
         value for value in (learning_rate, decay, *numbers.values()) if not 0 <= value < float("inf")
