@@ -1,7 +1,7 @@
 """Evaluators by their v2 names: metrics of events, beside a cost that has the same label.
 
 Their names in `metrics` are v2's: `name`, by default `__auc_evaluator_0__` and so on. With `weight`, a number
-for each sample, each counts as so many, as in v2's Evaluator.cpp.
+for each sample, each counts as so many, as in v2's Evaluator.cpp; not where that is NaN or infinite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKETS = 2**14  # of probabilities, for an area; v2 has 2**24
 def _show_errors(of: Any) -> None:
     def count(_: object, weights: Array, classes: Array) -> Array:
         right = (classes[:, :-1] == classes[:, -1:]).any(axis=1)
-        return np.cumsum(np.bincount(right, weights[:, 0], 2))  # of wrong ones, and of all
+        return np.cumsum(np.bincount(right, weights, 2))  # of wrong ones, and of all
 
     _show(of, count, find_share, _join_classes(of, of.top_k, of.threshold))
 
@@ -35,7 +35,7 @@ def _show_area(of: Any) -> None:
     def count(_: object, weights: Array, found: Array, labels: Array) -> Array:
         known = ~np.isnan(found[:, -1])  # NaN counts nowhere: its gradient is reported
         places = find_buckets(found[known, -1], labels[known, 0], BUCKETS - 1, x.value)
-        return np.bincount(places, weights[known, 0], 2 * BUCKETS).reshape(2, BUCKETS)
+        return np.bincount(places, weights[known], 2 * BUCKETS).reshape(2, BUCKETS)
 
     label = _find_classes(f"{of.name}.label", of.label, 1, 0.0)
     _show(of, count, AucCounts.measure, x.value, label)
@@ -49,7 +49,7 @@ def _show_scores(of: Any) -> None:
     def count(_: object, weights: Array, pairs: Array) -> Array:
         (found, labels), right = pairs.T, pairs[:, 0] == pairs[:, 1]
         parts = (found, right), (found, ~right), (labels, ~right)
-        return np.stack([np.bincount(one[some], weights[some, 0], classes) for one, some in parts])
+        return np.stack([np.bincount(one[some], weights[some], classes) for one, some in parts])
 
     def measure(sums: Array) -> Mapping[str, float]:
         sums = np.column_stack([sums, sums.sum(axis=1)])  # micro-averages are of the last ones
@@ -63,14 +63,21 @@ def _show_scores(of: Any) -> None:
 
 
 def _show(of: Any, count: Callable[..., Array], measure: Callable[..., Any], *values: Value) -> None:
-    """Add a measure: count(step, a weight for each sample, *arrays of `values`) gives the sums of a batch."""
+    """Add a measure: count(step, the samples' weights, *arrays of `values`) gives the sums of a batch."""
     ones = Stage("full", {"shape": (0, 1), "to": "float", "value": 1.0})
     weight = chain(f"{of.name}.weight", values[:1], ones)
     if of.weight is not None:
         weight = check_vectors(of.weight, of.where)[0].value
     if weight.shape[1:] != (1,):
         raise ValueError(f"{of.where}: weight {weight.name} has {weight.size} numbers a sample, expected one")
-    of.input.measures.append(Measure(of.name, (weight, *values), of.label.value, count, measure))
+
+    def weigh(step: object, weights: Array, *arrays: Array) -> Array:
+        if (weights < 0).any():
+            raise ValueError(f"{of.where}: weight {weight.name} has {weights.min()}, expected 0 or more")
+        known = np.isfinite(weights[:, 0])
+        return count(step, weights[known, 0], *(one[known] for one in arrays))
+
+    of.input.measures.append(Measure(of.name, (weight, *values), of.label.value, weigh, measure))
 
 
 def _name_scores(before: str, precision: float, recall: float) -> dict[str, float]:
