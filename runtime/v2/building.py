@@ -256,36 +256,39 @@ def add_inputs(of: Any, **more: Any) -> Layer:
 
 
 class Mixed(Layer):
-    """A mixed layer. Without `input` its parts are added by += in a with statement, which completes it."""
-
-    of: Any
+    """A mixed layer. Without `input` its parts are added by += in a with statement, which makes it."""
 
     def __init__(self, of: Any) -> None:
-        given, vars(self)["of"] = of.input, of
-        of.input = [given] if isinstance(given, Projection) else list(given or ())
+        given, of.input = of.input, []
+        vars(self)["of"] = of  # until it is made; a layer is frozen
         if given is not None:
+            for part in [given] if isinstance(given, Projection) else given:
+                self.__iadd__(part)
             self.__exit__(None)
 
     def __enter__(self) -> Mixed:
         return self
 
     def __iadd__(self, part: Projection) -> Mixed:
+        if not isinstance(part, Projection):
+            raise TypeError(f"{self.of.where}: {part!r}, expected a projection: full_matrix_projection(x)")
         self.of.input.append(part)
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is None:
-            made = add_projections(vars(self).pop("of"))
-            super().__init__(**{one: getattr(made, one) for one in Layer.__slots__})
+            vars(self)["made"] = add_projections(vars(self).pop("of"))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError("layer.mixed: += belongs in its with statement, and every use behind that")
+        if name in ("of", "made"):
+            raise AttributeError("layer.mixed: += belongs in its with statement, and every use behind that")
+        return getattr(self.made, name)
 
 
 def add_projections(of: Any) -> Layer:
     parts = of.input
-    if not parts or not all(isinstance(one, Projection) for one in parts):
-        raise TypeError(f"{of.where}: {parts!r}, expected projections: input=[full_matrix_projection(x)]")
+    if not parts:
+        raise TypeError(f"{of.where} {of.name}: no projection, expected input=[full_matrix_projection(x)]")
     sizes = {one.size for one in parts if one.size} | {of.size} - {0}
     if len(sizes) != 1:
         raise ValueError(f"{of.where} {of.name}: sizes {sorted(sizes)}, expected one")
@@ -352,8 +355,8 @@ def multiply_both(of: Any) -> Projection:
     both = *check_vectors(of.a, of.where), *check_vectors(of.b, of.where)
     if len({one.size for one in both}) != 1:
         raise ValueError(f"{of.where}: {both[0].name} and {both[1].name} differ in size")
-    stages = Stage("multiply"), Stage("scale", {"scale": float(of.scale), "bias": 0.0})
-    values = [one.value for one in both]
+    scales = [Stage("scale", {"scale": float(of.scale), "bias": 0.0})] if of.scale != 1 else []
+    stages, values = [Stage("multiply"), *scales], [one.value for one in both]
     return Projection(both, both[0].size, lambda name, i, _: chain(f"{name}.part{i}", values, *stages))
 
 

@@ -227,10 +227,13 @@ def test_cosines_of_zeros_have_finite_gradients(weight: float, z: float) -> None
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda x, y: LAYER.mixed(size=3, input=[]), "expected projections"),
-        (lambda x, y: LAYER.mixed(size=3).__exit__(None), "expected projections"),
+        (lambda x, y: LAYER.mixed(size=3, input=[]), "no projection, expected input="),
+        (lambda x, y: LAYER.mixed(size=3).__exit__(None), "no projection, expected input="),
         (lambda x, y: LAYER.fc(LAYER.mixed(), 3), r"\+= belongs in its with statement, and every use behind"),
-        (lambda x, y: LAYER.mixed(0, LAYER.identity_projection(x)).__iadd__(x), r"\+= belongs in its with"),
+        (lambda x, y: mix([one := LAYER.identity_projection(x)]).__iadd__(one), r"\+= belongs in its with"),
+        (lambda x, y: LAYER.mixed().__iadd__(x), r"layer\.mixed: Layer\(name='x'.*, expected a projection"),
+        (lambda x, y: LAYER.mixed(input=[x]), r"layer\.mixed: Layer\(name='x'.*, expected a projection"),
+        (lambda x, y: LAYER.mixed(0, LAYER.identity_projection(x)).sise, "no attribute 'sise'$"),
         (LAYER.dotmul_operator, "x and y differ in size"),
         (lambda x, y: paddle.evaluator.auc(x, x, weight=y), "weight y has 8 numbers a sample, expected one"),
         (lambda *of: LAYER.mixed(input=[LAYER.identity_projection(one) for one in of]), r"sizes \[4, 8\]"),
@@ -314,6 +317,24 @@ def test_evaluators_show_what_numpy_finds_in_each_event(is_weighted: bool) -> No
     assert len(ends) == 3 and isinstance(events[-1], paddle.event.EndPass)
     check(events[-1].metrics, slice(None))
     check(trainer.test(paddle.batch(lambda: iter(samples), 40)).metrics, slice(None))
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
+def test_a_weight_that_is_no_number_of_samples_does_not_count(weight: float) -> None:
+    p, label = LAYER.fc(make_vector("x"), 1, ACT.Sigmoid(), "s"), make_word("label", 2)
+    own = make_vector("w", 1)
+    for evaluator in (paddle.evaluator.auc, paddle.evaluator.classification_error):
+        evaluator(p, label, name=evaluator.__name__, weight=own)
+    cost = LAYER.multi_binary_label_cross_entropy_cost(p, label)
+    parameters = paddle.parameters.create(cost)
+    parameters["_s.w0"] = np.ones((4, 1))
+    trainer = paddle.trainer.SGD(cost, parameters, paddle.optimizer.Momentum(momentum=0, learning_rate=1e-30))
+    rows = [(np.full(4, x), y, [w]) for x, y, w in ((1, 1, 2.0), (-1, 1, 1.0), (-2, 0, 1.0), (2, 0, weight))]
+    if weight < 0:
+        with pytest.raises(ValueError, match=r"evaluator\.auc: weight w has -1\.0, expected 0 or more"):
+            trainer.test(lambda: [rows])
+    else:
+        assert trainer.test(lambda: [rows]).metrics == {"auc": 1.0, "classification_error": 0.25}
 
 
 @pytest.mark.parametrize("label_type", [TYPE.dense_vector(1), TYPE.integer_value(2)])
