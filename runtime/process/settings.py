@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def uses_snapshots(self) -> bool:
-        """True also for a restarted one, which may begin with a snapshot."""
+        """True if they are asked for, or this is a restart, which may begin with a snapshot."""
         return self.snapshots.are_asked or self.job.epoch > 0
 
     @property
@@ -111,16 +111,17 @@ def _check(settings: Settings) -> None:
 
 _current: Settings | None = None
 _given: dict[str, object] = {}  # arguments of all calls so far, as v2's flags
+_part: Mapping[str, object] | None = None  # of a Fleet program, which wins; None in another program
 
 
 def init(**arguments: object) -> None:
     """Prepare this process for training: arguments take precedence over `PADDLE_INIT_*` (docs/options.md).
 
     In the role PSERVER, if a launcher starts the program in both roles, the process becomes the pserver:
-    no return. A program that has imported Fleet goes on: it serves by fleet.run_server().
+    no return. A program that has imported Fleet before goes on: it serves by fleet.run_server().
     """
-    settings, is_fleet = prepare(arguments), "pslaunch.runtime.paddle2.base.life" in sys.modules
-    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER" and not is_fleet:
+    settings = prepare(arguments)
+    if os.environ.get("TRAINING_ROLE", "").upper() == "PSERVER" and _part is None:
         host, port = os.environ.get("POD_IP", ""), os.environ.get("PADDLE_PORT") or str(settings.port)
         _become_pserver(build_pserver_options(settings, host, port))
 
@@ -131,9 +132,15 @@ def prepare(arguments: Mapping[str, object]) -> Settings:
     for name in sorted(os.environ):
         if near := env.find_near_init_var(name):
             print(f"the variable {name} has no effect; did you mean {near}?", file=sys.stderr)
-    _current = resolve({**_given, **arguments}, os.environ)
+    _current = resolve({**_given, **arguments, **(_part or {})}, os.environ)
     _given.update(arguments)
     return _current
+
+
+def set_part(part: Mapping[str, object]) -> None:
+    """Set what Fleet's role maker decides; at first, as Fleet is imported, nothing."""
+    global _part
+    _part = part
 
 
 def set_seed(seed: int) -> None:

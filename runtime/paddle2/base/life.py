@@ -23,7 +23,7 @@ from ...engine.strategy import Strategy
 from ...engine.updater import ParamRules, Updater
 from ...files.joined import check_finite
 from ...files.sets import Layout, Share
-from ...process.settings import Settings, build_pserver_options, get_settings, prepare
+from ...process.settings import Settings, build_pserver_options, get_settings, prepare, set_part
 from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
@@ -80,13 +80,9 @@ class Fleet:
         part = (role_maker or PaddleCloudRoleMaker(is_collective)).make_part()
         if part.note:
             print(part.note, file=sys.stderr)
-        prepare(
-            {
-                "pservers": ",".join(part.servers),
-                "num_gradient_servers": part.workers,
-                "trainer_id": 0 if part.is_server else part.index,
-            }
-        )
+        servers, own = ",".join(part.servers), 0 if part.is_server else part.index
+        set_part({"pservers": servers, "num_gradient_servers": part.workers, "trainer_id": own})
+        prepare({})
         self._part = part
 
     def _get_part(self) -> Part:

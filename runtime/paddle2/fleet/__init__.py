@@ -1,5 +1,6 @@
 """PaddlePaddle Fleet by its names: `from pslaunch.runtime import fleet` (docs/fleet.md)."""
 
+from ...process.settings import set_part
 from .. import base
 from ..base.life import FLEET
 from ..base.role_maker import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
@@ -10,6 +11,7 @@ from .persistables import load_persistables, save_inference_model, save_persista
 from .server_optimizer import distributed_optimizer
 from .util_base import UtilBase
 
+set_part({})  # from now on this is a Fleet program
 init = FLEET.init
 is_server = FLEET.is_server
 is_worker = FLEET.is_worker

@@ -17,6 +17,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Default settings, not those of another test, and log/ in a folder of this one."""
     monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr(settings, "_given", {})
+    monkeypatch.setattr(settings, "_part", None)
     monkeypatch.chdir(tmp_path)
     paddle.init()
 

@@ -73,17 +73,33 @@ def test_in_the_role_pserver_the_program_becomes_it_without_fleet(
     monkeypatch: pytest.MonkeyPatch, is_fleet: bool
 ) -> None:
     called: list[list[str]] = []
-    if not is_fleet:
-        monkeypatch.delitem(sys.modules, "pslaunch.runtime.paddle2.base.life")
     monkeypatch.setenv("TRAINING_ROLE", "PSERVER")
     monkeypatch.setenv("PADDLE_PORT", "6001")
     monkeypatch.setenv("POD_IP", "127.0.0.2")
     monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr(settings, "_given", {})
+    monkeypatch.setattr(settings, "_part", {} if is_fleet else None)
     monkeypatch.setattr(settings, "_become_pserver", called.append)
     settings.init(num_gradient_servers=2, ports_num=2)
     options = "--port=6001", "--ports_num=2", "--ports_num_for_sparse=0", "--num_gradient_servers=2"
     assert called == ([] if is_fleet else [[*options, "--host=127.0.0.2"]])
+
+
+def test_a_program_is_a_fleet_program_once_it_has_imported_fleet() -> None:
+    program = """
+import pslaunch.runtime as paddle
+from pslaunch.runtime.process import settings
+settings._become_pserver = lambda options: print("becomes the pserver")
+paddle.init()
+paddle.static.Executor
+paddle.init()
+paddle.fleet
+paddle.init()
+"""
+    argv = [sys.executable, "-c", program]
+    environ = {**os.environ, "TRAINING_ROLE": "PSERVER"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == 2 * "becomes the pserver\n"
 
 
 @pytest.mark.usefixtures("fresh")
@@ -91,13 +107,14 @@ def test_in_the_role_pserver_the_program_becomes_it_without_fleet(
 def test_init_and_fleet_init_keep_what_the_other_has_set(is_first: bool) -> None:
     own = Fleet()
     calls: list[Callable[[], None]] = [
-        lambda: settings.init(nan="refuse"),
+        lambda: settings.init(nan="refuse", trainer_id=2, num_gradient_servers=3, pservers="other"),
         lambda: own.init(UserDefinedRoleMaker(current_id=1, worker_num=2, server_endpoints=["h:6170"])),
     ]
     for call in calls if is_first else calls[::-1]:
         call()
     _, found = own._check_role("init_worker", server=False)
-    assert (found.nan, found.trainer_id, found.pservers) == ("refuse", 1, "h:6170")
+    assert (found.nan, found.pservers) == ("refuse", "h:6170")
+    assert (found.trainer_id, found.num_gradient_servers) == (1, 2)  # the role maker decides
 
 
 def test_the_pserver_gets_secret_and_log_folder() -> None:
