@@ -65,7 +65,9 @@ def render_metrics(found: Tables) -> str:
     return "\n".join(lines) + "\n"
 
 
-def serve_metrics(address: str, rank: int, collect: Callable[[], Tables], secret: bytes) -> None:
+def serve_metrics(
+    address: str, rank: int, collect: Callable[[], Tables], secret: bytes
+) -> socketserver.BaseServer:
     """Answer in a thread, beyond this machine with the secret as token. Raises PortError, EnvError."""
     host, port = env.split_addr(address if ":" in address else f"127.0.0.1:{address}", "--metrics_port")
     listener = ports.listen(host, env.parse_port(port + rank, "--metrics_port"), "--metrics_port")
@@ -101,3 +103,4 @@ def serve_metrics(address: str, rank: int, collect: Callable[[], Tables], secret
     server.socket.close()
     server.socket = listener
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

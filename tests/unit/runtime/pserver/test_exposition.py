@@ -68,8 +68,11 @@ def served(monkeypatch: pytest.MonkeyPatch, host: str, secret: bytes) -> Iterato
     """Serve at a free port of the host."""
     with socket.create_server((host, 0)) as listener:
         monkeypatch.setattr(ports, "listen", lambda *_: listener)
-        serve_metrics("1", 0, lambda: FOUND, secret)
-        yield listener.getsockname()[1]
+        server = serve_metrics("1", 0, lambda: FOUND, secret)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.shutdown()  # a thread that goes on polling keeps pipes of later tests open
 
 
 def get(port: int, path: str = "/metrics", token: str = "") -> tuple[int, str]:
