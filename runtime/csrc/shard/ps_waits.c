@@ -96,15 +96,16 @@ static int64_t all_waiting(const waits *w, const uint64_t *sequences, const uint
 
 int64_t ps_serve_waiting(ps_shard *s, int64_t least_ms, uint32_t *trainer, char *text, size_t size) {
     waits w = {s, least_ms > 0 ? least_ms : 1, calloc(s->config.trainers, 1), trainer, text, size};
-    int64_t found = 0, oldest_ms = INT64_MAX; /* others may wait because of the oldest */
+    int64_t found = 0;
+    uint64_t least = UINT64_MAX; /* steps: others may wait because of the object that is behind */
     if (w.missing == NULL) return 0;
     for (uint32_t i = 0; i < s->objects_n; i++) {
         const ps_object *o = s->objects[i];
-        if (ps_object_async(o) || !ps_step_open(&o->step) || o->step.since_ms >= oldest_ms) continue;
+        if (ps_object_async(o) || !ps_step_open(&o->step) || o->step.version >= least) continue;
         int64_t waited = step_waiting(&w, o);
         if (waited == 0) continue;
         found = waited;
-        oldest_ms = o->step.since_ms;
+        least = o->step.version;
     }
     for (uint32_t i = 0; i < s->objects_n && found == 0; i++) found = init_waiting(&w, s->objects[i]);
     if (found == 0) found = all_waiting(&w, s->pass_waits, s->ended, "the end of the pass", s->pass_since_ms);
