@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from pslaunch.runtime.process import settings
 from support import furnished, guard, leaks
 from support.jobs import (
     FREE_PLACES,
@@ -145,6 +146,14 @@ def check_leftovers(check_leftovers_of_the_run: None) -> Iterator[None]:
     yield
     left = leaks.check(before)
     assert not left, "the test left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def keep_settings() -> Iterator[None]:
+    """Let what a test gives to init() end with it."""
+    before = settings._current, dict(settings._given), settings._part
+    yield
+    settings._current, settings._given, settings._part = before
 
 
 # Cases that a place leaves out, as expressions: another place of its backend shows the same by the same code.
