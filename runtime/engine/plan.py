@@ -108,6 +108,7 @@ class Plan:
         self._loss = -1 if loss is None else places[loss]
         self._nodes: list[_Node] = []
         self._lookups: Lookups = {}
+        self._settled: set[int] = set()  # places of lookups with nothing left to compute, and their views
         learning: set[int] = set()  # places of values that depend on a parameter
         for i, (value, (cls, inputs)) in enumerate(choice.items()):
             own = tuple(places[one] for one in inputs)
@@ -135,6 +136,7 @@ class Plan:
         self.dense = [name for name in self.params if name not in self.tables]
         self._order_steps()
         self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
+        self._backward = [node for node in self._backward if node.place not in self._settled]
 
     def _order_steps(self) -> None:
         """Set the nodes of data, those before and after the lookups, and those of the way back."""
@@ -151,17 +153,25 @@ class Plan:
                 self._backward.append(node)
                 reached.update(place for _, place in node.needed)
         self._early = [node for node in self._nodes if node.place in early and node not in self.data]
-        self._late = [node for node in self._nodes if node.place not in early and node not in self.data]
+        left_out = early | self._settled
+        self._late = [node for node in self._nodes if node.place not in left_out and node not in self.data]
 
     def _settle(self, place: int, concat: Concat, i: int, users: Sequence[int]) -> None:
-        """Let a lookup of one row for each sample, which only `concat` reads, write to its part there."""
-        node = self._nodes[place]
+        """Let a lookup of one row for each sample, which only `concat` reads, write to its part there.
+
+        Then most have nothing else to compute: `concat` hands out their gradients.
+        """
+        node, chain = self._nodes[place], []
         while node.op.value.op in ("reshape", "single") and users.count(node.place) == 1:
+            chain.append(node.place)
             node = self._nodes[node.inputs[0]]
         value = node.op.value
         if isinstance(node.op, Lookup) and users.count(node.place) == 1 and value.size == value.shape[-1]:
             node.op.home = concat, i
             concat.filled.add(i)
+            if node.op.only_copies and len(node.inputs) == 1:
+                concat.learning[i] = value.name
+                self._settled.update([*chain, node.place])
 
     def prepare(self, feeds: Feeds) -> BatchInput:
         """Return the input of a batch; raises ValueError naming data that is missing or does not fit."""

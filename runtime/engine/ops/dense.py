@@ -175,19 +175,25 @@ class Concat(Op, op="concat", takes=(None,), gives=None, many=True, options=("ax
         (self._axis,) = resolve_axes(value, value.attrs["axis"])
         ends = [0, *itertools.accumulate(one.shape[self._axis] for one in value.inputs)]
         self.parts = [(slice(None),) * self._axis + (slice(*pair),) for pair in itertools.pairwise(ends)]
-        self.filled: set[int] = set()  # inputs that lookups write to their part
+        self.filled: set[int] = set()  # inputs that lookups write to their part, before
+        self.learning: dict[int, str] = {}  # of these, lookups that take nothing but their gradient
 
     def forward(self, step: Step, *inputs: Array) -> Array:
-        shape, axis = inputs[0].shape, self._axis
-        whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
-        out = self.get_buffer("result", whole, inputs[0].dtype)
+        if self.filled:
+            out = self._buffers["result"]
+        else:
+            shape, axis = inputs[0].shape, self._axis
+            whole = (*shape[:axis], self.value.shape[axis], *shape[axis + 1 :])
+            out = self.get_buffer("result", whole, inputs[0].dtype)
         for i, x in enumerate(inputs):
             if i not in self.filled:
                 out[self.parts[i]] = x
         return out
 
     def backward(self, step: Step, grad: F32, result: F32, *inputs: F32) -> Grads:
-        return tuple([grad[part] for part in self.parts])
+        parts = [grad[part] for part in self.parts]
+        step.row_grads.update([(name, parts[i]) for i, name in self.learning.items()])
+        return tuple(parts)
 
 
 class Reshape(Op, op="reshape", takes=(None,), gives=None, options=("shape",), is_view=True):

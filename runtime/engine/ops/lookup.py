@@ -55,6 +55,11 @@ class Lookup(Op, op="lookup", takes=("id",), options=("dim", "padding")):
 
     home: tuple[Concat, int] | None = None  # the result is an input of it, and written there
 
+    @property
+    def only_copies(self) -> bool:
+        """Whether its result is the rows, and their gradient its own."""
+        return type(self) is Lookup and self._padding is None
+
     def get_rows(self, count: int) -> F32:
         """Return the array for the rows of `count` ids, to be filled before `forward`."""
         if self.home is not None:
