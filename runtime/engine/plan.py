@@ -135,24 +135,24 @@ class Plan:
         self.params = {config.name: config for value in values for config in value.params}
         self.dense = [name for name in self.params if name not in self.tables]
         self._order_steps()
-        self.trained = {c.name: c for node in reversed(self._backward) for c in node.op.value.params}
-        self._backward = [node for node in self._backward if node.place not in self._settled]
 
     def _order_steps(self) -> None:
         """Set the nodes of data, those before and after the lookups, and those of the way back."""
         self.data = [node for node in self._nodes if node.op.value.op == "data"]
         early = {places[0] for found in self._lookups.values() for _, places in found}
         reached = {self._loss}  # between the loss and a parameter
-        self._backward: list[_Node] = []
+        backward: list[_Node] = []
         for node in reversed(self._nodes):
             if node.place in early:
                 if node.op.value.params:
                     raise ValueError(f"{node.op.value.name}: ids of a lookup can't depend on a parameter")
                 early.update(node.inputs)
             if node.place in reached:
-                self._backward.append(node)
+                backward.append(node)
                 reached.update(place for _, place in node.needed)
         self._early = [node for node in self._nodes if node.place in early and node not in self.data]
+        self.trained = {c.name: c for node in reversed(backward) for c in node.op.value.params}
+        self._backward = [node for node in backward if node.place not in self._settled]
         left_out = early | self._settled
         self._late = [node for node in self._nodes if node.place not in left_out and node not in self.data]
 
@@ -161,7 +161,8 @@ class Plan:
 
         Then most have nothing else to compute: `concat` hands out their gradients.
         """
-        node, chain = self._nodes[place], []
+        node = self._nodes[place]
+        chain: list[int] = []
         while node.op.value.op in ("reshape", "single") and users.count(node.place) == 1:
             chain.append(node.place)
             node = self._nodes[node.inputs[0]]
