@@ -165,7 +165,7 @@ class Supervisor:
             self._absent.append(key)
         blame = self._describe_failure(member, how)
         if blame:
-            self._note_failure(self._make_failure(key, blame), now_s)
+            self.note_failure(self._make_failure(key, blame), now_s, returns=True)
         elif not self._trainers_left and not self.failure and self._retire_s == NEVER:
             # All trainers gave 0: pservers that reported no trainer will never end by themselves.
             self._retire_s = now_s + self.grace_s
@@ -173,19 +173,16 @@ class Supervisor:
             self._begin_ending(lonely, now_s)
 
     def note_lost_node(self, failure: JobFailure, now_s: float, *, returns: bool = False) -> None:
-        """Note that a node's agent or line is gone; its keeper ends its processes.
-
-        returns: another agent can be started there.
-        """
+        """Note that a node's agent or line is gone; its keeper ends its processes."""
         for key, member in self.members.items():
             if member.node == failure.node:
                 self.remove(key)
-        (self._note_failure if returns else self.note_failure)(failure, now_s)
+        self.note_failure(failure, now_s, returns=returns)
 
     def note_leaving(self, failure: JobFailure, now_s: float, *, returns: bool) -> None:
         """Note that a node will be lost soon: its programs go on until a snapshot is taken."""
         self._ask_for_cut(failure.why, now_s)
-        (self._note_failure if returns else self.note_failure)(failure, now_s)
+        self.note_failure(failure, now_s, returns=returns)
 
     def note_explanation(self, key: str, why: str, blames: str = "") -> None:
         """Note the cause of a failure that a process's runtime reports, and the process it blames."""
@@ -205,13 +202,13 @@ class Supervisor:
     def note_loss(self, failure: JobFailure, now_s: float, *, secondary: bool, returns: bool = False) -> None:
         """Note the loss of a process that brought agents or a trainer; after training nobody needs it.
 
-        secondary: any other failure within a second explains it; returns: as of `note_lost_node`.
+        secondary: any other failure within a second explains it.
         """
         if self._retire_s < NEVER:
             return
         if secondary:
             self._secondary.append(failure)
-        (self._note_failure if returns else self.note_failure)(failure, now_s)
+        self.note_failure(failure, now_s, returns=returns)
 
     # --- decisions ---
 
@@ -291,25 +288,25 @@ class Supervisor:
         for ending in self._endings:
             ending.remove(key)
 
-    def note_failure(self, failure: JobFailure, now_s: float) -> None:
-        """Note a failure that no restart mends; it takes the place of one that a restart would have."""
-        self._final = True
-        if self.restarting:
-            self._call_off_restart()
-        self._note_failure(failure, now_s)
+    def note_failure(self, failure: JobFailure, now_s: float, *, returns: bool = False) -> None:
+        """Note a failure: the first counts, or its explanation within a second.
 
-    def _call_off_restart(self) -> None:
-        self.restarting, self.failure, self._ending_all = False, None, False
-        self.result = None  # of the epoch alone: a restart may wait after it
-
-    def _note_failure(self, failure: JobFailure, now_s: float) -> None:
-        """Note a failure: the first counts, or its explanation within a second."""
+        returns: what failed can be started again. A failure that no restart mends takes the place of others.
+        """
+        if not returns:
+            self._final = True
+            if self.restarting:
+                self._call_off_restart()
         if self._stopped_by and not self.failure:
             return  # failures after a user's request are not the reason of the end
         if self.failure is None:
             self.failure, self.failed_s = failure, now_s
         elif self._rank(failure) < self._rank(self.failure) and now_s <= self.failed_s + LOOK_FURTHER_S:
             self.failure = failure
+
+    def _call_off_restart(self) -> None:
+        self.restarting, self.failure, self._ending_all = False, None, False
+        self.result = None  # of the epoch alone: a restart may wait after it
 
     def _rank(self, failure: JobFailure) -> int:
         """Return 0 for a lost node, which explains a failed process (1); both explain a vanished peer (2, 3).
@@ -350,7 +347,7 @@ class Supervisor:
         """Fail for a trainer that ended without connecting: the others would wait for it for ever."""
         if self.server == "bundled" and self._connected and self._absent:
             text = "ended with 0 before it had connected to the pservers, while others wait for it"
-            self._note_failure(self._make_failure(self._absent[0], text), now_s)
+            self.note_failure(self._make_failure(self._absent[0], text), now_s, returns=True)
 
     def _look_for_leaving(self) -> None:
         """Blame a pserver that still saves after reporting its failure, not the trainers that miss it."""
