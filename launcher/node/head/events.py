@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pslaunch.runtime.shared.remedies import find_remedy
@@ -236,35 +236,26 @@ class EventLog:
         kept = self._recent.keep(told) if event == "line" else self._recent.add(told)
         self.next += 1
         self.begin = self.begin or kept
-        self._write([kept])
+        if self._file:
+            self._write([kept])
         note_state(self.states, kept)
 
     def keep_in(self, path: str) -> None:
         """Write the events, past ones too, to a file without output. A second call does nothing."""
-        if self._path:
-            return
-        self._path = path
+        if not self._path:
+            self._path = path
+            self._write(self._recent.list_since(0))
+
+    def _write(self, events: Sequence[Event]) -> None:
         try:
-            self._file = EventFile(path)
+            self._file = self._file or EventFile(self._path)
+            for event in events:
+                self._file.write(event)
         except OSError as e:
-            self._warn_lost(e)
-        self._write(self._recent.list_since(0))
-
-    def _write(self, events: Iterable[Event]) -> None:
-        if (file := self._file) is None:
-            return
-        for event in events:
-            try:
-                file.write(event)
-            except OSError as e:
-                self._file = None
-                if event["event"] != "end":  # which is the last one
-                    self._warn_lost(e)
-                return
-
-    def _warn_lost(self, e: OSError) -> None:
-        why = f"can't be written, and is left out: {e.strerror}{find_remedy(e)}"
-        self.tell("note", level="warning", text=f"{self._path} {why}")
+            self._file = None
+            if not any(event["event"] == "end" for event in events):  # which is the last one
+                why = f"can't be written, and is left out: {e.strerror}{find_remedy(e)}"
+                self.tell("note", level="warning", text=f"{self._path} {why}")
 
     def list_events(
         self, cursor: int, limit: int | None = None, limit_bytes: float = math.inf
