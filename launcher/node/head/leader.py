@@ -122,16 +122,7 @@ class Leader(Observed):
         except codes.Refusal as e:
             self._refuse(observer, str(e), e.code)
             return
-        secret = self._secret.hex() if m["secret"] is None else str(m["secret"])
-        self._gate = Gate(
-            self._loop,
-            first.addr,
-            bytes.fromhex(secret),
-            check=self._check,
-            admit=self._admit,
-            note_refusal=lambda why: self._warn(f"refused a connection: {why}"),
-            port=job.choose_head_port(placed),
-        )
+        secret = self._secret if m["secret"] is None else bytes.fromhex(m["secret"])
         self._listen(self._socket_path)
         self._record_path = os.path.join(record.get_folder(), f"{placed.plan.job_id}.json")
         self._record = record.describe_job(placed, self._socket_path)
@@ -142,11 +133,19 @@ class Leader(Observed):
         if placed.plan.trace:
             self._trace = Trace("head")
             observer.line.trace = self._trace.make_note("launcher")
-        self._head = Head(self._loop, placed, secret, time.time, self._supply, self._trace)
+        head = self._head = Head(self._loop, placed, secret.hex(), time.time, self._supply, self._trace)
+        self._gate = Gate(
+            self._loop,
+            first.addr,
+            secret,
+            check=self._check,
+            admit=self._admit,
+            note_refusal=lambda why: head.note("warning", f"refused a connection: {why}"),
+            port=job.choose_head_port(placed),
+        )
         own, self._own_fd = self._own_fd, -1
-        self._head.drain, self._head.settled = self.push, self._tell_places
-        self._head.choose_linger_s = self._choose_linger_s
-        self._head.attach(first, own, own, lambda: "")
+        head.drain, head.settled, head.choose_linger_s = self.push, self._tell_places, self._choose_linger_s
+        head.attach(first, own, own, lambda: "")
         observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
     def _tell_places(self) -> None:
@@ -255,17 +254,10 @@ class Leader(Observed):
         return f"node {_parse_node_number(text)} is not of this job, or has connected already"
 
     def _admit(self, text: bytes, fd: int, seals: Seals) -> None:
-        node = self._led.find_awaited(_parse_node_number(text))
         if text == OBSERVER:
             self._observe(fd, fd, seals)
-        elif node is None:
-            os.close(fd)
-        else:
+        elif node := self._led.find_awaited(_parse_node_number(text)):
             self._led.attach(node, fd, fd, lambda: "", seals)
-
-    def _warn(self, text: str) -> None:
-        if self._head is not None:
-            self._head.note("warning", text)
 
 
 def _parse_node_number(text: bytes) -> int:
