@@ -210,14 +210,10 @@ class Startup:
 
         Other agents are on their way to nodes without a link.
         """
-
-        def make_order(link: Link) -> messages.ClearMsg:
-            return {"type": "clear", "epoch": epoch}
-
         lost = self.returning = {node.id for node in self._desk.placed.nodes} - {*self._desk.links}
         is_ready = not lost and all(link.run_dir for link in self._desk.links.values())
         then = self._propose_ports if is_ready else self._prepare
-        self._ask_all(make_order, then, "cleared", "hello", awaited=lost)
+        self._ask_all(lambda _link: {"type": "clear", "epoch": epoch}, then, "cleared", "hello", awaited=lost)
 
     def on_cleared(self, link: Link, m: messages.ClearedMsg) -> None:
         link.epoch = int(m["epoch"])
@@ -267,9 +263,9 @@ class Startup:
         tries = reach.plan_tries(len(links))
 
         def make_order(link: Link) -> messages.ReachMsg:
-            doors = [(links[k], links[k].door) for k in tries[link.node.id]]
-            tried = [(x.node.id, a, port) for x, port in doors for a in x.addrs[:addrs]]
-            return {"type": "reach", "doors": tried, "limit_s": limit_s}
+            others = [links[k] for k in tries[link.node.id]]
+            doors = [(x.node.id, addr, x.door) for x in others for addr in x.addrs[:addrs]]
+            return {"type": "reach", "doors": doors, "limit_s": limit_s}
 
         self._ask_all(make_order, lambda: self._choose_addrs(addrs), "reached")
 
