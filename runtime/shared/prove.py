@@ -124,6 +124,7 @@ class Server:
         self._plane, self._secret, self._accept, self._welcome = plane, secret, accept, welcome
         self.buffer = b""  # received, not yet processed
         self.nonces = b""  # set once the client has shown the secret; its message may still be a replay
+        self.text = b""  # of the client, once it has proved the secret
         self.proved = False
         self.failure = ""  # set once refused
 
@@ -161,7 +162,7 @@ class Server:
             raise ProofError(plane.describe_difference(plane.client, plane.server))
         if why := self._accept(text):
             raise ProofError(why)
-        self.proved = True
+        self.text, self.proved = text, True
         proof = self._compute_mac(b"welcome", text + self._welcome)
         return encode_message(MessageKind.WELCOME, proof + self._welcome)
 

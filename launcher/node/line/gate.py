@@ -135,20 +135,14 @@ class Gate:
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
         sock.setblocking(False)
-        proved = bytearray()
-
-        def accept(text: bytes) -> str:
-            proved[:] = text
-            return self._check(text)
-
-        server = prove.Server(PLANE, self._secret, accept)
+        server = prove.Server(PLANE, self._secret, self._check)
         now_s = self._loop.now()
         caller = _Caller(sock, address[0], address[1], server, now_s + prove.TIMEOUT_S)
         self._callers.add(caller, caller.host, now_s)
-        self._loop.watch(sock.fileno(), read=lambda: self._hear(caller, proved))
-        self._hear(caller, proved)  # an agent of the job has sent its first bytes by now
+        self._loop.watch(sock.fileno(), read=lambda: self._hear(caller))
+        self._hear(caller)  # an agent of the job has sent its first bytes by now
 
-    def _hear(self, caller: _Caller, proved: bytearray) -> None:
+    def _hear(self, caller: _Caller) -> None:
         try:
             data = caller.sock.recv(prove.MAX_BODY_BYTES)
             if not data:
@@ -175,7 +169,7 @@ class Gate:
                 return
             caller.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keys = make_seals(self._secret, caller.server.nonces, head=True)
-            self._admit(bytes(proved), caller.sock.detach(), keys)
+            self._admit(caller.server.text, caller.sock.detach(), keys)
         elif caller.server.nonces:
             self._callers.keep(caller)
 
