@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ..line.wire import Data
     from ..loop import Loop
     from ..messages import DispatchedMsg, DispatchMsg, FetchMsg, OfPackage, ServeMsg, ServingMsg
-    from .manifest import Entry
     from .peers import Serving
+    from .sender import Source
 
 REACH_LIMIT_S = 3.0
 
@@ -38,29 +38,23 @@ class Filling:
         refuse: Callable[[Exception], None],
         trace: Trace | None = None,
     ) -> None:
-        self._loop, self._workspace, self._secret = loop, workspace, secret
+        self._loop, self._secret = loop, secret
         self._say, self._answer, self._refuse = say, answer, refuse
         self._trace = trace and trace.make_note("another node")
-        self._entries: list[Entry] = []  # the package, once it has arrived
         self._closed = False
         self._serving: Serving | None = None
         self._server: MessageLine[OfPackage] | None = None  # the node that sends us the package
-        self._receiver: Receiver | None = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
+        self._receiver = Receiver(loop, workspace, say=say, end=self._finish, tell=say)
 
     def order_dispatch(self, m: DispatchMsg) -> None:
-        if self._receiver:
-            self._receiver.take_offer(m)
+        self._receiver.take_offer(m)
 
     def take(self, piece: Data) -> None:
-        if self._receiver:
-            self._receiver.take(piece)
+        self._receiver.take(piece)
 
     def _finish(self, failed: Exception | None) -> None:
         if self._server:
             self._server.close()
-        if self._receiver:
-            self._entries = self._receiver.entries
-        self._receiver = None
         if failed:
             self._refuse(failed)
         else:
@@ -68,22 +62,18 @@ class Filling:
 
     def order_serve(self, m: ServeMsg) -> None:
         """Serve the package to other nodes, also during its own transfer."""
-        from .into_place import read_entries
         from .peers import Serving
-        from .sender import Source
 
         def begin(source: Source) -> None:
             if not self._closed:
                 self._serving = Serving(self._loop, m["addr"], self._secret, source, self._trace)
                 self._say({"type": "serving", "port": self._serving.port})
 
-        def make_source() -> Source:
-            if receiver:
-                return receiver.share(self._pass_on)
-            return Source(self._workspace, self._entries or read_entries(self._workspace))
-
-        receiver = self._receiver
-        self._loop.do_aside(make_source, lambda source: self._answer(lambda: begin(source)), self._refuse)
+        self._loop.do_aside(
+            lambda: self._receiver.share(self._pass_on),
+            lambda source: self._answer(lambda: begin(source)),
+            self._refuse,
+        )
 
     def _pass_on(self) -> None:
         if self._serving:
@@ -112,17 +102,15 @@ class Filling:
             seals=seals,
             trace=self._trace,
         )
-        if self._receiver:
-            leave = functools.partial(self._ask_head, "a content has a wrong hash")
-            self._receiver.ask_of(self._server.send, alone=False, leave=leave)
-        else:
+        if self._receiver.closed:
             self._server.close()
+        leave = functools.partial(self._ask_head, "a content has a wrong hash")
+        self._receiver.ask_of(self._server.send, alone=False, leave=leave)
 
     def _ask_head(self, _why: object) -> None:
         if self._server:
             self._server.close()
-        if self._receiver:
-            self._receiver.ask_of(None, alone=True)
+        self._receiver.ask_of(None, alone=True)
 
     def close(self) -> None:
         """Take nothing more and stop serving. May be called twice."""
@@ -130,4 +118,3 @@ class Filling:
         for part in (self._receiver, self._server, self._serving):
             if part:
                 part.close()
-        self._receiver = self._serving = None

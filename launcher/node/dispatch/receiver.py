@@ -12,7 +12,7 @@ from .. import codes
 from ..codes import Refusal
 from ..line.wire import Data
 from ..loop import Aside, Loop
-from .into_place import find_staged
+from .into_place import find_staged, read_entries
 from .manifest import MAX_MANIFEST_BYTES, Entry, ManifestError, Want, compute_digest, decode
 from .sender import THE_MANIFEST, WINDOW_BYTES, Source, encode_numbers
 from .staging import Staging
@@ -72,6 +72,8 @@ class Receiver:
 
     def take_offer(self, m: DispatchMsg) -> None:
         """Take the offer of a package: request an unknown manifest, else the lacking files."""
+        if self.closed:
+            return
         self.digest, self._size = str(m["digest"]), int(m["bytes"])
         if not 0 < self._size <= MAX_MANIFEST_BYTES:
             self._end(ManifestError(f"a manifest of {self._size} bytes"))
@@ -128,16 +130,14 @@ class Receiver:
 
     def share(self, grown: Callable[[], None]) -> Source:
         """Return the package as a source for other nodes; `grown` is called whenever more of it is here."""
-        if self._incoming is None or not self._incoming.listed:
+        incoming = self._incoming
+        if self.closed:
+            return Source(self._workspace, self.entries or read_entries(self._workspace))
+        if incoming is None or not incoming.listed:
             raise ValueError("nothing to pass on")
         self._report_growth = grown
-        incoming = self._incoming
-        return Source(
-            self._workspace,
-            incoming.listed,
-            find_staged(self._workspace),
-            count_ready=incoming.count_ready_bytes,
-        )
+        staged = find_staged(self._workspace)
+        return Source(self._workspace, incoming.listed, staged, count_ready=incoming.count_ready_bytes)
 
     def take(self, piece: Data) -> None:
         if self.closed or (self._incoming is None and not self._in_place):
@@ -256,6 +256,11 @@ class Receiver:
 
     def _leave(self) -> None:
         self.closed = True
-        # Decided in the thread, which may be about to open it.
-        self._aside.do(lambda: self._incoming.close() if self._incoming else None)
+
+        def drop() -> None:  # in the thread, which may be about to open it
+            if self._incoming:
+                self._incoming.close()
+            self._incoming = None
+
+        self._aside.do(drop)
         self._aside.close()

@@ -114,9 +114,10 @@ def dispatched(ends: list[Ends], source: Source, workspace: Path) -> Ends:
 
 
 def test_small_files_travel_together(source: Path, tmp_path: Path, ends: list[Ends]) -> None:
-    whole = dispatched(ends, list_source(source), tmp_path / "ws")
+    package = list_source(source)
+    whole = dispatched(ends, package, tmp_path / "ws")
     come = sum(len(p.data) for p in whole.pieces)
-    assert come == whole.sender.total_bytes + len(whole.receiver._incoming._data)  # type: ignore[union-attr]
+    assert come == whole.sender.total_bytes + len(package.manifest)
     assert len(whole.pieces) <= 2 + -(-whole.sender.total_bytes // MAX_DATA_BYTES)
 
 
