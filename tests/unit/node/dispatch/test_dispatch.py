@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from pslaunch.node.dispatch.manifest import Entry, decode
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
 from pslaunch.node.dispatch.sender import Source, encode_numbers
 from pslaunch.node.line.wire import Data, MessageLine
-from pslaunch.node.link import Link
+from pslaunch.node.link import JobFailure, Link
 from pslaunch.node.loop import Loop
 from pslaunch.node.messages import DispatchedMsg, FillingMsg, LacksMsg, ServingMsg
-from support.desk import QuietDesk
 from support.lines import open_line
 from support.packages import job_on, list_source
 
@@ -33,11 +32,16 @@ SERVING: ServingMsg = {"type": "serving", "port": 4000}
 DISPATCHED: DispatchedMsg = {"type": "dispatched"}
 
 
-class Desk(QuietDesk):
-    """A head's desk with scripted nodes; the orders to them are kept."""
+class Desk:
+    """A head's desk with scripted nodes, and supply of the package; the orders to the nodes are kept."""
+
+    is_ending = False
+    filled: frozenset[int] = frozenset()
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        super().__init__()
+        self.events: list[dict[str, Any]] = []
+        self.failed: list[str] = []
+        self.over: list[bool] = []
         self.loop = Loop()
         self.placed = job_on(folder, nodes)
         self.links: dict[int, Link] = {}
@@ -56,6 +60,19 @@ class Desk(QuietDesk):
         self.source = source
         self.dispatch = Dispatch(self.loop, self, self)
         self.dispatch.begin(lambda: self.over.append(True))
+
+    def get(self, then: Callable[[Source], None], *_others: object) -> None:
+        then(self.source)
+
+    def fail(self, failure: JobFailure) -> None:
+        self.failed.append(failure.text)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append(fields)
+
+    def ignore(self, *_said: object) -> None: ...
+
+    count_on = settle = start = ignore
 
     def _line(self, fd: int, told: list[str], node: int) -> MessageLine[Any]:
         def heard(m: Any) -> None:
