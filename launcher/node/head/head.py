@@ -72,7 +72,7 @@ class Head:
         self.revive: Callable[[Sequence[job.Node]], Sequence[job.Node]] | None = None
         self.drain: Callable[[], None] = lambda: None  # gives observers the new events
         self.settled: Callable[[], None] = lambda: None  # called once nodes' paths or addresses are known
-        self.choose_linger_s: Callable[[], float] = lambda: 0.0  # asked once the nodes finish
+        self.linger_s = 0.0  # for which nodes stay after the end, where a launcher will fetch their files
         self._finish_s = NEVER  # time of the order to finish
         self._owing: set[int] = set()  # nodes that have not answered it
         self.has_left = False  # another head has to come
@@ -198,7 +198,7 @@ class Head:
         memory = self._restarts.describe(self._loop.now())
         if self.placed.plan.outlives_head and memory["ran_s"] >= 0.0:
             for link in self.links.values():
-                link.line.send({"type": "remember", "memory": memory, "linger_s": self.choose_linger_s()})
+                link.line.send({"type": "remember", "memory": memory, "linger_s": self.linger_s})
 
     def _lose(self, link: Link, reason: str) -> None:
         link.gone = True
@@ -418,9 +418,8 @@ class Head:
     def _finish(self) -> None:
         self._finish_s = self._loop.now()
         self._owing = {number for number, link in self.links.items() if not link.gone}
-        linger_s = self.choose_linger_s()
         for link in self.links.values():
-            link.line.send({"type": "finish", "linger_s": linger_s})
+            link.line.send({"type": "finish", "linger_s": self.linger_s})
         self._loop.call_after(FINISH_LIMIT_S, self._give_up)
 
     def on_finished(self, link: Link, m: messages.FinishedMsg) -> None:

@@ -53,9 +53,9 @@ class Leader(Observed):
         self._own_fd, self._socket_path = own_fd, os.path.join(run_dir, "head.sock")
         self._gate: Gate | None = None
         self._held = True
-        self._lease_s = self._linger_s = 0.0
+        self._lease_s = 0.0
         self._lease: Timer | None = None  # running while nobody holds the job
-        self._lease_is_over = self._holders_supply = False
+        self._holders_supply = False
         self._told_holder = False  # about the end
         self._launcher = self._observe(read_fd, write_fd, seals)
         self._holders = {self._launcher}
@@ -74,7 +74,7 @@ class Leader(Observed):
         # The launcher may not follow yet: a job can be refused before.
         followers = [o for o in self._observers if o.cursor is not None or o is self._launcher]
         told = all(o.told_over and o.line.is_idle for o in followers)
-        wait_s = 0.0 if self._told_holder else self._choose_linger_s()
+        wait_s = 0.0 if self._told_holder else self._head.linger_s
         return (told and not wait_s) or self._loop.now() >= self._over_s + max(wait_s, SAY_GOODBYE_S)
 
     def wait_for_nobody(self) -> None:
@@ -100,7 +100,7 @@ class Leader(Observed):
 
         def end() -> None:
             if self._head and not self._head.done:
-                self._lease_is_over = True
+                self._head.linger_s = 0.0
                 since = f" for {self._lease_s:g} s" if self._lease_s else ""
                 self._head.stop(signal.SIGHUP, f"the launcher is gone{since}: {reason}")
 
@@ -144,7 +144,7 @@ class Leader(Observed):
             port=job.choose_head_port(placed),
         )
         own, self._own_fd = self._own_fd, -1
-        head.drain, head.settled, head.choose_linger_s = self.push, self._tell_places, self._choose_linger_s
+        head.drain, head.settled = self.push, self._tell_places
         head.attach(first, own, own, lambda: "")
         observer.line.send({"type": "leading", "port": self._gate.port, "addrs": addrs})
 
@@ -214,7 +214,7 @@ class Leader(Observed):
     def order_lease(self, observer: Observer, m: messages.LeaseMsg) -> None:
         """Let another observer hold the job instead of this one; a lease of 0 s is for a free job."""
         if observer is self._launcher:
-            self._lease_s, self._linger_s = float(m["lease_s"]), float(m["linger_s"])
+            self._lease_s, self._led.linger_s = float(m["lease_s"]), float(m["linger_s"])
             self._held = self._lease_s > 0
             self._leave(observer, "it never connected")
 
@@ -225,10 +225,6 @@ class Leader(Observed):
         if self._holders_supply:
             self._supplier = observer
             self._supply.ask_again(observer.line.send)
-
-    def _choose_linger_s(self) -> float:
-        """Return the time for which nodes stay after the end, since a launcher will fetch their files."""
-        return 0.0 if self._lease_is_over else self._linger_s
 
     def order_free(self, observer: Observer, _m: messages.FreeMsg) -> None:
         self._held &= observer not in self._holders
