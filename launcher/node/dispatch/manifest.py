@@ -153,17 +153,10 @@ class Hashes:
 
     @functools.cached_property
     def _known(self) -> dict[str, str]:
-        try:
-            with open(self._path, encoding="ascii") as f:
-                lines = f.read().split("\n")
-        except (OSError, ValueError):
-            return {}
-        found = {}
-        for line in lines:
-            key, _, value = line.rpartition(" ")
-            if len(value) == 64:
-                found[key] = value
-        return found
+        with contextlib.suppress(OSError, ValueError), open(self._path, encoding="ascii") as f:
+            parts = (line.rpartition(" ") for line in f.read().split("\n"))
+            return {key: value for key, _, value in parts if len(value) == 64}
+        return {}
 
     def get_known(self, key: str) -> str:
         """Return the hash of the file with this key, "" if unknown."""
