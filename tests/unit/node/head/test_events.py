@@ -35,16 +35,6 @@ def numbers(recent: RecentEvents, cursor: int, limit: int | None = None) -> list
     return [event["n"] for event in recent.list_since(cursor, limit)]
 
 
-def test_cursor_and_limit_select_events() -> None:
-    recent = RecentEvents()
-    for n in (0, 1, 2, 5, 6):  # 3 and 4 were never heard of
-        recent.add(line(n, "x"))
-    assert numbers(recent, 0) == [0, 1, 2, 5, 6]
-    assert numbers(recent, 1, 2) == [1, 2]
-    assert numbers(recent, 3) == [5, 6]
-    assert numbers(recent, 7) == []
-
-
 @given(st.sets(st.integers(0, 40)), st.integers(0, 45), st.none() | st.integers(0, 9))
 def test_any_gaps_leave_all_events_from_the_cursor_on(kept: set[int], cursor: int, limit: int | None) -> None:
     recent = RecentEvents()
@@ -68,14 +58,6 @@ def test_lines_are_checked_and_cleaned_like_all_events(changed: dict[str, Any]) 
         assert str(refused.value) == str(e)
     else:
         assert clean_event(event) == clean_all(event)
-
-
-def test_oldest_events_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_EVENTS", 3)
-    recent = RecentEvents()
-    for n in range(10):
-        recent.add(line(n, "x"))
-    assert numbers(recent, 0) == [7, 8, 9]
 
 
 def test_event_over_the_limit_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +97,7 @@ def test_only_an_ended_record_gives_the_end() -> None:
         assert make_end(spoilt) is None
 
 
-def test_who_comes_late_gets_the_description_of_the_job() -> None:
+def test_who_comes_late_gets_the_description_of_the_job_and_the_newest_events() -> None:
     recent = RecentEvents()
     recent.keep({"n": 0, "time": 0.0, "event": "job"})
     for n in range(1, events.MAX_EVENTS + 10):

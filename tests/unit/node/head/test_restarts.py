@@ -270,12 +270,14 @@ def leaving(most: int) -> tuple[Supervisor, Restarts]:
     return s, restarts
 
 
-def test_a_stop_is_the_last_word_while_a_node_that_leaves_waits_for_a_snapshot() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, TERM])
+def test_a_stop_is_the_last_word_while_a_node_that_leaves_waits_for_a_snapshot(number: int) -> None:
     s, _ = leaving(1)
-    s.stop(signal.SIGINT, "Ctrl+C", 1.1)
-    s.decide(1.1)
+    s.stop(number, "asked", 1.1)
+    assert s.decide(1.1) == [Signal(("trainer/0", "trainer/1"), TERM)]
     end_rest(s, 1.3)
-    assert s.result is not None and s.result.code == codes.INT
+    assert not is_restarting(s)
+    assert s.result is not None and s.result.code == codes.SIGNAL_BASE + number
 
 
 def test_a_node_that_leaves_waits_for_a_snapshot_before_the_restart() -> None:
@@ -292,14 +294,6 @@ def test_a_node_that_leaves_ends_a_job_without_restarts_after_a_snapshot() -> No
     restarts.note_progress("trainer/0", {"cut": 24})
     assert s.decide(1.2) == [Signal(("trainer/0", "trainer/1"), TERM)]
     assert s.why == f"{LEAVES.why}, after a snapshot of step 24"
-
-
-def test_a_request_to_end_is_heard_while_a_node_leaves() -> None:
-    s, _ = leaving(1)
-    s.stop(TERM, "asked", 1.1)
-    assert s.decide(1.1) == [Signal(("trainer/0", "trainer/1"), TERM)]
-    end_rest(s, 1.2)
-    assert not is_restarting(s) and s.result is not None
 
 
 @pytest.mark.parametrize("code", [0, codes.TIMEOUT])
