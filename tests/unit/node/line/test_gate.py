@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +189,20 @@ class Guarded:
             admit=lambda *found: self.admitted.append(found), note_refusal=self.refused.append,
             handout=Handout(self.loop, ASKING, handout) if handout else None,
         )  # fmt: skip
+        self._aside = ThreadPoolExecutor(1)
+
+    def dial(
+        self, secret: bytes = SECRET, text: bytes = b"welcome", *others: str, limit_s: float = 5.0
+    ) -> Future[tuple[int, Seals]]:
+        """Dial it in a thread, after other addresses."""
+        addrs = [*others, "127.0.0.1"]
+        return self._aside.submit(gate.dial, addrs, self.gate.port, secret, text, limit_s)
 
     def until(self, what: list[str] | list[tuple[bytes, int, Seals]]) -> None:
         self.loop.run(lambda: bool(what))
 
     def close(self) -> None:
+        self._aside.shutdown()
         self.gate.close()
         self.loop.close()
 
@@ -202,20 +211,6 @@ class Guarded:
 def guarded() -> Iterator[Guarded]:
     with contextlib.closing(Guarded()) as found:
         yield found
-
-
-def dial_aside(port: int, secret: bytes, text: bytes) -> tuple[threading.Thread, list[object]]:
-    result: list[object] = []
-
-    def run() -> None:
-        try:
-            result.append(gate.dial(["127.0.0.1"], port, secret, text, 5.0))
-        except prove.ProofError as e:
-            result.append(e)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, result
 
 
 def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
@@ -227,13 +222,13 @@ def test_a_gate_is_at_the_port_that_is_asked_for_or_else_at_any() -> None:
 
 
 def test_caller_with_the_secret_gets_a_sealed_line(guarded: Guarded) -> None:
-    thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+    dialled = guarded.dial()
     guarded.until(guarded.admitted)
-    thread.join()
-    text, fd, seals = guarded.admitted[0]
-    assert text == b"welcome" and isinstance(result[0], tuple)
+    text, *ours = guarded.admitted[0]
+    assert text == b"welcome"
     heard: list[Any] = []
-    lines = [open_line(guarded.loop, fd, heard.append, seals=seals) for fd, seals in ((fd, seals), result[0])]
+    ends: list[Any] = [ours, dialled.result()]
+    lines = [open_line(guarded.loop, fd, heard.append, seals=seals) for fd, seals in ends]
     lines[0].send({"type": "down"})
     lines[1].send({"type": "up"})
     guarded.loop.run(lambda: {"down", "up"} <= {m["type"] for m in heard})
@@ -245,11 +240,11 @@ def test_caller_with_the_secret_gets_a_sealed_line(guarded: Guarded) -> None:
     ("secret", "text", "why"), [(b"wrong", b"welcome", "secret"), (SECRET, b"me", "not you")]
 )
 def test_others_are_refused_in_words(guarded: Guarded, secret: bytes, text: bytes, why: str) -> None:
-    thread, result = dial_aside(guarded.gate.port, secret, text)
+    dialled = guarded.dial(secret, text)
     guarded.until(guarded.refused)
-    thread.join()
+    with pytest.raises(prove.ProofError, match=why):
+        dialled.result()
     assert not guarded.admitted
-    assert isinstance(result[0], prove.ProofError) and why in str(result[0])
 
 
 @pytest.mark.parametrize(
@@ -268,11 +263,9 @@ def test_caller_after_a_thousand_silent_ones_is_admitted(monkeypatch: pytest.Mon
     with contextlib.closing(Guarded()) as guarded, contextlib.ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port)))
-        thread, result = dial_aside(guarded.gate.port, SECRET, b"welcome")
+        dialled = guarded.dial()
         guarded.until(guarded.admitted)
-        thread.join()
-        assert isinstance(result[0], tuple)
-        for fd in (guarded.admitted[0][1], result[0][0]):
+        for fd in (guarded.admitted[0][1], dialled.result()[0]):
             os.close(fd)
         assert "it did not prove the secret, and others wait" in guarded.refused[0]
         guarded.loop.run(lambda: "more from" in guarded.refused[-1])
@@ -312,15 +305,10 @@ def test_silent_addresses_share_the_limit_and_the_last_one_has_its_turn(guarded:
         with pytest.raises(TimeoutError):
             gate.dial(silent, port, SECRET, b"welcome", 0.6)
         assert own_s() - began_s < gate.TRY_S
-        found: list[tuple[int, Seals]] = []
-        addrs = [*silent, "127.0.0.1"]
-        thread = threading.Thread(
-            target=lambda: found.append(gate.dial(addrs, port, SECRET, b"welcome", 4.0))
-        )
-        thread.start()
+        dialled = guarded.dial(SECRET, b"welcome", *silent, limit_s=4.0)
         guarded.until(guarded.admitted)
-        thread.join()
-    for fd in (guarded.admitted[0][1], found[0][0]):
+        found = dialled.result()
+    for fd in (guarded.admitted[0][1], found[0]):
         os.close(fd)
 
 
@@ -368,27 +356,23 @@ def ask(port: int) -> bytes:
 def test_everybody_who_asks_gets_the_handout_without_proof() -> None:
     content = os.urandom(4 << 20)  # more than a socket holds
     guarded = Guarded(handout=content)
-    found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(ask(guarded.gate.port))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    guarded.loop.run(lambda: not any(thread.is_alive() for thread in threads) or bool(guarded.refused))
-    assert found == [content] * 3 and not guarded.refused and not guarded.admitted
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, guarded.gate.port) for _ in range(3)]
+        guarded.loop.run(lambda: all(one.done() for one in asked) or bool(guarded.refused))
+    assert [one.result() for one in asked] == [content] * 3 and not guarded.refused and not guarded.admitted
     guarded.gate.close()
 
 
 def test_handout_is_given_to_a_limited_number_at_once() -> None:
     guarded = Guarded(handout=os.urandom(4 << 20))
-    with contextlib.ExitStack() as at_end:
+    with contextlib.ExitStack() as at_end, ThreadPoolExecutor(1) as pool:
         callers = [
             at_end.enter_context(socket.create_connection(("127.0.0.1", guarded.gate.port), timeout=10))
             for _ in range(MAX_HANDOUTS + 1)
         ]
         for sock in callers:
             sock.sendall(ASKING)
-        closed: list[bytes] = []
-        thread = threading.Thread(target=lambda: closed.append(callers[-1].recv(1)))
-        thread.start()
-        guarded.loop.run(lambda: not thread.is_alive())
-        assert closed == [b""] and callers[0].recv(1)
+        closed = pool.submit(callers[-1].recv, 1)
+        guarded.loop.run(closed.done)
+        assert closed.result() == b"" and callers[0].recv(1)
         guarded.gate.close()
