@@ -18,7 +18,7 @@ from pslaunch.node.dispatch.sender import Sender, Source, encode_numbers
 from pslaunch.node.line import gate
 from pslaunch.node.line.gate import Seals
 from pslaunch.node.line.wire import Data
-from pslaunch.node.loop import Aside, Loop, ignore
+from pslaunch.node.loop import Aside, Loop
 from support.lines import open_line
 from support.packages import list_source
 from support.process import open_below
@@ -147,11 +147,7 @@ def test_peer_that_leaves_while_served_is_forgotten(source: Source, tmp_path: Pa
     loop, folder = Loop(), tmp_path / "source"
     serving = Serving(loop, "127.0.0.1", SECRET, source)
     reached: list[tuple[int, Seals]] = []
-
-    def dial() -> None:
-        reached.append(gate.dial(["127.0.0.1"], serving.port, SECRET, REQUEST, 3.0))
-
-    loop.do_aside(dial, ignore)
+    loop.do_aside(lambda: gate.dial(["127.0.0.1"], serving.port, SECRET, REQUEST, 3.0), reached.append)
     loop.run(lambda: bool(reached))
     fd, seals = reached[0]
     come: list[Data] = []
