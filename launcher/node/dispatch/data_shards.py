@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Collection, Sequence
-
-from .manifest import Entry
+from collections.abc import Sequence
 
 _GLOB = {"*": "[^/]*", "?": "[^/]"}
 
@@ -25,23 +23,6 @@ class DataShards:
             if found and place.format(int(found[1])) == found[1]:
                 return int(found[1])
         return None
-
-    def split(self, entries: Sequence[Entry], count: int) -> Callable[[Collection[int]], list[Entry]]:
-        """Return a function from a node's trainers, out of `count`, to its entries.
-
-        Each path is matched once for all nodes.
-        """
-        everybodys: list[int] = []
-        of: dict[int, list[int]] = {}
-        for i, e in enumerate(entries):
-            number = self.find_number(e.path) if e.kind != "d" else None
-            (everybodys if number is None or not count else of.setdefault(number % count, [])).append(i)
-
-        def select(trainers: Collection[int]) -> list[Entry]:
-            places = [*everybodys, *(i for trainer in trainers for i in of.get(trainer, ()))]
-            return [entries[i] for i in sorted(places)]
-
-        return select
 
 
 def _compile(pattern: str) -> tuple[re.Pattern[str], str]:

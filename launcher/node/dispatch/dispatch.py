@@ -186,17 +186,20 @@ class Dispatch:
 
 
 def split_by_node(placed: job.Placed, first: Mapping[int, int]) -> Parts | None:
-    """Return a function from entries to those of each node, None if all get all. first: owner of a folder."""
+    """Return a function from entries to those of each node, None if all get all.
+
+    first: owner of a node's folder, if another. Each path is matched once for all nodes.
+    """
     patterns = placed.plan.package.data_shards if placed.plan.package else ()
     if not patterns:
         return None
     trainers = placed.list_processes(TRAINER)
-    ranks: dict[int, list[int]] = {}  # by the owner of the folder
-    for p in trainers:
-        ranks.setdefault(first.get(p.node, p.node), []).append(p.rank)
+    owners = {p.rank: first.get(p.node, p.node) for p in trainers}
 
     def split(entries: Sequence[Entry]) -> Callable[[int], list[Entry]]:
-        select = DataShards(patterns).split(entries, len(trainers))
-        return lambda node: select(ranks.get(first.get(node, node), ()))
+        find_number = DataShards(patterns).find_number
+        numbers = [find_number(e.path) if e.kind != "d" else None for e in entries]
+        takers = [None if n is None or not trainers else owners[n % len(trainers)] for n in numbers]
+        return lambda node: [e for e, taker in zip(entries, takers) if taker in (None, first.get(node, node))]
 
     return split

@@ -14,7 +14,7 @@ import pytest
 from pslaunch.node import codes
 from pslaunch.node.codes import Refusal
 from pslaunch.node.dispatch import manifest as manifest_module
-from pslaunch.node.dispatch.data_shards import DataShards
+from pslaunch.node.dispatch.dispatch import split_by_node
 from pslaunch.node.dispatch.manifest import Entry, decode, encode
 from pslaunch.node.dispatch.sender import Source
 from pslaunch.node.dispatch.staging import Staging
@@ -23,6 +23,7 @@ from pslaunch.node.line.wire import Data
 from pslaunch.node.loop import Loop
 from pslaunch.ship import package as package_module
 from pslaunch.ship.package import PackageFolder, list_package
+from support.packages import job_on
 
 
 @pytest.fixture
@@ -233,8 +234,9 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
         (folder / f"x-{i}").write_text(f"shard {i}")
     (folder / "same-as-1").write_text("shard 1")
     source = list_package(Package(str(folder)), {})
-    of = DataShards(["x-{}"])
-    node = Staging(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    mine = split_by_node(job_on(folder, 2, "x-{}"), {})
+    assert mine is not None
+    node = Staging(str(tmp_path / "node0"), lambda entries: mine(entries)(0))
     wants = node.list_lacking(source.manifest)
     assert {source.entries[w.file].path for w in wants} == {"same-as-1", "x-0", "x-2", "x-3"}
     for want in wants:
@@ -242,9 +244,9 @@ def test_node_0_keeps_the_shards_of_others_for_them(tmp_path: Path) -> None:
     node.place()
     assert sorted(p.name for p in (tmp_path / "node0").glob("[!.]*")) == ["same-as-1", "x-0", "x-2"]
     forward = Source(str(tmp_path / "node0"), node.listed, str(tmp_path / "node0/.pslaunch/dispatch/staged"))
-    for e in forward.make_part(of.split(forward.entries, 2)({1})).entries:
+    for e in forward.make_part(mine(forward.entries)(1)).entries:
         assert read(forward, e) == (folder / e.path).read_bytes()
     node.close()
-    again = Staging(str(tmp_path / "node0"), lambda entries: of.split(entries, 2)({0}))
+    again = Staging(str(tmp_path / "node0"), lambda entries: mine(entries)(0))
     assert again.list_lacking(source.manifest) == []  # a second time nothing travels
     again.close()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pslaunch.node.dispatch import sender as send
+from pslaunch.node.dispatch.data_shards import DataShards
 from pslaunch.node.dispatch.dispatch import Dispatch, split_by_node
 from pslaunch.node.dispatch.manifest import Entry, decode
 from pslaunch.node.dispatch.routes import PASS_ON_BYTES
@@ -219,11 +220,23 @@ def test_endless_repeated_requests_are_refused(desk: Desk) -> None:
     assert desk.failed
 
 
-def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(tmp_path: Path) -> None:
-    mine = split_by_node(job_on(tmp_path, 4, "part-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
+def test_nodes_that_share_a_folder_have_the_shards_of_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    find_number = DataShards.find_number
+
+    def record_number(shards: DataShards, path: str) -> int | None:
+        looked.append(path)
+        return find_number(shards, path)
+
+    monkeypatch.setattr(DataShards, "find_number", record_number)
+    mine = split_by_node(job_on(tmp_path, 4, "data/x-{}"), {0: 2, 1: 1, 2: 2, 3: 3})
     assert mine is not None
-    parts = [Entry(f"part-{i}", "f", 0o644, 1, 0, "") for i in range(4)]
-    part = mine(parts)
+    shards = [f"data/x-{i}" for i in range(8)]
+    part = mine([Entry(name, "f" if "." in name or name in shards else "d", 0o644, 1, 0, "")
+                 for name in ("data", *shards, "train.py")])  # fmt: skip
     got = {node: [e.path for e in part(node)] for node in range(4)}
-    both = ["part-0", "part-2"]
-    assert got == {0: both, 1: ["part-1"], 2: both, 3: ["part-3"]}
+    own = {0: (0, 2, 4, 6), 1: (1, 5), 2: (0, 2, 4, 6), 3: (3, 7)}
+    assert got == {n: ["data", *(shards[i] for i in own[n]), "train.py"] for n in range(4)}
+    assert looked == [*shards, "train.py"], "each file is looked at once for all nodes"
