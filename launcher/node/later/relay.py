@@ -87,9 +87,6 @@ class AnswerWriter(io.RawIOBase):
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         for at in range(0, len(view), ANSWER_PIECE_BYTES):
