@@ -85,18 +85,15 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file, empty if it is missing."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
-        except FileNotFoundError:
-            return b""
-        with open(fd, "rb") as f:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError), open(os.open(name, flags, dir_fd=self.fd), "rb") as f:
             return f.read()
+        return b""
 
-    def read_entries(self, name: str) -> list[Entry]:
-        """Return the entries of a manifest, none if it is missing or was damaged by a program."""
-        data = self.read(name)
+    def read_entries(self) -> list[Entry]:
+        """Return the entries of the last dispatch, none if it is unknown or was damaged by a program."""
         with contextlib.suppress(ManifestError):
-            return decode(data) if data else []
+            return decode(self.read(MANIFEST))
         return []
 
     def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
@@ -144,7 +141,7 @@ def finish(workspace: str) -> None:
 def read_entries(workspace: str) -> list[Entry]:
     """Return the entries of the last dispatch into a workspace. Raises OSError."""
     with contextlib.closing(Store(workspace)) as store:
-        return store.read_entries(MANIFEST)
+        return store.read_entries()
 
 
 def assign_stage_names(entries: Sequence[Entry]) -> Iterable[tuple[Entry, str]]:
@@ -268,7 +265,7 @@ def put_in_place(store: Store, manifest: bytes, entries: Sequence[Entry], kept: 
 
 def _carry_out(store: Store, entries: Sequence[Entry], kept: Collection[str] = ()) -> None:
     """Carry out the journal, which becomes the manifest."""
-    _move(store, store.read_entries(MANIFEST), entries)
+    _move(store, store.read_entries(), entries)
     os.rename(JOURNAL, MANIFEST, src_dir_fd=store.fd, dst_dir_fd=store.fd)
     store.clear(kept)
 

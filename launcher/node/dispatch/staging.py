@@ -81,7 +81,7 @@ class Staging:
         if self._mine:
             self.entries = self._mine(self.listed)
             self._data = encode(self.entries)
-        old = self.listed if manifest == self._store.read(MANIFEST) else self._store.read_entries(MANIFEST)
+        old = self.listed if manifest == self._store.read(MANIFEST) else self._store.read_entries()
         found = self._found = survey(self._store.workspace, self.entries, old, self._hashes)
         if found.conflicts:
             where, names = self._store.workspace, show_few(found.conflicts, MAX_NAMED)
