@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -75,15 +76,11 @@ class Dispatch:
         links = [self._desk.links[node] for node in wanting if only is None or node in only]
         mine = split_by_node(self._desk.placed, first)
         self._then, self._began_s = then, self._loop.now()
+        send = functools.partial(self._send, links, mine)
         if self._source:
-            self._send(self._source, links, mine)
-            return
-        supply.get(
-            lambda source: self._send(source, links, mine),
-            self._fail,
-            mine,
-            lambda m: self.on_filling(self._desk.links[0], m),
-        )
+            send(self._source)
+        else:
+            supply.get(send, self._fail, mine, lambda m: self.on_filling(self._desk.links[0], m))
 
     def _warn_of_shared_data_shards(self, first: Mapping[int, int]) -> None:
         """Warn of shared folders: all their trainers see all files. `first`: owner of each node's folder."""
@@ -99,7 +96,7 @@ class Dispatch:
                 )
                 self._desk.tell("note", level="warning", text=text)
 
-    def _send(self, source: Source, links: list[Link], mine: Parts | None) -> None:
+    def _send(self, links: list[Link], mine: Parts | None, source: Source) -> None:
         self._aside = Aside(self._loop)
         self._passed_on = mine is None and len(links) > 1 and not self._source
         self._source = source
