@@ -43,8 +43,6 @@ class Supply(Protocol):
 
 
 class Dispatch:
-    """The filling of all nodes."""
-
     def __init__(self, loop: Loop, desk: Desk, supply: Supply | None) -> None:
         self._loop, self._desk, self._supply = loop, desk, supply
         self._aside: Aside | None = None

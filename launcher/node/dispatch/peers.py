@@ -21,8 +21,6 @@ REQUEST = b"files"  # of a node at the gate of another one
 
 
 class Serving:
-    """Server of this node's package for other nodes."""
-
     def __init__(
         self, loop: Loop, addr: str, secret: bytes, source: Source, trace: Note | None = None
     ) -> None:

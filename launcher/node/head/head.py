@@ -225,7 +225,6 @@ class Head:
     # --- starting ---
 
     def _make_supervisor(self) -> Supervisor:
-        """Return the decision maker of an epoch."""
         members = {p.key: Member(p.role, p.node, p.log) for p in self.placed.processes}
         plan = self.placed.plan
         return Supervisor(members, plan.limits.grace_s, plan.server, self._restarts)

@@ -29,8 +29,6 @@ SAY_GOODBYE_S = 2.0  # for an observer to take the next piece of the last events
 
 
 class Observer:
-    """An observer: its line, and its position in the events."""
-
     def __init__(self, line: MessageLine[messages.ToObserver]) -> None:
         self.line = line
         self.cursor: int | None = None  # the next event for it, once it follows
@@ -159,7 +157,6 @@ class Observed:
         record.write_record(self._record_path, {**self._record, **places, **changing})
 
     def _close(self) -> None:
-        """Record the end."""
         status = self._led.make_status()
         states = zip(status["processes"], self._led.placed.processes)
         processes = [{**state, "log": process.log} for state, process in states]

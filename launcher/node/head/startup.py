@@ -223,7 +223,6 @@ class Startup:
         self._take_answer(link, m)
 
     def end_furnishing(self, link: Link, how: Exit) -> None:
-        """Note the end of a node's setup; fail unless it succeeded."""
         if how.code == codes.OK:
             return
         *tail, said = how.tail or ("it wrote nothing",)

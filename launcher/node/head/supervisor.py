@@ -52,8 +52,6 @@ class Exit(NamedTuple):
 
 
 class Member:
-    """State of one process."""
-
     def __init__(self, role: str, node: int, log: str) -> None:
         self.role, self.node, self.log = role, node, log
         self.state = ""  # reported by its runtime: connected, finished
@@ -63,8 +61,6 @@ class Member:
 
 
 class Result(NamedTuple):
-    """End of a job."""
-
     code: int
     reason: str
     failure: JobFailure | None = None

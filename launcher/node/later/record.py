@@ -86,7 +86,6 @@ def is_pointer(r: JobRecord) -> bool:
 
 
 def name_secret(pointer: str) -> str:
-    """Return the path of the secret of a pointer's job."""
     return pointer[: -len(POINTER)] + SECRET_SUFFIX
 
 
@@ -97,7 +96,6 @@ def write_secret(path: str, secret: str) -> None:
 
 
 def remove_secret(pointer: str) -> None:
-    """Remove the secret of a pointer's job, if there is any."""
     if pointer.endswith(POINTER):
         with contextlib.suppress(OSError):
             os.unlink(name_secret(pointer))

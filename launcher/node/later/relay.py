@@ -228,7 +228,6 @@ class Padded(io.BufferedReader):
 
 
 def is_here(state_dir: str, job_id: str) -> bool:
-    """Return True if the state folder of a job is here."""
     return read_lines(state_dir, OWNER)[:1] == [f"{job_id}\n"]
 
 

@@ -70,7 +70,6 @@ def is_address(text: str) -> bool:
 
 
 def make_word(secret: bytes, node: int) -> bytes:
-    """Return the word that the door of a node sends."""
     return blake2b(b"pslaunch door of node %d" % node, key=secret, digest_size=PASS_BYTES).digest()
 
 
