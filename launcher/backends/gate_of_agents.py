@@ -15,7 +15,7 @@ from ..errors import PreflightError
 from ..node.codes import Refusal
 from ..node.job import Node
 from ..node.line import wire
-from ..node.line.gate import Gate, Handout, Seals
+from ..node.line.gate import Gate, Seals
 from ..node.line.reach import check_addrs, list_candidates
 from ..node.loop import Loop
 from ..options.hosts import NAME
@@ -97,7 +97,6 @@ def open_gate(
     app = make_zipapp()
     digest = hashlib.sha256(app).hexdigest()
     request = f"pslaunch zip {digest}\n".encode()
-    handout = Handout(loop, request, app)
     gate = Gate(
         loop,
         "",
@@ -106,7 +105,7 @@ def open_gate(
         admit=admit,
         note_refusal=refused.append,
         port=agents.port,
-        handout=handout,
+        handout=(request, app),
     )
     try:
         yield Offer(addrs, gate.port, request, digest)

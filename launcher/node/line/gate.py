@@ -67,38 +67,11 @@ class _Caller:
         self.sock, self.host, self.port, self.server, self.until_s = sock, host, port, server, until_s
 
 
-class Handout:
-    """Sender of `content`, no secret, to each connection whose first bytes are `request`."""
-
-    def __init__(self, loop: Loop, request: bytes, content: bytes) -> None:
-        self.request = request
-        self._loop, self._content = loop, content
-        self._open = 0
-
-    def give(self, sock: socket.socket) -> None:
-        """Take over a connection that has asked."""
-        if self._open >= MAX_HANDOUTS:
-            sock.close()
-            return
-        self._open += 1
-
-        def send() -> None:
-            with sock:
-                sock.settimeout(HANDOUT_LIMIT_S)  # for all of it
-                sock.sendall(self._content)
-                sock.shutdown(socket.SHUT_WR)
-
-        def end(_result: object) -> None:
-            self._open -= 1
-
-        self._loop.do_aside(send, end, end)
-
-
 class Gate:
     """Listener at `addr`, "" for all addresses, and at `port`, or at any if that is not free.
 
     `check(text)` returns why a caller is refused, or ""; `admit(text, fd, seals)` takes over a proved one.
-    Everybody who asks for the handout gets it, without proof.
+    handout: a request and its answer, no secret: whoever begins with the one gets the other, without proof.
     """
 
     def __init__(
@@ -111,9 +84,10 @@ class Gate:
         admit: Callable[[bytes, int, Seals], None],
         note_refusal: Callable[[str], None],
         port: int = 0,
-        handout: Handout | None = None,
+        handout: tuple[bytes, bytes] = (b"", b""),
     ) -> None:
         self._loop, self._secret, self._handout = loop, secret, handout
+        self._handing = 0  # at once
         self._check, self._admit, self._note_refusal = check, admit, note_refusal
         self._callers: places.Places[_Caller] = places.Places()
         self._refusals = prove.Refusals()
@@ -148,9 +122,9 @@ class Gate:
             if not data:
                 self._drop(caller, "it closed the connection before it had proved the secret")
                 return
-            if self._handout and data == self._handout.request:
+            if data == self._handout[0]:
                 self._forget(caller)
-                self._handout.give(caller.sock)
+                self._hand_out(caller.sock)
                 return
             answer = caller.server.feed(data)
             if caller.sock.send(answer) < len(answer):
@@ -172,6 +146,23 @@ class Gate:
             self._admit(caller.server.text, caller.sock.detach(), keys)
         elif caller.server.nonces:
             self._callers.keep(caller)
+
+    def _hand_out(self, sock: socket.socket) -> None:
+        if self._handing >= MAX_HANDOUTS:
+            sock.close()
+            return
+        self._handing += 1
+
+        def send() -> None:
+            with sock:
+                sock.settimeout(HANDOUT_LIMIT_S)  # for all of it
+                sock.sendall(self._handout[1])
+                sock.shutdown(socket.SHUT_WR)
+
+        def end(_result: object) -> None:
+            self._handing -= 1
+
+        self._loop.do_aside(send, end, end)
 
     def _forget(self, caller: _Caller) -> None:
         self._callers.remove(caller)

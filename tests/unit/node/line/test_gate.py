@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslaunch.node.line import gate, wire
-from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Handout, Seal, Seals
+from pslaunch.node.line.gate import MAX_HANDOUTS, Gate, Seal, Seals
 from pslaunch.node.line.wire import Data, Decoder, WireError, encode_control, encode_head
 from pslaunch.node.loop import Loop
 from pslaunch.runtime.shared import prove
@@ -187,7 +187,7 @@ class Guarded:
             self.loop, "127.0.0.1", SECRET, port=port,
             check=lambda text: "" if text == b"welcome" else "not you",
             admit=lambda *found: self.admitted.append(found), note_refusal=self.refused.append,
-            handout=Handout(self.loop, ASKING, handout) if handout else None,
+            handout=(ASKING, handout),
         )  # fmt: skip
         self._aside = ThreadPoolExecutor(1)
 
