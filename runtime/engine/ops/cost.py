@@ -11,6 +11,7 @@ from ... import _core
 from ..arrays import F32, Ids
 from ..graph import Graph, Value
 from .base import Grads, Op, Shape, Step, as_rows, describe
+from .elementwise import activate, take_logs
 
 LEAST = np.float32(1e-30)  # of a probability, for its logarithm
 # PaddlePaddle's, of binary_cross_entropy: of a logarithm, and of p (1 - p) in its derivative.
@@ -27,16 +28,7 @@ def check_labels(label: Ids, classes: int, name: str, what: str = "label") -> Id
 
 def find_logs(probability: F32, step: Step) -> F32:
     """Return the logarithms of probabilities, smaller ones taken as LEAST."""
-    out: F32 = np.maximum(probability, LEAST)
-    _core.take_logs(out.reshape(-1), step.threads)
-    return out
-
-
-def find_sigmoid(x: F32, step: Step) -> F32:
-    """Return 1 / (1 + exp(-x)) in a new array."""
-    out = x.copy()
-    _core.activate("sigmoid", as_rows(out), step.threads)
-    return out
+    return take_logs(np.maximum(probability, LEAST), step.threads)
 
 
 class _LabelCost(Op, takes=("float", "id")):
@@ -126,9 +118,7 @@ class LogLoss(Op, op="log_loss", takes=("float", "float"), options=("epsilon",))
     find_shape = staticmethod(_find_common_shape)
 
     def forward(self, step: Step, p: F32, y: F32) -> F32:
-        high, low = self._shift(p)
-        _core.take_logs(high.reshape(-1), step.threads)
-        _core.take_logs(low.reshape(-1), step.threads)
+        high, low = (take_logs(one, step.threads) for one in self._shift(p))
         return np.negative(y * high + (np.float32(1.0) - y) * low)
 
     def backward(self, step: Step, grad: F32, result: F32, p: F32, y: F32) -> Grads:
@@ -146,11 +136,8 @@ class BinaryCrossEntropy(Op, op="binary_cross_entropy", takes=("float", "float")
     find_shape = staticmethod(_find_common_shape)
 
     def forward(self, step: Step, p: F32, y: F32) -> F32:
-        logs = p.copy(), np.asarray(np.float32(1.0) - p)
-        for one in logs:
-            _core.take_logs(one.reshape(-1), step.threads)
-            np.maximum(one, LEAST_LOG, out=one)
-        high, low = logs
+        both = p.copy(), np.asarray(np.float32(1.0) - p)
+        high, low = (np.maximum(take_logs(one, step.threads), LEAST_LOG) for one in both)
         return np.negative(y * high + (np.float32(1.0) - y) * low)
 
     def backward(self, step: Step, grad: F32, result: F32, p: F32, y: F32) -> Grads:
@@ -165,9 +152,8 @@ class SigmoidCrossEntropy(Op, op="sigmoid_cross_entropy", takes=("float", "float
 
     def forward(self, step: Step, scores: F32, y: F32) -> F32:
         # max(score, 0) - y score - log(sigmoid(|score|)) is the same, without the logarithm of a tiny number.
-        rest = find_sigmoid(np.abs(scores), step)
-        _core.take_logs(rest.reshape(-1), step.threads)
+        rest = take_logs(activate("sigmoid", np.abs(scores), step.threads), step.threads)
         return np.asarray(np.maximum(scores, np.float32(0.0)) - scores * y - rest)
 
     def backward(self, step: Step, grad: F32, result: F32, scores: F32, y: F32) -> Grads:
-        return grad * (find_sigmoid(scores, step) - y), None
+        return grad * (activate("sigmoid", scores, step.threads) - y), None

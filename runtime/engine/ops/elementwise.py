@@ -30,10 +30,17 @@ _ARITHMETIC: Mapping[str, _Arithmetic] = {
 }
 
 
-def _find_logs(x: F32, threads: int) -> F32:
-    out = x.copy()
-    _core.take_logs(out.reshape(-1), threads)
+def activate(act: str, x: F32, threads: int) -> F32:
+    """Return a function of the core of each item, in a new array."""
+    out = np.array(x, np.float32, order="C")
+    _core.activate(act, as_rows(out), threads)
     return out
+
+
+def take_logs(x: F32, threads: int) -> F32:
+    """Return the array, whose items are now their logarithms."""
+    _core.take_logs(x.reshape(-1), threads)
+    return x
 
 
 def _find_bell(x: F32, threads: int = 1) -> F32:
@@ -58,7 +65,7 @@ def _find_erf(x: F32, threads: int) -> F32:
 _Function = tuple[Callable[[F32, int], F32], Callable[[F32, F32, F32], F32]]
 _FUNCTIONS: Mapping[str, _Function] = {
     "abs": (lambda x, threads: np.abs(x), lambda grad, x, result: grad * np.sign(x)),
-    "log": (_find_logs, lambda grad, x, result: grad / x),
+    "log": (lambda x, threads: take_logs(x.copy(), threads), lambda grad, x, result: grad / x),
     "erf": (lambda x, threads: _find_erf(x, threads), lambda grad, x, result: grad * _find_bell(x)),
     "floor": (lambda x, threads: np.floor(x), lambda grad, x, result: np.zeros_like(x)),
     "sign": (lambda x, threads: np.sign(x), lambda grad, x, result: np.zeros_like(x)),
@@ -188,7 +195,7 @@ def _raise(x: F32, y: float, threads: int) -> F32:
     if y < 0 or y == 0.5:
         return np.sqrt(x) if y > 0 else np.float32(1) / _raise(x, -y, threads)
     if y not in range(65):
-        out: F32 = _find_logs(x, threads) * np.float32(y)
+        out: F32 = take_logs(x.copy(), threads) * np.float32(y)
         _core.activate("exp", as_rows(out), threads)
         return out
     out, left = np.ones_like(x), int(y)

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import _core
 from ..arrays import F32, Ids
 from ..graph import BATCH, Value
 from .base import ID, Op, Shape, Step, describe
+from .elementwise import activate
 
 ONE = 2.0**20  # of sums that are no whole numbers
 
@@ -93,9 +93,8 @@ class ClickSums(Metric, op="click_sums", takes=("float", "id")):
 
     def forward(self, step: Step, x: F32, labels: Ids) -> F32:
         x, labels = _take_known(step, x, labels.reshape(-1))
-        sums, wrong, scores = self.get_state(step, (6,)), x - labels, x.copy()
-        _core.activate("sigmoid", scores.reshape(1, -1), 1)
-        for i, one in enumerate((wrong * wrong, np.abs(wrong), x, scores)):
+        sums, wrong = self.get_state(step, (6,)), x - labels
+        for i, one in enumerate((wrong * wrong, np.abs(wrong), x, activate("sigmoid", x, 1))):
             sums[i] += np.rint(np.cumsum(one, dtype=np.float64)[-1:].sum() * ONE).astype(ID)
         sums[4:] += labels.sum(), len(x)
         return (sums / [ONE, ONE, ONE, ONE, 1, 1]).astype(np.float32)

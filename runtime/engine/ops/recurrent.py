@@ -11,14 +11,9 @@ from ... import _core
 from ..arrays import F32, Ids
 from ..graph import Value
 from .base import FLOAT, Grads, Op, Shape, Step, describe
+from .elementwise import activate
 
 _OPTIONS = ("reverse", "size", "swaps")
-
-
-def _apply(act: str, x: F32, step: Step) -> F32:
-    out = np.array(x, FLOAT, order="C")
-    _core.activate(act, out, step.threads)
-    return out
 
 
 def _multiply(x: F32, y: F32, step: Step, start: F32 | None = None) -> F32:
@@ -142,10 +137,12 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
         gates = x + _multiply(h, self._read_weight(step), step, start)
         i, f, g, o = (np.split(gates, 4, 1)[self.value.attrs["order"].index(one)] for one in "ifgo")
         peeps = self._read_peeps(step)
-        i, f = _apply("sigmoid", i + c * peeps[0], step), _apply("sigmoid", f + c * peeps[1], step)
-        g = _apply("tanh", g, step)
+        i = activate("sigmoid", i + c * peeps[0], step.threads)
+        f = activate("sigmoid", f + c * peeps[1], step.threads)
+        g = activate("tanh", g, step.threads)
         after = f * c + i * g
-        o, bent = _apply("sigmoid", o + after * peeps[2], step), _apply("tanh", after, step)
+        o = activate("sigmoid", o + after * peeps[2], step.threads)
+        bent = activate("tanh", after, step.threads)
         return o * bent, after, (i, f, g, o, c, after, bent)
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
@@ -179,8 +176,8 @@ class Gru(_Recurrent, op="gru", options=_OPTIONS):
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         products = np.split(_multiply(h, self._read_weight(step), step, self._read_bias(step)), 3, 1)
         inputs = np.split(x, 3, 1)
-        r, z = (_apply("sigmoid", inputs[k] + products[k], step) for k in (0, 1))
-        new = _apply("tanh", inputs[2] + r * products[2], step)
+        r, z = (activate("sigmoid", inputs[k] + products[k], step.threads) for k in (0, 1))
+        new = activate("tanh", inputs[2] + r * products[2], step.threads)
         return (h - new) * z + new, c, (r, z, new, products[2])
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:
@@ -200,9 +197,9 @@ class GruOfV2(_Recurrent, op="v2_gru", options=_OPTIONS):
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         size, weight, bias = h.shape[1], self._read_weight(step), self._read_bias(step)
         gates = x[:, : 2 * size] + _multiply(h, weight[:, : 2 * size], step, bias[:, : 2 * size])
-        z, r = np.split(_apply("sigmoid", gates, step), 2, 1)
+        z, r = np.split(activate("sigmoid", gates, step.threads), 2, 1)
         products = _multiply(r * h, weight[:, 2 * size :], step, bias[:, 2 * size :])
-        new = _apply("tanh", x[:, 2 * size :] + products, step)
+        new = activate("tanh", x[:, 2 * size :] + products, step.threads)
         return (new - h) * z + h, c, (z, r, new)
 
     def _retreat(self, step: Step, dh: F32, dc: F32, saved: Sequence[F32], rows: Ids) -> Sequence[F32]:

@@ -15,8 +15,8 @@ from ... import _core
 from ..arrays import F32, Ids
 from ..graph import BATCH, Value
 from .base import ANY_ROWS, ID, Array, Draw, Grads, Op, Shape, Step, describe
-from .cost import LEAST, check_labels, find_logs, find_sigmoid
-from .elementwise import sum_axis
+from .cost import LEAST, check_labels, find_logs
+from .elementwise import activate, sum_axis
 
 _ONE = np.float32(1.0)
 
@@ -116,7 +116,7 @@ class HSigmoid(
 
     def measure(self, step: Step, scores: F32, *_: Array) -> tuple[F32, F32]:
         scores = np.clip(scores, -40, 40) * self._used
-        low = find_sigmoid(-scores, step)  # the probability of no turn
+        low = activate("sigmoid", -scores, step.threads)  # the probability of no turn
         return -find_logs(low, step) - self._turns * scores, ((_ONE - low) - self._turns) * self._used
 
 
@@ -165,7 +165,7 @@ class Nce(
         return np.concatenate([labels, np.minimum(noise, classes - 1)], axis=1, dtype=ID)
 
     def measure(self, step: Step, scores: F32, rows: Ids, label: Ids, *weight: F32) -> tuple[F32, F32]:
-        o, b = find_sigmoid(scores, step), self._b[rows]
+        o, b = activate("sigmoid", scores, step.threads), self._b[rows]
         is_label = np.arange(rows.shape[1]) < rows.shape[1] - self.value.attrs["samples"]
         both = np.maximum(o + b, LEAST)
         costs = -find_logs(np.where(is_label, o, b) / both, step)
