@@ -33,11 +33,8 @@ class Where(Op, op="where", takes=(None, None, "id"), gives=None):
         return np.where(condition != 0, x, y)
 
     def backward(self, step: Step, grad: F32, result: F32, x: F32, y: F32, condition: Ids) -> Grads:
-        parts = grad * (condition != 0), grad * (condition == 0)
-        return (
-            *(sum_to_shape(*one, step.threads) for one in zip(parts, (x.shape, y.shape), strict=True)),
-            None,
-        )
+        back_x = sum_to_shape(grad * (condition != 0), x.shape, step.threads)
+        return back_x, sum_to_shape(grad * (condition == 0), y.shape, step.threads), None
 
 
 class _AlongAxis(Op):

@@ -71,9 +71,7 @@ class AucCounts(
 class Auc(Op, op="auc", takes=("id",)):
     """Area under the ROC curve, from the counts of auc_counts; 0 if all labels are equal."""
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        return ()
+    find_shape = staticmethod(lambda attrs, counts: ())
 
     def forward(self, step: Step, counts: Ids) -> F32:
         return np.array(compute_auc(*counts), dtype=np.float32)
@@ -129,9 +127,7 @@ class UserAuc(Op, op="user_auc", takes=("id",)):
     Users with equal labels do not count; 0 without others. PaddlePaddle's WuAUC (framework/fleet/metrics.h).
     """
 
-    @staticmethod
-    def find_shape(attrs: Mapping[str, Any], *inputs: Value) -> Shape:
-        return ()
+    find_shape = staticmethod(lambda attrs, count: ())
 
     def forward(self, step: Step, count: Ids) -> F32:
         state = step.counts.get(self.value.inputs[0].name, np.zeros((1, 3), ID))
