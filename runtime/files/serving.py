@@ -21,8 +21,8 @@ Bytes = npt.NDArray[np.uint8]
 TRIES = 5  # to open a chain whose folders a newer one replaces meanwhile
 
 
-def _hash_keys(keys: Keys64) -> Keys64:
-    """Return ps_key_hash() of csrc/tables/ps_init.h."""
+def hash_keys(keys: Keys64) -> Keys64:
+    """Return ps_key_hash() of csrc/tables/ps_init.h: splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     x = keys + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -163,7 +163,7 @@ class Table:
             raise ValueError(
                 f"{item.name} has the keys 0 to {item.total - 1}, not {asked.min()} to {asked.max()}"
             )
-        out, hashes = np.empty((len(own), item.dim), np.float32), _hash_keys(own)
+        out, hashes = np.empty((len(own), item.dim), np.float32), hash_keys(own)
         dealt = ((hashes >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32)
         for shard in range(shards):
             left = np.flatnonzero(dealt == shard)

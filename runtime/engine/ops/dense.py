@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import _core
+from ...files.serving import hash_keys
 from ..arrays import F32, Ids
 from ..graph import BATCH, FREE, Value
 from .base import FLOAT, ID, Array, Grads, Op, Shape, Step, as_rows, describe
@@ -321,8 +322,7 @@ class Single(Op, op="single", takes=(None,), gives=None, is_view=True, keeps_ite
 class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt",)):
     """One id for those of several slots, item by item, which depends on `salt` and their order.
 
-    From k = hash_name(salt) on, each id gives the next k = mix(k xor id), with the step and the finalizer of
-    splitmix64 as mix (Steele, Lea and Flood, OOPSLA 2014; ps_key_hash).
+    From k = hash_name(salt) on, each id gives the next k = hash_keys(k xor id).
     """
 
     @staticmethod
@@ -337,10 +337,7 @@ class Cross(Op, op="cross", takes=("id",), many=True, gives="id", options=("salt
     def forward(self, step: Step, *slots: Ids) -> Ids:
         keys = np.full(slots[0].shape, _core.hash_name(self.value.attrs["salt"]), np.uint64)
         for one in slots:
-            keys = (keys ^ one.view(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-            keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            keys ^= keys >> np.uint64(31)
+            keys = hash_keys(keys ^ one.view(np.uint64))
         return keys.view(np.int64)
 
 
