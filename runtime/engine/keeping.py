@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,17 +46,13 @@ def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> 
     return encode_create(config.name, shape, rule.pack(), rule.schedule.pack(), config.entry.pack(), init)
 
 
-def make_whole(config: ParamConfig, values: F32, rule: Optim, state: State, seed: int) -> Whole:
-    """Return a dense parameter for a set."""
-    return Whole(
-        shape=config.shape,
-        create=make_create(config, rule, seed, table=False),
-        count=values.size,
-        pieces=map(get_bytes, [values, *([] if state.slots is None else state.slots)]),
-        steps=state.steps,
-        samples=state.samples,
-        passes=state.passes,
-    )
+def make_whole(
+    config: ParamConfig, create: bytes, state: State, pieces: Iterable[Any], count: int, waiting: int = 0
+) -> Whole:
+    """Return a parameter for a set; `pieces`: the arrays of its file."""
+    counts = {"steps": state.steps, "samples": state.samples, "passes": state.passes}
+    found = map(get_bytes, pieces)
+    return Whole(shape=config.shape, create=create, count=count, waiting=waiting, pieces=found, **counts)
 
 
 def get_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -215,13 +211,5 @@ class LocalTable:
         """Return the table for a set."""
         count, waiting = self.core.count()
         parts = (part[i] for i in range(3) for own in (False, True) for part in self.split(waiting=own))
-        return Whole(
-            shape=self.config.shape,
-            create=make_create(self.config, self.rule, self.seed, table=True),
-            count=count,
-            waiting=waiting,
-            pieces=map(get_bytes, parts),
-            steps=state.steps,
-            samples=state.samples,
-            passes=state.passes,
-        )
+        create = make_create(self.config, self.rule, self.seed, table=True)
+        return make_whole(self.config, create, state, parts, count, waiting)

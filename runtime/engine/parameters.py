@@ -34,6 +34,7 @@ from .keeping import (
     check_parameters,
     find_init,
     make_about,
+    make_create,
     make_first_rows,
     make_whole,
     read_array,
@@ -392,7 +393,9 @@ class Parameters:
         """Return a parameter for a set. Rows that it leaves out have the initial values of the set before."""
         config = self.get_config(name)
         if not config.sparse or state.slots is not None:
-            return make_whole(config, self.get_current(name), rule, state, get_settings().seed)
+            create = make_create(config, rule, get_settings().seed, table=False)
+            parts = [self.get_current(name), *(() if state.slots is None else state.slots)]
+            return make_whole(config, create, state, parts, parts[0].size)
         return (self._tables.get(name) or self._make_table(name)).make_whole(state)
 
     def load(self, folder: str | Path) -> None:
