@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from .. import _core
 from ..shared.env import suggest
@@ -86,13 +86,6 @@ def _parse_segments(args: str) -> tuple[tuple[int, float], ...]:
     if min(last for last, _ in segments) < 0:
         raise ValueError(f"{_ARGS}={args!r}: the end of a segment is negative")
     return tuple(segments)
-
-
-@runtime_checkable
-class Loss(Protocol):
-    """A value that the default main program of static mode can learn to reduce."""
-
-    def be_minimized(self, optimizer: Optimizer) -> None: ...
 
 
 def make_loss_error(name: str) -> ValueError:
@@ -235,9 +228,10 @@ class Optimizer:
     ) -> tuple[list[object], list[object]]:
         """Let the default main program of static mode learn to reduce `loss` in this process alone."""
         refuse_choices(parameters, no_grad_set)
-        if not isinstance(loss, Loss):
+        be_minimized = getattr(loss, "be_minimized", None)  # as Variable has it
+        if be_minimized is None:
             raise make_loss_error(repr(loss))
-        loss.be_minimized(self)
+        be_minimized(self)
         return [], []
 
     def make_rule(self, config: ParamConfig, *, rows: bool = False) -> Optim:
