@@ -116,7 +116,8 @@ class ParamRules:
             name: optimizer.make_rule(config, rows=name in self.sparse) for name, config in trained.items()
         }
         self.dense = [name for name in self.rules if name not in self.sparse]
-        self._full = {name: _FullGrad(configs[name].shape) for name in self.dense if name in tables}
+        self._looked_up = tables
+        self._full: dict[str, tuple[F32, U64]] = {}  # of those without sparse updates, with rows that are set
 
     @property
     def factor(self) -> float:
@@ -136,9 +137,7 @@ class ParamRules:
         Tables without sparse_update have a full one too.
         """
         if moves := [name for name in self.dense if self.configs[name].is_running]:
-            share = np.float32(
-                self._optimizer.moves / (self.factor or 1.0)
-            )  # the rate does not follow a schedule
+            share = np.float32(self._optimizer.moves / (self.factor or 1.0))  # it follows no schedule
             dense = {**dense, **{name: dense[name] * share for name in moves}}
         if self._optimizer.norm is not None:
             dense = {name: grad.copy() for name, grad in dense.items()}  # some may be one array
@@ -150,29 +149,18 @@ class ParamRules:
             ]
             self._optimizer.norm.clip(grads, self._optimizer.share or 1.0)
         full = {
-            name: self._full[name].fill(*sparse[name]) if name in self._full else dense[name]
+            name: self._fill(name, *sparse[name]) if name in self._looked_up else dense[name]
             for name in self.dense
         }
         return full, sparse
 
-
-class _FullGrad:
-    """A full gradient with the rows of a step, zero elsewhere. Keeps its array between steps."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self._shape = shape
-        self._grad: F32 | None = None
-        self._touched: U64
-
-    def fill(self, keys: U64, grads: F32) -> F32:
-        """Return the array with these rows."""
-        if self._grad is None:
-            self._grad = np.zeros(self._shape, dtype=np.float32)
-        else:
-            self._grad[self._touched] = 0.0
-        self._grad[keys] = grads
-        self._touched = keys
-        return self._grad
+    def _fill(self, name: str, keys: U64, grads: F32) -> F32:
+        """Return a full gradient with the rows of a step, zero elsewhere, in the array of the step before."""
+        full, before = self._full.get(name) or (np.zeros(self.configs[name].shape, np.float32), keys[:0])
+        full[before] = 0.0
+        full[keys] = grads
+        self._full[name] = full, keys
+        return full
 
 
 class LocalUpdater(Updater):
