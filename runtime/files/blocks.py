@@ -34,11 +34,8 @@ def _find_block(size: int, whole: bool) -> int:
 def place(size: int, first_block: int, shards: int, *, whole: bool = False) -> list[Piece]:
     """Return the pieces of a parameter, by shard and start; neighbours on one shard are merged.
 
-    `first_block` is the number of blocks before this parameter. Raises ValueError unless size >= 0 and
-    shards >= 1.
+    `first_block` is the number of blocks before this parameter.
     """
-    if size < 0 or shards < 1 or first_block < 0:
-        raise ValueError(f"cannot place {size} values from block {first_block} on {shards} shards")
     source, target = (0, 1, whole), (first_block, shards, whole)
     found = ((shard, place_again(size, source, shard, target)) for shard in range(shards))
     return [Piece(shard, one.start, one.length) for shard, pieces in found for one in pieces]

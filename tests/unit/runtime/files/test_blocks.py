@@ -57,12 +57,6 @@ def test_placement_is_as_it_was() -> None:
     ]
 
 
-@pytest.mark.parametrize(("size", "first", "shards"), [(-1, 0, 1), (1, -1, 1), (1, 0, 0)])
-def test_numbers_that_make_no_sense(size: int, first: int, shards: int) -> None:
-    with pytest.raises(ValueError):
-        place(size, first, shards)
-
-
 DEALT = st.tuples(st.integers(0, 20), SHARDS, st.booleans())
 
 
