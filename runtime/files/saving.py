@@ -56,18 +56,18 @@ def decode_start(start: bytes) -> tuple[dict[str, Any], int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """Identity of the saved shard and its job."""
+    """Identity of the saved shard and its job; the defaults are those of a process alone."""
 
     job_id: str  # "" for a pserver started by hand
     epoch: int
     run: int  # incarnation of trainer 0: equal in all files of one training
-    pserver: int  # its index in the trainers' list of pservers
-    pservers: int
-    port: int  # index of the port in its pserver, dense ports first
-    ports_num: int
-    ports_num_for_sparse: int
-    num_gradient_servers: int
-    finished: bool  # False: the training went on, or TERM ended the pserver
+    pserver: int = 0  # its index in the trainers' list of pservers
+    pservers: int = 1
+    port: int = 0  # index of the port in its pserver, dense ports first
+    ports_num: int = 1
+    ports_num_for_sparse: int = 0
+    num_gradient_servers: int = 1
+    finished: bool = False  # False: the training went on, or TERM ended the pserver
     save: str = ""  # drawn for a save on request, the same in all its files; "": of the pserver's end
 
     @property

@@ -235,14 +235,9 @@ def derive_manifest(folder: Path) -> tuple[Manifest, dict[str, PartFile]]:
     names = (replace(header, pserver=p, port=i).name for p in range(header.pservers) for i in range(ports))
     if missing := next((name for name in names if name not in parts), None):
         raise SetError(f"{folder}: {missing}: missing")
-    about: dict[str, Any] = {
-        "job_id": header.job_id,
-        "epoch": header.epoch,
-        "run": header.run,
-        "files": entries,
-    }
     step = max((item.steps for item in parts[first].items.values()), default=0)
-    return Manifest(**about, step=step, **describe_part(parts[first])), parts
+    about = describe_part(parts[first]) | {"step": step, "files": entries}
+    return Manifest(job_id=header.job_id, epoch=header.epoch, run=header.run, **about), parts
 
 
 def describe_part(part: PartFile) -> dict[str, Any]:
@@ -327,7 +322,7 @@ def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Ma
     A set that is there stays whole until the new one is. Of `about` the files and objects are made here.
     Raises OSError.
     """
-    layout, described = Layout(), list[Mapping[str, Any]]()
+    described = list[Mapping[str, Any]]()
 
     def note() -> Iterator[Whole]:
         for one in objects:
@@ -335,21 +330,11 @@ def write_set(folder: Path, objects: Iterable[Whole], about: Manifest, files: Ma
             yield one
 
     prepare_folder(folder, "saving to ")
-    header = Header(
-        job_id=about.job_id,
-        epoch=about.epoch,
-        run=about.run,
-        pserver=0,
-        port=0,
-        **asdict(layout),
-        num_gradient_servers=1,
-        finished=False,
-        save=secrets.token_hex(4),
-    )
+    header = Header(job_id=about.job_id, epoch=about.epoch, run=about.run, save=secrets.token_hex(4))
     with discarding(folder, header.save):
         part = write_part(folder, header.name, header.encode(), note())
         entries = [part, *write_files(folder, files, header.save)]
-        finish_set(folder, replace(about, layout=asdict(layout), objects=described, files=entries))
+        finish_set(folder, replace(about, layout=asdict(Layout()), objects=described, files=entries))
 
 
 @contextmanager

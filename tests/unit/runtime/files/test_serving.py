@@ -73,10 +73,7 @@ def export(root: Path, step: int, chains: Chains, one: Step, pservers: int = 1) 
     folder, files = root / name, []
     folder.mkdir(parents=True)
     for pserver in range(pservers):
-        header = Header(
-            job_id="", epoch=0, run=RUN, pserver=pserver, pservers=pservers, port=0, ports_num=1,
-            ports_num_for_sparse=0, num_gradient_servers=1, finished=False,
-        )  # fmt: skip
+        header = Header(job_id="", epoch=0, run=RUN, pserver=pserver, pservers=pservers)
         with closing(File(folder, header.name, header.encode())) as file:
             for config, rows in zip((E, F), tables, strict=True):
                 own = {k: row for k, row in rows.items() if deal(k, pservers) == pserver}
