@@ -93,14 +93,14 @@ def _write_npz(source: Path, target: Path) -> None:
     def make() -> Iterator[tuple[str, AnyArray]]:
         notes = {}
         for name, shape in found.shapes.items():
-            saved, items = join(found, name), find_items(found, name)
+            (keys, values, state), items = join(found, name), find_items(found, name)
             rows = found.described[name]["shape"]
             notes[name] = {"create": items[0].create.hex(), "shape": rows} | count_before(items)
-            yield name, saved.values if shape.table else saved.values.reshape(rows)
-            if saved.keys is not None:
-                yield f"{name}@keys", saved.keys
-            if saved.state is not None:
-                yield f"{name}@state", saved.state
+            yield name, values if shape.table else values.reshape(rows)
+            if keys is not None:
+                yield f"{name}@keys", keys
+            if state is not None:
+                yield f"{name}@state", state
         yield NOTES, np.frombuffer(json.dumps(notes).encode(), np.uint8)
 
     write_npz(target, make())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +12,6 @@ from .sets import Set
 
 Floats = npt.NDArray[np.float32]
 Keys64 = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """One parameter of a set.
-
-    Dense: keys None, values [n], state [slots, n]. A table: keys [n], values [n, dim], state [slots, n, dim],
-    or [1, n, 1] if it is one of the row. `state` is the optimizer's, or None.
-    """
-
-    name: str
-    steps: int  # updates applied to the values
-    torn: bool  # some values have one update more: the pserver ended while a step was applied
-    total: int  # values of the whole dense parameter; known rows of a table
-    method: str
-    keys: Keys64 | None
-    values: Floats
-    state: Floats | None
 
 
 def find_items(found: Set, name: str) -> list[Item]:
@@ -90,26 +70,15 @@ def check_finite(found: Set, names: Iterable[str]) -> None:
                     )
 
 
-def load(folder: Path) -> dict[str, Saved]:
-    """Return all parameters of a set by name, in memory.
+def join(found: Set, name: str) -> tuple[Keys64 | None, Floats, Floats | None]:
+    """Return keys, values and the optimizer's state of one parameter of a set. Raises SetError.
 
-    Tables are sorted by key; they lack rows that no trainer pushed: those have their initial values.
-    Raises SetError, OSError.
+    Dense: no keys, values [n], state [slots, n]. A table, sorted by key, without the rows that no trainer
+    pushed: keys [n], values [n, dim], state [slots, n, dim], or [1, n, 1] if it is one of the row.
     """
-    found = Set(folder)
-    try:
-        found.open_all()
-        return {name: join(found, name) for name in found.shapes}
-    finally:
-        found.close()
-
-
-def join(found: Set, name: str) -> Saved:
-    """Return one parameter of a set. Raises SetError."""
-    shape = found.shapes[name]
-    items, keys = find_items(found, name), None
+    shape, keys = found.shapes[name], None
     if shape.table:
-        count = sum(item.count for item in items)
+        count = sum(item.count for item in find_items(found, name))
         keys, rows = np.empty(count, np.uint64), np.empty((count, shape.row_floats), np.float32)
         at = 0
         for own, some, _ in read_rows(found, name):
@@ -123,8 +92,7 @@ def join(found: Set, name: str) -> Saved:
         for slot, out in enumerate(whole):
             read_values(found, name, slot, out)
         values, state = whole[0], whole[1:]
-    own_state = state if shape.slots else None
-    return Saved(name, *find_steps(items), shape.total, shape.method, keys, values, own_state)
+    return keys, values, state if shape.slots else None
 
 
 def find_steps(items: Iterable[Item]) -> tuple[int, bool]:

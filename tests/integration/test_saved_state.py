@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pslaunch.runtime.files import joined
 from pslaunch.runtime.files.manifest import read_manifest
 from pslaunch.runtime.files.objects import SetError
+from support import joined
 from support.fleet import make_local_blocks, run_by_hand
 from support.models import hash_set
 

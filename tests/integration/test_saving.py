@@ -19,12 +19,11 @@ from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.control import Control, Message
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from pslaunch.runtime.files import joined
 from pslaunch.runtime.files.manifest import Manifest, write_manifest
 from pslaunch.runtime.files.objects import Content, PartFile, SetError, describe_object
 from pslaunch.runtime.files.saving import SaveError
 from pslaunch.runtime.files.sets import Set
-from support import reference
+from support import joined, reference
 from support.disks import fill, small_disk
 from support.process import Started, started
 from support.pservers import cluster, run_trainers

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import pslaunch.runtime as paddle
-from pslaunch.runtime.files import joined
 from pslaunch.runtime.layer import Layer
+from support import joined
 
 WORDS = 50
 

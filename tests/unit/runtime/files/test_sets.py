@@ -17,11 +17,12 @@ import pslaunch.runtime as paddle
 from pslaunch.runtime.engine import convert
 from pslaunch.runtime.engine.param_config import ParamConfig
 from pslaunch.runtime.engine.parameters import Parameters
-from pslaunch.runtime.files import joined, saving
+from pslaunch.runtime.files import saving
 from pslaunch.runtime.files.foreign import read_npz, read_pdparams, write_npz, write_pdparams
 from pslaunch.runtime.files.manifest import MANIFEST, hash_file, read_manifest, write_manifest
 from pslaunch.runtime.files.objects import Content, SetError
 from pslaunch.runtime.files.sets import Set
+from support import joined
 from support.models import hash_set, ngram_cost, ngrams
 
 # Settings of another test may have pservers, with which load() verifies later.

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.engine import convert
-from pslaunch.runtime.files import joined, objects, saving
+from pslaunch.runtime.files import objects, saving
 from pslaunch.runtime.files.objects import Content, PartFile, SetError
+from support import joined
 from support.hostile import damaged, spoilt
 from support.pages import rows, words
 
