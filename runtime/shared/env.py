@@ -481,33 +481,22 @@ def read_job(environ: Mapping[str, str]) -> Job:
 
 # --- Names of log files. ---
 
-_LOG_STEMS = {TRAINER: ("train", "log"), PSERVER: ("server", "log")}
-_INFO_STEMS = {TRAINER: ("paddle_trainer", "INFO"), PSERVER: ("paddle_pserver2", "INFO")}
-
-
-def _make_log_name(stem: tuple[str, str], rank: int, local_rank: int) -> str:
-    name, suffix = stem
-    return f"{name}.{suffix}" if local_rank == 0 else f"{name}.{rank}.{suffix}"
-
-
 SETUP_LOG = "setup.log"  # output of the node's setup
+_LOGS = {TRAINER: "train{}.log", PSERVER: "server{}.log"}  # {}: nothing, or a point and the rank
+_INFO_LOGS = {TRAINER: "paddle_trainer{}.INFO", PSERVER: "paddle_pserver2{}.INFO"}
 
 
 def get_output_log(role: str, rank: int, local_rank: int) -> str:
     """Return the file of stdout and stderr: `train.log`, or `train.2.log` for further ones on a node."""
-    return _make_log_name(_LOG_STEMS[role], rank, local_rank)
-
-
-def is_log(name: str) -> bool:
-    """Return True if a file of this name in a log folder is a job's, of any rank."""
-    if name == SETUP_LOG:
-        return True
-    stem, _, rest = name.partition(".")
-    suffixes = dict([*_LOG_STEMS.values(), *_INFO_STEMS.values()])
-    rank, _, suffix = rest.rpartition(".")
-    return suffixes.get(stem) == suffix and (not rank or rank.isdigit())
+    return _LOGS[role].format(f".{rank}" if local_rank else "")
 
 
 def get_info_log(role: str, rank: int, local_rank: int) -> str:
     """Return the file of the runtime's own lines: `paddle_trainer.INFO`, `paddle_pserver2.INFO`."""
-    return _make_log_name(_INFO_STEMS[role], rank, local_rank)
+    return _INFO_LOGS[role].format(f".{rank}" if local_rank else "")
+
+
+def is_log(name: str) -> bool:
+    """Return True if a file of this name in a log folder is a job's, of any rank."""
+    plain = re.sub(r"\.[0-9]+\.", ".", name, count=1)
+    return name == SETUP_LOG or plain in {one.format("") for one in (*_LOGS.values(), *_INFO_LOGS.values())}
