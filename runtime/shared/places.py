@@ -6,6 +6,7 @@ Standard library only, Python 3.9 or later. Pure: pservers and gates carry out i
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
@@ -56,11 +57,8 @@ class Places(Generic[T]):
 
         Processes of the job send their first bytes at once: silence is a stranger's. None: let others wait.
         """
-        counts: dict[str, int] = {}
         candidates = self._silent or self._places
-        for who in candidates:
-            source = self._places[who].source
-            counts[source] = counts.get(source, 0) + 1
+        counts = Counter(self._places[who].source for who in candidates)
         most = max(counts.values(), default=0)
         for who in candidates:
             source, since_s = self._places[who]
