@@ -31,21 +31,21 @@ class ModelAverage:
                 f"ModelAverage: {average_window=}, expected 0 to 1, {max_average_window=}, above 0"
             )
         self._updates = self._count = self._before = 0  # of this window, and of that before
-        self._values: dict[str, Callable[[str], F32]] = {}  # return the parameters' own arrays
+        self._get: Callable[[str], F32]  # returns a parameter's own array
         self._sums: dict[str, npt.NDArray[np.float64]] = {}  # of both, [2, rows, cols]
 
     def attach(self, parameters: Parameters, names: Iterable[str]) -> None:
         """Take the mean of these parameters from now on."""
-        self._values = dict.fromkeys(names, parameters.get_array)
-        self._sums = {name: np.zeros((2, *parameters.get_shape(name))) for name in self._values}
+        self._get = parameters.get_array
+        self._sums = {name: np.zeros((2, *parameters.get_shape(name))) for name in names}
 
     def add(self) -> None:
         """Count the values after an update."""
         self._updates += 1
         self._count += 1
-        for name, get in self._values.items():
-            self._sums[name][0] += get(name)
-        if self._count >= max(min(LEAST_WINDOW, self._most), min(self._most, self._updates * self._share)):
+        for name, both in self._sums.items():
+            both[0] += self._get(name)
+        if self._count >= min(self._most, max(LEAST_WINDOW, self._updates * self._share)):
             for both in self._sums.values():
                 both[1], both[0] = both[0], 0.0
             self._before, self._count = self._count, 0
@@ -54,12 +54,11 @@ class ModelAverage:
     def apply(self) -> Iterator[None]:
         """Let the values be the mean ones in a `with` block."""
         count = self._count + self._before
-        arrays = {name: get(name) for name, get in self._values.items() if count}
-        kept = {name: array.copy() for name, array in arrays.items()}
-        for name, array in arrays.items():
-            array[...] = self._sums[name].sum(axis=0) / count
+        kept = {name: self._get(name).copy() for name in self._sums if count}
+        for name in kept:
+            self._get(name)[...] = self._sums[name].sum(axis=0) / count
         try:
             yield
         finally:
-            for name, array in arrays.items():
-                array[...] = kept[name]
+            for name, values in kept.items():
+                self._get(name)[...] = values
