@@ -56,16 +56,13 @@ class ParameterAttribute:
         for rate in ("initial_std", "l1_rate", "l2_rate", "learning_rate", "gradient_clipping_threshold"):
             if not 0.0 <= (getattr(self, rate) or 0.0) < float("inf"):
                 raise ValueError(f"attr.Param({rate}={getattr(self, rate)}) must be finite and not negative")
-        if self.entry is not None:
-            self._check_entry(self.entry)
+        entry: object = self.entry
+        if entry is not None and not isinstance(entry, EntryAttr):
+            raise TypeError(f"attr.Param(entry={entry!r}): expected an entry rule, as CountFilterEntry(10)")
+        if entry is not None and not self.sparse_update:
+            raise ValueError(f"attr.Param(entry={entry!r}) has no effect without sparse_update=True")
         if not 0.0 <= (self.momentum or 0.0) < 1.0:
             raise ValueError(f"attr.Param(momentum={self.momentum}) must be at least 0 and below 1")
-
-    def _check_entry(self, entry: object) -> None:
-        if not isinstance(entry, EntryAttr):
-            raise TypeError(f"attr.Param(entry={entry!r}): expected an entry rule, as CountFilterEntry(10)")
-        if not self.sparse_update:
-            raise ValueError(f"attr.Param(entry={entry!r}) has no effect without sparse_update=True")
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class Parameters:
 
     def get_current(self, name: str) -> F32:
         """Return the current values, [rows, cols], from pservers too; read-only."""
-        if not self._is_live(name) and name not in self._tables:
+        if name not in self._live_names and name not in self._tables:
             return self.get_array(name)
         out = np.empty(self._get_whole_shape(name), dtype=np.float32)
         for at, keys in split_rows(*out.shape):
@@ -163,7 +163,7 @@ class Parameters:
 
     def get_rows(self, keys: Mapping[str, U64]) -> dict[str, F32]:
         """Return the current rows [k, cols] of each parameter, those from pservers in one call."""
-        live = {name: own for name, own in keys.items() if self._is_live(name)}
+        live = {name: own for name, own in keys.items() if name in self._live_names}
         found = self._live(live) if self._live is not None and live else {}
         return {
             name: found[name] if name in live else self._read_rows(name, own) for name, own in keys.items()
@@ -205,9 +205,6 @@ class Parameters:
 
     def _find_stored(self, name: str) -> Set | None:
         return self.loaded if self.loaded and name in self.loaded.shapes else None
-
-    def _is_live(self, name: str) -> bool:
-        return name in self._live_names
 
     def attach(self, names: Iterable[str], read: ReadRows) -> None:
         """Leave these tables to the pservers until the program ends, and release their values here."""
