@@ -120,14 +120,13 @@ class Feeder:
 
     def __init__(self, data_layers: Sequence[Value], feeding: Feeding = None) -> None:
         self._layers = list(data_layers)
-        owners = {layer.name: layer.attrs.get("numbers_of") for layer in data_layers}
-        self._places = _map_places([layer for layer in data_layers if not owners[layer.name]], feeding)
+        owners = {layer.name: layer.attrs.get("numbers_of", "") for layer in data_layers}
+        self._places = _map_places([name for name, owner in owners.items() if not owner], feeding)
         self._halves: dict[str, int] = {}  # of pairs, by data layer
         for numbers, name in owners.items():
-            if not name:
-                continue
-            self._places[numbers] = self._places[name]
-            self._halves |= {name: 0, numbers: 1}
+            if name:
+                self._places[numbers] = self._places[name]
+                self._halves |= {name: 0, numbers: 1}
 
     def __call__(self, batch: Batch) -> Feeds:
         """Return a feed of each data layer; raises ValueError naming layer and sample."""
@@ -275,10 +274,8 @@ def _stack(layer: Value, column: list[Any]) -> F32:
     return np.ascontiguousarray(values.reshape(len(column), layer.size))
 
 
-def _map_places(data_layers: Sequence[Value], feeding: Feeding) -> dict[str, int]:
-    names = [layer.name for layer in data_layers]
-    if feeding is None:
-        return {name: place for place, name in enumerate(names)}
+def _map_places(names: Sequence[str], feeding: Feeding) -> dict[str, int]:
+    feeding = names if feeding is None else feeding
     given = dict(feeding) if isinstance(feeding, Mapping) else {name: i for i, name in enumerate(feeding)}
     missing = [name for name in names if name not in given]
     if missing:
