@@ -143,10 +143,6 @@ class Optimizer:
                 f"{self._name}: {_SCHEDULE} and a scheduler as learning_rate both change the rate; remove one"
             )
         self.learning_rate = 1.0 if isinstance(learning_rate, lr.LRScheduler) else float(learning_rate)
-        if not 0.0 <= self.learning_rate < _INFINITE:
-            raise ValueError(
-                f"{self._name}: learning_rate={self.learning_rate} must be finite and not negative"
-            )
         try:
             self.schedule = make_schedule(options)
         except ValueError as e:
@@ -158,8 +154,9 @@ class Optimizer:
         clip = options.get("grad_clip")
         self.clip = float(options.get(_CLIP) or (clip.max if isinstance(clip, ClipGradByValue) else 0.0))
         self.norm = clip if isinstance(clip, ClipGradByNorm) else None
-        if not 0.0 <= self.clip < _INFINITE:
-            raise ValueError(f"{self._name}: {_CLIP}={self.clip} must be finite and not negative")
+        for name, number in (("learning_rate", self.learning_rate), (_CLIP, self.clip)):
+            if not 0.0 <= number < _INFINITE:
+                raise ValueError(f"{self._name}: {name}={number} must be finite and not negative")
         self._is_async = bool(options.get("is_async"))
         self._strategy, self.warning = make_v2_strategy(self._is_async, options.get(RATIO), self._name)
 
