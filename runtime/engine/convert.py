@@ -177,7 +177,6 @@ READERS = {".npz": _read_npz, ".tar": _read_tar, ".pdparams": _read_pdparams}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one of the commands; return the exit code."""
     command, *paths = argv or [""]
     if (command, len(paths)) not in (("show", 1), ("convert", 2)):
         print(USAGE, file=sys.stderr)

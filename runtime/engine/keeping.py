@@ -34,7 +34,6 @@ class State:
     passes: int = 0
 
     def begin_step(self, samples: int) -> None:
-        """Count a step of so many samples."""
         self.steps += 1
         self.samples += samples
 
@@ -208,7 +207,6 @@ class LocalTable:
             yield keys, np.concatenate([values, rest], axis=1), counts
 
     def make_whole(self, state: State) -> Whole:
-        """Return the table for a set."""
         count, waiting = self.core.count()
         parts = (part[i] for i in range(3) for own in (False, True) for part in self.split(waiting=own))
         create = make_create(self.config, self.rule, self.seed, table=True)

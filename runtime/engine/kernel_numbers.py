@@ -54,7 +54,6 @@ class Schedule:
     segments: tuple[tuple[int, float], ...] = ()  # ends, ascending, and factors
 
     def pack(self) -> PackedSchedule:
-        """Return the schedule as the compiled core takes it."""
         return SCHEDULES.index(self.kind), self.a, self.b, self.segments
 
 
@@ -74,7 +73,6 @@ class Optim:
     schedule: Schedule = field(default_factory=Schedule)
 
     def pack(self) -> PackedOptim:
-        """Return the rule as the compiled core takes it."""
         own = [*(self.numbers.get(*usual) for usual in self.kernel.numbers.items()), 0.0, 0.0, 0.0]
         rates = self.learning_rate, self.l1, self.decay, self.clip
         return (self.kernel.number, *rates, own[0], own[1], own[2])
@@ -88,10 +86,8 @@ class Optim:
         return (packed[0], self.find_rate(samples, passes, factor), *packed[2:])
 
     def find_rate(self, samples: int, passes: int, factor: float) -> float:
-        """Return the learning rate of this update."""
         return _core.find_rate(self.schedule.pack(), self.learning_rate, samples, passes, factor)
 
     @property
     def kernel(self) -> Kernel:
-        """The row of its method."""
         return KERNELS[self.method]

@@ -122,7 +122,6 @@ def _encode_field(number: int, value: Field) -> bytes:
 
 
 def encode(config: ParamConfig) -> bytes:
-    """Return the message as bytes."""
     fields: list[tuple[int, Field | None]] = [
         (_NAME, config.name.encode()),
         (_SIZE, config.rows * config.cols),

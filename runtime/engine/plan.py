@@ -39,7 +39,6 @@ class BatchInput:
 
     @property
     def keys(self) -> dict[str, U64]:
-        """The keys of these rows."""
         return {name: found.keys for name, found in self.rows.items()}
 
     def find_broken_data(self) -> list[str]:

@@ -212,7 +212,6 @@ class LocalUpdater(Updater):
         return {**self._parameters.get_rows(rest), **own}
 
     def update(self, dense: Mapping[str, F32], sparse: Sparse, samples: int) -> None:
-        """Apply one step."""
         grads, sparse = self._params.collect_grads(dense, sparse)
         for name, grad in grads.items():
             now = self._states[name]

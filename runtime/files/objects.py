@@ -242,11 +242,9 @@ class Whole:
     passes: int = 0
 
     def describe(self) -> dict[str, Any]:
-        """Return its description for a manifest."""
         return describe_object(self.create, self.shape)
 
     def write(self, file: File) -> None:
-        """Write the object into a part."""
         numbers = (0, len(self.create), self.steps, self.count, self.samples, self.passes, self.waiting)
         start = FILE_HEAD.pack(*numbers) + self.create
         file.append(start + bytes(-len(start) % 8))

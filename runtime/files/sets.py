@@ -109,7 +109,6 @@ class Set:
             at += 0 if shape.table or shape.fixed else blocks.count_blocks(shape.total, whole=shape.whole)
 
     def close(self) -> None:
-        """Close all parts."""
         for part in self._parts.values():
             part.file.close()
         self._parts.clear()
@@ -156,7 +155,6 @@ class Set:
 
     @property
     def open_parts(self) -> Collection[PartFile]:
-        """The parts that are open."""
         return self._parts.values()
 
     def open_all(self) -> list[PartFile]:

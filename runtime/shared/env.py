@@ -50,17 +50,14 @@ def parse_int(value: object, name: str, low: int = 0, high: int = 2**31 - 1) -> 
 
 
 def parse_port(value: object, name: str) -> int:
-    """Return a TCP port."""
     return parse_int(value, name, 1, 65535)
 
 
 def parse_count(value: object, name: str) -> int:
-    """Return a whole number of at least one."""
     return parse_int(value, name, 1)
 
 
 def parse_text(value: object, name: str) -> str:
-    """Return text unchanged."""
     return str(value)
 
 
@@ -173,7 +170,6 @@ def get_snapshot_dir(given: str, environ: Mapping[str, str]) -> str:
 
 
 def get_init_var(argument: str) -> str:
-    """Return the variable of an argument of `init()`."""
     return f"PADDLE_INIT_{argument.upper()}"
 
 

@@ -29,8 +29,6 @@ ADDRESSES = 100  # addresses counted separately within it
 
 
 class MessageKind(IntEnum):
-    """Kind of a message."""
-
     NONCE = 1  # client: nonce, MAC
     CHALLENGE = 2  # server: nonce, MAC
     PROOF = 3  # client: MAC, text of the plane

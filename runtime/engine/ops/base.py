@@ -162,8 +162,6 @@ OPS: dict[str, type[Op]] = {"data": Op}  # a plan reads data itself
 
 
 class Form(NamedTuple):
-    """Shape and kind of a value."""
-
     shape: Shape
     kind: Kind
     is_sequence: bool
