@@ -345,12 +345,7 @@ LOG_UNIFORM: Final = np.log(np.arange(2, 9) / np.arange(1, 8)) / np.log(7)
 GIVEN: Final = np.array([0.5, 0.25, 0.0, 0.25])
 
 ARITHMETIC: Final[list[tuple[str, Callable[..., Array]]]] = [
-    ("add", np.add),
-    ("subtract", np.subtract),
-    ("multiply", np.multiply),
-    ("divide", np.divide),
-    ("maximum", np.maximum),
-    ("minimum", np.minimum),
+    (name, getattr(np, name)) for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 ]
 COMPARISONS: Final[list[tuple[str, Callable[..., Array]]]] = [
     ("equal", np.equal),
@@ -364,10 +359,7 @@ COMPARISONS: Final[list[tuple[str, Callable[..., Array]]]] = [
 ]
 POWERS: Final = [("pow", y) for y in (-1.5, -1.0, 0.3, 0.5, 1.0)]
 REDUCTIONS: Final[list[tuple[str, Callable[..., Array]]]] = [
-    ("sum", np.sum),
-    ("mean", np.mean),
-    ("max", np.max),
-    ("min", np.min),
+    (name, getattr(np, name)) for name in ("sum", "mean", "max", "min")
 ]
 AXES: Final = (None, 0, 1, -1, (1, 2), (0, 2))
 PLAIN: Final = {"transpose": (False, False)}
