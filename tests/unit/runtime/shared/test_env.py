@@ -137,14 +137,11 @@ def test_gloo_is_the_users_choice() -> None:
     assert env.compose({}, {"PADDLE_WITH_GLOO": "1"}, written)["PADDLE_WITH_GLOO"] == "1"
 
 
-@given(st.sampled_from(["True", "true", "TRUE", " on ", "yes", "1", 1, True]))
-def test_true_in_every_spelling(value: object) -> None:
-    assert env.parse_bool(value, "x") is True
-
-
-@given(st.sampled_from(["False", "false", "FALSE", " off ", "no", "0", "", 0, False, None]))
-def test_false_in_every_spelling(value: object) -> None:
-    assert env.parse_bool(value, "x") is False
+def test_true_and_false_in_every_spelling() -> None:
+    for yes in ("True", "true", "TRUE", " on ", "yes", "1", 1, True):
+        assert env.parse_bool(yes, "x") is True
+    for no in ("False", "false", "FALSE", " off ", "no", "0", "", 0, False, None):
+        assert env.parse_bool(no, "x") is False
 
 
 @pytest.mark.parametrize(
