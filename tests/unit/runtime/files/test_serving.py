@@ -43,21 +43,15 @@ def deal(key: int, shards: int) -> int:
     return ((x ^ (x >> 31)) >> 32) * shards >> 32
 
 
-def encode(config: ParamConfig, rows: Mapping[int, Row], flags: int, step: int) -> bytes:
+def encode(config: ParamConfig, flags: int, step: int, count: int, body: bytes) -> bytes:
     create = make_create(config, RULE, SEED, table=config.sparse)
-    head = FILE_HEAD.pack(flags, len(create), step, len(rows), 0, 0, 0) + create
-    body = struct.pack(f"<{len(rows)}Q", *rows) + b"".join(
-        struct.pack(f"<{config.cols}f", *r) for r in rows.values()
-    )
+    head = FILE_HEAD.pack(flags, len(create), step, count, 0, 0, 0) + create
     return head + bytes(-len(head) % 8) + body + bytes(-len(body) % 8)
 
 
-def encode_dense(values: Sequence[float], step: int) -> bytes:
-    create = make_create(W, RULE, SEED, table=False)
-    head = FILE_HEAD.pack(0, len(create), step, len(values), 0, 0, 0) + create
-    return (
-        head + bytes(-len(head) % 8) + struct.pack(f"<{len(values)}f", *values) + bytes(-4 * len(values) % 8)
-    )
+def pack_rows(rows: Mapping[int, Row]) -> bytes:
+    values = [value for row in rows.values() for value in row]
+    return struct.pack(f"<{len(rows)}Q{len(values)}f", *rows, *values)
 
 
 Chains = list[list[str]]  # each begins with a base
@@ -77,8 +71,9 @@ def export(root: Path, step: int, chains: Chains, one: Step, pservers: int = 1) 
         with closing(File(folder, header.name, header.encode())) as file:
             for config, rows in zip((E, F), tables, strict=True):
                 own = {k: row for k, row in rows.items() if deal(k, pservers) == pserver}
-                file.append(encode(config, own, 0 if base else CHANGED, step))
-            file.append(encode_dense([float(step)] * 8 if pserver == 0 else [], step))
+                file.append(encode(config, 0 if base else CHANGED, step, len(own), pack_rows(own)))
+            count = 8 if pserver == 0 else 0
+            file.append(encode(W, 0, step, count, struct.pack("<f", step) * count))
             files += [file.finish(), *write_index(folder / header.name)]
     with closing(Content(folder / "shard-00000-000.bin")) as f:
         about = describe_part(PartFile(f))
