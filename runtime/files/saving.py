@@ -179,13 +179,9 @@ class File:
             self._file = self._open()
         except OSError as e:
             raise self.make_error(e) from None
-        try:
-            self._digest = hashlib.sha256()
-            self.append(start)
-            self._least = len(start) + DIGEST_BYTES
-        except OSError as e:
-            self.close()
-            raise self.make_error(e) from None
+        self._digest = hashlib.sha256()
+        self.append(start)
+        self._least = len(start) + DIGEST_BYTES
 
     def _open(self) -> IO[bytes]:
         """Return the file, locked against _remove_abandoned(), which may have come before the lock."""
