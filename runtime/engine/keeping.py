@@ -69,13 +69,11 @@ def make_first_rows(config: ParamConfig, keys: U64, seed: int) -> F32:
 
 def read_array(found: Set, config: ParamConfig) -> F32:
     """Return the values of a parameter that is in the set, [rows, cols]. Raises SetError."""
-    shape = found.shapes[config.name]
-    if not shape.table:
-        values = np.empty(config.shape, np.float32)
+    values = np.empty(config.shape, np.float32)
+    if not found.shapes[config.name].table:
         read_values(found, config.name, 0, values.reshape(-1))
         return values
     saved, seed = find_init(found, config)
-    values = np.empty(config.shape, np.float32)
     for at, keys in split_rows(*config.shape):
         values[at] = make_first_rows(saved, keys, seed)
     for keys, rows, _ in read_rows(found, config.name):
