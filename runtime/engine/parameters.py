@@ -50,10 +50,6 @@ _DIGEST = "pslaunch.sha256"  # the last member: the digest of all before it
 ReadRows = Callable[[Mapping[str, U64]], Mapping[str, F32]]  # keys by name -> their current rows by name
 
 
-class _Writable(Protocol):
-    def write(self, data: Any, /) -> object: ...
-
-
 class _HashedFile:
     """A file that is written, with the size and the digest of all so far."""
 
@@ -280,7 +276,7 @@ class Parameters:
             raise ValueError(f"parameter {config.name}: initializer gave {values.shape}, not {config.shape}")
         return values.reshape(config.shape)
 
-    def serialize(self, name: str, f: _Writable) -> None:
+    def serialize(self, name: str, f: IO[bytes] | _HashedFile) -> None:
         """Write one parameter: v2's header of 16 bytes, then the values, little endian."""
         rows, cols = self.get_shape(name)
         f.write(_HEADER.pack(0, 4, rows * cols))
@@ -462,7 +458,7 @@ def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Param
 
 
 @contextmanager
-def _adding(f: _Writable, name: str, size: int) -> Iterator[None]:
+def _adding(f: IO[bytes] | _HashedFile, name: str, size: int) -> Iterator[None]:
     """Let the caller write a member of a tar file: from Python 3.13 on addfile() wants all at once."""
     info = tarfile.TarInfo(name)
     info.size = size
