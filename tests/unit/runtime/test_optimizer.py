@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,10 @@ from pslaunch.runtime.engine.strategy import Strategy
 pytestmark = pytest.mark.asan
 
 
+config = functools.partial(ParamConfig, name="p", rows=1, cols=1)
 OPTIMIZERS = [
     name for name in optimizer.__all__ if name not in ("L2Regularization", "ModelAverage", "Optimizer", "lr")
 ]
-
-
-def config(
-    *, learning_rate: float = 1.0, momentum: float | None = None, decay: float | None = None
-) -> ParamConfig:
-    return ParamConfig(name="p", rows=1, cols=1, learning_rate=learning_rate, momentum=momentum, decay=decay)
 
 
 def test_adagrad_applies_l2() -> None:
@@ -152,8 +148,7 @@ def test_decay_beside_the_gradient_leaves_parameters_out() -> None:
 def test_l1_is_the_optimizers_or_the_parameters_own() -> None:
     made = optimizer.SGD(weight_decay=L1Decay(0.25))
     assert (made.make_rule(config()).l1, made.make_rule(config()).decay) == (0.25, 0.0)
-    own = ParamConfig(name="p", rows=1, cols=1, l1=0.5)
-    assert optimizer.SGD().make_rule(own).l1 == 0.5
+    assert optimizer.SGD().make_rule(config(l1=0.5)).l1 == 0.5
 
 
 def test_adagrad_has_no_momentum() -> None:
@@ -175,7 +170,7 @@ def test_norms_are_clipped_at_a_trainers_share_of_the_loss() -> None:
 def test_values_are_clipped_at_the_parameters_own_threshold() -> None:
     made = optimizer.SGD(grad_clip=ClipGradByValue(3.0))
     assert made.make_rule(config()).clip == 3.0
-    assert made.make_rule(ParamConfig(name="p", rows=1, cols=1, clip=0.0)).clip == 0.0
+    assert made.make_rule(config(clip=0.0)).clip == 0.0
     attr = ParamAttr(gradient_clipping_threshold=2.0)
     assert made.make_rule(make_config("p", 1, 1, attr, bias=False)).clip == 2.0
     with pytest.raises(ValueError, match=r"nn\.ClipGradByValue: max=1, min=0: expected"):

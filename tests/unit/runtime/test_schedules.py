@@ -69,10 +69,6 @@ def test_oracle_agrees_with_numpy(schedule: Schedule, lr: float, n: int, passes:
         assert float(reference.find_scheduled_rate(schedule, lr, n, passes)) == pytest.approx(want, rel=1e-6)
 
 
-def make_config(learning_rate: float = 1.0) -> ParamConfig:
-    return ParamConfig(name="p", rows=1, cols=1, learning_rate=learning_rate)
-
-
 def name_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return options by the names that optimizers have for them."""
     return {f"learning_rate_{name}": value for name, value in options.items()}
@@ -96,7 +92,8 @@ def name_options(options: dict[str, Any]) -> dict[str, Any]:
 def test_rates_follow_the_options(options: dict[str, Any], samples: int, passes: int, rate: float) -> None:
     made = optimizer.Momentum(learning_rate=0.5, **name_options(options))
     for factor in (1.0, 2.0):
-        rule = made.make_rule(make_config(learning_rate=factor)).pack_at(samples, passes, 1.0)
+        config = ParamConfig(name="p", rows=1, cols=1, learning_rate=factor)
+        rule = made.make_rule(config).pack_at(samples, passes, 1.0)
         assert rule[1] == pytest.approx(rate * factor, rel=1e-7)
 
 
