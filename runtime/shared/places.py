@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 MAX_UNPROVEN = 64  # unproven connections at a time
 PATIENCE_S = 0.5  # after this even a connection that knows the secret may have to make room
@@ -16,18 +16,11 @@ PATIENCE_S = 0.5  # after this even a connection that knows the secret may have 
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
-    """Source and start of a connection's place."""
-
-    source: str
-    since_s: float
-
-
 class Places(Generic[T]):
     """Connections in their places, the oldest first. A silent one loses its place to any newcomer."""
 
     def __init__(self) -> None:
-        self._places: dict[T, Place] = {}
+        self._places: dict[T, tuple[str, float]] = {}  # source, and since when
         self._silent: dict[T, None] = {}
 
     def __len__(self) -> int:
@@ -41,7 +34,7 @@ class Places(Generic[T]):
 
     def add(self, who: T, host: str, now_s: float) -> None:
         """Give a place to a connection from this host."""
-        self._places[who] = Place(find_source(host), now_s)
+        self._places[who] = find_source(host), now_s
         self._silent[who] = None
 
     def keep(self, who: T) -> None:
@@ -58,7 +51,7 @@ class Places(Generic[T]):
         Processes of the job send their first bytes at once: silence is a stranger's. None: let others wait.
         """
         candidates = self._silent or self._places
-        counts = Counter(self._places[who].source for who in candidates)
+        counts = Counter(self._places[who][0] for who in candidates)
         most = max(counts.values(), default=0)
         for who in candidates:
             source, since_s = self._places[who]
