@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .. import _core
 from ..files.joined import find_items, read_rows, read_values, split_state
 from ..files.manifest import Manifest
-from ..files.objects import SetError, Whole, encode_create
+from ..files.objects import CREATE, SEGMENT, SetError, Whole
 from ..files.sets import Set, check_shape, count_before
 from ..process.settings import get_settings
 from .arrays import CHUNK_BYTES, F32, U64, split_rows
@@ -39,10 +39,14 @@ class State:
 
 
 def make_create(config: ParamConfig, rule: Optim, seed: int, *, table: bool) -> bytes:
-    """Return the description of a parameter for a set."""
-    shape = (config.cols, 0, config.rows) if table else (0, 0, config.rows * config.cols)
-    init = seed, KINDS[config.start], config.mean, config.std
-    return encode_create(config.name, shape, rule.pack(), rule.schedule.pack(), config.entry.pack(), init)
+    """Return the description of a parameter for a set: the body of CREATE, without mode and discard."""
+    dim, total = (config.cols, config.rows) if table else (0, config.rows * config.cols)
+    (method, *numbers), (*schedule, segments) = rule.pack(), rule.schedule.pack()
+    init = seed, _core.hash_name(config.name) if table else 0, KINDS[config.start], config.mean, config.std
+    numbers += [*schedule, len(segments), 0, *config.entry.pack(), *init]
+    raw = config.name.encode()
+    head = CREATE.pack(table, dim, 0, total, method, 0, *numbers, len(raw))
+    return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
 
 
 def make_whole(

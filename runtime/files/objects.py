@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,22 +97,6 @@ class Item(ObjectShape):
         counts = COUNTS_BYTES * (self.count + self.waiting) if self.counted else 0
         end = self.at + 4 * self.count * self.row_floats + counts
         return end + -end % 8
-
-
-def encode_create(
-    name: str,
-    shape: tuple[int, int, int],  # dim, or 0 for a dense object; values here; values, or rows, in all
-    optim: Sequence[Any],  # Optim.pack() and Schedule.pack() of engine/kernel_numbers.py
-    schedule: Sequence[Any],
-    entry: Sequence[Any],
-    init: tuple[int, int, float, float],  # seed, kind, mean, std
-) -> bytes:
-    """Return the description of an object: the body of CREATE, without mode and discard."""
-    (dim, size, total), raw, (kind, a, b, segments) = shape, name.encode(), schedule
-    hashed = _core.hash_name(name) if dim else 0
-    numbers = (*optim[1:], kind, a, b, len(segments), 0, *entry, init[0], hashed, *init[1:])
-    head = CREATE.pack(bool(dim), dim, size, total, optim[0], 0, *numbers, len(raw))
-    return head + b"".join(SEGMENT.pack(*one) for one in segments) + raw
 
 
 def parse_create(create: bytes) -> dict[str, Any]:
