@@ -43,11 +43,8 @@ class _Recurrent(Op):
     @classmethod
     def find_params(cls, attrs: Mapping[str, Any], x: Value) -> Sequence[Shape]:
         size, whole = attrs["size"], cls.parts * attrs["size"]
-        return [(whole, size) if attrs["swaps"] else (size, whole), (whole + cls._count_peeps(attrs) * size,)]
-
-    @staticmethod
-    def _count_peeps(attrs: Mapping[str, Any]) -> int:
-        return 0
+        peeps = 3 * size if attrs.get("peeps") else 0  # of an LSTM
+        return [(whole, size) if attrs["swaps"] else (size, whole), (whole + peeps,)]
 
     # _advance(step, x, h, c) returns state and cell after it, and what is saved. From that, with the
     # gradients of both, _retreat() returns those of x, of the state's products, and of state and cell before.
@@ -120,17 +117,10 @@ class Lstm(_Recurrent, op="lstm", options=("order", "peeps", *_OPTIONS)):
 
     parts = 4
 
-    @staticmethod
-    def _count_peeps(attrs: Mapping[str, Any]) -> int:
-        return 3 if attrs["peeps"] else 0
-
     def _read_peeps(self, step: Step) -> Sequence[F32 | float]:
-        bias = self._read_bias(step)
-        return (
-            np.split(bias[:, -3 * self.value.attrs["size"] :], 3, 1)
-            if self.value.attrs["peeps"]
-            else [0.0] * 3
-        )
+        if not self.value.attrs["peeps"]:
+            return [0.0] * 3
+        return np.split(self._read_bias(step)[:, -3 * self.value.attrs["size"] :], 3, 1)
 
     def _advance(self, step: Step, x: F32, h: F32, c: F32) -> tuple[F32, F32, tuple[F32, ...]]:
         start = np.ascontiguousarray(self._read_bias(step)[:, : x.shape[1]])
