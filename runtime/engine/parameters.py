@@ -446,7 +446,14 @@ def _check_end(f: IO[bytes], start: int, members: Sequence[tarfile.TarInfo]) -> 
 def _read_tar(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> Parameters:
     # A sparse member, of zeros that the file lacks, would take any memory.
     files = {info.name: info for info in members if info.isfile() and not info.issparse()}
-    parameters = Parameters(_read_configs(tar, files))
+    configs = {}
+    for name in [name for name in files if name.endswith(_CONFIG_SUFFIX)]:
+        try:
+            config = param_config.decode(_open_member(tar, files[name]).read())
+        except ValueError as e:
+            raise ValueError(f"{name} in the tar file is damaged: {e}") from None
+        configs[config.name] = config
+    parameters = Parameters(configs)
     for name in parameters:
         if name not in files:
             raise ValueError(f"the tar file has {name}{_CONFIG_SUFFIX} but no {name}")
@@ -480,16 +487,3 @@ def _open_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     member = tar.extractfile(info)
     assert member is not None  # it is a file
     return member
-
-
-def _read_configs(tar: tarfile.TarFile, files: Mapping[str, tarfile.TarInfo]) -> dict[str, ParamConfig]:
-    configs = {}
-    for name, info in files.items():
-        if not name.endswith(_CONFIG_SUFFIX):
-            continue
-        try:
-            config = param_config.decode(_open_member(tar, info).read())
-        except ValueError as e:
-            raise ValueError(f"{name} in the tar file is damaged: {e}") from None
-        configs[config.name] = config
-    return configs
