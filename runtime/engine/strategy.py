@@ -6,6 +6,7 @@ docs/training.md says what each mode guarantees.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import get_args
@@ -15,6 +16,11 @@ from .kernel_numbers import Mode
 DISCARD_RATIO = 1.5  # v2's, where is_async gives none above 1
 RATIO = "async_lagged_grad_discard_ratio"
 MOST_UPDATES = 2**32 - 1  # the core counts in 32 bits
+_NUMBERS: Mapping[str, tuple[object, ...]] = {  # the default of each, and the modes that have it
+    "pending": (1, "async"),
+    "k_steps": (0, "geo"),
+    "discard_ratio": (None, "half_async", "async"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,21 +47,13 @@ class Strategy:
             raise ValueError(f'Strategy(k_steps={self.k_steps}): mode="geo" needs k_steps of at least 1')
         if ratio is not None and (not isinstance(ratio, int | float) or not 0.0 < ratio < math.inf):
             raise ValueError(f"Strategy(discard_ratio={ratio!r}): expected a finite number above 0")
-        for name, given, default, modes in (
-            ("pending", self.pending, 1, ("async",)),
-            ("k_steps", self.k_steps, 0, ("geo",)),
-            ("discard_ratio", ratio, None, ("half_async", "async")),
-        ):
-            if given != default and mode not in modes:
+        for name, (default, *modes) in _NUMBERS.items():
+            if (given := getattr(self, name)) != default and mode not in modes:
                 raise ValueError(f"Strategy({name}={given}): {name} has no effect in mode {mode}")
 
     def __str__(self) -> str:
         """Return the mode and the numbers of a training, for its log."""
-        numbers = {"discard_ratio": self.discard_ratio}
-        if self.mode == "async":
-            numbers = {"pending": self.pending, **numbers}
-        elif self.mode == "geo":
-            numbers = {"k_steps": self.k_steps}
+        numbers = {name: getattr(self, name) for name, (_, *modes) in _NUMBERS.items() if self.mode in modes}
         shown = (f"{name} {value}" for name, value in numbers.items() if value is not None)
         return ", ".join([f"mode {self.mode}", *shown])
 
