@@ -407,16 +407,10 @@ def compose(
     Proxies and options of the launcher are removed unless added. Stale contract variables never reach a
     program, and those of mpirun never reach a pserver.
     """
-    stale = list_contract_names()
-    env = {k: v for k, v in inherited.items() if k not in stale and k not in PROXIES}
-    env = {k: v for k, v in env.items() if not k.startswith(OPTION_PREFIX)}
-    if contract.get("PSLAUNCH_ROLE") == PSERVER:
-        env = {k: v for k, v in env.items() if not k.startswith(MPI_FAMILIES)}
-    for name, value in DEFAULTS.items():
-        env.setdefault(name, value)
-    env.update(added)
-    env.update(contract)
-    return env
+    names = list_contract_names() | PROXIES
+    families = (OPTION_PREFIX, *(MPI_FAMILIES if contract.get("PSLAUNCH_ROLE") == PSERVER else ()))
+    kept = {k: v for k, v in inherited.items() if k not in names and not k.startswith(families)}
+    return {**DEFAULTS, **kept, **added, **contract}
 
 
 COMMAND_NAMES = ("OMPI_COMMAND", "OMPI_ARGV")
