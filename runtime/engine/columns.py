@@ -45,14 +45,11 @@ def take_columns(values: Sequence[Value], feeds: Feeds) -> dict[str, Column]:
     """
     columns = {value.name: _take_column(value, feeds.get(value.name)) for value in values}
     limited = [value for value in values if value.attrs.get("below")]
-    ids = [_get_items(columns[value.name]).reshape(-1) for value in limited]
-    outside = _core.find_outside(
-        [(own, value.attrs["below"]) for own, value in zip(ids, limited, strict=True)]
-    )
-    if outside is not None:
+    ids = [(_get_items(columns[value.name]).reshape(-1), value.attrs["below"]) for value in limited]
+    if (outside := _core.find_outside(ids)) is not None:
         i, place = outside
         sample = _find_sample(columns[limited[i].name], place)
-        raise _make_error(limited[i], sample, int(ids[i][place]), _describe_range(limited[i]), "id")
+        raise _make_error(limited[i], sample, int(ids[i][0][place]), _describe_range(limited[i]), "id")
     for value in values:
         places, own = columns.get(value.attrs.get("numbers_of", "")), columns[value.name]
         if not isinstance(places, Sequences) or not isinstance(own, Sequences):
