@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Union
@@ -49,12 +49,8 @@ def parse_int(value: object, name: str, low: int = 0, high: int = 2**31 - 1) -> 
     return number
 
 
-def parse_port(value: object, name: str) -> int:
-    return parse_int(value, name, 1, 65535)
-
-
-def parse_count(value: object, name: str) -> int:
-    return parse_int(value, name, 1)
+parse_port = partial(parse_int, low=1, high=65535)
+parse_count = partial(parse_int, low=1)
 
 
 def parse_text(value: object, name: str) -> str:
