@@ -89,14 +89,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 def hash_file(f: Content) -> Entry:
     """Return the entry of a file just opened. A part ends with its digest. Raises SetError, OSError."""
-    path, end = f.path, f.size
-    if path.suffix == PART_SUFFIX:
-        end -= DIGEST_BYTES
+    path, is_part = f.path, f.path.suffix == PART_SUFFIX
     try:
-        digest, trailer = hash_content(f, end), f.read()
+        digest, trailer = hash_content(f, f.size - DIGEST_BYTES * is_part), f.read()
     except OSError as e:
         raise OSError(e.errno, e.strerror, str(path)) from None
-    if path.suffix == PART_SUFFIX and trailer.hex() != digest:
+    if is_part and trailer.hex() != digest:
         raise SetError(f"{path} is damaged: its digest does not match its content; take another copy")
     return Entry(path.name, f.size, digest)
 

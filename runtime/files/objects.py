@@ -16,8 +16,8 @@ from typing import Any
 from .. import _core
 from .saving import DIGEST_BYTES, MAX_HEADER_BYTES, START, File, Header, decode_start
 
-# flags, length of CREATE, steps, count, samples, passes, waiting; then CREATE up to its name.
-FILE_HEAD = struct.Struct("<IIQQQQQ")
+FILE_HEAD = struct.Struct("<IIQQQQQ")  # flags, length of CREATE, COUNTS; then CREATE up to its name
+COUNTS = ("steps", "count", "samples", "passes", "waiting")
 CREATE = struct.Struct("<IIQQIIfffffffIddIIIffQQIffI")
 SEGMENT = struct.Struct("<Qd")
 COUNTS_BYTES = 12  # of a key: shows, clicks, and the days since its last push
@@ -184,27 +184,22 @@ class PartFile:
 
     def _find_items(self, at: int, end: int) -> Iterator[Item]:
         while at < end:
-            flags, length, steps, count, samples, passes, waiting = FILE_HEAD.unpack(
-                self.read(at, FILE_HEAD.size)
-            )
+            flags, length, *numbers = FILE_HEAD.unpack(self.read(at, FILE_HEAD.size))
+            counts = dict(zip(COUNTS, numbers, strict=True))
             create = self.read(at + FILE_HEAD.size, min(length, MAX_HEADER_BYTES))
             found = parse_create(create)
             at += FILE_HEAD.size + length
             at += -at % 8
             item = Item(
                 **{name: found[name] for name in ("name", "table", "dim", "total", "method")},
-                steps=steps,
+                **counts,
                 torn=bool(flags & TORN),
                 changed=bool(flags & CHANGED),
-                samples=samples,
-                passes=passes,
-                count=count,
-                waiting=waiting,
                 counted=found["entry"][0] != 0,
                 init=found["init"],
                 create=create,
                 keys_at=at,
-                at=at + (8 * (count + waiting) if found["table"] else 0),
+                at=at + (8 * (counts["count"] + counts["waiting"]) if found["table"] else 0),
             )
             yield item
             at = item.end
@@ -229,8 +224,8 @@ class Whole:
         return describe_object(self.create, self.shape)
 
     def write(self, file: File) -> None:
-        numbers = (0, len(self.create), self.steps, self.count, self.samples, self.passes, self.waiting)
-        start = FILE_HEAD.pack(*numbers) + self.create
+        counts = (getattr(self, name) for name in COUNTS)
+        start = FILE_HEAD.pack(0, len(self.create), *counts) + self.create
         file.append(start + bytes(-len(start) % 8))
         size = 0
         for piece in self.pieces:
