@@ -113,6 +113,5 @@ def _has_open(pid: str, targets: set[str]) -> bool:
 
 def _read_command(pid: str) -> str:
     with open(f"/proc/{pid}/cmdline", "rb") as f:
-        words = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
-    words = words.strip()
+        words = f.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     return words if len(words) <= MAX_COMMAND_CHARS else f"{words[: MAX_COMMAND_CHARS - 1]}…"
