@@ -68,7 +68,6 @@ class _Splitter:
     at: int = 0
     ours: dict[str, list[Value]] = field(default_factory=dict)
     forwarded: list[str] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)  # aliases of options last written by one
 
     def split(self) -> Split:
         while self.at < len(self.words) and (word := self.words[self.at]).startswith("-"):
@@ -89,12 +88,11 @@ class _Splitter:
 
     def _take_option(self, word: str) -> None:
         word = "--help" if word == "-h" and "help" in self.options else word
-        written, has_value, value = word.partition("=")
+        written, has_value, text = word.partition("=")
+        value = text if has_value else None
         if written in self.aliases:
-            self.written[self.aliases[written]] = written
-            written = f"--{self.aliases[written]}"
-        else:
-            self.written.pop(written[2:].replace("-", "_"), None)
+            self._take_ours(self.aliases[written], value, written)
+            return
         name = written[2:]
         if (bare := written.lstrip("-").replace("-", "_")) in self.refused:
             raise SpecError(f"{written} is not supported: {self.refused[bare].format(written)}")
@@ -107,7 +105,7 @@ class _Splitter:
             )
         key = name.replace("-", "_")
         if key in self.options:
-            self._take_ours(key, value if has_value else None)
+            self._take_ours(key, value, f"--{key}")
         else:
             if others := self.find_others(key):
                 raise SpecError(
@@ -117,48 +115,35 @@ class _Splitter:
             self._refuse_near_miss(name, key)
             self.forwarded.append(word)
 
-    def _show(self, name: str) -> str:
-        """Return an option as it was written last."""
-        return self.written.get(name, f"--{name}")
-
-    def _take_ours(self, name: str, value: str | None) -> None:
-        self._refuse_repeated(name)
-        if values := self.options[name].values:
-            text = self._take_values(name, values, [] if value is None else [value])
-        elif isinstance(self.options[name].kind, Text):
+    def _take_ours(self, name: str, value: str | None, shown: str) -> None:
+        """Take an option. value: after `=`; shown: the option as it was written, with underscores."""
+        option = self.options[name]
+        if name in self.ours and not option.repeatable:
+            others = ", ".join(one for one in (f"--{name}", *option.aliases) if one != shown)
+            raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
+        if option.valued:
+            text = self._take_values(option, [] if value is None else [value], shown)
+        elif isinstance(option.kind, Text):
             text = "1" if value is None else value
         else:
-            text = str(value is None or parse_argument(parse_bool, value, self._show(name)))
-        self.ours.setdefault(name, []).append(Value(text, self._show(name)))
+            text = str(value is None or parse_argument(parse_bool, value, shown))
+        self.ours.setdefault(name, []).append(Value(text, shown))
 
-    def _refuse_repeated(self, name: str) -> None:
-        if name in self.ours and not self.options[name].repeatable:
-            shown = self._show(name)
-            spellings = [f"--{name}", *(short for short, long in self.aliases.items() if long == name)]
-            others = ", ".join(one for one in spellings if one != shown)
-            raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
-
-    def _take_values(self, name: str, count: int, found: list[str]) -> str:
+    def _take_values(self, option: Option, found: list[str], shown: str) -> str:
+        dashed, count = isinstance(option.kind, Text) and option.kind.dashed, option.values
         while len(found) < count:
-            found.append(self._take_value(name, count))
+            rest = self.words[self.at : self.at + 1]
+            if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
+                hint = f" ({rest[0]} is an option)" if rest else ""
+                if count > 1:
+                    raise SpecError(f"{shown} needs {count} values: {shown}{' VALUE' * count}{hint}")
+                form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
+                raise SpecError(f"{shown} needs a value: {form}{hint}")
+            found += rest
+            self.at += 1
         if any(" " in value for value in found[:-1]):
-            raise SpecError(
-                f"{self._show(name)} {shlex.join(found)}: only its last value may contain a blank"
-            )
+            raise SpecError(f"{shown} {shlex.join(found)}: only its last value may contain a blank")
         return " ".join(found)
-
-    def _take_value(self, name: str, count: int = 1) -> str:
-        rest, kind = self.words[self.at : self.at + 1], self.options[name].kind
-        dashed = isinstance(kind, Text) and kind.dashed
-        if not rest or (not dashed and (rest[0].startswith("--") or rest[0] in self.aliases)):
-            hint = f" ({rest[0]} is an option)" if rest else ""
-            shown = self._show(name)
-            if count > 1:
-                raise SpecError(f"{shown} needs {count} values: {shown}{' VALUE' * count}{hint}")
-            form = f"{shown}=VALUE" if shown.startswith("--") else f"{shown} VALUE"
-            raise SpecError(f"{shown} needs a value: {form}{hint}")
-        self.at += 1
-        return rest[0]
 
     def _refuse_value(self, word: str) -> None:
         """Raise SpecError for a word in the program's place that is a value of the last option.
@@ -176,7 +161,8 @@ class _Splitter:
             )
         name, is_variable, _ = word.partition("=")
         if is_variable and name.isidentifier() and "env" in self.ours:
-            raise SpecError(f"{word} is not a program; each variable needs its {self._show('env')} before it")
+            shown = self.ours["env"][-1].label
+            raise SpecError(f"{word} is not a program; each variable needs its {shown} before it")
 
     def _refuse_foreign(self, shown: str) -> None:
         if said := explain_foreign(shown, shown.lstrip("-"), self.options, self.find_others):
