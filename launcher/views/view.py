@@ -19,6 +19,10 @@ from ..node.logs import clean
 PROGRESS_LINE_EVERY_S: Final = 10.0  # between two progress lines of one process in a plain view
 SELF: Final = "pslaunch"  # as the source of a line
 RATE: Final = "samples/s"
+# Figures of progress reports: their names in tables, and forms, such as `5.500` and `0.0001234` of costs.
+_FIGURES: Final = {"pass": ("pass", "{}"), "batch": ("batch", "{}"), "cost": ("cost", "{:#.4g}"),
+                   "samples_per_s": (RATE, "{:,.0f}"), "cpu_percent": ("cpu", "{:.0f} %"),
+                   "gpu_percent": ("gpu", "{:.0f} %")}  # fmt: skip
 # A reason and its details; a leading node or part of the job belongs to the reason.
 _DETAILED: Final = re.compile(r"((?:(?:node \d+ \(\S*\)|the \w+): )?.*?)[:;] .*", re.DOTALL)
 
@@ -200,20 +204,13 @@ def show_s(seconds: float) -> str:
 
 def show_figures(report: Event) -> dict[str, str]:
     """Show the figures of a progress report, by their names in tables."""
-    shown: dict[str, str] = {name: str(report[name]) for name in ("pass", "batch") if name in report}
+    shown = {column: form.format(report[name]) for name, (column, form) in _FIGURES.items() if name in report}
     if "pass" in report and "passes" in report:
         shown["pass"] = f"{report['pass'] + 1} of {report['passes']}"
-    if "cost" in report:
-        shown["cost"] = f"{report['cost']:#.4g}"  # `5.500`, `0.0001234`
-    if "samples_per_s" in report:
-        shown[RATE] = f"{report['samples_per_s']:,.0f}"
     if "memory_bytes" in report:
         shown["memory"] = show_bytes(report["memory_bytes"])
-    if "cpu_percent" in report:
-        shown["cpu"] = f"{report['cpu_percent']:.0f} %"
-    gpu = [f"{report['gpu_percent']:.0f} %"] if "gpu_percent" in report else []
-    gpu += [show_bytes(report["gpu_bytes"])] if report.get("gpu_bytes") else []
-    shown["gpu"] = " ".join(gpu)
+    if report.get("gpu_bytes"):
+        shown["gpu"] = f"{shown.get('gpu', '')} {show_bytes(report['gpu_bytes'])}".lstrip()
     return shown
 
 
