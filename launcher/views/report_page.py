@@ -145,17 +145,17 @@ def draw_measures(story: Story) -> list[str]:
     return parts
 
 
-def tabulate(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> str:
-    """Return a table of texts."""
+def tabulate(heading: str, rows: Sequence[Sequence[Any]], head: Sequence[str] = ()) -> str:
+    """Return a table of texts under its heading, nothing without rows."""
     lines = ["".join(f"<th>{escape(name)}</th>" for name in head)]
     lines += ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    table = f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    return (heading and f"<h2>{heading}</h2>") + table if rows else ""
 
 
 def tabulate_restarts(story: Story) -> str:
-    """Return the table of restarts with their times."""
     rows = [(f"{e['time'] - story.begin_s:.1f} s", e["why"], show_epoch(e)) for e in story.restarts]
-    return f"<h2>Restarts</h2>{tabulate(rows)}" if rows else ""
+    return tabulate("Restarts", rows)
 
 
 def tabulate_dispatch(story: Story, words: Transcript) -> str:
@@ -168,8 +168,7 @@ def tabulate_dispatch(story: Story, words: Transcript) -> str:
             took = f"until {show_s(e['time'] - story.begin_s)}"
             source = "the head" if e["source"] is None else words.show_node(e["source"])
         rows.append((whose, source, f"{e['files']:,}", show_bytes(e["bytes"]), took))
-    head = ("to", "from", "files", "size", "time")
-    return f"<h2>Dispatch</h2>{tabulate(rows, head)}" if rows else ""
+    return tabulate("Dispatch", rows, ("to", "from", "files", "size", "time"))
 
 
 def tabulate_plan(job: Event) -> str:
@@ -180,13 +179,12 @@ def tabulate_plan(job: Event) -> str:
         rows += [(name, shown)] if shown not in (None, "") else []
     names = {node["id"]: node["name"] for node in job.get("nodes", ())}
     logs = [(p["process"], names.get(p["node"], p["node"]), p["log"]) for p in job.get("processes", ())]
-    return f"<h2>Plan and versions</h2>{tabulate(rows)}{tabulate(logs, ('process', 'node', 'log'))}"
+    return tabulate("Plan and versions", rows) + tabulate("", logs, ("process", "node", "log"))
 
 
 def tabulate_notes(story: Story) -> str:
-    """Return the notes and warnings with their times."""
     rows = []
     for e in story.notes:
         text = e["text"] if e["event"] == "note" else f"ending the job: {e['why']}"
         rows.append((f"{e['time'] - story.begin_s:.1f} s", text))
-    return f"<h2>Notes</h2>{tabulate(rows)}" if rows else ""
+    return tabulate("Notes", rows)
