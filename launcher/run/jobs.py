@@ -70,10 +70,8 @@ def connect_to_head(r: Record, out: TextIO | None = None) -> Iterator[tuple[Remo
             raise _NoAnswerError(f"job {r['job']}: its head does not answer: {e.strerror}") from e
         head = RemoteHead(loop, line, name=f"the head of job {r['job']}", lost_after_s=HEAD_LOST_AFTER_S)
         with contextlib.suppress(OSError, ValueError):  # it has no descriptor
-            if out and stat.S_ISFIFO(
-                os.fstat(fd := out.fileno()).st_mode
-            ):  # ready once it breaks: that raises
-                loop.watch(fd, read=functools.partial(os.write, fd, b"\n"))
+            if out and stat.S_ISFIFO(os.fstat(fd := out.fileno()).st_mode):
+                loop.watch(fd, read=functools.partial(os.write, fd, b"\n"))  # ready once it breaks: it raises
         with contextlib.closing(head):
             yield head, loop
         if head.lost:
@@ -154,9 +152,8 @@ def show_logs(
     Returns the exit code for the shell: with `follow` the job's own.
     """
     r = find_begun(word, elsewhere)
-    nodes, setups = list_nodes(r) if r.get("has_setup") else [], list[dict[str, Any]]()
-    for n in nodes:  # their preparation is shown like a process
-        setups.append({"process": n.setup_key, "node": n.id, "log": n.setup_log})
+    prepared = list_nodes(r) if r.get("has_setup") else ()  # which is shown like a process
+    setups = [dict[str, Any](process=n.setup_key, node=n.id, log=n.setup_log) for n in prepared]
     known = [p["process"] for p in (*setups, *r["processes"])]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
@@ -379,9 +376,7 @@ def stop_job(
     r = known_jobs.find_job(word, elsewhere)
     if r["state"] == record.STATE_UNKNOWN:
         raise known_jobs.make_unknown_error(r)
-    told = f"{r['job']} is not running: {r['state']}"
-    if r["state"] not in record.OVER:
-        told = f"{r['job']} has ended"
+    told = f"{r['job']} " + (f"is not running: {r['state']}" if r["state"] in record.OVER else "has ended")
     with known_jobs.open_backend(r) as backend:
         if backend.owns_nodes:
             r = _stop_and_remove(r, elsewhere, backend, kill=kill)
