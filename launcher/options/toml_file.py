@@ -29,7 +29,11 @@ def read_settings(path: Path, backend: str, tables: Tables) -> tuple[SourceValue
     everywhere = {key: option for options in reversed(of.values()) for key, option in options.items()}
     top = {key: value for key, value in data.items() if key not in names}
     values = _read_table(top, everywhere, f"{path.name}: ", [*everywhere, *names])
-    sections = {name: _read_section(path.name, name, data.get(name, {}), of[name]) for name in sorted(of)}
+    sections: dict[str, SourceValues] = {}
+    for name, known in sorted(of.items()):
+        if not isinstance(table := data.get(name, {}), dict):
+            raise SpecError(f"{path.name}: {name} is not a section; begin it with [{name}]")
+        sections[name] = _read_table(table, known, f"{path.name}: [{name}].", [*known])
     return sections[backend], {name: v for name, v in values.items() if name in of[backend]}
 
 
@@ -61,12 +65,6 @@ def _read_list(option: Option, text: str, label: str) -> list[Value]:
         return list(_read_values(option, tomllib.loads(f"value = {text}")["value"], label))
     except ValueError:  # such as a host with ranges or an address of IPv6
         return [Value(text, label)]
-
-
-def _read_section(file: str, name: str, table: object, known: Mapping[str, Option]) -> SourceValues:
-    if not isinstance(table, dict):
-        raise SpecError(f"{file}: {name} is not a section; begin it with [{name}]")
-    return _read_table(table, known, f"{file}: [{name}].", [*known])
 
 
 def _load(path: Path) -> dict[str, Any]:
