@@ -144,17 +144,15 @@ def _check_program(path: Path, split: Split, place: str) -> None:
     if path.suffix == ".ipynb":
         remedy = f"jupyter nbconvert --to script {name} makes {Path(name).with_suffix('.py')} of it"
         raise SpecError(f"the program {shown} is a notebook, which is not run: {remedy}")
-    if path.suffix != ".py" and not os.access(path, os.X_OK):
+    if path.suffix == ".py":
+        return
+    if not os.access(path, os.X_OK):
         raise SpecError(f"the program {shown} is neither a .py file nor executable (try chmod +x)")
-    if path.suffix != ".py" and _has_foreign_shebang(path):
-        why = "its lines end with CRLF, so its interpreter is not found"
-        raise SpecError(f"the program {shown} can't be run: {why}; convert it: sed -i 's/\\r$//' {name}")
-
-
-def _has_foreign_shebang(path: Path) -> bool:
     with path.open("rb") as f:
         first = f.readline(MAX_NAME_BYTES)
-    return first.startswith(b"#!") and first.endswith(b"\r\n")
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        why = "its lines end with CRLF, so its interpreter is not found"
+        raise SpecError(f"the program {shown} can't be run: {why}; convert it: sed -i 's/\\r$//' {name}")
 
 
 def _make_python_hint(split: Split) -> str:
