@@ -52,8 +52,7 @@ class _Answer:
     def __init__(self, question: Question, before: _Answer | None) -> None:
         """`before`: the answer of the same node that comes first."""
         self._question, self._before = question, before
-        self._pieces: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(AHEAD)
+        self._pieces: queue.Queue[bytes | Exception | None] = queue.Queue(AHEAD)
         self._left = False
         self._over = threading.Event()
         self._silence: Exception | None = None  # of the node
@@ -66,10 +65,9 @@ class _Answer:
                 if self._before._silence:
                     raise self._before._silence
             for piece in self._question.ask():
-                self._room.acquire()
+                self._pieces.put(piece)
                 if self._left:
                     return
-                self._pieces.put(piece)
             self._pieces.put(None)
         except Exception as e:
             self._silence = e if isinstance(e, NOT_ASKED_AGAIN) else None
@@ -83,11 +81,11 @@ class _Answer:
             while (piece := self._pieces.get()) is not None:
                 if isinstance(piece, Exception):
                     raise piece
-                self._room.release()
                 yield piece
         finally:
             self.leave()
 
     def leave(self) -> None:
         self._left = True
-        self._room.release()
+        with contextlib.suppress(queue.Empty):  # room for the last piece, which ends the thread
+            self._pieces.get_nowait()
