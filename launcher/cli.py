@@ -64,7 +64,6 @@ def _list_face(name: str) -> Listed:
 
 
 def _list_check(name: str) -> Listed:
-    """Return `pslaunch check NAME`."""
     face = find_face(name)
     if CHECK in face.helps:
         return _list_job(face, CHECK)
@@ -281,7 +280,6 @@ def _make_later(later: Later, words: Sequence[str]) -> Any:
 
 
 def _find(name: str) -> Listed:
-    """Return a command of ours."""
     if later := LATER.get(name):
         return Listed(later.text, lambda words: _make_later(later, words))
     if plain := ABOUT.get(name):

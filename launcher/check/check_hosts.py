@@ -193,7 +193,6 @@ def find_wanted(spec: JobSpec, server: str) -> Wanted:
 
 
 def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> messages.InspectQuestion:
-    """Return the question to the agent of a node."""
     here, plan = placed.nodes[node], placed.plan
     paths = {"workspace": here.workspace}
     if spec.log_dir is not None:

@@ -33,7 +33,6 @@ class ReachedHost:
     """One reached host: its line, and what it has answered."""
 
     def __init__(self, loop: Loop, node: Node, line: Line, lost_after_s: float, trace: Trace | None) -> None:
-        """Take over a line."""
         self.node, self._diagnosis = node.id, line.diagnosis
         self.seen = Seen(node.name)
         self.answers: set[str] = set()  # their types
@@ -152,7 +151,6 @@ class Inspection:
             one.line.close()
 
     def list_seen(self) -> dict[int, Seen]:
-        """Return what the hosts have answered, by node."""
         return {one.node: one.seen for one in self._hosts}
 
     def _ask(self, message: Callable[[ReachedHost], messages.OfCheck], answer: str) -> None:

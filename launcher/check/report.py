@@ -34,7 +34,6 @@ def tell(seen: Sequence[Seen], findings: Sequence[Finding], out: TextIO, *, as_j
 
 
 def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
-    """Return one JSON object per host."""
     for i, one in enumerate(seen):
         mine = [f for f in findings if f.node == i]
         yield {
@@ -49,7 +48,6 @@ def make_hosts_data(seen: Sequence[Seen], findings: Sequence[Finding]) -> Iterat
 
 
 def make_finding_data(findings: Sequence[Finding], host: str = "") -> list[dict[str, str]]:
-    """Return findings about a host or a cluster as JSON data."""
     return [
         {"what": f.kind, "level": f.level, "text": f.text, "advice": make_advice(f, host)} for f in findings
     ]
@@ -94,7 +92,6 @@ def make_row(columns: Sequence[str], cells: Mapping[str, str], findings: Sequenc
 
 
 def make_hosts_table(seen: Sequence[Seen], findings: Sequence[Finding]) -> Table:
-    """Return the table with a row for each host."""
     rows, others = [], sum(one.facts is not None for one in seen) - 1
     told = [_make_cells(one, others=others) for one in seen]
     columns = [x for x in HOST_COLUMNS if x not in RARE_COLUMNS or any(cells.get(x) for cells in told)]

@@ -143,7 +143,6 @@ OptionKind = Number | Seconds | Choice | Truth | Text
 
 
 def describe_kind(kind: OptionKind) -> str:
-    """Return the expected value in words."""
     match kind:
         case Number():
             return "a whole number"

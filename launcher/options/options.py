@@ -107,7 +107,6 @@ def join_rows(*tables: Iterable[Option]) -> tuple[Option, ...]:
 
 
 def pick_rows(table: Sequence[Option], *names: str) -> list[Option]:
-    """Return some rows of a table."""
     return [option for option in table if option.name in names]
 
 

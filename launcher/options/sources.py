@@ -36,7 +36,6 @@ class Given:
         return bool(self.values.get(name))
 
     def get(self, name: str) -> Value | None:
-        """Return the value of an option, or None."""
         return self.values[name][0] if name in self else None
 
     def get_all(self, name: str) -> Sequence[Value]:

@@ -33,7 +33,6 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 @contextlib.contextmanager
 def report_usage_errors(ctx: Any) -> Iterator[None]:
-    """Report SpecErrors as usage errors of the command."""
     try:
         yield
     except SpecError as e:
@@ -260,7 +259,6 @@ def make_options(options: Iterable[Option]) -> list[Any]:
 
 
 def make_option(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter of a function."""
     kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
     names, metavar = (f"--{option.name}", *option.aliases), option.metavar or None
     said = typer.Option(*names, metavar=metavar, help=option.text, show_default=False)

@@ -149,7 +149,6 @@ def _select_own(package: Package, found: list[Entry], problems: list[str]) -> li
 
 
 def _check_problems(folder: str, problems: list[str], advice: str) -> None:
-    """Raise a Refusal with the problems of a folder, if any."""
     if problems:
         raise Refusal(codes.USAGE, f"{folder} can't be sent: {show_few(problems, MAX_NAMED, '; ')}{advice}")
 
@@ -229,5 +228,4 @@ def _find_cache(folder: str, environ: Mapping[str, str], name: str) -> str:
 
 
 def find_caches(environ: Mapping[str, str]) -> Path:
-    """Return the folder of pslaunch among the user's caches."""
     return Path(environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pslaunch"

@@ -43,7 +43,6 @@ def _make_tag() -> str:
 
 
 def make_wheel_name() -> str:
-    """Return the name of our wheel's file."""
     return f"pslaunch-{pslaunch.__version__}-{_make_tag()}.whl"
 
 

@@ -126,10 +126,8 @@ def draw_legend(classes: Mapping[str, str]) -> str:
 
 
 def draw_text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
-    """Return a text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def wrap(parts: Sequence[str], height: float) -> str:
-    """Return the parts as one image."""
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(parts)}</svg>'

@@ -159,7 +159,6 @@ def tabulate_restarts(story: Story) -> str:
 
 
 def tabulate_dispatch(story: Story, words: Transcript) -> str:
-    """Return the table of what was sent to each node."""
     rows = []
     for node, e in story.dispatched.items():
         whose, source, took = "all nodes", "", f"in {show_s(e.get('elapsed_s', 0))}"
@@ -172,7 +171,6 @@ def tabulate_dispatch(story: Story, words: Transcript) -> str:
 
 
 def tabulate_plan(job: Event) -> str:
-    """Return the tables of plan, versions and places."""
     rows: list[Sequence[Any]] = [(label, job[name]) for name, label in OF_PLAN.items() if name in job]
     for name, value in job.get("plan", {}).items():
         shown = " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
