@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared.env import suggest
@@ -181,9 +181,11 @@ def _join_values(values: Sequence[Value]) -> str:
 
 
 def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
-    plain = _map_names(hosts, lambda host: host.address)
-    with_user = _map_names([host for host in hosts if host.user], lambda host: host.text)
     users = {host.user for host in hosts}
+    known: dict[str, list[str]] = {}  # addresses by names, in which a port and a user may be left out
+    for host in (*(host._replace(user=None) for host in hosts), *(host for host in hosts if host.user)):
+        for text in dict.fromkeys((host.text, host._replace(port=None).text)):
+            known.setdefault(text, []).append(host.address)
     found: set[str] = set()
     for value in values:
         shown = f"{value.label}={value.text}"
@@ -191,24 +193,14 @@ def _find_named(values: Sequence[Value], hosts: Sequence[Host]) -> set[str]:
             # A host with its user; else a list with `@` between hosts.
             user = piece.rpartition("@")[0]
             whole = user in users and (
-                user not in plain or all(host.text in with_user for host in _parse_word(piece, shown))
+                user not in known or all(host.text in known for host in _parse_word(piece, shown))
             )
             for name in [piece] if whole else split_list(piece, "@"):
                 for host in _parse_word(name, shown):
-                    found.update(_find_addresses(host.text, with_user if host.user else plain, shown))
+                    found.update(_find_addresses(host.text, known, shown))
     if not found:
         raise SpecError(f"{_join_values(values)} names no host")
     return found
-
-
-def _map_names(hosts: Sequence[Host], text: Callable[[Host], str]) -> dict[str, list[str]]:
-    """Return the addresses of each accepted name; a port may be left out."""
-    known: dict[str, list[str]] = {}
-    for host in hosts:
-        known.setdefault(text(host), []).append(host.address)
-        if host.port is not None:
-            known.setdefault(text(host._replace(port=None)), []).append(host.address)
-    return known
 
 
 def _find_addresses(text: str, known: Mapping[str, list[str]], shown: str) -> list[str]:
