@@ -86,18 +86,19 @@ class JobSpec(NamedTuple):
     @property
     def command(self) -> tuple[str, ...]:
         """Return the program as an argument vector for the workspace: no shell, no search in PATH here."""
+        words = [self.python or PYTHON, *self.runner]
         if self.call:
             module = self.module or self.program.removesuffix(".py").replace("/", ".")
-            words = ("-c", CALL, module, self.call)
-            return (self.python or PYTHON, *self.runner, *words, *self.program_args)
-        if self.module:
-            return (self.python or PYTHON, *self.runner, "-m", self.module, *self.program_args)
-        if self.site.remote and self.program.startswith("/"):  # a command, which may be elsewhere there
-            return ("/usr/bin/env", Path(self.program).name, *self.program_args)
-        if self.program.endswith(".py"):
-            return (self.python or PYTHON, *self.runner, self.program, *self.program_args)
-        runnable = self.program if "/" in self.program else f"./{self.program}"
-        return (runnable, *self.program_args)
+            words += ["-c", CALL, module, self.call]
+        elif self.module:
+            words += ["-m", self.module]
+        elif self.site.remote and self.program.startswith("/"):  # a command, which may be elsewhere there
+            words = ["/usr/bin/env", Path(self.program).name]
+        elif self.program.endswith(".py"):
+            words += [self.program]
+        else:
+            words = [self.program if "/" in self.program else f"./{self.program}"]
+        return (*words, *self.program_args)
 
 
 def check_env_name(name: str, label: str) -> None:
