@@ -244,8 +244,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
     # Without a process, files there belong to another job.
     output = spec.fetch_output if watch.any_began else None
     logs = spec.fetch_logs if watch.any_ran or spec.trace else None
-    places = [str(place) for place in (output, logs) if place]
-    if not places:
+    if not (output or logs):
         if not quiet:
             watch.say("nothing is fetched because no program of this job has run")
         return codes.OK

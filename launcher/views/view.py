@@ -106,10 +106,8 @@ class Transcript:
         process = e["process"]
         if e["state"] == "running":
             self._begun = True
-            yield Said(
-                SELF,
-                _join(f"{process} runs on {self.show_node(e['node'])}, pid {e['pid']}", e.get("text")),
-            )
+            words = f"{process} runs on {self.show_node(e['node'])}, pid {e['pid']}"
+            yield Said(SELF, _join(words, e.get("text")))
         elif e["state"] == "exited":
             words = show_ending(e.get("code"), e.get("signal"))
             level = "info" if e.get("code") == 0 else "warning"
