@@ -87,13 +87,17 @@ def test_records_are_shown_without_terminal_controls(note: Note, state: str) -> 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"started": "now"}, {"code": 256}, {"processes": [{}]}, {"nodes": "1"}, {"reason": [7]}, {"state": 7}],
-)
+    [{"started": "now"}, {"code": 256}, {"processes": [{}]}, {"nodes": "1"}, {"reason": [7]}, {"state": 7},
+     "[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"],
+)  # fmt: skip
 def test_a_bad_record_is_named_and_the_others_are_listed(
-    note: Note, wrong: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    note: Note, wrong: dict[str, Any] | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note("train-1", "ended", code=3)
-    note("train-2", **{"state": "ended", **wrong})
+    if isinstance(wrong, str):
+        (Path(record.get_folder()) / "train-2.json").write_text(wrong)
+    else:
+        note("train-2", **{"state": "ended", **wrong})
     assert [line.split()[0] for line in list_shown()] == ["train-1"]
     assert re.search(r"train-2\.json is not a record of a job, and is left out: ", capsys.readouterr().err)
 
@@ -218,14 +222,6 @@ def test_last_ended_jobs_are_kept(note: Note, fields: dict[str, Any]) -> None:
         read = [r["job"] for r in record.read_all(record.get_folder())]
         assert sorted(read[:2]) == ["elsewhere", "running"] and read[2:] == left
     assert len(list(Path(record.get_folder()).iterdir())) == record.KEPT_RECORDS + 2
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"job": "train-2", "state": "running"}', "no JSON"])
-def test_invalid_record_hides_no_job(note: Note, text: str) -> None:
-    note("train-1", "running")
-    (Path(record.get_folder()) / "other.json").write_text(text)
-    (shown,) = list_shown()
-    assert shown.startswith("train-1  running")
 
 
 def test_empty_list_of_jobs_comes_with_advice(note: Note, capsys: pytest.CaptureFixture[str]) -> None:
