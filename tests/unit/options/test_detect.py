@@ -80,6 +80,9 @@ def test_relative_imports_and_circles_are_followed(tmp_path: Path) -> None:
         '"""Says TRAINING_ROLE and is_server in words."""\n# run_server\nimport numpy, os\n',
         "import lib",  # outside
         "x = '\\d' is 'y'",  # with warnings
+        # Names that only begin like the runtime.
+        "import paddleocr, pslaunch\nfrom pslaunch import launch\nfrom . import paddle\n"
+        "x.import_module('re')",
     ],
 )
 def test_any_other_has_no_pserver_unless_a_number_is_given(tmp_path: Path, text: str) -> None:
@@ -104,13 +107,6 @@ def test_any_other_has_no_pserver_unless_a_number_is_given(tmp_path: Path, text:
 def test_program_of_a_runtime_with_pservers_is_bundled(tmp_path: Path, text: str) -> None:
     kind, why = detect_in(tmp_path, train=text, lib="import paddle")
     assert (kind, "does not ask for its role" in why) == ("bundled", True)
-
-
-def test_names_that_only_begin_like_the_runtime_are_others(tmp_path: Path) -> None:
-    text = (
-        "import paddleocr, pslaunch\nfrom pslaunch import launch\nfrom . import paddle\nx.import_module('re')"
-    )
-    assert detect_in(tmp_path, train=text)[0] == "none"
 
 
 def test_imports_of_a_module_are_found_guarded_or_not(tmp_path: Path) -> None:
