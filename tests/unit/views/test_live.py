@@ -79,10 +79,12 @@ def draw(view: LiveView, columns: int) -> list[str]:
     return [row.rstrip() for row in captured.get().splitlines()]
 
 
-def shown(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> list[str]:
+def shown(
+    columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any], is_own: bool = True
+) -> list[str]:
     """Return the table on a terminal of this size."""
     set_size(columns, lines, monkeypatch)
-    with contextlib.closing(LiveView(io.StringIO(), Clock())) as view:
+    with contextlib.closing(LiveView(io.StringIO(), Clock(), is_own=is_own)) as view:
         for e in events:
             view.show_event(e)
         return draw(view, columns)
@@ -169,11 +171,8 @@ def test_gpus_have_a_column_where_a_process_uses_one(
 
 
 def test_a_view_that_leaves_the_job_alone_announces_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_size(110, 40, monkeypatch)
-    with contextlib.closing(LiveView(io.StringIO(), Clock(), is_own=False)) as view:
-        for e in (JOB, RUNNING, {"event": "ending", "why": "interrupted (Ctrl+C)", "grace_s": 5.0}):
-            view.show_event(e)
-        assert draw(view, 110)[0] == "w2v-1a2b: ending"
+    ending = {"event": "ending", "why": "interrupted (Ctrl+C)", "grace_s": 5.0}
+    assert shown(110, 40, monkeypatch, JOB, RUNNING, ending, is_own=False)[0] == "w2v-1a2b: ending"
 
 
 def test_time_left_is_unknown_in_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
