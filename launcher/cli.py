@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib
 import inspect
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from .backends.face import CHECK, CommandLine, Face
 from .backends.registry import OWN, find_added, find_face, find_owners, list_names, read_command
@@ -26,18 +26,18 @@ from .node import codes
 from .node.logs import clean_lines
 from .options.typer_glue import (
     Commands,
-    JobCommand,
     Listed,
     UsageError,
     make_flag_option,
     make_option,
+    make_options,
     make_parameter,
     make_typer_command,
+    print_help,
     report_usage_errors,
 )
 
 if TYPE_CHECKING:
-    from .options.args import Split
     from .options.spec import Elsewhere, JobSpec
 
 BROKEN_PIPE: Final = codes.SIGNAL_BASE + 13
@@ -75,29 +75,60 @@ def _list_check(name: str) -> Listed:
 
 
 def _list_job(face: Face, command: str) -> Listed:
-    def make(_words: Sequence[str]) -> JobCommand:
-        rows = {option.name: option for option in face.list_options()}
-        run = functools.partial(_run_job, face, command)
-        shown = face.name if command in ("", CHECK) else command
-        return JobCommand(
-            shown, face.helps[command], rows, face.list_refused(), find_owners, run, face.example
-        )
-
-    return Listed(face.helps[command], make)
+    return Listed(face.helps[command], lambda _words: JobCommand(face, command))
 
 
-def _run_job(face: Face, command: str, ctx: Any, split: Split) -> None:
-    """Check or start the job of a command line, or do what its backend does in place of that."""
+class JobCommand(TyperCommand):
+    """A command that starts or checks a job: unknown words are passed to the trainer and the program."""
 
-    def tell(text: str) -> None:
-        _complain(ctx.command_path, f"note: {text}", codes.OK)
+    def __init__(self, face: Face, command: str) -> None:
+        name = face.name if command in ("", CHECK) else command
+        text, metavar = inspect.cleandoc(face.helps[command]), "[OPTIONS] [PROGRAM [ARGS]...]"
+        super().__init__(name, help=text, options_metavar=metavar, rich_markup_mode=None)
+        self.options = {option.name: option for option in face.list_options()}
+        self._face, self._command = face, command
 
-    with report_usage_errors(ctx):
-        line, spec = read_command(face, command, split, tell)
-    if command == CHECK:
-        raise typer.Exit(face.check(line, spec))
-    code = face.act(line, spec)
-    raise typer.Exit(_start(line, spec) if code is None else code)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from .options.args import split_command_line
+        from .options.options import make_flag
+
+        options = {**self.options, "help": make_flag("help", "Print this text.")}
+        with report_usage_errors(ctx):
+            split = split_command_line(args, options, find_owners, self._face.list_refused())
+        if "help" in split.ours:
+            print_help(ctx)
+        ctx.meta["split"] = split
+        return []
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options for its help; only there, since to make them takes 5 ms for each command."""
+        return [*make_options(self.options.values()), *super().get_params(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from .options.options import HEADINGS
+
+        rows = {p.opts[0][2:]: p.get_help_record(ctx) for p in self.get_params(ctx)}
+        named = {name for _, names in HEADINGS.values() for name in names}
+        own = [name for name in rows if name not in named]
+        for heading, (example, names) in {"Nodes": (self._face.example, own), **HEADINGS}.items():
+            found = [row for name, row in rows.items() if name in names]
+            if found:
+                with formatter.section(f"{heading}, as in {example}" if example else heading):
+                    formatter.write_dl(found)
+
+    def invoke(self, ctx: Any) -> None:
+        """Check or start the job, or do what its backend does in place of that."""
+
+        def tell(text: str) -> None:
+            _complain(ctx.command_path, f"note: {text}", codes.OK)
+
+        face, command = self._face, self._command
+        with report_usage_errors(ctx):
+            line, spec = read_command(face, command, ctx.meta["split"], tell)
+        if command == CHECK:
+            raise typer.Exit(face.check(line, spec))
+        code = face.act(line, spec)
+        raise typer.Exit(_start(line, spec) if code is None else code)
 
 
 def _start(line: CommandLine, spec: JobSpec) -> int:

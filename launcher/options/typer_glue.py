@@ -1,4 +1,4 @@
-"""Extensions of typer: commands that pass words on, and options from the table.
+"""Extensions of typer: groups of commands, their usage errors, and options from the table.
 
 The list of commands needs nothing else of this folder: for its speed the rest is imported where it is used.
 """
@@ -17,7 +17,6 @@ from .. import __version__
 from ..errors import SpecError
 
 if TYPE_CHECKING:
-    from .args import Split
     from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
@@ -39,7 +38,7 @@ def report_usage_errors(ctx: Any) -> Iterator[None]:
         ctx.fail(str(e))
 
 
-def _print_help(ctx: Any) -> None:
+def print_help(ctx: Any) -> None:
     typer.echo(ctx.get_help())
     ctx.exit()
 
@@ -83,7 +82,7 @@ class Commands(TyperGroup):
             ctx.meta["words"] = args
             return []
         if not args or args[0] in HELP_NAMES:
-            _print_help(ctx)
+            print_help(ctx)
         if args[0] in ("--install-completion", "--show-completion"):
             from .completion import offer_script
 
@@ -149,60 +148,6 @@ class Commands(TyperGroup):
         for heading, listed in rows.items():
             with formatter.section(heading):
                 formatter.write_dl(listed)
-
-
-class JobCommand(TyperCommand):
-    """A command that starts a job: unknown words are passed to the trainer and the program."""
-
-    def __init__(
-        self,
-        name: str,
-        text: str,
-        options: Mapping[str, Option],
-        refused: Mapping[str, str],
-        find_others: Callable[[str], Sequence[str]],
-        run: Callable[[Any, Split], None],
-        example: str = "",
-    ) -> None:
-        """refused, find_others: as in split_command_line. run: takes the context and the words.
-
-        example: of its own options.
-        """
-        metavar = "[OPTIONS] [PROGRAM [ARGS]...]"
-        super().__init__(name, help=inspect.cleandoc(text), options_metavar=metavar, rich_markup_mode=None)
-        self.options, self._refused, self._find_others, self._run = options, refused, find_others, run
-        self._example = example
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from .args import split_command_line
-        from .options import make_flag
-
-        options = {**self.options, "help": make_flag("help", "Print this text.")}
-        with report_usage_errors(ctx):
-            split = split_command_line(args, options, self._find_others, self._refused)
-        if "help" in split.ours:
-            _print_help(ctx)
-        ctx.meta["split"] = split
-        return []
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options for its help; only there, since to make them takes 5 ms for each command."""
-        return [*make_options(self.options.values()), *super().get_params(ctx)]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        from .options import HEADINGS
-
-        rows = {p.opts[0][2:]: p.get_help_record(ctx) for p in self.get_params(ctx)}
-        named = {name for _, names in HEADINGS.values() for name in names}
-        own = [name for name in rows if name not in named]
-        for heading, (example, names) in {"Nodes": (self._example, own), **HEADINGS}.items():
-            found = [row for name, row in rows.items() if name in names]
-            if found:
-                with formatter.section(f"{heading}, as in {example}" if example else heading):
-                    formatter.write_dl(found)
-
-    def invoke(self, ctx: Any) -> None:
-        self._run(ctx, ctx.meta["split"])
 
 
 class PlainCommand(TyperCommand):
