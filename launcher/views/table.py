@@ -31,20 +31,14 @@ class Table(NamedTuple):
 
 
 def show(
-    table: Table,
-    lines: Iterable[str],
-    data: Iterable[Mapping[str, Any]],
-    out: TextIO,
-    *,
-    as_json: bool,
-    environ: Mapping[str, str] = os.environ,
+    table: Table, lines: Iterable[str], data: Iterable[Mapping[str, Any]], out: TextIO, *, as_json: bool
 ) -> None:
     """Write a report: its data as JSON if requested, a coloured table on a terminal, else plain lines."""
     encoding = out.encoding or "utf-8"
     if as_json:
         written = [json.dumps(one) for one in data]
-    elif out.isatty() and environ.get("TERM", "dumb") != "dumb":
-        _draw(table, lines, out, colour=not environ.get("NO_COLOR"))
+    elif out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        _draw(table, lines, out, colour=not os.environ.get("NO_COLOR"))
         return
     else:
         written = [*align(table), *lines]

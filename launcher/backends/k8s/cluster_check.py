@@ -53,7 +53,7 @@ def check_cluster(line: CommandLine, spec: JobSpec) -> int:
         ) from e
     table = cluster_findings.make_table(seen, findings, len(list_rights(needs)))
     data = cluster_findings.make_data(seen, findings)
-    show(table, make_finding_lines(findings), [data], line.out, as_json=line.as_json, environ=line.environ)
+    show(table, make_finding_lines(findings), [data], line.out, as_json=line.as_json)
     return choose_check_code(findings)
 
 

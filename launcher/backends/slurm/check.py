@@ -45,7 +45,7 @@ def check_partition(line: CommandLine, reach: SlurmReach) -> int:
     cells = {"cluster": "no" if code else "up", **{name: str(value) for name, value in shown.items()}}
     table = Table([*cells], (), [make_row([*cells], cells, found)])
     data, lines = {**shown, "findings": make_finding_data(found)}, make_finding_lines(found)
-    show(table, lines, [data], line.out, as_json=line.as_json, environ=line.environ)
+    show(table, lines, [data], line.out, as_json=line.as_json)
     return code
 
 
