@@ -245,4 +245,4 @@ def make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Su
         return None
     from ..ship.package import PackageFolder
 
-    return PackageFolder(loop, package, warn=warn)
+    return PackageFolder(loop, package, warn)

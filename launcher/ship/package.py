@@ -46,19 +46,13 @@ class PackageFolder:
 
     filled: frozenset[int] = frozenset()
 
-    def __init__(
-        self,
-        loop: Loop,
-        package: Package,
-        environ: Mapping[str, str] = os.environ,
-        warn: Callable[[str], object] = ignore,
-    ) -> None:
+    def __init__(self, loop: Loop, package: Package, warn: Callable[[str], object] = ignore) -> None:
         self._listed: Source | Exception | None = None  # once it is over
         self._waiting: list[tuple[Then, Fail]] = []
         self._warn = warn
         self._warnings: list[str] = []
         loop.do_aside(
-            lambda: list_package(package, environ, self._warnings.append), self._finish, self._finish
+            lambda: list_package(package, os.environ, self._warnings.append), self._finish, self._finish
         )
 
     def get(self, then: Then, fail: Fail, mine: Parts | None = None, tell: Tell | None = None) -> None:

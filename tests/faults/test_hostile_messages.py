@@ -145,7 +145,7 @@ def run_head(plan: Plan, said: Sequence[Sequence[Message | Output]]) -> None:
     now_s, before = 0.0, set(threading.enumerate())
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(contextlib.closing(Loop(clock=lambda: now_s)))
-        supply = PackageFolder(loop, plan.package, {}) if plan.package else None
+        supply = PackageFolder(loop, plan.package) if plan.package else None
         head = Head(loop, job.place(plan, plan.nodes), "5e" * 32, lambda: 0.0, supply)
         for node, messages_of_node in zip(plan.nodes, said, strict=True):
             ours, theirs = socket.socketpair()

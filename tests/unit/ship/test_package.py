@@ -68,7 +68,7 @@ def test_large_folders_of_tools_are_named_with_their_sizes(
     assert said == [said[0]] * 2 and "a line in .pslaunchignore leaves it out" in said[0]
     with contextlib.closing(Loop()) as loop:
         came: list[object] = []
-        PackageFolder(loop, Package(str(folder)), {}, said.append).get(came.append, came.append)
+        PackageFolder(loop, Package(str(folder)), said.append).get(came.append, came.append)
         loop.run(lambda: bool(came))
     assert said.pop() == said[0]
     (folder / ".pslaunchignore").write_text(".git\n__pycache__\n")
