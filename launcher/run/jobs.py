@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import stat
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -157,7 +156,7 @@ def show_logs(
     known = [p["process"] for p in (*setups, *r["processes"])]
     if process and process not in known:
         raise SpecError(f"no process {process!r} in job {r['job']}; there are {', '.join(known)}")
-    view = LogView(out, sys.stderr, _make_transcript(r, out), process, json=as_json, follow=follow)
+    view = LogView(out, _make_transcript(r, out), process, json=as_json, follow=follow)
     if r["state"] == "running":
         try:
             if follow:

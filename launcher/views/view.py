@@ -9,6 +9,7 @@ from __future__ import annotations
 import json as jsonlib
 import re
 import signal as signals
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TextIO
@@ -331,20 +332,13 @@ class PlainView(View):
 
 
 class LogView(View):
-    """View of one process's lines, or of all with their names; reports go to `err`, or are JSON too."""
+    """View of one process's lines, or of all with their names; reports go to stderr, or are JSON too."""
 
     def __init__(
-        self,
-        out: TextIO,
-        err: TextIO,
-        transcript: Transcript,
-        process: str | None,
-        *,
-        json: bool,
-        follow: bool,
+        self, out: TextIO, transcript: Transcript, process: str | None, *, json: bool, follow: bool
     ) -> None:
         """follow: show restarts and the end too."""
-        self._out, self._err, self._transcript, self._process = out, err, transcript, process
+        self._out, self._transcript, self._process = out, transcript, process
         self._json, self._follow = json, follow
 
     def show_event(self, e: Event) -> None:
@@ -371,7 +365,7 @@ class LogView(View):
     def report(self, said: Said) -> None:
         """Show a line beside the output."""
         self.flush()
-        print(*self._transcript.make_columns(said), sep="", file=self._err)
+        print(*self._transcript.make_columns(said), sep="", file=sys.stderr)
 
 
 def show_bytes(n: int) -> str:
