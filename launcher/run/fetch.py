@@ -51,12 +51,7 @@ class Fetched(NamedTuple):
 
 
 def fetch_results(
-    backend: Backend,
-    job_id: str,
-    nodes: Sequence[Node],
-    *,
-    output: Path | None = None,
-    logs: Path | None = None,
+    backend: Backend, job_id: str, nodes: Sequence[Node], output: Path | None, logs: Path | None
 ) -> Fetched:
     """Fetch a job's results from its nodes.
 

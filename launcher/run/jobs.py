@@ -352,7 +352,7 @@ def fetch_job(
     logs = Path(folder, "log")
     folders = {str(place): place for place in (output, logs) if place}
     with hold_folders(folders, r["job"]), known_jobs.open_backend(r) as there:
-        found = fetch_results(there, r["job"], nodes, output=output, logs=logs)
+        found = fetch_results(there, r["job"], nodes, output, logs)
     brought = sorted(found.brought)
     if as_json:
         print(json.dumps({"job": r["job"], "brought": brought, "left_out": found.left_out}), file=out)

@@ -248,7 +248,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
         if not quiet:
             watch.say("nothing is fetched because no program of this job has run")
         return codes.OK
-    work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output=output, logs=logs)
+    work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output, logs)
     try:
         found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
     except errors.EndedEarlyError as e:

@@ -226,7 +226,7 @@ def test_all_names_of_a_file_come_with_its_content(tmp_path: Path) -> None:
 def test_failure_comes_with_the_folder_and_its_node(tmp_path: Path) -> None:
     nodes = [Node(i, f"n{i}", "").place_in(f"{tmp_path}/ws{i}") for i in range(2)]
     Path(nodes[0].log_dir).mkdir(parents=True)
-    found = fetch_results(LocalBackend(), "demo-1", nodes, logs=tmp_path / "got")
+    found = fetch_results(LocalBackend(), "demo-1", nodes, None, tmp_path / "got")
     assert [failed.place for failed in found.failed] == [f"{nodes[1].log_dir} on n1"]
 
 
@@ -238,7 +238,7 @@ def test_only_files_that_came_are_named(tmp_path: Path) -> None:
     output, logs = tmp_path / "output", tmp_path / "log"
 
     def fetch() -> Fetched:
-        return fetch_results(LocalBackend(), "demo-1", nodes, output=output, logs=logs)
+        return fetch_results(LocalBackend(), "demo-1", nodes, output, logs)
 
     failure = {"what": "trainer/1", "node": 1, "log": f"{nodes[1].log_dir}/train.log"}
     logs.joinpath("1").mkdir(parents=True)
