@@ -105,7 +105,7 @@ class Face:
         trace = begin_trace(spec.trace, CHECK) if spec.trace else None
         backend = self.make_backend(spec.site.reach)
         backend.tell = lambda news: line.tell(news.text)
-        return check_hosts(spec, backend, line.out, as_json=line.as_json, trace=trace)
+        return check_hosts(spec, backend, line.out, trace, as_json=line.as_json)
 
     def make_backend(self, reach: Any) -> Backend:
         """Return the backend. reach: as in Site; None for a shell on node 0 without it."""

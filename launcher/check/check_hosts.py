@@ -45,20 +45,9 @@ FOR_VENV: Final = ("venv", "ensurepip")
 PACKAGES: Final = (OWN_PACKAGE, "numpy")  # whose versions matter
 
 
-def check_hosts(
-    spec: JobSpec,
-    backend: Backend,
-    out: TextIO,
-    *,
-    as_json: bool = False,
-    failed: Mapping[int, HostError] | None = None,
-    trace: Trace | None = None,
-) -> int:
-    """Inspect all hosts of the job, report the findings, and return the exit code.
-
-    failed: known unreachable hosts, by node; they are not tried again.
-    """
-    _, seen, findings = examine_hosts(spec, backend, failed or {}, trace)
+def check_hosts(spec: JobSpec, backend: Backend, out: TextIO, trace: Trace | None, *, as_json: bool) -> int:
+    """Inspect all hosts of the job, report the findings, and return the exit code."""
+    _, seen, findings = examine_hosts(spec, backend, {}, trace)
     tell(seen, findings, out, as_json=as_json)
     return choose_check_code(findings)
 
@@ -77,7 +66,9 @@ def begin_trace(path: Path, side: str) -> Trace:
 def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[int, HostError]) -> bool:
     """Show the check of all hosts on stderr after some could not be reached; return False if not possible."""
     try:
-        if check_hosts(spec, backend, sys.stderr, failed=failed) == codes.OK:
+        _, seen, findings = examine_hosts(spec, backend, failed)
+        tell(seen, findings, sys.stderr, as_json=False)
+        if choose_check_code(findings) == codes.OK:
             print("the checks find nothing else wrong with the hosts; see the failure above", file=sys.stderr)
     except (PslaunchError, OSError):
         return False
@@ -87,7 +78,10 @@ def check_after_failed_start(spec: JobSpec, backend: Backend, failed: Mapping[in
 def examine_hosts(
     spec: JobSpec, backend: Backend, failed: Mapping[int, HostError], trace: Trace | None = None
 ) -> tuple[tuple[Node, ...], list[Seen], list[Finding]]:
-    """Inspect all hosts; return nodes, observations and findings. Raises EndedEarlyError."""
+    """Inspect all hosts; return nodes, observations and findings. Raises EndedEarlyError.
+
+    failed: known unreachable hosts, by node; they are not tried again.
+    """
     plan = make_plan(spec, "check")
     wanted = find_wanted(spec, plan.server)
     entries = list_sizes(plan.package) if plan.package else []
