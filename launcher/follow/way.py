@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .remote_head import RemoteHead
 
     AnyHead: TypeAlias = Head | RemoteHead
+    Reopen: TypeAlias = Callable[[], Line | Event]
 
 AT_ONCE_S = 0.02  # for a start without a network
 T = TypeVar("T")
@@ -113,6 +114,46 @@ class Way(ABC):
     def find_head(self, scene: Scene, starting: SlowWork[Started]) -> AnyHead | None:
         """Wait for the nodes and return the head; None if this user may not attach. Raises PslaunchError."""
 
+    def wait_for_nodes(
+        self, scene: Scene, starting: SlowWork[Started], shown: str = "the cluster"
+    ) -> Started:
+        """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
+
+        def tell(why: str) -> None:
+            scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
+
+        def show() -> None:
+            while news:
+                one = news.popleft()
+                scene.watch.say(one.text, one.level)
+            for who, text in backend.read_output():
+                scene.watch.say(text, who=who)
+
+        news, backend = deque[News](), self.backend
+        backend.tell = news.append
+        scene.loop.call_every(TICK_S, show)
+        return wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
+
+    def follow(
+        self, scene: Scene, line: Line, supply: Supply | None, reopen: Reopen | None = None
+    ) -> RemoteHead:
+        """Return the head at the other end of a line to node 0."""
+        from .remote_head import RemoteHead
+
+        head = RemoteHead(
+            scene.loop,
+            line,
+            name=f"node 0 ({self.nodes[0].name})",
+            lost_after_s=self.plan.limits.lost_after_s,
+            supply=supply,
+            trace=scene.trace and scene.trace.make_note("head"),
+            reopen=reopen,
+        )
+        scene.at_end.callback(head.close)
+        head.on_slow = scene.warn
+        stop_on_signals(scene.loop, self.backend, head.stop)
+        return head
+
     def confirm(self, loop: Loop, watch: Watch) -> None:  # noqa: B027 # most backends do not care
         """Tell the backend once all programs run."""
 
@@ -190,53 +231,6 @@ def wait_for_work(
         raise asked[0]
     assert found is not None
     return found
-
-
-def follow(
-    scene: Scene,
-    backend: Backend,
-    plan: Plan,
-    first: Node,
-    line: Line,
-    *,
-    supply: Supply | None = None,
-    reopen: Callable[[], Line | Event] | None = None,
-) -> RemoteHead:
-    """Return the head at the other end of a line to node 0."""
-    from .remote_head import RemoteHead
-
-    head = RemoteHead(
-        scene.loop,
-        line,
-        name=f"node 0 ({first.name})",
-        lost_after_s=plan.limits.lost_after_s,
-        supply=supply,
-        trace=scene.trace and scene.trace.make_note("head"),
-        reopen=reopen,
-    )
-    scene.at_end.callback(head.close)
-    head.on_slow = scene.warn
-    stop_on_signals(scene.loop, backend, head.stop)
-    return head
-
-
-def wait_for_nodes(scene: Scene, backend: Backend, starting: SlowWork[Started], shown: str) -> Started:
-    """Return the started nodes, without which no head can exist. Raises EndedEarlyError."""
-
-    def tell(why: str) -> None:
-        scene.watch.say(f"ending: {why}; no longer waiting for {shown}")
-
-    def show() -> None:
-        while news:
-            one = news.popleft()
-            scene.watch.say(one.text, one.level)
-        for who, text in backend.read_output():
-            scene.watch.say(text, who=who)
-
-    news: deque[News] = deque()
-    backend.tell = news.append
-    scene.loop.call_every(TICK_S, show)
-    return wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
 
 
 def make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Supply | None:

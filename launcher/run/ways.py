@@ -16,7 +16,7 @@ from ..backends.lines import Dial
 from ..backends.registry import find_face
 from ..errors import FileError, NodeLostError, PreflightError, PslaunchError
 from ..follow.watch import Watch
-from ..follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ..follow.way import Scene, SlowWork, Started, Way, make_supply, stop_on_signals
 from ..node import codes
 from ..node.job import Limits, Node, Plan, to_data
 from ..node.loop import Loop, ignore
@@ -58,7 +58,7 @@ class _Here(Way):
         from ..node.head.observed import Attached
 
         loop, plan = scene.loop, self.plan
-        started = [] if plan.nodes else wait_for_nodes(scene, self.backend, starting, "the cluster")
+        started = [] if plan.nodes else self.wait_for_nodes(scene, starting)
         placed = place_found(plan, [node for node, _ in started])
         secret, supply = os.urandom(32).hex(), make_supply(loop, placed, scene.warn)
         launcher = f"process {os.getpid()} on {socket.gethostname()}"
@@ -133,11 +133,9 @@ class _OnNode(Way):
     def find_head(self, scene: Scene, starting: SlowWork[Started]) -> RemoteHead:
         backend, plan = self.backend, self.plan
         awaited = plan.nodes[0].name if plan.nodes else "the cluster"
-        started = wait_for_nodes(scene, backend, starting, awaited)
+        started = self.wait_for_nodes(scene, starting, awaited)
         placed = place_found(plan, self.nodes)
-        first, line = started.pop()
-        supply = make_supply(scene.loop, placed, scene.warn)
-        head = follow(scene, backend, plan, first, line, supply=supply)
+        head = self.follow(scene, started.pop()[1], make_supply(scene.loop, placed, scene.warn))
         port, addrs = head.lead(placed, self._secret, detach=self._detach)
         if port:
             head.follow()
@@ -150,7 +148,7 @@ class _OnNode(Way):
         elif not head.done:
             refused = head.answers.get("refused", {"code": codes.NODE_LOST, "text": ""})
             kinds = {codes.PREFLIGHT: PreflightError, codes.IO: FileError}
-            text = f"node 0 ({first.name}) does not lead the job: {refused['text'] or 'no answer'}"
+            text = f"node 0 ({self.nodes[0].name}) does not lead the job: {refused['text'] or 'no answer'}"
             raise kinds.get(refused["code"], NodeLostError)(text)
         self._head = head
         return head

@@ -10,7 +10,7 @@ from collections import deque
 from ...errors import PslaunchError
 from ...follow.remote_head import RemoteHead
 from ...follow.watch import TICK_S, Watch
-from ...follow.way import Scene, SlowWork, Started, Way, follow, make_supply, stop_on_signals, wait_for_nodes
+from ...follow.way import Scene, SlowWork, Started, Way, make_supply, stop_on_signals
 from ...node.head.events import Event
 from ...node.job import Plan, place
 from ...node.loop import Loop, ignore
@@ -39,20 +39,19 @@ class PodsWay(Way):
         return []
 
     def find_head(self, scene: Scene, starting: SlowWork[Started]) -> RemoteHead | None:
-        backend, plan = self.backend, self.plan
         scene.loop.call_every(TICK_S, lambda: self._tell(scene.watch))
         try:
-            started = wait_for_nodes(scene, backend, starting, "the cluster")
+            started = self.wait_for_nodes(scene, starting)
         except PslaunchError:
             self.remove(scene.loop, scene.watch)
             raise
         self._tell(scene.watch)
         if not (started or self._end):
             return None
-        first, line = started.pop() if started else (plan.nodes[0], _make_cut_line())
-        placed = place(plan, plan.nodes)
+        line = started.pop()[1] if started else _make_cut_line()
+        placed = place(self.plan, self.plan.nodes)
         supply = make_supply(scene.loop, placed, ignore)  # its backend has warned
-        self._head = follow(scene, backend, plan, first, line, supply=supply, reopen=backend.reopen)
+        self._head = self.follow(scene, line, supply, self.backend.reopen)
         if self._end:
             self._head.take_end(placed, self._end)
         else:
