@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pslaunch.runtime.shared.env import find_near, parse_bool
@@ -42,7 +41,7 @@ def split_command_line(
     words: Sequence[str],
     options: Mapping[str, Option],
     find_others: Callable[[str], Sequence[str]] = lambda _name: (),
-    refused: Mapping[str, str] = MappingProxyType({}),
+    refused: Mapping[str, str] = {},
 ) -> Split:
     """Split `words` by our options.
 
