@@ -14,7 +14,6 @@ from pslaunch import api, cli, errors
 from pslaunch.backends import registry
 from pslaunch.backends.fabric.conf_py import KEYS
 from pslaunch.options.foreign import FOREIGN
-from pslaunch.options.typer_glue import make_options
 from pslaunch.runtime.engine.kernel_numbers import KERNELS
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.shared import env
@@ -106,10 +105,11 @@ def list_options(command: str) -> list[Row]:
     if command == "pserver":
         actions = [a for a in pserver_options._make_parser({})._actions if a.dest != "help"]
         found = [(a.dest, str(a.metavar), a.help or "") for a in actions]
+    elif command in registry.list_names():
+        rows = registry.get_options(command).values()
+        found = [(o.name, o.metavar if o.valued else "", _list_aliases(o.names) + o.text) for o in rows]
     else:
-        job = command in registry.list_names()
-        params = make_options(registry.get_options(command).values()) if job else COMMANDS[command].params
-        options = [p for p in params if p.param_type_name == "option"]
+        options = [p for p in COMMANDS[command].params if p.param_type_name == "option"]
         found = [
             (p.opts[0][2:], "" if p.is_flag else p.metavar, _list_aliases(p.opts) + p.help) for p in options
         ]

@@ -29,9 +29,8 @@ from .options.typer_glue import (
     Listed,
     UsageError,
     make_flag_option,
-    make_option,
-    make_options,
     make_parameter,
+    make_text_option,
     make_typer_command,
     print_help,
     report_usage_errors,
@@ -100,14 +99,14 @@ class JobCommand(TyperCommand):
         ctx.meta["split"] = split
         return []
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options for its help; only there, since to make them takes 5 ms for each command."""
-        return [*make_options(self.options.values()), *super().get_params(ctx)]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, _ctx: Any, formatter: Any) -> None:
         from .options.options import HEADINGS
 
-        rows = {p.opts[0][2:]: p.get_help_record(ctx) for p in self.get_params(ctx)}
+        rows = {}
+        for name, option in self.options.items():
+            shown = ", ".join(sorted(option.names, key=lambda each: each.startswith("--")))
+            rows[name] = (f"{shown} {option.metavar}" if option.valued else shown, option.text)
+        rows["help"] = ("-h, --help", "Show this message and exit.")
         named = {name for _, names in HEADINGS.values() for name in names}
         own = [name for name in rows if name not in named]
         for heading, (example, names) in {"Nodes": (self._face.example, own), **HEADINGS}.items():
@@ -285,8 +284,6 @@ def _find_elsewhere(given: dict[str, str], faces: Sequence[Face]) -> Elsewhere |
 
 def _make_later(later: Later, words: Sequence[str]) -> Any:
     """Return a command with the options of all places; of other packages too if a word is none of ours."""
-    from .options.kinds import Text
-    from .options.options import Option
 
     def make(names: Sequence[str]) -> Any:
         faces = [*map(find_face, names)]
@@ -300,8 +297,8 @@ def _make_later(later: Later, words: Sequence[str]) -> Any:
             act = getattr(importlib.import_module(f".run.{module}", __package__), name)
             raise typer.Exit(act(**values, out=sys.stdout, elsewhere=elsewhere) or codes.OK)
 
-        rows = [Option(name, Text(), text, metavar) for name, (metavar, text) in options.items()]
-        added = [make_parameter("as_json", bool, JSON, False), *map(make_option, rows)]
+        places = [make_text_option(name, *said) for name, said in options.items()]
+        added = [make_parameter("as_json", bool, JSON, False), *places]
         return make_typer_command(run, [*later.own, *added], help=later.text)
 
     command = make(OWN)

@@ -118,7 +118,7 @@ class _Splitter:
         """Take an option. value: after `=`; shown: the option as it was written, with underscores."""
         option = self.options[name]
         if name in self.ours and not option.repeatable:
-            others = ", ".join(one for one in (f"--{name}", *option.aliases) if one != shown)
+            others = ", ".join(one for one in option.names if one != shown)
             raise SpecError(f"{shown} is given twice" + (f"; the same option: {others}" if others else ""))
         if option.valued:
             text = self._take_values(option, [] if value is None else [value], shown)

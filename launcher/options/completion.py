@@ -47,23 +47,25 @@ def _list_words(command: Any, ctx: Any, words: Sequence[str], incomplete: str) -
     if hasattr(command, "texts"):
         options = [shown.removeprefix("-h, ").partition(" ")[0] for shown in command.texts]
         return [] if words else [*command.list_commands(ctx), *options]
-    rows = getattr(command, "options", None)  # of a job, whose first word without dashes is a program
+    rows = getattr(command, "options", {})  # of a job, whose first word without dashes is a program
     params = command.get_params(ctx)
-    known = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
+    known: dict[str, Sequence[str] | None]  # by option, the words that its value may be; None: it has none
+    known = {name: None if getattr(p, "is_flag", True) else () for p in params for name in p.opts}
+    for row in rows.values():
+        known |= dict.fromkeys(row.names, getattr(row.kind, "words", ()) if row.valued else None)
     place, awaiting = 0, ""
     for word in (w for w in words if w != "="):  # bash makes three words of --name=value
         if awaiting:
             awaiting = ""
         elif not word.startswith("-"):
             place += 1
-        elif word in known and not known[word].is_flag:
+        elif known.get(word) is not None:
             awaiting = word
     name = awaiting or incomplete.partition("=")[0]
     if rows and place:
         return []
     if awaiting or "=" in incomplete:
-        kind = rows[known[name].name].kind if rows and name in known else None
-        return [f"{'' if awaiting else f'{name}='}{value}" for value in getattr(kind, "words", ())]
+        return [f"{'' if awaiting else f'{name}='}{value}" for value in known.get(name) or ()]
     if incomplete.startswith("-"):
         return known
     jobs = [p.metavar for p in params if p.param_type_name == "argument"][:1] == ["JOB"] and not place

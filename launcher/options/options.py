@@ -58,6 +58,10 @@ class Option(NamedTuple):
         return f"{self.name}_s" if isinstance(self.kind, Seconds) else self.name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return (f"--{self.name}", *self.aliases)
+
+    @property
     def values(self) -> int:
         """Return the number of words after it on a command line."""
         return self.kind.values if isinstance(self.kind, Text) else not isinstance(self.kind, Flag)

@@ -1,4 +1,4 @@
-"""Extensions of typer: groups of commands, their usage errors, and options from the table.
+"""Extensions of typer: groups of commands, commands with errors in our words, and their parameters.
 
 The list of commands needs nothing else of this folder: for its speed the rest is imported where it is used.
 """
@@ -8,16 +8,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import SpecError
-
-if TYPE_CHECKING:
-    from .options import Option
 
 HELP_NAMES: Final = ("--help", "-h")
 PROGRAM_OPTIONS: Final[Mapping[str, str]] = {
@@ -43,7 +40,7 @@ def print_help(ctx: Any) -> None:
     ctx.exit()
 
 
-# Typer would import pydantic for the options of the next two, which takes longer than starting a job.
+# Typer would import pydantic for the options of a group, which takes longer than starting a job.
 
 
 class Listed(NamedTuple):
@@ -198,16 +195,9 @@ def make_typer_command(
     return typer.main.get_command(alone)
 
 
-def make_options(options: Iterable[Option]) -> list[Any]:
-    """Return options as typer makes them of a function's parameters."""
-    return list(make_typer_command(lambda **_: None, map(make_option, options)).params)
-
-
-def make_option(option: Option) -> inspect.Parameter:
-    kind: Any = (list[str] | None if option.repeatable else str | None) if option.valued else bool
-    names, metavar = (f"--{option.name}", *option.aliases), option.metavar or None
-    said = typer.Option(*names, metavar=metavar, help=option.text, show_default=False)
-    return make_parameter(option.name, kind, said, None if option.valued else False)
+def make_text_option(name: str, metavar: str, text: str) -> inspect.Parameter:
+    said = typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
+    return make_parameter(name, str | None, said, None)
 
 
 def make_parameter(
