@@ -146,10 +146,7 @@ def find_facts(spec: JobSpec, plan: Plan, backend: Backend) -> tuple[Placed, Fac
     facts = Facts.make_symbolic(placed)._replace(shares=shares)
     if any(why for one in seen if one.facts for why in one.facts["ports"].values()):
         return placed, facts  # the job chooses others at its start
-    first = plan.port or job.FIRST_PORT
-    proposed = job.propose_ports(placed, first, job.FIRST_PORT)
-    pservers = {p.key: proposed[p.key] for p in placed.list_processes(PSERVER)}
-    return placed, facts._replace(ports={**facts.ports, **pservers})
+    return placed, facts._replace(ports={**facts.ports, **_propose_ports(placed)})
 
 
 def _add_facts(plan: Plan, node: Node, one: Seen) -> Node:
@@ -197,7 +194,7 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
         "lock": f"{here.state_dir}/lock",
         "files": [] if wanted.sent or spec.module else [f"{here.workspace}/{spec.program}"],
         "links": sorted(set(plan.package.links.values())) if plan.package else [],
-        "ports": list_ports(placed, node),
+        "ports": sorted(p for ports in _propose_ports(placed, node).values() for p in ports if p <= 65535),
         "python": spec.python or "",
         "modules": [*wanted.modules, *wanted.later],
         "packages": PACKAGES,
@@ -207,12 +204,10 @@ def make_question(spec: JobSpec, wanted: Wanted, placed: Placed, node: int) -> m
     }
 
 
-def list_ports(placed: Placed, node: int) -> list[int]:
-    """Return the ports of the node's pservers; without --port, those proposed first."""
-    mine = {p.key for p in placed.list_processes(PSERVER) if p.node == node}
-    first = placed.plan.port or job.FIRST_PORT
-    proposed = job.propose_ports(placed, first, job.FIRST_PORT)
-    return sorted(p for key, ports in proposed.items() if key in mine for p in ports if p <= 65535)
+def _propose_ports(placed: Placed, node: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Return the ports of the pservers, of all nodes or one; without --port, those proposed first."""
+    ports = job.propose_ports(placed, placed.plan.port or job.FIRST_PORT, job.FIRST_PORT)
+    return {p.key: ports[p.key] for p in placed.list_processes(PSERVER) if node in (None, p.node)}
 
 
 def count_sent_bytes(placed: Placed, entries: Sequence[Entry]) -> list[int]:
