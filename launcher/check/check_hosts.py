@@ -16,7 +16,7 @@ from .. import __version__
 from ..backends.base import Backend
 from ..backends.lines import Line
 from ..errors import HostError, PreflightError, PslaunchError, SpecError
-from ..follow.way import SlowWork, wait_for_work
+from ..follow.way import SlowWork
 from ..node import codes, job
 from ..node.dealing import deal_resources
 from ..node.dispatch.dispatch import split_by_node
@@ -90,7 +90,7 @@ def examine_hosts(
     try:
         tried = [node for node in plan.nodes if node.id not in failed]
         work = SlowWork(loop, lambda: backend.try_start(tried, plan.limits))
-        started = wait_for_work(loop, backend, work, backend.cancel)
+        started = work.finish(backend, backend.cancel)
         errors = {**failed, **{node.id: x for node, x in started if isinstance(x, HostError)}}
         lines = [(node, x) for node, x in started if isinstance(x, Line)]
         inspection.attach(lines, plan.limits.lost_after_s)

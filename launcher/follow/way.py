@@ -19,7 +19,7 @@ from ..backends.lines import CLOSE_EXTRA_S, Line, News
 from ..errors import STOP_SIGNALS, EndedEarlyError
 from ..node import codes
 from ..node.job import Node, Placed, Plan
-from ..node.loop import Loop
+from ..node.loop import Loop, ignore
 from .watch import TICK_S, Watch
 
 if TYPE_CHECKING:
@@ -83,6 +83,22 @@ class SlowWork(Generic[T]):
             raise self._over[0]
         return self._found[0] if self._found else None
 
+    def finish(self, backend: Backend, cut: Callable[[], None], tell: Callable[[str], object] = ignore) -> T:
+        """Return the result, as `wait` does. Raises EndedEarlyError for a signal; `tell` gets its words."""
+        asked: list[EndedEarlyError] = []
+
+        def ask(number: int, why: str) -> None:
+            if not asked:
+                tell(why)
+            asked.append(EndedEarlyError(number, why))
+
+        stop_on_signals(self._loop, backend, ask)
+        found = self.wait(lambda: bool(asked), cut)
+        if asked:
+            raise asked[0]
+        assert found is not None
+        return found
+
 
 class Scene(NamedTuple):
     """Surroundings of a job in its session."""
@@ -132,7 +148,7 @@ class Way(ABC):
         news, backend = deque[News](), self.backend
         backend.tell = news.append
         scene.loop.call_every(TICK_S, show)
-        return wait_for_work(scene.loop, backend, starting, backend.cancel, tell)
+        return starting.finish(backend, backend.cancel, tell)
 
     def follow(
         self, scene: Scene, line: Line, supply: Supply | None, reopen: Reopen | None = None
@@ -205,32 +221,6 @@ def stop_on_signals(loop: Loop, backend: Backend, stop: Callable[[int, str], Non
         stop(number, why)
 
     loop.handle_signals({n: functools.partial(ask, n, why) for n, why in STOP_SIGNALS.items()})
-
-
-def wait_for_work(
-    loop: Loop,
-    backend: Backend,
-    work: SlowWork[T],
-    cut: Callable[[], None],
-    tell: Callable[[str], None] = lambda _why: None,
-) -> T:
-    """Return the result of slow work. Raises EndedEarlyError for a signal, whose description `tell` gets.
-
-    cut: ends the work soon. Raises the exception of work that was not cut.
-    """
-    asked: list[EndedEarlyError] = []
-
-    def ask(number: int, why: str) -> None:
-        if not asked:
-            tell(why)
-        asked.append(EndedEarlyError(number, why))
-
-    stop_on_signals(loop, backend, ask)
-    found = work.wait(lambda: bool(asked), cut)
-    if asked:
-        raise asked[0]
-    assert found is not None
-    return found
 
 
 def make_supply(loop: Loop, placed: Placed, warn: Callable[[str], object]) -> Supply | None:

@@ -16,7 +16,7 @@ from .. import errors
 from ..backends.base import Backend
 from ..backends.registry import find_face
 from ..follow.watch import Watch
-from ..follow.way import Scene, SlowWork, Started, Way, wait_for_work
+from ..follow.way import Scene, SlowWork, Started, Way
 from ..node import codes
 from ..node.job import Facts, Node, Plan, place, to_data
 from ..node.later import record
@@ -250,7 +250,7 @@ def _fetch(loop: Loop, spec: JobSpec, way: Way, watch: Watch, nodes: Sequence[No
         return codes.OK
     work = functools.partial(fetch_results, way.backend, way.plan.job_id, nodes, output, logs)
     try:
-        found = wait_for_work(loop, way.backend, SlowWork(loop, work), way.cut_fetch)
+        found = SlowWork(loop, work).finish(way.backend, way.cut_fetch)
     except errors.EndedEarlyError as e:
         watch.say(f"fetching results was interrupted: {e.why}", "error")
         return e.exit_code
