@@ -111,10 +111,9 @@ class Watch:
 
     def _break(self, e: OSError) -> None:
         """End the job, as with a closed terminal: nobody can see it any more."""
-        if self._broken is None:
-            self._broken = e
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            self._end_if_broken()
+        self._broken = e
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        self._end_if_broken()
 
     def _end_if_broken(self) -> None:
         if self._head and self._broken:
