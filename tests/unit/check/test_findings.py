@@ -25,8 +25,8 @@ def kinds(*seen: Seen, wanted: Wanted = WANTED, size: int = GB) -> list[tuple[in
     return [(f.node, f.kind) for f in judge_hosts(seen, wanted, [size] * len(seen))]
 
 
-def write(seen: list[Seen], *, as_json: bool = False) -> str:
-    out = io.StringIO()
+def write(seen: list[Seen], out: io.StringIO | None = None, *, as_json: bool = False) -> str:
+    out = out or io.StringIO()
     tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=as_json)
     return out.getvalue()
 
@@ -175,9 +175,7 @@ def draw(seen: list[Seen], columns: int, patch: pytest.MonkeyPatch) -> str:
     """Return the report on a terminal, without its colours."""
     for name, text in (("COLUMNS", str(columns)), ("TERM", "xterm"), ("NO_COLOR", "1")):
         patch.setenv(name, text)
-    out = Terminal()
-    tell(seen, judge_hosts(seen, WANTED, [0] * len(seen)), out, as_json=False)
-    return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    return re.sub(r"\x1b\[[0-9;]*m", "", write(seen, Terminal()))
 
 
 @pytest.mark.parametrize(("columns", "gone"), [(230, []), (80, ["clock", "memory", "system"])])
