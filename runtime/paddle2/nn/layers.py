@@ -85,6 +85,31 @@ class Layer:
 
     state_dict = set_state_dict = set_dict = to = _refuse
 
+    def _read(self, config: ParamConfig, shape: Sequence[int]) -> Variable:
+        """Return a parameter as a value of this shape."""
+        name = f"{make_unique_name(self._full_name)}.tmp_0"
+        return add_to_main(Variable(name=name, op="parameter", shape=tuple(shape), params=(config,)))
+
+
+class WeightLayer(Layer):
+    """Base of layers with a weight, and a bias unless its attribute is False."""
+
+    weight: ParamConfig
+    bias: ParamConfig | None
+
+    def _make_params(
+        self, weight: Attr, shape: Sequence[int], bias: Attr, bias_shape: Sequence[int], **usual: Any
+    ) -> None:
+        own = self._full_name
+        self.weight, self.bias = make_param(weight, f"{own}.w_0", shape, is_bias=False, **usual), None
+        if bias is not False:
+            self.bias = make_param(bias, f"{own}.b_0", bias_shape, is_bias=True)
+
+    def _add(self, op: str, x: Variable, *more: ParamConfig, **attrs: Any) -> Variable:
+        """Add an operation with weight, bias and `more` to the default main program."""
+        params = [one for one in (self.weight, self.bias, *more) if one is not None]
+        return add_value(op, [x], attrs, params, name=f"{make_unique_name(self._full_name)}.tmp_0")
+
 
 def create_parameter(
     shape: Sequence[int],
@@ -102,7 +127,7 @@ def create_parameter(
     return add_to_main(Variable(name=config.name, op="parameter", shape=tuple(shape), params=(config,)))
 
 
-class Linear(Layer):
+class Linear(WeightLayer):
     """x W + b."""
 
     def __init__(
@@ -114,18 +139,11 @@ class Linear(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        own = self._full_name
-        self.weight = make_param(weight_attr, f"{own}.w_0", (in_features, out_features), is_bias=False)
-        self.bias = None
-        if bias_attr is not False:
-            self.bias = make_param(bias_attr, f"{own}.b_0", (out_features,), is_bias=True)
+        self._make_params(weight_attr, (in_features, out_features), bias_attr, (out_features,))
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        (x,) = inputs
-        params = [self.weight] if self.bias is None else [self.weight, self.bias]
+    def forward(self, x: Any) -> Variable:
         keeps = len(x.shape) - 1 if isinstance(x, Variable) else 1
-        name = f"{make_unique_name(self._full_name)}.tmp_0"
-        return add_value("fc", [x], {"keeps": keeps, "size": self.weight.cols}, params, name=name)
+        return self._add("fc", x, keeps=keeps, size=self.weight.cols)
 
 
 class Embedding(Layer):
@@ -148,8 +166,7 @@ class Embedding(Layer):
         self._padding = padding_idx
         self.weight = make_param(weight_attr, f"{self._full_name}.w_0", shape, is_bias=False, sparse=sparse)
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        (x,) = inputs
+    def forward(self, x: Variable) -> Variable:
         return look_up(x, self.weight, self._padding, self._full_name)
 
 
@@ -197,15 +214,12 @@ class PReLU(Layer):
         own = f"{self._full_name}.w_0"
         self.weight = make_param(weight_attr, own, (num_parameters,), is_bias=False, usual=Constant(init))
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        (x,) = inputs
+    def forward(self, x: Variable) -> Variable:
         after = 0 if self._channels_last or self.weight.cols == 1 else len(x.shape) - 2
-        name, shape = make_unique_name(self._full_name), (self.weight.cols, *[1] * after)
-        weight = add_to_main(Variable(name=name, op="parameter", shape=shape, params=(self.weight,)))
-        return functional.prelu(x, weight)
+        return functional.prelu(x, self._read(self.weight, (self.weight.cols, *[1] * after)))
 
 
-class HSigmoidLoss(Layer):
+class HSigmoidLoss(WeightLayer):
     """nn.functional.hsigmoid_loss with its parameters. `is_custom`: calls give the paths of the labels."""
 
     def __init__(
@@ -219,17 +233,14 @@ class HSigmoidLoss(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._classes, own = num_classes, self._full_name
+        self._classes = num_classes
         rows = num_classes if is_custom else num_classes - 1
         if rows < 1:
-            raise ValueError(f"{own}: num_classes={num_classes}, expected at least {2 - is_custom}")
-        self.weight = make_param(weight_attr, f"{own}.w_0", (rows, feature_size), is_bias=False)
-        self.bias = None
-        if bias_attr is not False:
-            self.bias = make_param(bias_attr, f"{own}.b_0", (rows, 1), is_bias=True)
+            least = 2 - is_custom
+            raise ValueError(f"{self._full_name}: num_classes={num_classes}, expected at least {least}")
+        self._make_params(weight_attr, (rows, feature_size), bias_attr, (rows, 1))
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        input, label, *path = inputs
+    def forward(self, input: Variable, label: Variable, *path: Variable, **options: Any) -> Variable:
         parameters = self._classes, self.weight, self.bias
         return functional.hsigmoid_loss(input, label, *parameters, *path, **options)
 
@@ -262,8 +273,7 @@ class Sequential(LayerList):
     def __init__(self, *layers: Layer) -> None:
         super().__init__(layers)
 
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        (x,) = inputs
+    def forward(self, x: Any) -> Any:
         for layer in self:
             x = layer(x)
         return x

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...engine.param_config import ParamConfig
 from ..program.initializer import Constant
 from ..program.param_attr import Attr, ParamAttr, make_param
-from ..program.program import Variable, add_value, make_unique_name
-from .layers import Layer
+from ..program.program import Variable
+from .layers import WeightLayer
 
 
-class _NormLayer(Layer):
+class _NormLayer(WeightLayer):
     """Scale and shift, which a bias_attr or weight_attr of False keeps at 1 and 0."""
 
     def __init__(self, name: str, size: int, weight_attr: Attr, bias_attr: Attr, epsilon: float) -> None:
@@ -27,11 +26,6 @@ class _NormLayer(Layer):
         own = ParamAttr(trainable=False) if attr is False else attr
         name = f"{self._full_name}.{end}"
         return make_param(own, name, (size,), is_bias=end == "b_0", usual=Constant(value))
-
-    def _add(self, op: str, x: Variable, *more: ParamConfig, **attrs: Any) -> Variable:
-        name = f"{make_unique_name(self._full_name)}.tmp_0"
-        params = [self.weight, self.bias, *more]
-        return add_value(op, [x], {**attrs, "epsilon": self._epsilon}, params, name=name)
 
 
 class BatchNorm1D(_NormLayer):
@@ -68,9 +62,9 @@ class BatchNorm1D(_NormLayer):
             for i, own in enumerate(names, 1)
         )
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        trains = self._trains and self.training
-        return self._add("batch_norm", *inputs, self._mean, self._variance, axis=self._axis, trains=trains)
+    def forward(self, x: Variable) -> Variable:
+        attrs = {"axis": self._axis, "trains": self._trains and self.training, "epsilon": self._epsilon}
+        return self._add("batch_norm", x, self._mean, self._variance, **attrs)
 
 
 class BatchNorm2D(BatchNorm1D):
@@ -92,6 +86,5 @@ class LayerNorm(_NormLayer):
         self._axes = len(shape)
         super().__init__(name or "layer_norm", math.prod(shape), weight_attr, bias_attr, epsilon)
 
-    def forward(self, *inputs: Any, **options: Any) -> Variable:
-        (x,) = inputs
-        return self._add("layer_norm", x, keeps=len(x.shape) - self._axes)
+    def forward(self, x: Variable) -> Variable:
+        return self._add("layer_norm", x, keeps=len(x.shape) - self._axes, epsilon=self._epsilon)

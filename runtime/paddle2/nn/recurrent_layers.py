@@ -8,7 +8,7 @@ from ...engine.param_config import ParamConfig
 from ..program import tensor
 from ..program.initializer import Uniform
 from ..program.param_attr import Attr, make_param
-from ..program.program import Variable, add_to_main, add_value, make_unique_name
+from ..program.program import Variable, add_value, make_unique_name
 from .layers import Layer
 
 
@@ -61,8 +61,7 @@ class LSTM(Layer):
         """Return the parameters of all cells."""
         return [config for cell in self._cells for config in cell]
 
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        (x,) = inputs
+    def forward(self, x: Variable) -> tuple[Variable, list[Variable]]:
         ends, parts = [], []
         for i, cell in enumerate(self._cells):
             weight, hidden, bias, hidden_bias = cell
@@ -78,10 +77,6 @@ class LSTM(Layer):
             if len(parts) == self._ways:
                 x, parts = tensor.concat(parts, axis=-1) if self._ways > 1 else out, []
         return x, ends
-
-    def _read(self, config: ParamConfig, shape: tuple[int, ...]) -> Variable:
-        name = f"{make_unique_name(self._full_name)}.tmp_0"
-        return add_to_main(Variable(name=name, op="parameter", shape=shape, params=(config,)))
 
 
 class GRU(LSTM):
