@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from ...engine.entry import ANY, EntryAttr
 from ...engine.param_config import ParamConfig
 from ..program.initializer import Constant
 from ..program.param_attr import Attr, make_param
@@ -160,11 +161,13 @@ class Embedding(Layer):
         sparse: bool = False,
         weight_attr: Attr = None,
         name: str | None = None,
+        *,
+        entry: EntryAttr = ANY,
     ) -> None:
         super().__init__(name)
-        shape = num_embeddings, embedding_dim
-        self._padding = padding_idx
-        self.weight = make_param(weight_attr, f"{self._full_name}.w_0", shape, is_bias=False, sparse=sparse)
+        self._padding, shape = padding_idx, (num_embeddings, embedding_dim)
+        kind: dict[str, Any] = {"is_bias": False, "sparse": sparse, "entry": entry}
+        self.weight = make_param(weight_attr, f"{self._full_name}.w_0", shape, **kind)
 
     def forward(self, x: Variable) -> Variable:
         return look_up(x, self.weight, self._padding, self._full_name)

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
+from ..nn.layers import Embedding
 from ..nn.norm_layers import BatchNorm1D, LayerNorm
 from ..program.functions import define
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
-from ..program.tensor import look_up
 
 __all__ = [
     "batch_norm", "cross", "embedding", "fc", "layer_norm", "nce", "sequence_first_step",
@@ -84,26 +84,17 @@ def embedding(
     `is_sparse`: only the rows of a batch are fetched and updated, and with servers only these have the table.
     `is_distributed` has no effect: such tables always are. The row of the id `padding_idx` is 0.
     """
-    return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=is_sparse, entry=ANY)
+    return _embed(input, size, dtype, padding_idx, is_sparse, param_attr)
 
 
-def _make_embedding(
-    input: Variable,
-    size: Sequence[int | None],
-    padding_idx: int | None,
-    param_attr: Attr,
-    dtype: object,
-    *,
-    sparse: bool,
-    entry: EntryAttr,
-) -> Variable:
-    own = make_unique_name("embedding")
+def _embed(x: Variable, size: Sequence[Any], dtype: object, *options: Any, **own: Any) -> Variable:
+    """Return nn.Embedding of a new layer."""
     if len(size) != 2:
-        raise ValueError(f"{own}: size={size!r}, expected the number of ids and the size of a row")
-    if parse_dtype(dtype, own) != "float":
-        raise ValueError(f"{own}: dtype={dtype!r}, expected float32")
-    table = make_param(param_attr, f"{own}.w_0", size, is_bias=False, sparse=sparse, entry=entry)
-    return look_up(input, table, padding_idx, own)
+        raise ValueError(f"embedding: size={size!r}, expected the number of ids and the size of a row")
+    if parse_dtype(dtype, "embedding") != "float":
+        raise ValueError(f"embedding: dtype={dtype!r}, expected float32")
+    out: Variable = Embedding(*size, *options, **own)(x)
+    return out
 
 
 def sparse_embedding(
@@ -125,7 +116,7 @@ def sparse_embedding(
         raise ValueError(f"sparse_embedding: slot={slot!r} is not in this runtime; leave it out")
     if not isinstance(entry, EntryAttr | None):
         raise TypeError(f"sparse_embedding: entry={entry!r}, expected an entry rule, as CountFilterEntry(10)")
-    return _make_embedding(input, size, padding_idx, param_attr, dtype, sparse=True, entry=entry or ANY)
+    return _embed(input, size, dtype, padding_idx, True, param_attr, entry=entry or ANY)
 
 
 def batch_norm(
