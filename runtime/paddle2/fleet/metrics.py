@@ -3,73 +3,55 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
 
 from ...engine.ops.metric import compute_auc
+from ...engine.ops.signature import R, make_function
 from ..program.program import Variable
 from .util_base import UtilBase
 
 __all__ = ["acc", "auc", "mae", "max", "min", "mse", "rmse", "sum"]
 
-Array = npt.NDArray[Any]
 _util = UtilBase()
 
 
-def sum(input: npt.ArrayLike, scope: None = None, util: UtilBase | None = None) -> Array:
-    """Return the sum over all workers."""
-    return _reduce(input, "sum")
-
-
-def max(input: npt.ArrayLike, scope: None = None, util: UtilBase | None = None) -> Array:
-    """Return the maximum over all workers."""
-    return _reduce(input, "max")
-
-
-def min(input: npt.ArrayLike, scope: None = None, util: UtilBase | None = None) -> Array:
-    """Return the minimum over all workers."""
-    return _reduce(input, "min")
-
-
-def acc(
-    correct: npt.ArrayLike, total: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
-) -> float:
-    """Return the share of right answers of all workers."""
-    return float(_reduce(correct, "sum").sum() / _reduce(total, "sum").sum())
-
-
-def mae(
-    abserr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
-) -> float:
-    """Return the mean absolute error of all workers, from the sums of static.ctr_metric_bundle()."""
-    return acc(abserr, total_ins_num)
-
-
-def mse(
-    sqrerr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
-) -> float:
-    """Return the mean squared error of all workers, likewise."""
-    return acc(sqrerr, total_ins_num)
-
-
-def rmse(
-    sqrerr: npt.ArrayLike, total_ins_num: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
-) -> float:
-    """Return the root of the mean squared error of all workers, likewise."""
-    return math.sqrt(mse(sqrerr, total_ins_num))
-
-
-def auc(
-    stat_pos: npt.ArrayLike, stat_neg: npt.ArrayLike, scope: None = None, util: UtilBase | None = None
-) -> float:
-    """Return the area under the ROC curve of all workers, from the counts of static.auc()."""
-    high, low = (_reduce(one, "sum").reshape(-1) for one in (stat_pos, stat_neg))
-    return compute_auc(low, high)
-
-
-def _reduce(value: npt.ArrayLike, mode: str) -> Array:
+def _reduce(value: npt.ArrayLike, mode: str) -> npt.NDArray[Any]:
     if isinstance(value, Variable | str):
         name = value.name if isinstance(value, Variable) else value
         raise TypeError(f"fleet.metrics: {name} is a variable; fetch it first by Executor.run")
     return _util.all_reduce(value, mode)
+
+
+def _divide(value: npt.ArrayLike, total: npt.ArrayLike) -> float:
+    return float(_reduce(value, "sum").sum() / _reduce(total, "sum").sum())
+
+
+def _find_auc(positive: npt.ArrayLike, negative: npt.ArrayLike) -> float:
+    high, low = (_reduce(one, "sum").reshape(-1) for one in (positive, negative))
+    return compute_auc(low, high)
+
+
+def _define(row: str, text: str, find: Callable[..., R]) -> Callable[..., R]:
+    """Return a function, from its name and those of its values; `scope` and `util` have no effect."""
+    name, *values = row.split()
+
+    def call(scope: object, util: object, **given: Any) -> R:
+        return find(*given.values())
+
+    return make_function(f"fleet.metrics.{name}", values, {"scope": None, "util": None}, call, text)
+
+
+sum = _define("sum input", "the sum over all workers", lambda value: _reduce(value, "sum"))
+max = _define("max input", "the maximum over all workers", lambda value: _reduce(value, "max"))
+min = _define("min input", "the minimum over all workers", lambda value: _reduce(value, "min"))
+acc = _define("acc correct total", "the share of right answers of all workers", _divide)
+mae = _define("mae abserr total_ins_num", "the mean absolute error of all workers, from the sums of "
+              "static.ctr_metric_bundle()", _divide)  # fmt: skip
+mse = _define("mse sqrerr total_ins_num", "the mean squared error of all workers, likewise", _divide)
+rmse = _define("rmse sqrerr total_ins_num", "the root of the mean squared error of all workers, likewise",
+               lambda *sums: math.sqrt(_divide(*sums)))  # fmt: skip
+auc = _define("auc stat_pos stat_neg", "the area under the ROC curve of all workers, from the counts of "
+              "static.auc()", _find_auc)  # fmt: skip
