@@ -6,7 +6,7 @@ import os
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 Files = Iterator[tuple[str, Callable[[], bytes]]]
@@ -36,6 +36,12 @@ def read_files(dataset: str, places: Sequence[str], wanted: str | re.Pattern[str
         f"{dataset}: in {home} no file {pattern.pattern} of {' or '.join(places)} exists; nothing is "
         f"downloaded: put {places[-1]} there, or set PADDLE_DATA_HOME to the folder above {dataset}/"
     )
+
+
+def number_words(counts: Mapping[str, int], least: int) -> dict[str, int]:
+    """Map words that occur more than `least` times to ids, frequent ones first; `<unk>` has the last id."""
+    frequent = sorted((-count, word) for word, count in counts.items() if count > least)
+    return {word: i for i, (_, word) in enumerate([*frequent, (0, "<unk>")])}
 
 
 def _list_files(home: Path, place: Path) -> Files:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...engine.ops.signature import make_function
-from .data_home import read_files
+from .data_home import number_words, read_files
 
 __all__ = ["build_dict", "test", "train", "word_dict"]
 
@@ -25,9 +25,7 @@ def word_dict() -> dict[str, int]:
 
 def build_dict(pattern: re.Pattern[str], cutoff: int) -> dict[str, int]:
     """Return such ids of words that occur more than `cutoff` times in the files whose names match."""
-    counts = Counter(itertools.chain.from_iterable(_read_words(pattern)))
-    frequent = sorted((-n, word) for word, n in counts.items() if n > cutoff)
-    return {word: i for i, (_, word) in enumerate([*frequent, (0, "<unk>")])}
+    return number_words(Counter(itertools.chain.from_iterable(_read_words(pattern))), cutoff)
 
 
 def _make_reader(part: str, word_idx: dict[str, int]) -> Callable[[], Iterator[tuple[list[int], int]]]:

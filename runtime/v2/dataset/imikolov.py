@@ -6,10 +6,12 @@ Reads `simple-examples.tgz`, the folder `simple-examples` of it, or the bare fil
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from .data_home import read_files
+from ...engine.ops.signature import make_function
+from .data_home import number_words, read_files
 
 __all__ = ["DataType", "build_dict", "test", "train"]
 
@@ -36,23 +38,7 @@ def build_dict(min_word_freq: int = 50) -> dict[str, int]:
             counts.update(line.split())
             counts.update(("<s>", "<e>"))
     counts.pop("<unk>", None)
-    frequent = [(word, count) for word, count in counts.items() if count > min_word_freq]
-    frequent.sort(key=lambda item: (-item[1], item[0]))
-    word_idx = {word: i for i, (word, _) in enumerate(frequent)}
-    word_idx["<unk>"] = len(word_idx)
-    return word_idx
-
-
-def train(
-    word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM
-) -> Callable[[], Iterator[Sample]]:
-    """Return a reader of the training text: n-grams, or sequences of at most `n` words (0: any)."""
-    return _make_reader(TRAIN_FILE, word_idx, n, data_type)
-
-
-def test(word_idx: dict[str, int], n: int, data_type: int = DataType.NGRAM) -> Callable[[], Iterator[Sample]]:
-    """Return a reader of the validation text, as `train` does."""
-    return _make_reader(TEST_FILE, word_idx, n, data_type)
+    return number_words(counts, min_word_freq)
 
 
 def _make_reader(
@@ -62,30 +48,28 @@ def _make_reader(
         raise ValueError(f"imikolov: data_type={data_type!r} is neither DataType.NGRAM nor DataType.SEQ")
     if n < (1 if data_type == DataType.NGRAM else 0):
         raise ValueError(f"imikolov: n={n} is too small")
-    of_line = _split_ngrams if data_type == DataType.NGRAM else _make_sequence
 
     def read() -> Iterator[Sample]:
         for line in _read_lines(name):
-            yield from of_line(line.split(), word_idx, n)
+            ids = [word_idx.get(word, word_idx["<unk>"]) for word in ("<s>", *line.split(), "<e>")]
+            if data_type == DataType.NGRAM:
+                yield from (tuple(ids[end - n : end]) for end in range(n, len(ids) + 1))
+            elif n == 0 or len(ids) - 2 < n:
+                yield ids[:-1], ids[1:]
 
     return read
-
-
-def _split_ngrams(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
-    unknown = word_idx["<unk>"]
-    ids = [word_idx.get(word, unknown) for word in ("<s>", *words, "<e>")]
-    for end in range(n, len(ids) + 1):
-        yield tuple(ids[end - n : end])
-
-
-def _make_sequence(words: list[str], word_idx: dict[str, int], n: int) -> Iterator[Sample]:
-    unknown = word_idx["<unk>"]
-    ids = [word_idx.get(word, unknown) for word in words]
-    if n == 0 or len(ids) < n:
-        yield [word_idx["<s>"], *ids], [*ids, word_idx["<e>"]]
 
 
 def _read_lines(name: str) -> Iterator[str]:
     places = ["simple-examples", name, "simple-examples.tgz"]
     for _, read in read_files("imikolov", places, f"(simple-examples/data/)?{name}$"):
         yield from read().decode("utf-8").splitlines()
+
+
+train = make_function("imikolov.train", ["word_idx", "n"], {"data_type": DataType.NGRAM},
+                      functools.partial(_make_reader, TRAIN_FILE),
+                      "a reader of the training text: n-grams, or sequences of at most `n` words (0: any)",
+                      )  # fmt: skip
+test = make_function("imikolov.test", ["word_idx", "n"], {"data_type": DataType.NGRAM},
+                     functools.partial(_make_reader, TEST_FILE),
+                     "a reader of the validation text, as `train` does")  # fmt: skip
