@@ -22,6 +22,7 @@ from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.distributed import InMemoryDataset, QueueDataset
 from pslaunch.runtime.paddle2.program.initializer import Constant
 from support.process import poll_until, until_gone
+from support.static import run_startup
 
 
 @pytest.fixture
@@ -290,9 +291,7 @@ def make_training(dataset: QueueDataset) -> tuple[static.Executor, Any]:
     [word] = dataset.get_settings().use_var
     loss = paddle.mean(static.nn.embedding(word, [10, 1], param_attr=Constant(1.0)))
     paddle.optimizer.SGD(1.0).minimize(loss)
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
-    return executor, loss
+    return run_startup(), loss
 
 
 def test_executor_trains_and_prints(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from pslaunch.runtime.paddle2.fleet import UserDefinedRoleMaker
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.program.initializer import Assign, Constant, Initializer, TruncatedNormal
 from support import reference
+from support.static import get_parameters, run_startup
 
 Programs = tuple[static.Program, static.Program]
 
@@ -41,18 +42,6 @@ def make_model() -> Any:
     row = paddle.reshape(static.nn.embedding(word, [5, 2], is_sparse=True, param_attr=table), [-1, 2])
     guess = F.sigmoid(static.nn.fc(row, 1, weight_attr=Constant(0.5), name="out"))
     return paddle.mean(F.log_loss(guess, paddle.cast(label, "float32"))), guess
-
-
-def run_startup() -> static.Executor:
-    executor = static.Executor(paddle.CPUPlace())
-    assert executor.run(static.default_startup_program()) == []
-    return executor
-
-
-def get_parameters() -> Parameters:
-    parameters = static.default_startup_program().parameters
-    assert parameters is not None
-    return parameters
 
 
 def fleet_with_servers() -> Fleet:
@@ -364,9 +353,8 @@ def test_show_and_click_of_an_entry_rule_are_data_of_the_program(dtype: str) -> 
     entry = paddle.distributed.ShowClickEntry("show", "click")
     row = static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [5, 2], entry=entry)
     loss = paddle.mean(row)
-    executor = static.Executor()
     paddle.optimizer.SGD(0.1).minimize(loss)
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     with pytest.raises(ValueError, match="needs the data 'show': the program has no value 'show'"):
         executor.run(feed={"word": IDS}, fetch_list=[loss])
     for name in ("show", "click"):
@@ -381,9 +369,8 @@ def test_a_table_alone_takes_the_memory_of_its_rows(tmp_path: Path) -> None:
     """Of any number of ids, with the state of Adam, which goes on from a file."""
     row = static.nn.sparse_embedding(static.data("word", [None, 1], "int64"), [2**32, 3])
     loss = paddle.mean(paddle.square(row - 1.0))
-    executor = static.Executor()
     paddle.optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     feed = {"word": IDS * 1_000_000_007 % 2**32}
 
     def run(steps: int) -> list[float]:

@@ -23,6 +23,7 @@ from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.static.model_files import get_parameters
 from support.hostile import damaged, spoilt
+from support.static import run_startup
 
 
 def make_program() -> tuple[static.Executor, list[static.Variable], static.Variable]:
@@ -32,9 +33,7 @@ def make_program() -> tuple[static.Executor, list[static.Variable], static.Varia
     hidden = static.nn.fc(paddle.concat([row, dense], axis=1), 5, activation="relu")
     weight = static.create_parameter([5, 5], "float32")
     out = F.softmax(paddle.matmul(hidden, weight, transpose_y=True))
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
-    return executor, [word, dense], out
+    return run_startup(), [word, dense], out
 
 
 def test_loaded_model_gives_the_same_bits(tmp_path: Path) -> None:

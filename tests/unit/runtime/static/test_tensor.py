@@ -15,15 +15,14 @@ from pslaunch.runtime.engine.arrays import Sequences
 from pslaunch.runtime.engine.learner import Learner
 from pslaunch.runtime.paddle2 import nn, static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
+from support.static import get_parameters, run_startup
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 ALL: Any = "all"
 
 
 def compute(value: Any, rows: Any = ROWS) -> Any:
-    executor = static.Executor(paddle.CPUPlace())
-    executor.run(static.default_startup_program())
-    return executor.run(feed={"x": np.asarray(rows, np.float32)}, fetch_list=[value])[0]
+    return run_startup().run(feed={"x": np.asarray(rows, np.float32)}, fetch_list=[value])[0]
 
 
 @pytest.fixture
@@ -44,8 +43,7 @@ def test_ids_may_be_slices_of_data() -> None:
     table = paddle.ParamAttr(initializer=nn.initializer.Assign(ROWS.reshape(12, 1)))
     row = static.nn.embedding(word[:, 1:3], [12, 1], is_sparse=True, param_attr=table)
     paddle.optimizer.SGD(learning_rate=0.5).minimize(paddle.sum(row))
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     for step in range(2):
         (found,) = executor.run(feed={"x": ROWS.astype(np.int64)}, fetch_list=[row])
         np.testing.assert_array_equal(found[..., 0], ROWS[:, 1:3] - 0.5 * step)
@@ -183,10 +181,8 @@ def test_slots_of_one_id_go_beside_other_data(x: static.Variable) -> None:
     row = static.nn.embedding(word, [6, 2], is_sparse=True)
     joined = paddle.concat([paddle.reshape(row, [-1, 2]), static.nn.sequence_pool(row, "sum")[:, 0], x], 1)
     assert [one.lod_level for one in (word, row, joined)] == [1, 1, 0]
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
-    values = static.default_startup_program().parameters
-    assert values
+    run_startup()
+    values = get_parameters()
     learner, ids = Learner(static.default_main_program().graph, values), np.array([[3], [0], [5]])
     feeds: dict[str, Any] = {"word": Sequences(ids, np.arange(4)), "x": ROWS}
     (found,) = learner.compute(learner.prepare(feeds, [joined])).values
@@ -207,10 +203,8 @@ def test_sizes_may_be_free() -> None:
     like = paddle.full([paddle.shape(x)[0], paddle.shape(mask)[1], 2], 1.5) * x[:, :, :2]
     assert (pooled.shape, halves.shape, like.shape) == ((-1, 4), (-1, -1, 2, 2), (-1, -1, 2))
     paddle.optimizer.SGD(learning_rate=0.0).minimize(paddle.mean(pooled * pooled) + paddle.mean(like))
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
-    parameters = static.default_startup_program().parameters
-    assert parameters
+    executor = run_startup()
+    parameters = get_parameters()
     column = parameters[parameters.keys()[0]]
     for longest in (3, 1, 5):
         values = np.random.default_rng(longest).standard_normal((2, longest, 4)).astype(np.float32)
@@ -273,10 +267,8 @@ def test_running_statistics_follow_the_batches_whatever_the_optimizer(x: static.
     clip = nn.ClipGradByGlobalNorm(1e-6)
     optimizer = paddle.optimizer.AdamW(learning_rate=scheduler, weight_decay=0.5, grad_clip=clip)
     optimizer.minimize(paddle.mean(out * out))
-    executor, program = static.Executor(), static.default_main_program()
-    executor.run(static.default_startup_program())
-    values = static.default_startup_program().parameters
-    assert values
+    executor, program = run_startup(), static.default_main_program()
+    values = get_parameters()
     mean_name, variance_name = values.keys()[2:]
     assert mean_name == "mean"
     mean, variance = np.zeros(4), np.ones(4)
@@ -385,12 +377,10 @@ def test_functions_and_their_gradients_are_those_of_numpy(
     start = paddle.ParamAttr(name="start", initializer=nn.initializer.Assign(SIGNS))
     result = value(paddle.create_parameter([4, 3], "float32", attr=start))
     paddle.optimizer.SGD(learning_rate=1.0).minimize(paddle.sum(result))
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     (found,) = executor.run(fetch_list=[result])
     np.testing.assert_allclose(np.sum(found), np.sum(oracle(SIGNS)), rtol=1e-5, atol=1e-5)
-    parameters = static.default_startup_program().parameters
-    assert parameters
+    parameters = get_parameters()
     np.testing.assert_allclose(
         SIGNS - parameters["start"], differentiate(oracle, SIGNS), rtol=1e-4, atol=2e-5
     )
@@ -408,11 +398,9 @@ def test_convolutions_have_windows_of_their_input(x: static.Variable) -> None:
     hidden = nn.PReLU(2)(nn.Conv1D(1, 2, 3, padding=1, bias_attr=False)(x[:, None]))
     paddle.optimizer.SGD(learning_rate=0.01).minimize(paddle.mean(paddle.max(hidden, axis=-1)))
     assert hidden.shape == (-1, 2, 4)
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     executor.run(feed={"x": ROWS})
-    values = static.default_startup_program().parameters
-    assert values
+    values = get_parameters()
     (weight, slopes), padded = values.keys(), np.pad(ROWS, [(0, 0), (1, 1)])
     weights = values[weight]
     (found,) = executor.run(static.default_main_program().clone(for_test=True), {"x": ROWS}, [hidden])

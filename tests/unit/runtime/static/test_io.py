@@ -12,6 +12,7 @@ import pytest
 import pslaunch.runtime as paddle
 from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.io import DataLoader, GeneratorLoader
+from support.static import run_startup
 
 
 def read_samples() -> Iterator[tuple[Any, ...]]:
@@ -31,13 +32,6 @@ SOURCES: list[Callable[[GeneratorLoader], object]] = [
     lambda loader: loader.set_batch_generator(read_arrays),
     lambda loader: loader.set_batch_generator(lambda: ({"a": a, "b": b} for a, b in read_arrays())),
 ]
-
-
-@pytest.fixture(autouse=True)
-def program() -> Iterator[static.Program]:
-    main = static.Program()
-    with static.program_guard(main, static.Program()):
-        yield main
 
 
 def make_loader(*, iterable: bool = False, return_list: bool = False) -> GeneratorLoader:
@@ -108,8 +102,7 @@ def test_sequences_come_from_readers_too() -> None:
     total = static.nn.sequence_pool(static.nn.embedding(words, [5, 1], param_attr=table), "sum")
     loader = DataLoader.from_generator([words], iterable=False)
     loader.set_sample_list_generator(lambda: [[([1, 4],), ([],), ([3],)]])
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     loader.start()
     (found,) = executor.run(fetch_list=[total])
     assert found.reshape(-1).tolist() == [5, 0, 3]

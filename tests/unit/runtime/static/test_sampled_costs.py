@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from pslaunch.runtime.paddle2 import static
 from pslaunch.runtime.paddle2.nn import functional as F  # as in PaddlePaddle's pages
 from pslaunch.runtime.paddle2.program.initializer import Assign
 from support.models import WORDS, make_vector, make_word, ngram_cost, ngrams
+from support.static import get_parameters, run_startup
 
 pytestmark = [pytest.mark.asan, pytest.mark.usefixtures("fresh")]
 
@@ -32,13 +33,6 @@ def make_nce(hidden: Layer, word: Layer) -> Layer:
 LAYER = paddle.layer
 SPARSE, HALF = paddle.attr.Param(sparse_update=True), paddle.attr.Extra(drop_rate=0.5)
 COSTS = pytest.mark.parametrize("make", [make_hsigmoid, make_nce])
-
-
-@pytest.fixture(autouse=True)
-def programs() -> Iterator[None]:
-    """No programs of another test."""
-    with static.program_guard(static.Program(), static.Program()):
-        yield
 
 
 def train(
@@ -86,11 +80,9 @@ def test_noise_differs_from_step_to_step_and_follows_its_probabilities() -> None
         x, label, 4, None, weight, False, num_neg_samples=50, sampler="custom_dist", custom_dist=shares
     )
     paddle.optimizer.SGD(learning_rate=1.0).minimize(paddle.mean(cost))
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     feed: dict[str, Any] = {"x": np.ones((200, 1), np.float32), "label": np.ones((200, 1), np.int64)}
-    parameters = static.default_startup_program().parameters
-    assert parameters is not None
+    parameters = get_parameters()
     grads = []
     for _ in range(2):
         parameters.set("w", np.zeros((4, 1), np.float32))
@@ -118,8 +110,7 @@ def test_static_hsigmoid_of_a_given_tree_has_the_cost_of_the_complete_one() -> N
         "nodes": np.array([[1, 0, -1], [3, 1, 0]]),
         "turns": np.array([[1, 0, 7], [1, 0, 0]]),
     }
-    executor = static.Executor()
-    executor.run(static.default_startup_program())
+    executor = run_startup()
     complete, given = executor.run(feed=feed, fetch_list=costs)
     assert complete.shape == (2, 1)
     np.testing.assert_array_equal(complete, given)
