@@ -154,36 +154,6 @@ def test_a_linked_feed_gives_the_keys_of_the_next_step(
     assert none == {}
 
 
-def test_metrics_count_over_all_runs_also_if_they_are_not_fetched() -> None:
-    _, guess = make_model()
-    label = static.default_main_program().var("label")
-    both = paddle.concat([1 - guess, guess], axis=1)
-    total, batch, states = static.auc(both, label, num_thresholds=100)  # type: ignore[arg-type]  # it is a Variable
-    executor = run_startup()
-    executor.run(feed=FEED)
-    values = executor.run(feed=FEED, fetch_list=[total, batch, *states])
-    assert [float(v) for v in values[:2]] == [0.0, 0.0]  # the words of label 1 have the lower values
-    assert [int(v.sum()) for v in values[2:]] == [2, 1, 4, 2]
-    swapped = {"word": IDS, "label": 1 - LABELS}
-    assert executor.run(feed=swapped, fetch_list=[batch])[0] == 1.0
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2, 3, 9])
-def test_auc_of_the_last_runs_has_their_counts(steps: int) -> None:
-    x, label = static.data("x", [None, 2]), static.data("label", [None, 1], "int64")
-    _, _, (high, low, *_) = static.auc(x, label, num_thresholds=10, slide_steps=steps)
-    rng, executor = np.random.default_rng(1), static.Executor()
-    runs = [(rng.random((n, 2), np.float32), rng.integers(0, 2, (n, 1))) for n in (3, 1, 4, 2, 5)]
-    for i, (shares, labels) in enumerate(runs):
-        found = executor.run(feed={"x": shares, "label": labels}, fetch_list=[low, high] if i % 2 else [])
-        if found:
-            last = runs[max(0, i + 1 - steps) if steps else 0 : i + 1]
-            places = np.concatenate([s[:, 1] * np.float32(10) for s, _ in last]).astype(int)
-            own = np.concatenate([one[:, 0] for _, one in last])
-            expected = [np.bincount(places[own == value], minlength=11) for value in (0, 1)]
-            np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("rule", ["warn", "skip", "refuse"])
@@ -539,30 +509,6 @@ def test_accuracy_finds_labels_among_the_likeliest_and_the_first_of_equal_ones_w
         assert [float(v) for v in executor.run(feed=feed, fetch_list=[first, two])] == expected
     with pytest.raises(ValueError, match="labels beyond 0 to 2"):
         executor.run(feed={"x": rows, "label": np.full((4, 1), 3)}, fetch_list=[first])
-
-
-@pytest.mark.parametrize(
-    ("given", "words"), [({"k": 4}, "k=4, expected 1 to 3"), ({"correct": 1}, "correct and total are not in")]
-)
-def test_invalid_arguments_of_accuracy_are_refused(given: dict[str, Any], words: str) -> None:
-    x, label = static.data("x", [None, 3]), static.data("label", [None, 1], "int64")
-    with pytest.raises(ValueError, match=words):
-        static.accuracy(x, label, **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"num_thresholds": 0}, "num_thresholds=0, expected 1 or more"),
-        ({"slide_steps": -1}, "slide_steps=-1, expected 0 or more"),
-        ({"curve": "PR"}, "curve='PR', expected ROC"),
-    ],
-)
-def test_invalid_arguments_of_auc_are_refused(given: dict[str, Any], words: str) -> None:
-    _, guess = make_model()
-    label: Any = static.default_main_program().var("label")
-    with pytest.raises(ValueError, match=rf"static\.auc: {words}"):
-        static.auc(guess, label, **given)
 
 
 def test_second_run_of_the_startup_program_keeps_values(

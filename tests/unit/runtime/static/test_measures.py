@@ -70,9 +70,11 @@ def test_auc_of_the_last_runs(steps: int, last: int) -> None:
         paddle.concat([1 - x, x], axis=1), label, num_thresholds=128, slide_steps=steps
     )
     found = run(RUNS, total, recent, *counts)
-    for value, runs in zip(found, (RUNS, RUNS[-last:]), strict=False):
-        np.testing.assert_allclose(value, find_auc(join("x", runs), join("label", runs)), rtol=1e-6)
-    assert [int(one.sum()) for one in found[2:4]] == np.bincount(join("label", RUNS[-last:])).tolist()[::-1]
+    for value, both, runs in ((found[0], found[4:], RUNS), (found[1], found[2:4], RUNS[-last:])):
+        shares, labels = join("x", runs), join("label", runs)
+        np.testing.assert_allclose(value, find_auc(shares, labels), rtol=1e-6)
+        places = [(shares[labels == one] * 128).astype(int) for one in (1, 0)]
+        np.testing.assert_array_equal(both, [np.bincount(one, minlength=129) for one in places])
 
 
 @pytest.mark.parametrize("most", [1000, 50])
@@ -171,10 +173,12 @@ def test_sums_of_trainers_are_exact(numbers: Ids, trainers: int) -> None:
     ("call", "text"),
     [
         (lambda x, y: static.user_auc(x, y, y, 0), "num_samples=0, expected 1 or more"),
-        (
-            lambda x, y: static.ctr_metric_bundle(x, y, ins_tag_weight=y),
-            "ins_tag_weight is not in this runtime",
-        ),
+        (lambda x, y: static.ctr_metric_bundle(x, y, y), "ins_tag_weight is not in this runtime"),
+        (lambda x, y: static.accuracy(x, y, k=2), "k=2, expected 1 to 1"),
+        (lambda x, y: static.accuracy(x, y, correct=1), "correct and total are not in"),
+        (lambda x, y: static.auc(x, y, num_thresholds=0), r"static\.auc: num_thresholds=0, expected 1 or"),
+        (lambda x, y: static.auc(x, y, slide_steps=-1), r"static\.auc: slide_steps=-1, expected 0 or more"),
+        (lambda x, y: static.auc(x, y, "PR"), r"static\.auc: curve='PR', expected ROC"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(call: Any, text: str) -> None:
