@@ -74,7 +74,7 @@ def test_wrong_inputs_are_named() -> None:
         paddle.layer.classification_cost(input=plain, label=make_word())
     with pytest.raises(TypeError, match="is not an activation"):
         paddle.layer.fc(input=make_vector(), size=3, act="sigmoid")
-    with pytest.raises(ValueError, match="sparse_update is only for embeddings"):
+    with pytest.raises(ValueError, match="sparse_update is only for embeddings and sparse vectors"):
         paddle.layer.fc(input=make_vector(), size=3, param_attr=paddle.attr.Param(sparse_update=True))
 
 

@@ -77,8 +77,7 @@ def test_a_full_queue_and_nobody_there_are_no_errors(tmp_path: Path) -> None:
             progress.report(batch=1)
 
 
-@pytest.mark.parametrize("path", [""])
-def test_without_a_path_nothing_is_due(path: str) -> None:
-    progress = Progress(path)
+def test_without_a_path_nothing_is_due() -> None:
+    progress = Progress("")
     assert not progress.is_due()
     progress.report_state("connected")

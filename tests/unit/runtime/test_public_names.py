@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +20,12 @@ from pslaunch.runtime import PUBLIC
 from pslaunch.runtime.paddle2 import fleet
 
 MODULES = [name for name in dir(paddle) if inspect.ismodule(getattr(paddle, name))]
+
+
+def find_place(name: str) -> tuple[ModuleType, str]:
+    """Return the module of a public name, and the name in it."""
+    path, _, last = f"pslaunch.runtime.{name}".rpartition(".")
+    return importlib.import_module(path), last
 
 
 INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.base.role_maker"]
@@ -35,8 +42,7 @@ INNER = ["optimizer.lr", "nn.functional", "nn.initializer", "static.nn", "fleet.
     ],
 )
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> None:
-    *path, last = name.split(".")
-    place = importlib.import_module(".".join(["pslaunch.runtime", *path]))
+    place, last = find_place(name)
     with pytest.raises(AttributeError) as raised:
         getattr(place, last)
     begin, every = f"paddle.{name} is not in this runtime; ", f"it has {', '.join(dir(place))}"
@@ -55,16 +61,14 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> 
     ],
 )
 def test_nearest_name_comes_first(name: str, near: str) -> None:
-    *path, last = name.split(".")
     with pytest.raises(AttributeError, match=rf"not in this runtime; did you mean {near}\?"):
-        getattr(importlib.import_module(".".join(["pslaunch.runtime", *path])), last)
+        getattr(*find_place(name))
 
 
 @pytest.mark.parametrize("name", paddle._INSTEAD)
 def test_an_absent_name_of_paddle_is_answered_with_its_substitute(name: str) -> None:
-    *path, last = name.split(".")
     with pytest.raises(AttributeError, match=re.escape(f"not in this runtime; use {paddle._INSTEAD[name]}")):
-        getattr(importlib.import_module(".".join(["pslaunch.runtime", *path])), last)
+        getattr(*find_place(name))
     first = re.match(r"[a-z][\w.]+|CPUPlace", paddle._INSTEAD[name].removeprefix("the "))
     assert first
     if "()" not in paddle._INSTEAD[name]:
@@ -73,10 +77,8 @@ def test_an_absent_name_of_paddle_is_answered_with_its_substitute(name: str) -> 
 
 @pytest.mark.parametrize("name", ["shape", "slice", "nn.functional.gelu", "static.nn.sequence_pad"])
 def test_names_of_like_letters_are_no_substitutes(name: str) -> None:
-    *path, last = name.split(".")
-    place = importlib.import_module(".".join(["pslaunch.runtime", *path]))
     try:
-        getattr(place, last)
+        getattr(*find_place(name))
     except AttributeError as e:
         assert "did you mean" not in str(e)
 

@@ -156,9 +156,6 @@ def test_a_sparse_vector_in_a_wrong_place_is_refused() -> None:
         paddle.layer.concat([x])
     with pytest.raises(ValueError, match="input x is not a data layer of integer_value"):
         paddle.layer.embedding(x, 3)
-    y = make_vector("y", 2)
-    with pytest.raises(ValueError, match="sparse_update is only for embeddings and sparse vectors"):
-        paddle.layer.fc(y, 2, param_attr=paddle.attr.Param(sparse_update=True))
     out = paddle.layer.fc(input=x, size=2)
     with pytest.raises(
         ValueError, match=f"data x: sample 0 of the batch has the id {WORDS}, expected .* 0 to 19"
