@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from ...client.caller import Caller
 from ...client.job_metrics import JobMetrics, list_states
 from ...client.remote import make_client
 from ...client.run import Run
+from ...engine.arrays import F32
 from ...engine.keeping import check_parameters, describe_left_out
 from ...engine.learner import Learner
 from ...engine.plan import Plan
@@ -27,17 +25,11 @@ from ...process.settings import Settings, build_pserver_options, get_settings, p
 from ...pserver import pserver
 from ...pserver.threads import Loaded
 from ...shared import env
-from .replay import Key, Replay, State
-from .role_maker import PaddleCloudRoleMaker, Part
+from .replay import Array, Key, Replay, State
+from .role_maker import PaddleCloudRoleMaker, Part, RoleMaker
 
 if TYPE_CHECKING:
     from ..program.program import Program  # at run time it would import this module
-
-
-class RoleMaker(Protocol):
-    """Source of this process's part."""
-
-    def make_part(self) -> Part: ...
 
 
 class Fleet:
@@ -56,9 +48,7 @@ class Fleet:
         self._steps = self._samples = 0
         self._reported_s = 0.0
         self._metrics = JobMetrics()
-        self._latest: tuple[Learner, npt.NDArray[np.float32]] | None = (
-            None  # with the loss, at the last report
-        )
+        self._latest: tuple[Learner, F32] | None = None  # with the loss, at the last report
 
     # -- part
 
@@ -118,11 +108,13 @@ class Fleet:
 
     def server_endpoints(self, to_string: bool = False) -> list[str] | str:
         """Return host:port of each server, joined with commas if `to_string`."""
-        return _join(self._get_part().servers, to_string=to_string)
+        found = self._get_part().servers
+        return ",".join(found) if to_string else list(found)
 
     def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
         """Return host:port of each worker, joined with commas if `to_string`; none are needed."""
-        return _join(self._get_part().worker_endpoints, to_string=to_string)
+        found = self._get_part().worker_endpoints
+        return ",".join(found) if to_string else list(found)
 
     # -- server
 
@@ -135,20 +127,19 @@ class Fleet:
         part, settings = self._check_role("init_server", server=True)
         if dirname is None:
             return
-        program = self._program
+        program, where = self._program, f"fleet.init_server({dirname!r})"
         if program is None or program.training is None:
             raise RuntimeError(
-                f"fleet.init_server({dirname!r}): call minimize() of fleet.distributed_optimizer(optimizer) "
-                "first: servers take the values of the program that trains"
+                f"{where}: call minimize() of fleet.distributed_optimizer(optimizer) first: servers take the "
+                "values of the program that trains"
             )
         plan = Plan(program.graph, [], program.training.goal)
         rules = ParamRules(plan.trained, plan.tables, program.training.optimizer)
         if fixed := [name for name in program.graph.params if name not in rules.rules]:
             raise ValueError(
-                f"fleet.init_server({dirname!r}): {', '.join(fixed)} does not learn, so servers do not have "
-                f"it: let workers call fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
+                f"{where}: {', '.join(fixed)} does not learn, so servers do not have it: let workers call "
+                f"fleet.load_persistables(exe, {dirname!r}) before fleet.init_worker()"
             )
-        where = f"fleet.init_server({dirname!r})"
         layout = Layout(len(part.servers), settings.ports_num, settings.ports_num_for_sparse)
         try:
             ports = range(settings.ports_num + settings.ports_num_for_sparse)
@@ -209,19 +200,17 @@ class Fleet:
     def note_initialized(self) -> None:
         """Connect the program that trains, once its parameters and the worker are there."""
         program, run = self._program, self._run
-        if program is None or run is None or self._updater is not None:
+        if program is None or program.startup is None or run is None or self._updater is not None:
             return
-        parameters = program.startup.parameters if program.startup else None
-        if parameters is None or program.training is None:
+        parameters, training = program.startup.parameters, program.training
+        if parameters is None or training is None:
             return
-        plan = Plan(program.graph, [], program.training.goal)
-        optimizer = program.training.optimizer
-        updater = run.make_updater(plan.trained, plan.tables, parameters, optimizer)
+        plan = Plan(program.graph, [], training.goal)
+        updater = run.make_updater(plan.trained, plan.tables, parameters, training.optimizer)
         with run.guard():
             updater.start()
         self.replay.begin(run.begin_with(), run.log.say)
-        self._client = run.client
-        self._updater = updater
+        self._client, self._updater = run.client, updater
 
     def refuse_alone(self) -> None:
         """Raise RuntimeError if this job has servers: a program that trains alone would not use them."""
@@ -241,7 +230,7 @@ class Fleet:
         """Wrap calls to servers: if one is gone for good, the process ends with a line that says so."""
         return self._get_run("init_worker").guard()
 
-    def report_step(self, samples: int, loss: npt.NDArray[np.float32], learner: Learner) -> None:
+    def report_step(self, samples: int, loss: F32, learner: Learner) -> None:
         """Report the progress of this worker, at most once in a while."""
         self._steps += 1
         self._samples += samples
@@ -263,7 +252,7 @@ class Fleet:
             **{"pass": 0, **found}, batch=self._steps, cost=float(loss.mean()), samples_per_s=speed
         )
 
-    def note_run(self, learner: Learner, key: Key, values: Sequence[npt.NDArray[Any]]) -> None:
+    def note_run(self, learner: Learner, key: Key, values: Sequence[Array]) -> None:
         """Note a training run, for snapshots."""
         self.replay.note()
         self._describe = lambda: self.replay.describe(learner, key, values)
@@ -335,10 +324,6 @@ class Fleet:
         if self._run is None:
             raise RuntimeError(f"fleet.{where}: call fleet.init_worker() first")
         return self._run
-
-
-def _join(endpoints: tuple[str, ...], *, to_string: bool) -> list[str] | str:
-    return ",".join(endpoints) if to_string else list(endpoints)
 
 
 FLEET = Fleet()

@@ -132,6 +132,9 @@ class UserDefinedRoleMaker:
         return self._part
 
 
+RoleMaker = PaddleCloudRoleMaker | UserDefinedRoleMaker
+
+
 def _refuse_collective(is_collective: bool, where: str) -> None:
     if is_collective:
         raise ValueError(
