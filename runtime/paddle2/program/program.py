@@ -9,7 +9,7 @@ import operator
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...engine import graph
@@ -145,7 +145,7 @@ class Program:
 
 def find_program(variables: Sequence[Value], where: str) -> Program:
     """Return a program that has these variables, the default one first; raises ValueError without one."""
-    for program in (_defaults.main, *_programs):
+    for program in (_Defaults.main, *_programs):
         if all(one in program.graph for one in variables):
             return program
     raise ValueError(f"{where}: no program has all of {', '.join(one.name for one in variables)}")
@@ -159,40 +159,35 @@ def get_variable(program: Program, name: str, where: str) -> Value:
         raise ValueError(f"{where}: {e.args[0]}") from None
 
 
-@dataclass(slots=True)
 class _Defaults:
     """The programs to which functions add."""
 
-    main: Program = field(default_factory=Program)
-    startup: Program = field(default_factory=Program)
-
-
-_defaults = _Defaults()
+    main, startup = Program(), Program()
 
 
 def default_main_program() -> Program:
     """Return the program to which functions add variables."""
-    return _defaults.main
+    return _Defaults.main
 
 
 def default_startup_program() -> Program:
     """Return the program to which functions add parameters."""
-    return _defaults.startup
+    return _Defaults.startup
 
 
 @contextlib.contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Let functions add to these programs in a `with` block."""
-    before = _defaults.main, _defaults.startup
-    given: tuple[object, ...] = main_program, startup_program or before[1]
+    before = _Defaults.main, _Defaults.startup
+    given: tuple[Any, ...] = main_program, startup_program or before[1]
     for one in given:
         if not isinstance(one, Program):
             raise TypeError(f"program_guard: {one!r}, expected a static.Program")
-    _defaults.main, _defaults.startup = main_program, startup_program or before[1]
+    _Defaults.main, _Defaults.startup = given
     try:
         yield
     finally:
-        _defaults.main, _defaults.startup = before
+        _Defaults.main, _Defaults.startup = before
 
 
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -203,7 +198,7 @@ def set_training(loss: object, optimizer: Optimizer, *, is_distributed: bool, sh
 
     Raises ValueError for a loss that is not one value of the program.
     """
-    main = _defaults.main
+    main = _Defaults.main
     if not isinstance(loss, Variable) or loss not in main.graph:
         name = loss.name if isinstance(loss, Variable) else repr(loss)
         raise make_loss_error(name)
@@ -251,10 +246,10 @@ def add_value(
 
 def add_to_main(value: Variable) -> Variable:
     """Add a value to the default main program, and its parameters to its startup program."""
-    main = _defaults.main
+    main = _Defaults.main
     main.graph.add(value)
     for config in value.params:
-        main.startup = main.startup or _defaults.startup
+        main.startup = main.startup or _Defaults.startup
         main.startup.configs[config.name] = config
     return value
 
