@@ -96,17 +96,13 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Sett
     own = {name.removeprefix("snapshot_"): values.pop(name) for name in env.SNAPSHOT_ARGS}
     values["snapshots"] = SnapshotSettings(**own)
     settings = Settings(**values, job=env.read_job(environ), flags=flags)
-    _check(settings)
-    return settings
-
-
-def _check(settings: Settings) -> None:
-    if settings.trainer_id >= settings.num_gradient_servers:
+    trainer, trainers = settings.trainer_id, settings.num_gradient_servers
+    if trainer >= trainers:
         raise env.EnvError(
-            f"trainer_id={settings.trainer_id} must be below num_gradient_servers="
-            f"{settings.num_gradient_servers}, the number of trainers"
+            f"trainer_id={trainer} must be below num_gradient_servers={trainers}, the number of trainers"
         )
     settings.endpoints  # noqa: B018  # raises for an address that can't be read
+    return settings
 
 
 _current: Settings | None = None

@@ -35,14 +35,10 @@ class DistributedStrategy:
     be as long as PaddlePaddle's, `table_parameters.emb.accessor.ctr_accessor_param.show_click_decay_rate`.
     """
 
-    a_sync: bool
-    a_sync_configs: Mapping[str, int]
-    sparse_table_configs: Mapping[str, Mapping[str, float]]
-
     def __init__(self) -> None:
         self.a_sync = False
-        self.a_sync_configs = {}
-        self.sparse_table_configs = {}
+        self.a_sync_configs: Mapping[str, int] = {}
+        self.sparse_table_configs: Mapping[str, Mapping[str, float]] = {}
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in _FIELDS:
