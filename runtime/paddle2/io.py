@@ -141,7 +141,6 @@ class GeneratorLoader:
 
     @property
     def is_started(self) -> bool:
-        """True during a pass."""
         return self._pass is not None
 
     def peek(self) -> Feeds | None:

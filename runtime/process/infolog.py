@@ -25,7 +25,6 @@ def get_log_path(settings: Settings) -> Path:
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Return the metrics in one line, each as name=value."""
     return " ".join(f"{name}={value:.6g}" for name, value in metrics.items())
 
 
@@ -67,11 +66,9 @@ class InfoLog(_GlogFile):
             self._warn_lost(e)
 
     def info(self, text: str) -> None:
-        """Write a line to the file."""
         self._append("I", text)
 
     def say(self, text: str) -> None:
-        """Write a line to the file and to stderr."""
         self._append("I", text)
         print(text, file=sys.stderr, flush=True)
 
@@ -109,6 +106,5 @@ class ServerLog(_GlogFile):
             raise OSError(f"--log_dir={folder}: {name} can't be written there: {why}") from None
 
     def write(self, text: str) -> None:
-        """Write a line."""
         with contextlib.suppress(OSError):
             self._write("I", text)

@@ -169,11 +169,9 @@ class TorchSession:
         self._wanted.append(find_lookups(asked))
 
     def add_grads(self, found: LookedUp, part: Part) -> None:
-        """Take the gradients of a lookup's rows for the step."""
         self._pending.setdefault(found.spec.name, []).append((found, part))
 
     def forget_grads(self) -> None:
-        """Forget the gradients of this step so far."""
         self._pending = {}
 
     def end_backward(self) -> None:
@@ -216,7 +214,6 @@ def connect(client: Client) -> None:
 
 
 def get_session() -> TorchSession:
-    """Return the session of this process."""
     if not _current:
         connect(Client.from_env())
     return _current[0]

@@ -183,7 +183,6 @@ def make_bias(name: str, size: int, attr: Any) -> tuple[ParamConfig, ...]:
 
 
 def make_weight(name: str, rows: int, cols: int, attr: Any, place: int = 0) -> ParamConfig:
-    """Return a weight of a layer."""
     return make_config(f"_{name}.w{place}", rows, cols, attr or ParameterAttribute(), bias=False)
 
 

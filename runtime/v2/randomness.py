@@ -13,7 +13,6 @@ State = dict[str, Any]  # what JSON can hold
 
 
 def get_state() -> State:
-    """Return the present state."""
     version, numbers, gauss = random.getstate()
     kind, keys, *rest = np.random.get_state()
     return {
@@ -24,7 +23,6 @@ def get_state() -> State:
 
 
 def set_state(state: State) -> None:
-    """Go on from a state."""
     version, numbers, gauss = state["random"]
     random.setstate((version, tuple(numbers), gauss))
     np.random.set_state(tuple(state["numpy"]))

@@ -182,7 +182,6 @@ class SGD:
         return self._learner.prepare(feeder(batch), self._targets, self._cost.value)
 
     def step(self, batch: BatchInput, following: BatchInput | None, place: str) -> Totals:
-        """Compute one batch forward and backward, and update."""
         step = self._learner.train(batch, self._updater, following, place)
         self._average.add()
         return sum_costs(step, self.measures)

@@ -221,7 +221,6 @@ class Fleet:
             )
 
     def get_updater(self, program: Program) -> Updater:
-        """Return the updater of the program that trains."""
         if self._updater is None or program is not self._program:
             raise RuntimeError("Executor.run: call fleet.init_worker() before the first step of training")
         return self._updater
@@ -253,7 +252,6 @@ class Fleet:
         )
 
     def note_run(self, learner: Learner, key: Key, values: Sequence[Array]) -> None:
-        """Note a training run, for snapshots."""
         self.replay.note()
         self._describe = lambda: self.replay.describe(learner, key, values)
         if (snapshots := self._get_run("init_worker").snapshots) is not None:

@@ -50,7 +50,6 @@ class Replay:
         return [_decode(one) for one in fetched] or [np.zeros(1, np.float32) for _ in key]
 
     def note(self) -> None:
-        """Note a run that was computed."""
         self._done += 1
 
     def describe(self, learner: Learner, key: Key, values: Sequence[Array]) -> State:

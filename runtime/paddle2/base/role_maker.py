@@ -128,7 +128,6 @@ class UserDefinedRoleMaker:
         )
 
     def make_part(self) -> Part:
-        """Return the part of this process."""
         return self._part
 
 

@@ -49,7 +49,6 @@ class MultiSlotStringDataGenerator:
                 sys.stdout.write(self._format(list(sample)))
 
     def _format(self, sample: list[tuple[str, Sequence[Any]]]) -> str:
-        """Return a sample's line."""
         return " ".join(f"{len(values)} {' '.join(map(str, values))}" for _, values in sample) + "\n"
 
 

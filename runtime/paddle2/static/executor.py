@@ -232,7 +232,6 @@ def _list_fetches(fetches: Fetches | None) -> list[Fetch]:
 
 
 def _describe(text: str, value: Array) -> str:
-    """Return a fetched value in PaddlePaddle's form."""
     form = "g" if value.dtype.kind == "f" else ""
     return f"{text}[{value.size}]:[{','.join(format(one, form) for one in value.reshape(-1))}]"
 

@@ -110,7 +110,6 @@ class QueueDataset:
         self._files = tuple(os.fspath(one) for one in filelist)
 
     def get_settings(self) -> DatasetSettings:
-        """Return the arguments of init()."""
         if self._settings is None or not self._settings.use_var:
             raise RuntimeError(f"{type(self).__name__}: call init(batch_size=..., use_var=[...]) first")
         return self._settings
@@ -137,7 +136,6 @@ class QueueDataset:
 
 
 def read_lines(file: str) -> Iterator[Line]:
-    """Read the lines of a file."""
     with Path(file).open("rb") as lines:
         for number, text in enumerate(lines, 1):
             yield file, number, text

@@ -89,13 +89,11 @@ def _add_up(counts: Ids) -> Ids:
 
 
 def count_samples(columns: Columns) -> int:
-    """Return the number of samples."""
     column = next(iter(columns.values()))
     return len(column.offsets) - 1 if isinstance(column, Sequences) else len(column)
 
 
 def choose_samples(columns: Columns, places: Ids) -> dict[str, Column]:
-    """Return columns with the samples at these places."""
     return {name: _choose(column, places) for name, column in columns.items()}
 
 
@@ -109,7 +107,6 @@ def _choose(column: Column, places: Ids) -> Column:
 
 
 def join_columns(parts: Sequence[Columns], slots: Iterable[Variable]) -> dict[str, Column]:
-    """Return columns with the samples of all parts."""
     return {slot.name: _join([part[slot.name] for part in parts]) for slot in slots}
 
 
@@ -130,7 +127,6 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(data: bytes, slots: Iterable[Variable]) -> dict[str, Column]:
-    """Return the columns of pack_columns() for the same slots."""
     file = io.BytesIO(data)
 
     def load() -> Any:

@@ -13,7 +13,6 @@ Files = Iterator[tuple[str, Callable[[], bytes]]]
 
 
 def find_data_home() -> Path:
-    """Return the folder that has the data sets."""
     home = os.environ.get("PADDLE_DATA_HOME")
     return Path(home) if home else Path.home() / ".cache" / "paddle" / "dataset"
 
