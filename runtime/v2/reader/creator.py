@@ -15,11 +15,7 @@ __all__ = ["np_array", "text_file"]
 def np_array(x: npt.ArrayLike) -> Callable[[], Iterator[Any]]:
     """Return a reader of the elements of an array's first axis."""
     values = np.asarray(x)
-
-    def read() -> Iterator[Any]:
-        yield from values
-
-    return read
+    return lambda: iter(values)
 
 
 def text_file(path: str | Path) -> Callable[[], Iterator[str]]:

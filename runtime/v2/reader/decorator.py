@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import random
@@ -99,17 +100,8 @@ def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
 
 def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
     """Return a reader that keeps all samples in memory: `reader` is read once, on first use."""
-    kept: list[Any] = []
-    full = False
-
-    def read_cached() -> Iterator[Any]:
-        nonlocal full
-        if not full:
-            kept[:] = reader()
-            full = True
-        return iter(kept)
-
-    return read_cached
+    read = functools.cache(lambda: list(reader()))
+    return lambda: iter(read())
 
 
 def buffered(
