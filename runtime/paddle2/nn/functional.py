@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from ...engine.param_config import ParamConfig
 from ..program import tensor
-from ..program.functions import define
 from ..program.program import Variable, add_value
+from ..program.tensor import define
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy",

@@ -7,16 +7,44 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...engine.graph import BATCH, FREE
+from ...engine.ops.signature import make_function
 from ...engine.param_config import ParamConfig
-from .functions import Function, define
 from .program import Variable, add_value, combine, make_constant, make_unique_name, parse_dtype, take_items
 
 Axis = int | Sequence[int] | None
 Sizes = Sequence[int | Variable | None] | Variable
+Function = Callable[..., Variable]
+
+
+def define(row: str, text: str, build: Function | str = "", **options: Any) -> Function:
+    """Return a function that adds a result to the default main program.
+
+    row: its name, and those of its inputs, as "where condition x y". text: what it returns. build: makes the
+    result of all arguments, or is an operation, by default that of the same name, with the options as its
+    attributes. An option is of the kind of its default; None is any.
+    """
+    own, *inputs = row.split()
+
+    def call(name: str | None, **found: Any) -> Variable:
+        for option, usual in options.items():
+            found[option] = _read_option(found[option], usual)
+        if callable(build):
+            return build(**found)
+        return add_value(build or own, [found.pop(one) for one in inputs], found)
+
+    return make_function(own, inputs, {**options, "name": None}, call, text)
+
+
+def _read_option(value: Any, usual: Any) -> Any:
+    if isinstance(usual, bool | float):
+        return type(usual)(value)
+    if isinstance(usual, int):
+        return operator.index(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _define_pair(op: str, text: str) -> Function:

@@ -9,9 +9,9 @@ from ...engine.entry import ANY, EntryAttr
 from ...engine.ops import find_params
 from ..nn.layers import Embedding
 from ..nn.norm_layers import BatchNorm1D, LayerNorm
-from ..program.functions import define
 from ..program.param_attr import Attr, make_param
 from ..program.program import Variable, add_value, make_unique_name, parse_dtype
+from ..program.tensor import define
 
 __all__ = [
     "batch_norm", "cross", "embedding", "fc", "layer_norm", "nce", "sequence_first_step",
