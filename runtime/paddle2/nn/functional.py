@@ -48,7 +48,7 @@ def _find_cosine(x1: Variable, x2: Variable, axis: int, eps: float) -> Variable:
     return tensor.sum(x1 * x2, axis) / tensor.sqrt(tensor.clip(squares, min=eps * eps))
 
 
-def _find_log_softmax(x: Variable, axis: int) -> Variable:
+def _find_log_softmax(x: Variable, axis: int, dtype: object = None) -> Variable:
     low = x - tensor.max(x, axis, keepdim=True)
     return low - tensor.log(tensor.sum(tensor.exp(low), axis, keepdim=True))
 
@@ -103,7 +103,9 @@ def _find_hard_cost(op: str, x: Variable, label: Variable, weight: Any, ignored:
 
 def _find_cross_entropy(input: Variable, label: Variable, reduction: Reduction, **given: Any) -> Variable:
     where, smooth, classes = "cross_entropy", given["label_smoothing"], input.shape[-1]
-    _check_last(given["axis"], input, where)
+    if given["axis"] not in (-1, len(input.shape) - 1):
+        only = f"only the last axis of {input.name} {list(input.shape)} is possible here"
+        raise ValueError(f"{where}: axis={given['axis']}: {only}")
     if not given["soft_label"] and not smooth:
         op = "softmax_with_cross_entropy" if given["use_softmax"] else where
         cost, counts = _find_hard_cost(op, input, label, given["weight"], given["ignore_index"])
@@ -122,8 +124,7 @@ def _find_cross_entropy(input: Variable, label: Variable, reduction: Reduction, 
 
 
 softmax = define("softmax x", "exp(x) divided by its sum over `axis`", _find_softmax, axis=-1, dtype=None)
-log_softmax = define("log_softmax x", "the logarithm of softmax(x)",
-                     lambda x, axis, dtype: _find_log_softmax(x, axis), axis=-1, dtype=None)  # fmt: skip
+log_softmax = define("log_softmax x", "the logarithm of softmax(x)", _find_log_softmax, axis=-1, dtype=None)
 elu = define("elu x", "x above 0, else alpha * (exp(x) - 1)",
              lambda x, alpha: tensor.where(x > 0.0, x, (tensor.exp(tensor.clip(x, max=0.0)) - 1) * alpha),
              alpha=1.0)  # fmt: skip
@@ -246,10 +247,3 @@ def _reduce(cost: Variable, reduction: str, weight: Variable | None = None) -> V
     if reduction not in ("mean", "sum"):
         raise ValueError(f"{cost.name}: reduction={reduction!r}, expected mean, sum or none")
     return tensor.mean(cost) if reduction == "mean" else tensor.sum(cost)
-
-
-def _check_last(axis: int, x: Variable, where: str) -> None:
-    if axis not in (-1, len(x.shape) - 1):
-        raise ValueError(
-            f"{where}: axis={axis}: only the last axis of {x.name} {list(x.shape)} is possible here"
-        )

@@ -99,7 +99,11 @@ class Executor:
         """
         program = _check_program(program, "Executor.run")
         if program.configs or not len(program.graph):
-            _initialize(program)
+            if program.parameters is None:
+                program.parameters = Parameters(program.configs)
+                FLEET.note_initialized()
+            else:
+                program.parameters.extend(program.configs)
             return []
         values = _get_session(program).run(feed, _list_fetches(fetch_list))
         return [one if one.ndim else one.view(Number) for one in values]  # they share the memory
@@ -198,14 +202,6 @@ def _run_batches(
     finally:
         loader.reset()
     return number
-
-
-def _initialize(startup: Program) -> None:
-    if startup.parameters is None:
-        startup.parameters = Parameters(startup.configs)
-        FLEET.note_initialized()
-    else:
-        startup.parameters.extend(startup.configs)
 
 
 def _get_session(program: Program) -> Session:
