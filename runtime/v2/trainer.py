@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -166,10 +166,6 @@ class SGD:
         """Write the current parameters in v2's form."""
         with self._average.apply():
             self._parameters.to_tar(f)
-
-    def count_dropped(self) -> Mapping[str, int]:
-        """Return the gradients of this trainer that pservers dropped because they came too late."""
-        return self._updater.count_dropped()
 
     def read_batches(
         self, feeder: Feeder, reader: BatchReader
