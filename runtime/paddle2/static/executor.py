@@ -240,9 +240,8 @@ class Session:
         self._program = program
         self._parameters = parameters or Parameters()
         self._learner = make_learner(program.graph, self._parameters)
-        self._plans: dict[tuple[object, ...], Plan] = {}  # by the names of the fetches
         self._ahead: tuple[object, BatchInput] | None = None  # the next feed, prepared one step before
-        self._form: object = None  # of the program when `_plans` and `_data` were made
+        self._form: object = None  # of the program when its parameters were checked and `_data` was made
         self._data: dict[str, Value] = {}
         self._updater: Updater | None = None
         self._guard = FLEET.guard
@@ -259,10 +258,8 @@ class Session:
         Without `feed` the batch is that of `loader`, or of a loader of the program.
         """
         self._follow_program()
+        plan, count = self._get_plan(fetch_list), len(fetch_list)
         key = tuple([getattr(one, "name", one) for one in fetch_list])
-        plan, count = self._plans.get(key), len(fetch_list)
-        if plan is None:
-            plan = self._plans[key] = self._compile(fetch_list)
         if feed is None and loader is None:
             loader = self._find_loader()
         if isinstance(feed, list | tuple) and len(feed) == 1:
@@ -301,7 +298,7 @@ class Session:
         return None
 
     def _follow_program(self) -> None:
-        """Drop results of compilation if the program has changed; raises RuntimeError for new parameters."""
+        """Look at the program again if it has changed; raises RuntimeError for new parameters."""
         program = self._program
         form = len(program.graph), program.training, len(program.always)
         if form == self._form:
@@ -314,11 +311,9 @@ class Session:
                 )
         self._parameters.check("Executor.run", program.graph.params)
         self._data = {value.name: value for value in program.graph if value.op == "data"}
-        self._plans.clear()
-        self._ahead = None
         self._form = form
 
-    def _compile(self, fetch_list: Sequence[Fetch]) -> Plan:
+    def _get_plan(self, fetch_list: Sequence[Fetch]) -> Plan:
         """Return the plan of the fetches, then of the loss and the values that are always computed."""
         program = self._program
         targets = [self._find_fetch(one) for one in fetch_list]
