@@ -198,10 +198,6 @@ def run_with(feed: object = None, fetch: object = None) -> None:
     [
         ({"words": IDS, "label": LABELS}, None, "feed has 'words', no variable of static.data"),
         ({"word": IDS}, None, "label: expected an array of whole numbers, shape [-1, 1]"),
-        ({"word": IDS * 0.5, "label": LABELS}, None, "word: expected an array of whole numbers"),
-        ({"word": IDS.repeat(2, 1), "label": LABELS}, None, "word: expected an array of whole numbers"),
-        ({"word": IDS, "label": LABELS[:2]}, None, "label has 2 samples, expected 3"),
-        ({"word": IDS + 1, "label": LABELS}, None, "word has the id 5, expected 0 to 4"),
         (None, ["lossy"], "fetch_list: the program has no value 'lossy'"),
         (None, [5], "fetch_list has 5, expected a variable or its name"),
         ([{"word": IDS}] * 2, None, "feed is a list of 2, expected a dict"),
