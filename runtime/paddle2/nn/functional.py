@@ -123,6 +123,13 @@ def _find_cross_entropy(input: Variable, label: Variable, reduction: Reduction, 
     return _reduce(-tensor.sum(soft * logs, -1, keepdim=True), reduction)
 
 
+def _find_tree_cost(input: Variable, label: Variable, num_classes: int, **given: Any) -> Variable:
+    weight, bias, *path = (given[name] for name in ("weight", "bias", "path_table", "path_code"))
+    params = [_get_parameter(one, "hsigmoid_loss") for one in (weight, bias) if one is not None]
+    inputs = [input, label, *(one for one in path if one is not None)]
+    return add_value("hsigmoid", inputs, {"classes": num_classes}, params)
+
+
 softmax = define("softmax x", "exp(x) divided by its sum over `axis`", _find_softmax, axis=-1, dtype=None)
 log_softmax = define("log_softmax x", "the logarithm of softmax(x)", _find_log_softmax, axis=-1, dtype=None)
 elu = define("elu x", "x above 0, else alpha * (exp(x) - 1)",
@@ -188,6 +195,14 @@ embedding = define("embedding x weight", "the row of each id in a parameter; `sp
                    padding_idx=None, sparse=False)  # fmt: skip
 cosine_similarity = define("cosine_similarity x1 x2", "the cosine of the angle between vectors along `axis`",
                            _find_cosine, axis=1, eps=1e-8)  # fmt: skip
+hsigmoid_loss = define("hsigmoid_loss input label num_classes weight",
+                       "the cost of finding the label in a binary tree of all classes, for each sample. "
+                       "`weight` and `bias` are parameters, with num_classes - 1 rows. A tree of the "
+                       "program's own has a row for each inner node; `path_table` then has the nodes from "
+                       "the root to each label, -1 behind the last one, and `path_code` the turns. "
+                       "`is_sparse` has no effect: the gradient is that of the whole weight",
+                       _find_tree_cost, bias=None, path_table=None, path_code=None,
+                       is_sparse=False)  # fmt: skip
 
 
 def softmax_with_cross_entropy(
@@ -208,28 +223,6 @@ def linear(x: Variable, weight: Variable, bias: Variable | None = None, name: st
     """Return x W + b, with parameters as create_parameter makes them."""
     out = tensor.matmul(x, weight)
     return out if bias is None else out + bias
-
-
-def hsigmoid_loss(
-    input: Variable,
-    label: Variable,
-    num_classes: int,
-    weight: Variable | ParamConfig,
-    bias: Variable | ParamConfig | None = None,
-    path_table: Variable | None = None,
-    path_code: Variable | None = None,
-    is_sparse: bool = False,
-    name: str | None = None,
-) -> Variable:
-    """Return the cost of finding the label in a binary tree of all classes, for each sample.
-
-    `weight` and `bias` are parameters, with num_classes - 1 rows. A tree of the program's own has a row for
-    each inner node; `path_table` then has the nodes from the root to each label, -1 behind the last one, and
-    `path_code` the turns. `is_sparse` has no effect: the gradient is that of the whole weight.
-    """
-    params = [_get_parameter(one, name or "hsigmoid_loss") for one in (weight, bias) if one is not None]
-    path = [one for one in (path_table, path_code) if one is not None]
-    return add_value("hsigmoid", [input, label, *path], {"classes": num_classes}, params)
 
 
 def _get_parameter(given: object, where: str) -> ParamConfig:
