@@ -86,11 +86,6 @@ def list_measures(output: Layer, program: Graph) -> list[Measure]:
 _counters: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
-def make_name(name: str | None, kind: str) -> str:
-    """Return the name of a layer: as given, or one that counts the layers of its kind."""
-    return name if name is not None else f"__{kind}_{next(_counters[kind])}__"
-
-
 def define(row: str, build: Callable[[Any], R], text: str, **usual: Any) -> Callable[..., R]:
     """Return a function for programs, from a row: NAME=KIND and its arguments, those behind | with None.
 
@@ -102,8 +97,9 @@ def define(row: str, build: Callable[[Any], R], text: str, **usual: Any) -> Call
     where, act = own if "." in own else f"layer.{own}", usual.pop("act", "")
 
     def call(**given: Any) -> R:
-        of = SimpleNamespace(**given, where=where)
-        of.name = make_name(of.name, kind) if kind else given.get("name")
+        of = SimpleNamespace(**{"name": None, **given}, where=where)
+        if kind and of.name is None:
+            of.name = f"__{kind}_{next(_counters[kind])}__"
         if act:
             of.act = get_activation_name(of.act, act)
         return build(of)
