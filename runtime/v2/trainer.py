@@ -98,7 +98,6 @@ class SGD:
         extra = [extra_layers] if isinstance(extra_layers, Layer) else list(extra_layers or ())
         if not all(getattr(one, "type", None) for one in extra):
             raise ValueError(f"trainer.SGD: extra_layers={extra_layers!r}, expected data layers")
-        self._settings = settings = get_settings()
         if not cost.is_cost:
             raise ValueError(f"trainer.SGD: layer {cost.name} is not a cost")
         self._cost, program = cost, make_program([cost, *extra])
@@ -110,7 +109,7 @@ class SGD:
         self._data = list_data(program)
         self._learner = make_learner(program, parameters)
         plan = self._learner.get_plan(self._targets, cost.value)
-        self._run = Run(settings, is_local=is_local)
+        self._run = Run(get_settings(), is_local=is_local)
         self._average = update_equation.average or ModelAverage(1.0)
         if update_equation.average is not None:
             self._average.attach(parameters, ParamRules(plan.trained, plan.tables, update_equation).dense)
@@ -133,7 +132,7 @@ class SGD:
             raise TypeError("train: reader must be a function that returns batches; use paddle.batch")
         if num_passes < 0:
             raise ValueError(f"train: num_passes={num_passes} is negative")
-        if self._settings.test_period and test_reader is None:
+        if self._run.settings.test_period and test_reader is None:
             raise ValueError("test_period has no effect: train() needs test_reader")
         feeder = Feeder(self._data, feeding)
         with self._run.guard_training():
