@@ -51,8 +51,8 @@ class Fleet:
         self._config = Config(reach.host_key_policy)
         self._host_keys = hostkeys.HostKeyChecker(ask)
         self._lock = threading.Lock()
-        self._connections: dict[tuple[HopSettings, ...], Future[fabric.Connection]] = {}
-        self._doors: dict[tuple[tuple[HopSettings, ...], str, int], threading.Semaphore] = {}
+        self._connections: dict[Route, Future[fabric.Connection]] = {}
+        self._doors: dict[tuple[Route, str, int], threading.Semaphore] = {}
         self.channels: list[Channel] = []  # those opened and not closed
         self._shared: Connector | None = None
         self._askpass: Askpass | None = None
@@ -142,10 +142,10 @@ class Fleet:
 
         assert self._shared is not None
         booted = make_boot(argv, self._reach.agent_python)
-        if route.only_ssh or self._has_authority(route):
+        if any(hop.only_ssh for hop in route) or self._has_authority(route):
             return self._start_binary(route, booted)
         try:
-            connection = self._get_connection(route.hops)
+            connection = self._get_connection(route)
         except RefusedError as refused:
             if not self._config.ssh:
                 raise
@@ -154,7 +154,7 @@ class Fleet:
             except HostError as e:
                 raise HostError(e.host, e.step, f"{e.detail} (paramiko: {refused.detail})") from None
         deadline = Deadline(self._reach.connect_timeout_s, self._cancel)
-        return connect.boot_by_paramiko(connection, route.hops[-1], booted, deadline)
+        return connect.boot_by_paramiko(connection, route[-1], booted, deadline)
 
     def _start_binary(self, route: Route, booted: Boot) -> Channel:
         assert self._config.ssh is not None
@@ -162,21 +162,21 @@ class Fleet:
             if self._ask and not self._askpass and not self._closed:
                 self._askpass = Askpass(self._ask)
         limit_s = self._reach.connect_timeout_s
-        with self._get_door((), route.hops[0]):  # each opens its own connections
+        with self._get_door((), route[0]):  # each opens its own connections
             return binary.boot_by_binary(
-                self._config.ssh, route.hops[-1], booted, limit_s, self._cancel, self._askpass
+                self._config.ssh, route[-1], booted, limit_s, self._cancel, self._askpass
             )
 
     def _has_authority(self, route: Route) -> bool:
         """Return True if a certificate may prove a host of this route, which only ssh checks."""
-        entries = [entry for hop in route.hops for entry in hostkeys.find_entries(hop)]
+        entries = [entry for hop in route for entry in hostkeys.find_entries(hop)]
         authority = next((entry for entry in entries if entry.marker == "@cert-authority"), None)
         if authority and not self._config.ssh:
             detail = f"{authority.where}: @cert-authority: this needs OpenSSH's ssh: install it here"
-            raise HostError(route.hops[-1].name, "host key", detail)
+            raise HostError(route[-1].name, "host key", detail)
         return authority is not None
 
-    def _get_connection(self, hops: tuple[HopSettings, ...]) -> fabric.Connection:
+    def _get_connection(self, hops: Route) -> fabric.Connection:
         """Return the shared connection to the last of these hops; the first caller opens it."""
         with self._lock:
             future = self._connections.get(hops)
@@ -189,7 +189,7 @@ class Fleet:
             self._make(hops, future)
         return future.result()
 
-    def _make(self, hops: tuple[HopSettings, ...], future: Future[fabric.Connection]) -> None:
+    def _make(self, hops: Route, future: Future[fabric.Connection]) -> None:
         assert self._shared is not None
         try:
             via = self._get_connection(hops[:-1]) if len(hops) > 1 else None
@@ -206,7 +206,7 @@ class Fleet:
                 self._connections.pop(hops, None)
             future.set_exception(e)
 
-    def _get_door(self, way: tuple[HopSettings, ...], to: HopSettings) -> threading.Semaphore:
+    def _get_door(self, way: Route, to: HopSettings) -> threading.Semaphore:
         """Return the limit of parallel attempts at one sshd, counted per route to it."""
         with self._lock:
             return self._doors.setdefault((way, to.hostname, to.port), threading.Semaphore(PER_DOOR))

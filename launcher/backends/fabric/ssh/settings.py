@@ -84,11 +84,7 @@ class HopSettings(NamedTuple):
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
-class Route(NamedTuple):
-    """The hops to a host, ending with the host itself."""
-
-    hops: tuple[HopSettings, ...]
-    only_ssh: str  # the directive that paramiko can't honour, with its hop, or ""
+Route = tuple[HopSettings, ...]  # the hops to a host, ending with the host itself
 
 
 def parse_ssh_output(text: str) -> dict[str, list[str]]:
@@ -238,11 +234,11 @@ class Config:
 
     def find_route(self, name: str, user: str | None, port: int | None) -> Route:
         """Return the route to a host. Raises HostError, step "resolve"."""
-        hops = self._find_hops(name, user, port, depth=0)
-        only_ssh = next((f"{hop.only_ssh} of {hop.name}" for hop in hops if hop.only_ssh), "")
-        if only_ssh and not self.ssh:
-            raise HostError(name, "resolve", f"{only_ssh}: {WITHOUT}")
-        return Route(tuple(hops), only_ssh)
+        route = tuple(self._find_hops(name, user, port, depth=0))
+        for hop in route:
+            if hop.only_ssh and not self.ssh:
+                raise HostError(name, "resolve", f"{hop.only_ssh} of {hop.name}: {WITHOUT}")
+        return route
 
     def _find_hops(self, name: str, user: str | None, port: int | None, depth: int) -> list[HopSettings]:
         if depth > MAX_JUMPS:

@@ -153,7 +153,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Config
 
 
 def names(route: Route) -> list[tuple[str, str, int]]:
-    return [(hop.hostname, hop.user, hop.port) for hop in route.hops]
+    return [(hop.hostname, hop.user, hop.port) for hop in route]
 
 
 @needs_openssh
