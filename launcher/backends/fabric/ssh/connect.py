@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import fabric
@@ -81,6 +82,11 @@ class Connector:
         self, settings: HopSettings, via: fabric.Connection | None, deadline: Deadline
     ) -> fabric.Connection:
         proof = Proof(settings, self._passphrases, deadline)
+
+        def check(_client: object, _name: str, key: Any) -> None:
+            with deadline.stop_clock():
+                self._host_keys.check(settings, key)
+
         kwargs: dict[str, Any] = {
             "auth_strategy": proof,
             "banner_timeout": deadline.get_left_s(),
@@ -106,7 +112,8 @@ class Connector:
             connect_timeout=deadline.get_left_s(),
             connect_kwargs=kwargs,
         )
-        connection.client.set_missing_host_key_policy(_Check(settings, self._host_keys, deadline))
+        # For every key: paramiko itself knows none.
+        connection.client.set_missing_host_key_policy(SimpleNamespace(missing_host_key=check))
         try:
             connection.open()
         except BaseException as e:
@@ -128,17 +135,6 @@ class Connector:
                 raise EOFError("the job is being ended")
             self._transports.add(transport)
         return transport
-
-
-class _Check:
-    """Host key check in place of paramiko's MissingHostKeyPolicy; paramiko itself knows no keys."""
-
-    def __init__(self, settings: HopSettings, host_keys: hostkeys.HostKeyChecker, deadline: Deadline) -> None:
-        self._settings, self._host_keys, self._deadline = settings, host_keys, deadline
-
-    def missing_host_key(self, _client: Any, _name: str, key: Any) -> None:
-        with self._deadline.stop_clock():
-            self._host_keys.check(self._settings, key)
 
 
 def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
