@@ -385,7 +385,7 @@ def _find_ending(run: Leashed, name: str, cut: EOFError) -> Ending:
         run.wait(LEASH_S)
     said = choose_last_words(run.read_said()) or str(cut)
     if run.code == codes.IO:
-        return Ending(run.code, said)
+        return run.code, said
     if isinstance(cut, relay.DamagedError) or run.code == 0:
         raise LossyError(f"{name}: {cut}")
     raise NodeLostError(f"{name}: {said}")

@@ -53,7 +53,7 @@ def answer(name: str, words: Sequence[str]) -> Iterator[bytes]:
 
         def find_ending(_cut: EOFError) -> Ending:
             words = said.read().strip()
-            return Ending(answering.wait(), words)
+            return answering.wait(), words
 
         try:
             yield from read_answer(os.dup(answering.stdout.fileno()), name, words[0], find_ending)

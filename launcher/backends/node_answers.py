@@ -6,20 +6,14 @@ import os
 import select
 from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import FileError, HostError
 from ..node import codes
 from ..node.later import relay
 
 SILENT_S = 30.0  # limit of a node's silence while it answers
-
-
-class Ending(NamedTuple):
-    """End of a program that has not answered completely."""
-
-    code: int | None  # None if it is not known
-    said: str  # last words
+Ending = tuple[int | None, str]  # of a program that has not answered completely: code, if known; last words
 
 
 def read_answer(
@@ -44,11 +38,11 @@ def read_answer(
         except TimeoutError as e:
             raise HostError(name, mode, str(e)) from None
         except EOFError as e:
-            ending = find_ending(e)
-            if ending.code == codes.IO:
-                said = ending.said.removeprefix(f"pslaunch {relay.MODES[mode][0]}: ")
+            code, said = find_ending(e)
+            if code == codes.IO:
+                said = said.removeprefix(f"pslaunch {relay.MODES[mode][0]}: ")
                 raise FileError(f"{name}: {said}") from None
-            raise HostError(name, mode, ending.said or str(e)) from None
+            raise HostError(name, mode, said or str(e)) from None
 
 
 class Answered:

@@ -81,7 +81,7 @@ class FabricBackend(Backend):
 
         def find_ending(_cut: EOFError) -> Ending:
             code = channel.wait(CLOSE_EXTRA_S)
-            return Ending(code, channel.tail.get_last_words() if code == codes.IO else channel.describe_end())
+            return code, channel.tail.get_last_words() if code == codes.IO else channel.describe_end()
 
         os.close(channel.write_fd)
         return read_answer(channel.read_fd, host.text, words[0], find_ending)

@@ -323,7 +323,7 @@ class K8sBackend(Backend):
         name, opened = pod["metadata"]["name"], self._start(pod, words)
 
         def find_ending(_cut: EOFError) -> Ending:
-            return Ending(opened.find_code(), opened.describe_end())
+            return opened.find_code(), opened.describe_end()
 
         with socket.socket(fileno=opened.fd) as there:
             self._answering.add(there)
