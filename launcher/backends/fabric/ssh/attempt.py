@@ -1,22 +1,33 @@
-"""One attempt to reach a host: its deadline and its errors."""
+"""One attempt to reach a host: its deadline, the boot of its channel, and its errors."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import select
 import threading
 import time
 from collections.abc import Iterator
 
 from ....errors import HostError
-from .channel import Tail
+from ....node.procs import write_all
+from .boot import Boot, NoMarkerError, wait_for_marker
+from .channel import STDERR_S, Channel
 
 RETRY_FIRST_S, RETRY_LAST_S = 0.2, 2.0
 SLICE_S = 0.2  # interval for noticing the end of the job while a host is silent
+END_S = 0.5  # for the end of a failed boot, and its last output
 
 
 class RefusedError(HostError):
     """Refusal of paramiko, or no common algorithm; the ssh binary may still succeed."""
+
+
+class StartError(HostError):
+    """A boot that ended before its marker."""
+
+    code: int | None = None  # of its end, if that came by itself
 
 
 class BusyError(Exception):
@@ -59,12 +70,48 @@ class Deadline:
             self._end_s += time.monotonic() - begin_s
 
 
-def make_start_error(name: str, failed: Exception, tail: Tail, code: int | None) -> HostError:
-    """Return the error for a boot that ended before its marker. failed: with `noise`, if any was read."""
-    said = " / ".join(text for text in (tail.get_text()[-500:], getattr(failed, "noise", "")) if text)
+def boot(channel: Channel, name: str, booted: Boot, deadline: Deadline) -> None:
+    """Let `pslaunch.node` begin at the other end. Raises StartError, and closes the channel then."""
+    writer = threading.Thread(target=_send, args=(channel.write_fd, booted.payload), daemon=True)
+    writer.start()
+    try:
+        wait_for_marker(lambda n: _read(channel.read_fd, n, deadline), booted.marker)
+        writer.join()
+        return
+    except (NoMarkerError, TimeoutError) as e:
+        failed = e
+    error = _make_start_error(name, failed, channel.wait(END_S), channel)
+    channel.close()
+    writer.join(STDERR_S)  # bounded: a process left behind may hold the pipes open
+    for fd in (channel.read_fd, channel.write_fd):
+        os.close(fd)
+    raise error
+
+
+def _send(fd: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # the answer, or its absence, has the cause
+        write_all(fd, data)
+
+
+def _read(fd: int, n: int, deadline: Deadline) -> bytes:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not poll.poll(SLICE_S * 1000):
+        if deadline.is_over:
+            raise TimeoutError(
+                f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
+            )
+    return os.read(fd, n)
+
+
+def _make_start_error(name: str, failed: Exception, code: int | None, channel: Channel) -> StartError:
+    """Return the error for a failed boot. failed: with `noise`, if any was read."""
+    said = " / ".join(text for text in (channel.tail.get_text()[-500:], getattr(failed, "noise", "")) if text)
     ours = next((line for line in said.splitlines() if line.startswith("pslaunch boot: no Python")), "")
     if ours:
         what = "install one, or set --agent_python"
-        return HostError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
+        return StartError(name, "python", f"{ours.removeprefix('pslaunch boot: ')}; {what}")
     ended = f"the login shell ended with {code}" if code is not None else "the connection was closed"
-    return HostError(name, "start", "; ".join(text for text in (str(failed) or ended, said) if text))
+    error = StartError(name, "start", "; ".join(text for text in (str(failed) or ended, said) if text))
+    error.code = code
+    return error

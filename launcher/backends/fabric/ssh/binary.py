@@ -5,19 +5,15 @@ ssh applies the user's configuration; only options for a session without a termi
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import select
 import subprocess
 import threading
 from collections.abc import Mapping
 
 from ....errors import HostError
-from ....node.procs import write_all
-from .attempt import SLICE_S, Deadline, RefusedError, make_start_error
-from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
-from .channel import STDERR_S, BinaryChannel, Tail, keep_tail
+from .attempt import Deadline, RefusedError, StartError, boot
+from .boot import COMMAND, Boot
+from .channel import BinaryChannel, Tail
 from .hostkeys import ADVICE
 from .questions import Askpass
 from .settings import HopSettings
@@ -77,55 +73,18 @@ def _try_once(
 ) -> BinaryChannel:
     pipe = subprocess.PIPE
     # In its own session: Ctrl+C goes to the launcher alone, which ends everything in order.
-    process = subprocess.Popen(
-        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=env
+    channel = BinaryChannel(
+        subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=env
+        )
     )
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    tail = Tail()
-    said = keep_tail(process.stderr, tail)
-    writer = threading.Thread(target=_send, args=(process.stdin.fileno(), booted.payload), daemon=True)
-    writer.start()
     try:
-        out = process.stdout.fileno()
-        wait_for_marker(lambda n: _read(out, n, deadline), booted.marker)
-        writer.join()
-        return BinaryChannel(process, tail, said)
-    except (NoMarkerError, TimeoutError) as e:
-        failed = e
-    code = _end(process, writer, said)
-    if code == _SSH_FAILED:
-        raise _make_refusal(settings, tail)
-    raise make_start_error(settings.name, failed, tail, code)
-
-
-def _send(fd: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        write_all(fd, data)
-
-
-def _read(fd: int, n: int, deadline: Deadline) -> bytes:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    while not poll.poll(SLICE_S * 1000):
-        if deadline.is_over:
-            raise TimeoutError(f"no answer within {deadline.limit_s:g} s")
-    return os.read(fd, n)
-
-
-def _end(process: subprocess.Popen[bytes], writer: threading.Thread, said: threading.Thread) -> int | None:
-    """End the process; return its exit code if it ended by itself."""
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        code = process.wait(0.5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        code = None
-    for thread in (writer, said):  # bounded: a process left behind may hold the pipes open
-        thread.join(STDERR_S)
-    process.stdin.close()
-    process.stdout.close()
-    return code
+        boot(channel, settings.name, booted, deadline)
+        return channel
+    except StartError as e:
+        if e.code == _SSH_FAILED:
+            raise _make_refusal(settings, channel.tail) from None
+        raise
 
 
 def _make_refusal(settings: HopSettings, tail: Tail) -> HostError:

@@ -44,8 +44,8 @@ class Channel(ABC):
     When both are closed, or this process dies, the line closes on the host too.
     """
 
-    def __init__(self, read_fd: int, write_fd: int, tail: Tail) -> None:
-        self.read_fd, self.write_fd, self.tail = read_fd, write_fd, tail
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd, self.write_fd, self.tail = read_fd, write_fd, Tail()
         self.over = threading.Event()  # set when no more data will come
         self.status: int | None = None  # exit code, 128+n after a signal; None if unknown
 
@@ -70,10 +70,10 @@ class ParamikoChannel(Channel):
     """A session of a paramiko connection, copied to and from two pipes by two threads."""
 
     def __init__(self, session: Any) -> None:
-        """Take a session whose agent runs and whose marker was read."""
+        """Take a session with a program."""
         read_fd, self._inward = os.pipe()
         self._outward, write_fd = os.pipe()
-        super().__init__(read_fd, write_fd, Tail())
+        super().__init__(read_fd, write_fd)
         self._session = session
         session.settimeout(None)
         for fd in (self._inward, self._outward):
@@ -131,19 +131,18 @@ def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
 class BinaryChannel(Channel):
     """The pipes of an ssh process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], tail: Tail, said: threading.Thread) -> None:
-        """Take over a process; `said` is the thread of `keep_tail`."""
-        assert process.stdin is not None and process.stdout is not None
-        super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), tail)
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))
         process.stdin.close()
         process.stdout.close()
-        self._process, self._said = process, said
+        self._process, self._said = process, keep_tail(process.stderr, self.tail)
         threading.Thread(target=self._wait, name="ssh-wait", daemon=True).start()
 
     def _wait(self) -> None:
         code = self._process.wait()
-        self._said.join(STDERR_S)  # bounded: a process left behind may hold stderr open
         self.status = 128 - code if code < 0 else code
+        self._said.join(STDERR_S)  # bounded: a process left behind may hold stderr open
         self.over.set()
 
     def close(self) -> None:

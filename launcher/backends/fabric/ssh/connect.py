@@ -26,13 +26,12 @@ import paramiko
 
 from ....errors import HostError
 from . import hostkeys
-from .attempt import SLICE_S, BusyError, Deadline, RefusedError, make_start_error
-from .boot import COMMAND, Boot, NoMarkerError, wait_for_marker
+from .attempt import SLICE_S, BusyError, Deadline, RefusedError, boot
+from .boot import COMMAND, Boot
 from .channel import STDERR_S, ParamikoChannel, Tail, keep_tail
 from .proof import Passphrases, Proof
 from .settings import HopSettings
 
-END_LIMIT_S = 0.5  # for the last output of a failed session
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its errors go to stderr
@@ -251,46 +250,13 @@ def boot_by_paramiko(
     connection: fabric.Connection, settings: HopSettings, booted: Boot, deadline: Deadline
 ) -> ParamikoChannel:
     """Boot `pslaunch.node` in a new session of a connection. Raises HostError, step "start" or "python"."""
-    session = None
     try:
         session = connection.transport.open_session(timeout=deadline.get_left_s())
         for name, value in settings.env:
             session.set_environment_variable(name, value)
-        session.settimeout(deadline.get_left_s())
         session.exec_command(COMMAND)
-        with contextlib.suppress(OSError):  # the answer, or its absence, has the cause
-            session.sendall(booted.payload)
-        wait_for_marker(lambda n: _read(session, n, deadline), booted.marker)
-        return ParamikoChannel(session)
-    except (NoMarkerError, paramiko.SSHException, OSError, EOFError) as e:
-        failed = e
-    raise make_start_error(settings.name, failed, *_collect_end(session))
-
-
-def _read(session: Any, n: int, deadline: Deadline) -> bytes:
-    while True:
-        session.settimeout(min(SLICE_S, deadline.get_left_s()))
-        try:
-            data: bytes = session.recv(n)
-            return data
-        except TimeoutError:
-            if deadline.is_over:
-                text = f"no answer within {deadline.limit_s:g} s; a login file may wait for something"
-                raise TimeoutError(text) from None
-
-
-def _collect_end(session: Any) -> tuple[Tail, int | None]:
-    """Return stderr and exit code of a failed session, and close it."""
-    tail = Tail()
-    if session is None:
-        return tail, None
-    end_s = time.monotonic() + END_LIMIT_S
-    session.settimeout(END_LIMIT_S)
-    with contextlib.suppress(Exception):
-        # Bounded: stderr may never end.
-        while time.monotonic() < end_s and (data := session.recv_stderr(4096)):
-            tail.add(data)
-    session.status_event.wait(END_LIMIT_S)
-    code = session.exit_status if session.exit_status_ready() and session.exit_status >= 0 else None
-    session.close()
-    return tail, code
+    except (paramiko.SSHException, OSError, EOFError) as e:
+        raise HostError(settings.name, "start", str(e) or "the connection was closed") from None
+    channel = ParamikoChannel(session)
+    boot(channel, settings.name, booted, deadline)
+    return channel
