@@ -150,12 +150,13 @@ def make_frame(kind: int, data: bytes, length: int | None = None) -> bytes:
     ["5", "[]", "null", '"x"', '{"status": 5}', '{"details": null}', '{"details": {"causes": null}}',
      '{"details": {"causes": [5]}}', '{"details": {"causes": [{"reason": "ExitCode", "message": "none"}]}}',
      '{"details": {"causes": [{"reason": "ExitCode", "message": null}]}}',
-     '{"details": {"causes": [{"reason": "ExitCode", "message": "256"}]}}', "[" * 100_000],
+     '{"details": {"causes": [{"reason": "ExitCode", "message": "256"}]}}', "[" * 100_000,
+     '{"details": {"causes": [{"reason": "ExitCode", "message": "74"}]}}'],
 )  # fmt: skip
-def test_odd_end_of_an_exec_is_none(hostile: Callable[[Any], Cluster], status: str) -> None:
+def test_end_of_an_exec_has_its_code_or_none(hostile: Callable[[Any], Cluster], status: str) -> None:
     cluster = hostile(lambda sock: sock.sendall(make_frame(2, b"\3" + status.encode()) + make_frame(8, b"")))
     opened = PodExec(cluster, "pod-0", ["true"])
-    assert opened.find_code() is None
+    assert opened.find_code() == (74 if "74" in status else None)
     assert isinstance(opened.describe_end(), str)
     os.close(opened.fd)
 
@@ -170,14 +171,6 @@ def test_missing_program_for_credentials_is_refused_before_the_server_is_asked(t
     paths[1].write_text(json.dumps(named))
     with pytest.raises(ClusterError, match=f"of {paths[1]} come from no-such-program, which is not"):
         api.open_cluster(Access(), {"KUBECONFIG": os.pathsep.join(map(str, paths))})
-
-
-def test_end_of_an_exec_with_a_code_is_found(hostile: Callable[[Any], Cluster]) -> None:
-    status = {"details": {"causes": [{"reason": "ExitCode", "message": "74"}]}}
-    end = make_frame(2, b"\3" + json.dumps(status).encode()) + make_frame(8, b"")
-    opened = PodExec(hostile(lambda sock: sock.sendall(end)), "pod-0", ["true"])
-    assert opened.find_code() == 74
-    os.close(opened.fd)
 
 
 def test_endless_frames_fill_no_memory(hostile: Callable[[Any], Cluster]) -> None:
@@ -200,3 +193,12 @@ def test_endless_frames_fill_no_memory(hostile: Callable[[Any], Cluster]) -> Non
     os.close(opened.fd)
     held = [opened._incoming, opened._outgoing, opened._pong, opened._said, opened._status]
     assert sum(map(len, held)) <= 2 * pod_exec.SAID_BYTES
+
+
+def test_silent_api_is_given_up(hostile: Callable[[Any], Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_exec, "LIMIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = hostile(None)
+        cluster.api.configuration.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"no answer within 0\.2 s"):
+            PodExec(cluster, "pod-0", ["true"])
