@@ -19,7 +19,7 @@ from support import leaks
 from support.jobs import PSLAUNCH, FabricPlace, has
 from support.process import Started, poll_until
 from testbed import Hosts
-from testbed.hosts import PATH
+from testbed.sweep import PATH
 
 JOB_S = 150.0  # for a job on a busy machine
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}

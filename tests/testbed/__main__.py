@@ -132,11 +132,7 @@ def tell(hosts: Hosts, folder: Path) -> None:
     else:
         print("For pslaunch, put this line at the top of ~/.ssh/config:")
         print(f"    Include {folder}/ssh_config")
-    print(
-        "They run as user",
-        first.user,
-        "and have nothing of this checkout. A job:",
-    )
+    print("They run as user", first.user, "and have nothing of this checkout. A job:")
     if not (EXAMPLE / "ws").exists():
         print(f"    python {EXAMPLE}/prepare.py {EXAMPLE}/ws")
     root = " --allow-run-as-root" if first.user == "root" else ""

@@ -11,7 +11,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from testbed import net, sweep
 from testbed.host import Host, Site, boot
@@ -19,7 +18,6 @@ from testbed.host import Host, Site, boot
 ROOT = Path(__file__).parents[2]
 STATE = Path("/var/tmp")  # hosts have /tmp and the home folder for themselves
 PROGRAMS = {"unshare": "util-linux", "ip": "iproute2", "ssh": "openssh-client", "sshd": "openssh-server"}
-PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 BASTION = "bastion"
 
 
@@ -29,7 +27,7 @@ def why_not(more: Mapping[str, str] = {}) -> str:
     more: further programs and files that are needed, and their packages.
     """
     needed = {**PROGRAMS, **more}
-    lacking = [one for one in needed if not (shutil.which(one, path=PATH) or Path("/", one).exists())]
+    lacking = [one for one in needed if not (shutil.which(one, path=sweep.PATH) or Path("/", one).exists())]
     if lacking:
         packages = sorted({needed[one] for one in lacking})
         return f"no {', '.join(lacking)}: apt-get install {' '.join(packages)}"
@@ -75,7 +73,7 @@ class Hosts:
     def _make(self, count: int, bastion: bool, environment: str) -> None:
         link = sweep.LINK + self.id
         self._claims = [net.claim(link), *([net.claim(f"{link}i")] if bastion else [])]
-        self._guard = self._start_guard()
+        self._guard = sweep.start_guard(self.id, self.folder, [network.claim for network in self._claims])
         outside, inside = self._claims[0], self._claims[-1]
         names = [f"node{k}" for k in range(1, count + 1)]
         self._make_keys([*names, *([BASTION] if bastion else [])])
@@ -91,21 +89,6 @@ class Hosts:
         if bastion:
             net.make(inside, reachable=False)
         boot(self._all)
-
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Removes everything when we are gone; holds the subnets until then."""
-        claims = [network.claim.fileno() for network in self._claims]
-        argv = [sys.executable, "-I", "-S", sweep.__file__, self.id, str(self.folder)]
-        env = {"PATH": PATH, sweep.VARIABLE: self.id}
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=claims,
-            env=env,
-            cwd="/",
-            start_new_session=True,
-        )
 
     def _make_keys(self, names: Sequence[str]) -> None:
         """The job's key, and one of each host."""
@@ -129,7 +112,7 @@ class Hosts:
             root=self.root_dir,
             user=user.pw_name,
             home=user.pw_dir,
-            sshd=str(shutil.which("sshd", path=PATH)),
+            sshd=str(shutil.which("sshd", path=sweep.PATH)),
             hidden=tuple(sorted(hidden)),
             public_key=self.key.with_suffix(".pub").read_text(),
             private_key=self.key.read_text(),
@@ -183,11 +166,6 @@ class Hosts:
         """Of the nodes."""
         return self._claims[-1].subnet
 
-    def sent_bytes(self) -> int:
-        """Return the bytes that this machine has sent to the hosts so far, without those between hosts."""
-        bridge = self._claims[0].bridge
-        return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
-
     def ssh(self, host: str, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run `ssh HOST argv…` from this machine."""
         line = ["ssh", "-F", str(self.config), host, *argv]
@@ -224,9 +202,7 @@ class Hosts:
     def __enter__(self) -> Hosts:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

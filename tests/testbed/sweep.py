@@ -14,15 +14,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 VARIABLE = "PSLAUNCH_TESTBED"  # in the environment of what holds a host up: the id of its set
 LINK = "pt"  # how names of all links of all sets begin; the id follows
 RUN_DIGITS, ID_DIGITS = 5, 9  # of an id: its first are those of the run that made the set
 NAMESPACE = "k8s.io"  # containerd's, for the pods of all its nodes: a folder of containers, and their cgroup
 CONTAINERS = f"containerd/io.containerd.runtime.v2.task/{NAMESPACE}"  # in the folder of a node
 PATIENCE_S = 10.0
+
+
+def start_guard(set_id: str, folder: Path, claims: Iterable[socket.socket]) -> subprocess.Popen[bytes]:
+    """Start the guard of a set, which holds its subnets until then, too."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, set_id, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[claim.fileno() for claim in claims],
+        env={"PATH": PATH, VARIABLE: set_id}, cwd="/", start_new_session=True,
+    )  # fmt: skip
 
 
 def links(set_id: str) -> list[str]:

@@ -8,7 +8,6 @@ import os
 import secrets
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,7 +16,6 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -123,7 +121,7 @@ class Cluster:
         self.kubeconfig, self.admin_config = self.folder / "kubeconfig", self.folder / "admin.kubeconfig"
         self._tokens = {ADMIN: secrets.token_hex(16), USER: secrets.token_hex(16)}
         self._network = net.claim(sweep.LINK + self.id)
-        self._guard = self._start_guard()
+        self._guard = sweep.start_guard(self.id, self.folder, [self._network.claim])
         programs = find_built("kubernetes").parent
         self.nodes = [Node(self.id, self.folder, number, self._network, programs) for number in (1, 2)]
         try:
@@ -131,18 +129,6 @@ class Cluster:
         except BaseException:
             self.close()
             raise
-
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-I", "-S", sweep.__file__, self.id, str(self.folder)]
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[self._network.claim.fileno()],
-            env={"PATH": hosts.PATH, sweep.VARIABLE: self.id},
-            cwd="/",
-            start_new_session=True,
-        )
 
     def _make(self) -> None:
         net.make(self._network, reachable=True)
@@ -347,9 +333,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
