@@ -23,6 +23,7 @@ from pslaunch.node.line.gate import Seals
 from pslaunch.options.options import MAX_PROCESSES
 from pslaunch.runtime.shared.prove import MAX_BODY_BYTES
 from support.hostile import ANYTHING, Nest, spoilt
+from support.process import make_script
 
 ALIASES = (MpiHost("alias1.invalid", None, 1), MpiHost("alias2.invalid", None, 2))
 TOLD = {"host": "machine-a.example.org", "own": ["192.0.2.7"], "trainers": "6"}
@@ -99,10 +100,9 @@ def test_folder_of_mpirun_goes_after_a_failed_write(tmp_path: Path, monkeypatch:
 
 
 def test_mpirun_that_ends_by_itself_is_explained_by_its_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "mpirun").write_text(f"#!/bin/sh\necho {'-' * 74}\necho lost node2 >&2\nexit 3\n")
-    (tmp_path / "mpirun").chmod(0o755)
+    program = make_script(tmp_path / "mpirun", f"echo {'-' * 74}\necho lost node2 >&2\nexit 3")
     backend = make_backend()
-    backend._running = run = backend._run(Command([str(tmp_path / "mpirun")], {}), b"")
+    backend._running = run = backend._run(Command([program], {}), b"")
     try:
         assert run.wait(45)
         assert backend._describe_end() == ("it ended with 3; it said: lost node2", False)

@@ -20,6 +20,7 @@ from pslaunch.node import codes
 from pslaunch.node.job import to_data
 from pslaunch.options.spec import JobSpec
 from support.command_line import make_spec
+from support.process import make_script
 
 VERSION = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 
@@ -39,8 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write_mpirun(folder: Path, version: str) -> None:
     (folder / "bin").mkdir(exist_ok=True)
-    (folder / "bin/mpirun").write_text(f"#!/bin/sh\ncat <<'END'\n{version}\nEND\n")
-    (folder / "bin/mpirun").chmod(0o755)
+    make_script(folder / "bin/mpirun", f"cat <<'END'\n{version}\nEND")
 
 
 def make(folder: Path, *words: str, **environ: str) -> JobSpec:
@@ -80,10 +80,7 @@ def test_number_of_ranks_has_every_name(folder: Path, option: str) -> None:
 
 
 def test_hosts_without_ranks_get_no_slot(folder: Path) -> None:
-    assert [host.spare for host in make_reach(folder, "-H", "a:2,b:4", "-n", "3").hosts] == [
-        0,
-        3,
-    ]
+    assert [host.spare for host in make_reach(folder, "-H", "a:2,b:4", "-n", "3").hosts] == [0, 3]
     assert list_hosts(make_reach(folder, "-H", "a:2,b,c", "-n", "3")) == (("a", None, 2), ("b", None, 1))
 
 

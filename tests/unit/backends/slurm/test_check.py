@@ -15,6 +15,7 @@ from pslaunch.backends.slurm import FACE
 from pslaunch.backends.slurm.backend import find_silence
 from pslaunch.backends.slurm.check import judge_partition, parse_partitions
 from pslaunch.node import codes
+from support.process import make_script
 
 SINFO = """\
 all|all*|up|infinite|2|idle
@@ -63,7 +64,6 @@ def test_reason_to_wait_for_nodes_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_controller_that_does_not_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Slurmctld(primary) at a is DOWN'\n")
-    (tmp_path / "scontrol").chmod(0o755)
+    make_script(tmp_path / "scontrol", "echo 'Slurmctld(primary) at a is DOWN'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert find_silence().endswith("does not answer: Slurmctld(primary) at a is DOWN")

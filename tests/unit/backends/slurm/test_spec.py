@@ -16,6 +16,7 @@ from pslaunch.options.spec import JobSpec
 from pslaunch.plan import make_plan
 from pslaunch.run.session import make_job_id
 from support.command_line import make_spec
+from support.process import make_script
 
 IN_JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
 
@@ -26,8 +27,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").touch()
     (tmp_path / "bin").mkdir()
     for name in COMMANDS:
-        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+        make_script(tmp_path / "bin" / name, "")
     return tmp_path
 
 

@@ -12,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.backends.fabric.ssh.boot import (
-    COMMAND,
-    NoMarkerError,
-    make_boot,
-    wait_for_marker,
-)
+from pslaunch.backends.fabric.ssh.boot import COMMAND, NoMarkerError, make_boot, wait_for_marker
+from support.process import make_script
 
 SHELLS = ("sh", "dash", "bash", "tcsh", "fish")
 
@@ -58,10 +54,7 @@ def pythons(tmp_path: Path) -> Path:
     return folder
 
 
-def fake(folder: Path, name: str, version: str) -> None:
-    """Write an old Python: prints its version and fails."""
-    (folder / name).write_text(f"#!/bin/sh\necho {version}\nexit 1\n")
-    (folder / name).chmod(0o755)
+OLD_PYTHON = "echo 3.6.8\nexit 1"
 
 
 def test_every_shell_starts_the_keeper(shell: str) -> None:
@@ -87,7 +80,7 @@ def test_words_arrive_byte_for_byte(shell: str) -> None:
 def test_a_python_is_found_and_too_old_ones_are_passed_over(
     pythons: Path, link: str, given: str | None
 ) -> None:
-    fake(pythons, "python3", "3.6.8")
+    make_script(pythons / "python3", OLD_PYTHON)
     (pythons / link).symlink_to(sys.executable)
     boot = make_boot(["x"], given)
     login = Login("/bin/sh", boot.payload, {"PATH": str(pythons), "HOME": str(pythons)})
@@ -97,7 +90,7 @@ def test_a_python_is_found_and_too_old_ones_are_passed_over(
 
 @pytest.mark.parametrize(("name", "found"), [("old python", "{} (3.6.8)"), ("gone", "none")])
 def test_the_error_without_a_python_lists_the_old_ones(pythons: Path, name: str, found: str) -> None:
-    fake(pythons, "old python", "3.6.8")
+    make_script(pythons / "old python", OLD_PYTHON)
     given = str(pythons / name)
     boot = make_boot(["x"], given)
     login = Login("/bin/sh", boot.payload)

@@ -21,6 +21,7 @@ from pslaunch.backends.fabric.ssh.settings import (
     split_jump,
 )
 from pslaunch.errors import HostError, SpecError
+from support.process import make_script
 from support.sshd import needs_openssh
 
 SAID = """host node
@@ -147,8 +148,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Config
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = Config()
     assert found.ssh is not None
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {found.ssh} -F {tmp_path}/config "$@"\n')
-    (tmp_path / "ssh").chmod(0o755)
+    make_script(tmp_path / "ssh", f'exec {found.ssh} -F {tmp_path}/config "$@"')
     return Config()
 
 
