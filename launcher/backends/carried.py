@@ -30,7 +30,7 @@ from ..node.line import gate, wire
 from ..node.loop import Loop
 from .base import Backend
 from .failures import CarrierFailure, FailureTable
-from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, Offer, open_gate, send_frame
+from .gate_of_agents import Arrival, CarriedAgents, HeadAddress, Offer, open_gate
 from .here import answer as answer_here
 from .leash import LEASH_S, Leashed
 from .lines import CLOSE_EXTRA_S, LAST_WORDS_S, OF_ANOTHER, Dial, Ended, Line, choose_last_words
@@ -189,7 +189,7 @@ class CarriedBackend(Backend, ABC, Generic[R]):
         def beat() -> None:
             for one in came:
                 with contextlib.suppress(OSError):  # a lost line is noticed later
-                    send_frame(one.line, wire.BEAT)
+                    one.line.send(wire.BEAT)
 
         over: list[bool] = []
         loop.watch(run.fd, read=lambda: over.append(True))
@@ -254,13 +254,8 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         self._dial = dial
-        gone = []
-        for node, line in self._awaiting:
-            try:
-                send_frame(line, dial.encode(node, sealed=True))
-            except OSError:
-                gone.append(node.name)
-        self._close_awaiting()
+        gone = [node.name for node, line in self._awaiting if line.pass_on(dial, node)]
+        self._awaiting = []
         if gone:
             raise NodeLostError(f"{', '.join(gone)}: the agent ended before the job began")
 
@@ -359,18 +354,15 @@ class CarriedBackend(Backend, ABC, Generic[R]):
 
     def close(self) -> None:
         """Wait for the carrier, which ends after its processes, and end it if it does not."""
-        self._close_awaiting()
+        for _, line in self._awaiting:
+            line.close()
+        self._awaiting = []
         left_s = self.begin_close() - LEASH_S - time.monotonic()
         if self._running:
             self._running.wait(max(LAST_WORDS_S, left_s))
         self._close_carrier()
         while self._held:
             self._held.pop().close()
-
-    def _close_awaiting(self) -> None:
-        for _, line in self._awaiting:
-            line.close()
-        self._awaiting = []
 
     def _close_carrier(self) -> None:
         if self._running:

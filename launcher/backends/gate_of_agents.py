@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -143,12 +142,6 @@ class Arrival:
         found = _resolve(name)
         looped = any(addr.startswith("127.") or addr == "::1" for addr in found)
         return bool(found & self._own) or (looped and self.host == socket.gethostname())
-
-
-def send_frame(line: Line, frame: bytes) -> None:
-    """Send a frame on a line over TCP that nobody else uses yet. Raises OSError."""
-    assert line.seals is not None
-    os.write(line.write_fd, frame + line.seals[0].compute_mac(frame))
 
 
 @functools.cache

@@ -43,6 +43,20 @@ class Line(NamedTuple):
         for fd in {self.read_fd, self.write_fd}:
             os.close(fd)
 
+    def send(self, frame: bytes) -> None:
+        """Send a frame, while nobody else uses the line. Raises OSError."""
+        os.write(self.write_fd, frame + (self.seals[0].compute_mac(frame) if self.seals else b""))
+
+    def pass_on(self, dial: Dial, node: Node) -> str:
+        """Give an agent the address of the head, and close; return why it had ended before that, or ""."""
+        try:
+            self.send(dial.encode(node, sealed=self.seals is not None))
+            return ""
+        except OSError as e:
+            return self.diagnosis() or codes.describe_error(e)
+        finally:
+            self.close()
+
 
 class Dial(NamedTuple):
     """Address of a head on a node, and the secret by which agents prove themselves."""

@@ -49,13 +49,8 @@ class FabricBackend(Backend):
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         failed: dict[int, HostError] = {}
         for node, line in zip(nodes, self._open(nodes, limits, "dial"), strict=True):
-            os.close(line.read_fd)
-            try:
-                with os.fdopen(line.write_fd, "wb") as f:
-                    f.write(dial.encode(node))
-            except OSError as e:  # it ended before it had the address
-                text = line.diagnosis() or e.strerror or str(e)
-                failed[node.id] = HostError(node.name, "start", text)
+            if why := line.pass_on(dial, node):
+                failed[node.id] = HostError(node.name, "start", why)
         if failed:
             raise HostsError(failed, len(nodes))
 

@@ -49,39 +49,25 @@ class LocalBackend(Here):
 
     def start_dialing(self, nodes: Sequence[Node], limits: Limits, dial: Dial) -> None:
         for node in nodes:
-            keeper = self._start_keeper(node, limits, "dial", stdout=subprocess.DEVNULL)
-            assert keeper.stdin is not None
-            try:
-                keeper.stdin.write(dial.encode(node))
-            except OSError as e:  # it ended before it had the address
-                raise _make_error(node, _read_last_words(self._keepers[-1][1]) or describe_error(e)) from e
-            finally:
-                keeper.stdin.close()
+            if why := self._start(node, limits, "dial").pass_on(dial, node):
+                raise _make_error(node, why)
 
     def _start(self, node: Node, limits: Limits, mode: str) -> Line:
-        keeper = self._start_keeper(node, limits, mode, stdout=subprocess.PIPE)
-        assert keeper.stdin is not None and keeper.stdout is not None
-        with keeper.stdin, keeper.stdout:
-            try:
-                write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
-            except OSError as e:
-                raise _make_error(node, describe_error(e)) from e
-        said = self._keepers[-1][1]
-        return Line(read_fd, write_fd, lambda: _read_last_words(said))
-
-    def _start_keeper(self, node: Node, limits: Limits, mode: str, *, stdout: int) -> subprocess.Popen[bytes]:
         """Start a keeper in a session of its own. Raises ServiceError."""
-        self._grace_s = limits.grace_s
+        self._grace_s, pipe = limits.grace_s, subprocess.PIPE
         argv = [*NODE, "keeper", str(limits.lost_after_s), str(limits.grace_s), mode]
         try:
             said = os.fdopen(os.memfd_create("said"), "w+b")
             keeper = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=stdout, stderr=said, start_new_session=True, bufsize=0
+                argv, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True, bufsize=0
             )
+            self._keepers.append((keeper, said))
+            assert keeper.stdin is not None and keeper.stdout is not None
+            with keeper.stdin, keeper.stdout:
+                write_fd, read_fd = os.dup(keeper.stdin.fileno()), os.dup(keeper.stdout.fileno())
         except OSError as e:
             raise _make_error(node, describe_error(e)) from e
-        self._keepers.append((keeper, said))
-        return keeper
+        return Line(read_fd, write_fd, lambda: _read_last_words(said))
 
     def release(self) -> None:
         for keeper, said in self._keepers:
