@@ -17,7 +17,6 @@ import yaml
 from kubernetes import client
 
 from pslaunch.backends.k8s.api import ACCOUNT, open_cluster
-from pslaunch.backends.k8s.api_errors import Right
 from pslaunch.backends.k8s.spec import Access
 from pslaunch.errors import ClusterError, PslaunchError, RightsError, SpecError
 from pslaunch.node import codes
@@ -28,18 +27,12 @@ from testbed.kube.cluster import PYTHON, make_binding
 
 LIMIT_S = 10.0
 PATIENCE = 3  # with a busy machine
-JOB: dict[str, Any] = {
-    "apiVersion": "batch/v1",
-    "kind": "Job",
-    "metadata": {"name": "refused"},
-    "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
-}
 
 
 @pytest.fixture
-def settings(cluster: Kube, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def settings(cluster: Kube) -> Any:
     """The user's kubeconfig as data, for changes."""
-    yield yaml.safe_load(cluster.kubeconfig.read_text())
+    return yaml.safe_load(cluster.kubeconfig.read_text())
 
 
 def write(tmp_path: Path, settings: dict[str, Any]) -> Access:
@@ -48,19 +41,11 @@ def write(tmp_path: Path, settings: dict[str, Any]) -> Access:
     return Access(str(path))
 
 
-def list_jobs(access: Access) -> None:
-    opened = open_cluster(access, {})
-    try:
-        opened.list_objects("Job")
-    finally:
-        opened.close()
-
-
 def fail(access: Access) -> PslaunchError:
     """Return the error of a first call, which must come soon."""
     began_s = time.monotonic()
-    with pytest.raises(PslaunchError) as caught:
-        list_jobs(access)
+    with pytest.raises(PslaunchError) as caught, contextlib.closing(open_cluster(access, {})) as opened:
+        opened.list_objects("Job")
     assert time.monotonic() - began_s < LIMIT_S
     return caught.value
 
@@ -137,14 +122,6 @@ def test_missing_rights_name_the_rule(cluster: Kube) -> None:
     assert '{apiGroups: ["batch"], resources: [jobs], verbs: [list]}' in str(error)
 
 
-def test_rights_are_known_before_they_are_used(cluster: Kube) -> None:
-    with cluster.open() as opened:
-        assert opened.has_right(Right("create", "jobs", "batch"))
-        assert not opened.has_right(Right("get", "secrets"))
-        with pytest.raises(RightsError, match="has no right to get secrets"):
-            opened.demand_rights([Right("create", "jobs", "batch"), Right("get", "secrets")])
-
-
 ACCOUNT_NAME = "trainings"
 # In mounts of its own: a tmpfs over /run, with the account where a pod has it.
 AS_IN_POD = f"""
@@ -159,21 +136,16 @@ def in_pod(
     """Runs a command as a pod with a service account that has the documented rights."""
     rights, here = client.RbacAuthorizationV1Api(cluster.admin.api_client), cluster.namespace
     subject = {"kind": "ServiceAccount", "name": ACCOUNT_NAME, "namespace": here}
-    binding: dict[str, Any] = {
-        **make_binding("pslaunch"),
-        "metadata": {"name": ACCOUNT_NAME},
-        "subjects": [subject],
-    }
+    named = {"metadata": {"name": ACCOUNT_NAME}, "subjects": [subject]}
+    binding: dict[str, Any] = {**make_binding("pslaunch"), **named}
     cluster.admin.create_namespaced_service_account(here, {"metadata": {"name": ACCOUNT_NAME}})
     rights.create_namespaced_role_binding(here, binding)
-    token = cluster.admin.create_namespaced_service_account_token(
-        ACCOUNT_NAME, here, {"spec": {}}
-    ).status.token
+    made = cluster.admin.create_namespaced_service_account_token(ACCOUNT_NAME, here, {"spec": {}})
     account, (host, port) = tmp_path / "account", cluster.address
     account.mkdir()
     known = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
     (account / "ca.crt").write_bytes(Path(known["certificate-authority"]).read_bytes())
-    (account / "token").write_text(token)
+    (account / "token").write_text(made.status.token)
     (account / "namespace").write_text(here)
     env = {name: text for name, text in os.environ.items() if name != "KUBECONFIG"}
     env |= {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}

@@ -43,10 +43,7 @@ def make_suspended(cluster: Kube, name: str, **annotations: str) -> None:
     metadata: dict[str, Any] = {"name": name, "labels": labels}
     container = {"name": "node", "image": PYTHON}
     pods = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    job = {
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {"suspend": True, "template": pods},
-    }
+    job = {"metadata": {**metadata, "annotations": annotations}, "spec": {"suspend": True, "template": pods}}
     made = cluster.batch.create_namespaced_job(cluster.namespace, job)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": made.metadata.uid}
     owned = {"metadata": {**metadata, "ownerReferences": [owner]}}

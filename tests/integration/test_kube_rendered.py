@@ -67,10 +67,7 @@ class Applied:
             utils.create_from_dict(api, thing, namespace=self._cluster.namespace)
 
     def create_secret(self) -> None:
-        secret = {
-            "metadata": {"name": f"{self.name}-secret"},
-            "stringData": {"secret": os.urandom(32).hex()},
-        }
+        secret = {"metadata": {"name": f"{self.name}-secret"}, "stringData": {"secret": os.urandom(32).hex()}}
         self._cluster.core.create_namespaced_secret(self._cluster.namespace, secret)
 
     def run(self, workspace: Path, *options: str) -> tuple[int, dict[str, Any], str]:

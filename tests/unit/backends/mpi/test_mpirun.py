@@ -123,18 +123,8 @@ def test_binding_of_the_user_is_kept(args: tuple[str, ...]) -> None:
 
 
 def test_mpirun_for_a_question_prints_nothing_of_its_own() -> None:
-    args = (
-        "--map-by",
-        "node",
-        "--display-map",
-        "--mca",
-        "a",
-        "b",
-        "--display",
-        "map",
-        "--output",
-        "tag-detailed",
-    )
+    shown_by = ("--display", "map", "--output", "tag-detailed")
+    args = ("--map-by", "node", "--display-map", "--mca", "a", "b", *shown_by)
     shown = make_argv(make_reach(args=args), [], "")
     assert [*shown[-len(args) :]] == [*args] and shown.count("--output") == 1
     reach = reduce_hosts(make_reach(args=args), HOSTS[:1])._replace(is_tagged=False)
