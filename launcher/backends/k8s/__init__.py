@@ -60,8 +60,7 @@ class K8sFace(Face):
         from .spec import RUN_DIGITS, make_k8s_spec, refuse_about_launcher
 
         require_extra(self.extra)
-        runs = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}
-        run = runs[line.command]
+        run = {APPLY: os.urandom(RUN_DIGITS // 2).hex(), CHECK: RUN_DIGITS * "0", RENDER: ""}[line.command]
         spec = make_k8s_spec(line, run)
         if not run:
             refuse_about_launcher(line.given)
