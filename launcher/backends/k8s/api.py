@@ -214,12 +214,10 @@ class Cluster:
         if named := node_selector.get(ARCH):
             return [named]
         labels = ",".join(f"{name}={text}" for name, text in node_selector.items())
-        chosen = {
-            "label_selector": labels,
-            "header_params": {"Accept": METADATA.replace("data;", "dataList;")},
-        }
+        accept = {"Accept": METADATA.replace("data;", "dataList;")}
         shape = {"items": [{"metadata": {"labels": {f"{ARCH}?": str}}}]}
         with contextlib.suppress(PslaunchError):
+            chosen = {"label_selector": labels, "header_params": accept}
             nodes = self.get("list nodes", "/api/v1/nodes", shape, **chosen)["items"]
             return sorted({node["metadata"]["labels"].get(ARCH, "") for node in nodes} - {""})
         return []

@@ -130,11 +130,8 @@ def make_files(reach: MpiReach, offer: Offer, wheels: Mapping[str, bytes]) -> di
     given = f"ADDRS, PORT, LIMIT, REACHED = {offer.addrs!a}, {offer.port}, {limit_s}, {REACHED!a}\n"
     given += f"BRING, PACKAGE = {reach.brought!a}, {package!a}"
     search = make_search(given + _PROBE, reach.agents.agent_python)
-    sent = (
-        _SEND.format(shlex.quote(reach.brought), "".join(itertools.starmap(_pack, wheels.items())))
-        if wheels
-        else ""
-    )
+    packed = "".join(itertools.starmap(_pack, wheels.items()))
+    sent = _SEND.format(shlex.quote(reach.brought), packed) if wheels else ""
     return {
         _HOSTS: make_hostfile(reach.hosts),
         _AGENT: _SSH,

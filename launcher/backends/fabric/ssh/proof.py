@@ -92,13 +92,10 @@ class Proof:
         files = {path: keys.read_public_blob(path) for path in settings.identity_files}
         with contextlib.closing(paramiko.Agent()) as agent:
             held = {key.asbytes(): key for key in agent.get_keys() if not key.get_name().startswith("sk-")}
-            named = [blob for blob in files.values() if blob in held]
+            named = [blob for blob in files.values() if blob is not None and blob in held]
             others = [] if settings.identities_only else [blob for blob in held if blob not in named]
-            for blob in [*named, *others]:
-                assert blob is not None
-                yield from self._add_certificates(
-                    held[blob], f"{held[blob].comment or 'a key'} of the agent", ""
-                )
+            for key in [held[blob] for blob in (*named, *others)]:
+                yield from self._add_certificates(key, f"{key.comment or 'a key'} of the agent", "")
         for path, blob in files.items():
             if blob in held:
                 continue
