@@ -111,11 +111,10 @@ class Leashed:
         # On standard output, unless that is elsewhere, and on errors.
         self.printed, self.said = KeptOutput(), KeptOutput()
         sock, theirs = socket.socketpair()
+        self._line = _Line(sock)
         words = [*(sys.executable, "-P", "-m", __name__), str(grace_s), json.dumps(after), *argv]
-        with contextlib.ExitStack() as on_error, theirs:
-            for one in (self.printed.file, self.said.file, sock):
-                on_error.enter_context(one)
-            try:
+        try:
+            with theirs:
                 self._leash = subprocess.Popen(
                     words,
                     stdin=theirs.fileno(),
@@ -124,10 +123,9 @@ class Leashed:
                     env=env,
                     start_new_session=True,
                 )
-            except OSError as e:
-                raise ServiceError(f"{self._name} can't be started: {e.strerror}") from e
-            on_error.pop_all()
-        self._line = _Line(sock)
+        except OSError as e:
+            self._close_files()
+            raise ServiceError(f"{self._name} can't be started: {e.strerror}") from e
         self._told: dict[str, Any] = {}  # by kind
 
     @property

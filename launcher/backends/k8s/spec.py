@@ -153,10 +153,8 @@ def make_k8s_spec(line: CommandLine, run: str = "") -> JobSpec:
             job_id=name,
         ),
         program=program,
-        head="node",
-        detach=detach,
         python=given.read("python"),
-        **{k: v for k, v in options.items() if k not in ("head", "detach")},
+        **{**options, "head": "node", "detach": detach},
         **(_read_places(given, workspace if package else cwd, cwd) if fetches else {}),
     )
     check_spec(spec, given)
