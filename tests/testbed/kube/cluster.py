@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -142,7 +141,7 @@ class Cluster:
             thread.start()
         first.start("etcd", ["etcd", "--data-dir", first.folder / "etcd", "--unsafe-no-fsync",
                              "--log-level=error"])  # fmt: skip
-        self.wait("the API server", self._is_ready)
+        self.wait("the API server", lambda: self.ask("/readyz") == "ok")
         self._start_control()
         _favour_pods()
         for node in self.nodes:
@@ -226,7 +225,7 @@ class Cluster:
         text = json.dumps({**NETWORK, "plugins": [{**plugin, "ipam": ipam}]})
         (folder / "cni/pods.conflist").write_text(text)
         node.start("containerd", ["containerd", "--config", config, "--log-level=warn"])
-        self.wait("containerd", lambda: _succeeds(node, "ctr", "version"))
+        self.wait("containerd", lambda: node.run("ctr", "version"))
         for image in (PAUSE, PYTHON):
             node.run(*make_import(image))
 
@@ -279,12 +278,6 @@ class Cluster:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
 
-    def _is_ready(self) -> bool:
-        try:
-            return bool(self.ask("/readyz") == "ok")
-        except OSError:  # URLError is one
-            return False
-
     def _count_ready(self) -> int:
         """Return how many nodes are ready."""
         found = [c for n in self.ask("/api/v1/nodes")["items"] for c in n["status"].get("conditions", ())]
@@ -299,22 +292,19 @@ class Cluster:
         self.ask(f"{roles}/roles", role)
         self.ask(f"{roles}/rolebindings", make_binding(role["metadata"]["name"]))
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"  # without it no pod is admitted
-        self.wait("the namespace", lambda: self._has(account))
+        self.wait("the namespace", lambda: self.ask(account))
 
-    def _has(self, path: str) -> bool:
-        try:
-            return bool(self.ask(path))
-        except urllib.error.HTTPError:
-            return False
-
-    def wait(self, for_what: str, probe: Callable[[], bool]) -> None:
+    def wait(self, for_what: str, probe: Callable[[], object]) -> None:
+        """Wait for a true answer of `probe`, which may fail until then."""
         end_s = time.monotonic() + READY_S
-        while not probe():
+        while True:
+            with contextlib.suppress(OSError, RuntimeError):  # an HTTPError is one, too
+                if probe():
+                    return
             ended = [words for node in self.nodes for words in node.ended_programs()]
             if ended or time.monotonic() > end_s:
-                raise RuntimeError(
-                    f"no cluster: {for_what}: {'; '.join(ended) or f'not within {READY_S:g} s'}"
-                )
+                said = "; ".join(ended) or f"not within {READY_S:g} s"
+                raise RuntimeError(f"no cluster: {for_what}: {said}")
             time.sleep(0.1)  # nothing of it can be waited on
 
     # -- its end
@@ -349,11 +339,3 @@ def _favour_pods() -> None:
     with contextlib.suppress(OSError):  # it is there, or has not this controller
         group.mkdir()
         (group / shares).write_text(str(POD_SHARES * usual))
-
-
-def _succeeds(node: Node, *argv: str) -> bool:
-    try:
-        node.run(*argv)
-    except RuntimeError:
-        return False
-    return True

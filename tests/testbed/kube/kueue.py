@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from testbed.kube.cluster import BUILT, Cluster, find_built
 
 API = "kueue.x-k8s.io/v1beta2"
 PARTS = ("kueue", "kueue-crds")
-KINDS = ("clusterqueues", "localqueues", "resourceflavors", "workloads")
+KINDS = {"clusterqueues", "localqueues", "resourceflavors", "workloads"}
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CONFIG = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
@@ -37,7 +36,8 @@ def start(cluster: Cluster) -> None:
     """Start the controller. It is alone in its root, where it looks for its keys."""
     for crd in yaml.load_all(find_built("kueue-crds").read_bytes(), yaml.CSafeLoader):
         cluster.ask(CRDS, crd)
-    cluster.wait("the kinds of Kueue", lambda: _is_served(cluster))
+    served = f"/apis/{API}"
+    cluster.wait("the kinds of Kueue", lambda: {r["name"] for r in cluster.ask(served)["resources"]} >= KINDS)
     first = cluster.nodes[0]
     keys, root = first.folder / "certs", first.folder / "kueue"
     for folder in ("certs", "etc/kueue/metrics/certs"):
@@ -70,12 +70,3 @@ def make_queue(cluster: Cluster, name: str, namespace: str, amounts: dict[str, s
     ):
         body = {"apiVersion": API, "kind": kind, "metadata": {"name": named}, "spec": spec}
         cluster.ask(f"/apis/{API}/{path}", body)
-
-
-def _is_served(cluster: Cluster) -> bool:
-    """Return True once the API server lists all kinds."""
-    try:
-        served = {resource["name"] for resource in cluster.ask(f"/apis/{API}")["resources"]}
-    except urllib.error.HTTPError:
-        return False
-    return served.issuperset(KINDS)
