@@ -23,7 +23,7 @@ from pslaunch.node import codes
 from support.jobs import PSLAUNCH, QUICK, Job, finished, running
 from support.kube import Kube, KubePlace
 from support.packages import fill_package
-from support.process import Started, poll_until, started
+from support.process import poll_until, started
 from support.proxy import CuttingProxy
 from support.pservers import HOST
 
@@ -180,24 +180,17 @@ signal.pause()
 """
 
 
-@contextlib.contextmanager
-def applied_apart(cluster: Kube, workspace: Path, *options: str) -> Iterator[Started]:
-    """An attached job of two trainers and two pservers, each in a pod."""
-    pods = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1")
-    with started([*PSLAUNCH, *cluster.apply, *pods, *options], cwd=workspace) as launcher:
-        yield launcher
-        cluster.wait_until_gone()
-
-
 def test_failed_pserver_ends_both_jobs(cluster: Kube, workspace: Path) -> None:
     (workspace / "train.py").write_text(FAILING_SERVER)
-    with applied_apart(cluster, workspace, "--server=script") as launcher:
+    apart = ("--separate", "--server_num=2", "--worker_num=2", "--grace=1", "--server=script")
+    with started([*PSLAUNCH, *cluster.apply, *apart], cwd=workspace) as launcher:
         launcher.expect(r"\| ready")
         jobs = cluster.batch.list_namespaced_job(cluster.namespace).items
         owner, servers = sorted(jobs, key=lambda job: str(job.metadata.name))
         assert servers.metadata.owner_references[0].name == owner.metadata.name
         assert launcher.wait() == 9, launcher.output()
         assert "FAILED: pserver/1 on node 3" in launcher.output()
+        cluster.wait_until_gone()
 
 
 MIB = 1024 * 1024

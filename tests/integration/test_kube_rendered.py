@@ -122,7 +122,11 @@ def test_steps_of_the_page_begin_end_and_remove_a_job(
     (look,) = re.findall(r"`(kubectl get pods [^`]*)`", page)
     for command in begin[:-1]:
         shell.run(command)
-    poll_until(lambda: is_begun(cluster, applied.name), describe=lambda: cluster.describe(applied.name))
+
+    def is_begun() -> bool:  # then the log of pod 0 is there
+        return any(pod.status.phase != "Pending" for pod in cluster.list_pods(applied.name)[:1])
+
+    poll_until(is_begun, describe=lambda: cluster.describe(applied.name))
     log = shell.run(begin[-1])
     assert "trainer/1 | hello" in log
     cluster.wait_for_end(applied.name)
@@ -139,15 +143,14 @@ def test_steps_of_the_page_begin_end_and_remove_a_job(
     cluster.wait_until_gone()
 
 
-def is_begun(cluster: Kube, job: str) -> bool:
-    """Return True once the log of pod 0 is there."""
-    return any(pod.status.phase != "Pending" for pod in cluster.list_pods(job)[:1])
-
-
 def test_kustomize_may_add_a_namespace_labels_and_annotations(
     applied: Applied, cluster: Kube, shell: Shell, workspace: Path
 ) -> None:
-    add_base(applied, workspace)
+    (workspace / "train.py").write_text("")
+    folder = workspace / "base"
+    applied.render(workspace, "--network_policy", f"--output_dir={folder}")
+    files = sorted(path.name for path in folder.iterdir())
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": files}))
     overlay = {
         "resources": ["base"],
         "namespace": cluster.namespace,
@@ -167,15 +170,6 @@ def test_kustomize_may_add_a_namespace_labels_and_annotations(
     peer = policy["ingress"][0]["from"][0]["podSelector"]
     for selector in (head, policy["podSelector"]["matchLabels"], peer["matchLabels"]):
         assert selector["team"] == "search" and selector.items() <= pods.items()
-
-
-def add_base(applied: Applied, workspace: Path, *options: str) -> None:
-    """Render a job into the folder `base`, for an overlay of Kustomize."""
-    (workspace / "train.py").write_text("")
-    folder = workspace / "base"
-    applied.render(workspace, "--network_policy", f"--output_dir={folder}", *options)
-    files = sorted(path.name for path in folder.iterdir())
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": files}))
 
 
 def test_secret_and_patch_reach_the_programs(applied: Applied, cluster: Kube, workspace: Path) -> None:
