@@ -97,9 +97,6 @@ class Creating:
     def has_right(self, _right: Right) -> bool:
         return True
 
-    def demand_rights(self, _rights: Sequence[Right]) -> None:
-        pass
-
     share = Cluster.share
 
     def list_processors(self, _node_selector: object) -> list[str]:
