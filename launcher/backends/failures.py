@@ -29,8 +29,6 @@ class Pattern(NamedTuple):
 
 
 class FailureTable(NamedTuple):
-    """The failures of one carrier."""
-
     carrier: str  # in messages
     patterns: Sequence[Pattern]  # the first that is found is the cause
     noise: re.Pattern[str]  # lines of the carrier about itself

@@ -77,7 +77,6 @@ class KeptOutput:
         self.file, self._read = os.fdopen(os.memfd_create("said"), "w+b"), 0
 
     def read(self, begin: int, size: int) -> bytes:
-        """Return a piece."""
         return os.pread(self.file.fileno(), size, begin)
 
     def read_end(self) -> str:
@@ -183,7 +182,6 @@ class Leashed:
         return procs.describe_exit(self._told.get(_ENDED, signal.SIGKILL))[0]
 
     def read_said(self) -> str:
-        """Return the end of its output."""
         return self.printed.read_end() + self.said.read_end()
 
     def close(self) -> None:

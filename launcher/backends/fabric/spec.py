@@ -25,8 +25,6 @@ from ..registry import gather_given
 
 
 class FabricReach(NamedTuple):
-    """The hosts of a job and their connection options."""
-
     hosts: tuple[Host, ...]
     agent_python: str | None = None  # path of the agent's Python there; None: search
     connect_timeout_s: float = DEFAULT["connect_timeout"]

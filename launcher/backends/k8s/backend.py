@@ -344,7 +344,6 @@ class K8sBackend(Backend):
         return self._reach.linger_s > 0
 
     def describe_keeping(self) -> str:
-        """Return in words until when the files of a detached job can be fetched."""
         if not self.keeps_files:
             return "its files end with its pods, but for those in volume claims"
         return f"its output and logs can be fetched until {self._reach.linger_s:g} s after its end (--linger)"

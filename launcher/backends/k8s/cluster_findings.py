@@ -82,14 +82,11 @@ class ObjectVerdict(NamedTuple):
     made: Object | None = None  # as the server would have it
 
     def make_data(self) -> dict[str, str | None]:
-        """Return it as JSON data."""
         answer = "refused" if self.error else "not asked" if self.left_out else "accepted"
         return {"object": self.shown, "answer": answer, "text": str(self.error or self.left_out) or None}
 
 
 class Needs(NamedTuple):
-    """Needs of a job."""
-
     objects: Sequence[Object]
     attached: bool
     brings: bool = False  # the package over the line to pod 0
@@ -260,7 +257,6 @@ def _judge_policies(seen: ClusterSeen, needs: Needs) -> Iterator[Finding]:
 
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Return True if a label selector fits."""
     exact = [(name, "In", (value,)) for name, value in (selector.get("matchLabels") or {}).items()]
     others = selector.get("matchExpressions") or ()
     for name, operator, values in [*exact, *((e["key"], e["operator"], e.get("values")) for e in others)]:
@@ -303,7 +299,6 @@ def _show_names(found: Sequence[Object] | None) -> str:
 
 
 def make_data(seen: ClusterSeen, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the report as JSON data."""
     facts = {**seen._asdict(), "missing": [right._asdict() for right in seen.missing]}
     facts["verdicts"] = [v.make_data() for v in seen.verdicts]
     del facts["failed"]  # a finding says it

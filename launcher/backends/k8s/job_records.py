@@ -122,7 +122,6 @@ def get_state(pod: Object, kind: str) -> Object | None:
 
 
 def has_begun(pod: Object) -> bool:
-    """Return True if a pod's program runs or has run."""
     return bool(get_state(pod, "running") or get_state(pod, "terminated"))
 
 

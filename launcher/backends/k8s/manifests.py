@@ -136,7 +136,6 @@ def make_secret_command(reach: K8sReach) -> str:
 
 
 def make_values(plan: Plan, reach: K8sReach, package: bytes) -> dict[str, Any]:
-    """Return the values of the templates."""
     head = f"{reach.name}-head"
     port = job.choose_head_port(job.place(plan, plan.nodes))
     begun = beginning.Beginning(

@@ -33,8 +33,6 @@ class PodCause(NamedTuple):
 
 
 class PodFailure(NamedTuple):
-    """A failure as a cluster reports it."""
-
     reasons: str  # expressions for the cluster's reason and message
     message: str
     code: int

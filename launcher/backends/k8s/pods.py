@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 
 class Pods:
-    """The pods of one job in a namespace."""
-
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster, self._job = cluster, job
         self.seen: Mapping[str, Object] = {}  # by the name of the node

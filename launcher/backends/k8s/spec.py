@@ -87,8 +87,6 @@ class Access(NamedTuple):
 
 
 class K8sReach(NamedTuple):
-    """The pods of a job."""
-
     name: str  # of its objects
     image: str
     cpu: str = ""

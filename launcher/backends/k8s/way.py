@@ -19,8 +19,6 @@ from .backend import K8sBackend
 
 
 class PodsWay(Way):
-    """Head of a job that begins by itself."""
-
     is_found_later = True
     backend: K8sBackend
 

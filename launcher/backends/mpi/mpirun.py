@@ -155,7 +155,6 @@ def reduce_hosts(reach: MpiReach, hosts: Sequence[MpiHost]) -> MpiReach:
 
 
 def make_hostfile(hosts: Sequence[MpiHost]) -> str:
-    """Return a hostfile with the slots of each host."""
     return "".join(
         f"{f'{host.user}@' if host.user else ''}{host.name} slots={host.slots + host.spare}\n"
         for host in hosts
@@ -305,7 +304,6 @@ def _find_hosts(output: str, reach: MpiReach) -> list[str]:
 
 
 def _name_parts(output: str, reach: MpiReach, groups: Sequence[str]) -> dict[str, object]:
-    """Return the named parts of a pattern's text."""
     five = reach.version[0] >= 5
     near = find_near(groups[-1].lower(), _POLICIES) if groups else ""
     hosts = _find_hosts(output, reach)

@@ -51,8 +51,6 @@ OURS: Final[Mapping[str, str]] = {
 
 
 class MpiHost(NamedTuple):
-    """A host as mpirun gets it."""
-
     name: str
     user: str | None
     slots: int  # its ranks, with --map-by those that mpirun may place there

@@ -19,8 +19,6 @@ FORMAT: Final = "%R|%P|%a|%l|%D|%T"
 
 
 class Partition(NamedTuple):
-    """A partition with its numbers of nodes."""
-
     name: str
     is_default: bool
     is_up: bool

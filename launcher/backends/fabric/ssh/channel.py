@@ -70,7 +70,6 @@ class ParamikoChannel(Channel):
     """A session of a paramiko connection, copied to and from two pipes by two threads."""
 
     def __init__(self, session: Any) -> None:
-        """Take a session with a program."""
         read_fd, self._inward = os.pipe()
         self._outward, write_fd = os.pipe()
         super().__init__(read_fd, write_fd)
@@ -129,8 +128,6 @@ def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
 
 
 class BinaryChannel(Channel):
-    """The pipes of an ssh process."""
-
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         super().__init__(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()))

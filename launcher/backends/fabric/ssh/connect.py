@@ -137,7 +137,6 @@ class Connector:
 
 
 def _make_error(settings: HopSettings, e: BaseException, deadline: Deadline, proxy: str) -> BaseException:
-    """Return the error to raise for a failed connection."""
     if isinstance(e, HostError):
         return e
     name = settings.name

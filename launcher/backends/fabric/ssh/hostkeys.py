@@ -23,8 +23,6 @@ ADVICE = "accept it with --host_key_policy=accept_new, or be asked at a terminal
 
 
 class KnownHost(NamedTuple):
-    """One line of a known_hosts file."""
-
     names: str
     key_type: str
     key: bytes

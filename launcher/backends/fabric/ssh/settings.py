@@ -50,8 +50,6 @@ class Algorithms(NamedTuple):
 
 
 class HopSettings(NamedTuple):
-    """Settings of one hop: address, user, and authentication of both sides."""
-
     name: str  # as given by the user or a ProxyJump
     hostname: str
     user: str
