@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import subprocess
 import threading
 from abc import ABC, abstractmethod
@@ -67,19 +66,21 @@ class Channel(ABC):
 
 
 class ParamikoChannel(Channel):
-    """A session of a paramiko connection, copied to and from two pipes by two threads."""
+    """A session of a paramiko connection, copied to and from two pipes by threads."""
 
     def __init__(self, session: Any) -> None:
         read_fd, self._inward = os.pipe()
         self._outward, write_fd = os.pipe()
         super().__init__(read_fd, write_fd)
         self._session = session
-        session.settimeout(None)
         for fd in (self._inward, self._outward):
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        for work, name in ((self._send, "send"), (self._receive, "receive")):
-            threading.Thread(target=work, name=f"ssh-{name}", daemon=True).start()
+        works = (self._send, self._receive, self._keep_errors)
+        threads = [threading.Thread(target=work, name="ssh-copy", daemon=True) for work in works]
+        self._said = threads[-1]
+        for thread in threads:
+            thread.start()
 
     def _send(self) -> None:
         with contextlib.suppress(OSError, EOFError):  # the receiving thread reports the cause
@@ -90,41 +91,24 @@ class ParamikoChannel(Channel):
             self._session.shutdown_write()
 
     def _receive(self) -> None:
-        wanted = True
         with contextlib.suppress(OSError, EOFError):
-            while True:
-                errors, data = _wait_for_bytes(self._session)
-                self.tail.add(errors)
-                if not errors and not data:
-                    break
-                if wanted:
-                    wanted = False  # later data is discarded, so that the sender does not block
-                    with contextlib.suppress(OSError):
-                        write_all(self._inward, data)
-                        wanted = True
+            while data := self._session.recv(_PIECE_BYTES):
+                with contextlib.suppress(OSError):  # nobody reads it; the sender must not block
+                    write_all(self._inward, data)
         os.close(self._inward)
+        self._said.join()
         status: int = self._session.recv_exit_status()
         self.status = status if status >= 0 else None  # -1: connection cut, or ended by a signal
         self.over.set()
 
+    def _keep_errors(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := self._session.recv_stderr(_PIECE_BYTES):
+                self.tail.add(data)
+
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self._session.close()
-
-
-def _wait_for_bytes(session: Any) -> tuple[bytes, bytes]:
-    """Wait for bytes of a session: from stderr, from stdout; both empty at the end."""
-    poll = select.poll()
-    poll.register(session.fileno(), select.POLLIN)
-    while True:
-        over = session.closed or session.eof_received  # read before the data, so that none is lost
-        if session.recv_stderr_ready():
-            return session.recv_stderr(_PIECE_BYTES), b""
-        if session.recv_ready():
-            return b"", session.recv(_PIECE_BYTES)
-        if over:
-            return b"", b""
-        poll.poll()
 
 
 class BinaryChannel(Channel):
