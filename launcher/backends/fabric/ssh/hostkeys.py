@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import fnmatch
-import os
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -129,9 +128,8 @@ def _remember(path: Path, settings: HopSettings, key: Any) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        with path.open("r+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            broken = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        broken = path.read_bytes()[-1:] not in (b"", b"\n")
+        with path.open("ab") as file:
             file.write(b"\n" + line if broken else line)
 
 
