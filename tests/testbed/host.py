@@ -189,11 +189,8 @@ class Host:
     def end(self) -> None:
         """End what is left of it, and wait for it. May be called twice."""
         if self._outer is not None:
-            self._outer.kill()
-            self._outer.wait()
-            for stream in (self._outer.stdin, self._outer.stdout):
-                if stream is not None:
-                    stream.close()
+            with self._outer:
+                self._outer.kill()
             self._outer = None
         if self._init_fd >= 0:
             # It ends when everything on the host has.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from testbed.net import HERE, Network
@@ -32,7 +32,8 @@ class Node:
         self.folder = folder / self.name
         self.folder.mkdir(exist_ok=True)
         self.pods = f"10.244.{number}"  # the first three parts of its pods' addresses
-        self._set_id, self._number, self._network, self._of_programs = set_id, number, network, programs
+        self._environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", VARIABLE: set_id}
+        self._number, self._network, self._of_programs = number, network, programs
         self._link = f"{network.bridge}.{number:x}"
         self._outer: subprocess.Popen[bytes] | None = None
         self.init, self._init_fd = 0, -1
@@ -46,7 +47,7 @@ class Node:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd="/",
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", VARIABLE: self._set_id},
+            env=self._environ,
             start_new_session=True,
         )
         assert self._outer.stdin and self._outer.stdout
@@ -72,7 +73,7 @@ class Node:
     def _expect(self, said: bytes, wanted: bytes) -> None:
         assert said == wanted, f"{self.name} does not boot: {said.decode()}"
 
-    def start(self, name: str, argv: Sequence[str | Path], environ: Mapping[str, str] = {}) -> None:
+    def start(self, name: str, argv: Sequence[str | Path]) -> None:
         """Start a program; its output is in FOLDER/NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._programs[name] = subprocess.Popen(
@@ -80,7 +81,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", VARIABLE: self._set_id, **environ},
+                env=self._environ,
                 start_new_session=True,
             )
 
@@ -105,10 +106,9 @@ class Node:
 
     def run(self, *argv: str | Path, timeout_s: float = 120.0) -> str:
         """Run a command to its end; return its output, raise RuntimeError with it if it fails."""
-        environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", VARIABLE: self._set_id}
         done = subprocess.run(
             make_entry(self.init, argv),
-            env=environ,
+            env=self._environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -132,8 +132,8 @@ class Node:
         """Power failure: everything on it ends at once."""
         ip(f"link del {self._link}", check=False)
         if self._outer is not None:
-            self._outer.kill()
-            self._outer.wait()
+            with self._outer:
+                self._outer.kill()
             self._outer = None
         for program in self._programs.values():
             program.wait()
