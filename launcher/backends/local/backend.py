@@ -78,7 +78,7 @@ class LocalBackend(Here):
     def close(self) -> None:
         """Wait for the keepers; the head has closed their lines already."""
         end_s = self.begin_close()
-        for keeper, said in self._keepers:
+        for keeper, _ in self._keepers:
             try:
                 keeper.wait(max(0.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -87,9 +87,7 @@ class LocalBackend(Here):
                 found = procs.read_proc(keeper.pid)
                 with contextlib.suppress(ProcessLookupError):
                     keeper.send_signal(signal.SIGKILL if found and found.state in "Tt" else signal.SIGTERM)
-                keeper.returncode = keeper.returncode or 0
-            said.close()
-        self._keepers.clear()
+        self.release()
 
 
 def _make_error(node: Node, why: str) -> ServiceError:
