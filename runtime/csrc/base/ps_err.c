@@ -12,13 +12,11 @@ int ps_fit(const char *text, size_t most) {
     return (int)n;
 }
 
-/* Write at text[used...], cut between characters. */
-static void append(ps_err *err, size_t used, const char *before, const char *words) {
-    char whole[2 * sizeof err->text];
-    snprintf(whole, sizeof whole, "%s%s", before, words);
-    size_t n = (size_t)ps_fit(whole, sizeof err->text - 1 - used);
-    memcpy(err->text + used, whole, n);
-    err->text[used + n] = '\0';
+/* Set the text, cut between characters. */
+static void set_text(ps_err *err, const char *text) {
+    size_t n = (size_t)ps_fit(text, sizeof err->text - 1);
+    memcpy(err->text, text, n);
+    err->text[n] = '\0';
 }
 
 int ps_fail(ps_err *err, int code, int sys, const char *fmt, ...) {
@@ -32,17 +30,18 @@ int ps_fail(ps_err *err, int code, int sys, const char *fmt, ...) {
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
 
-    append(err, 0, "", n < 0 ? "" : text);
+    size_t used = n < 0 ? 0 : strlen(text);
+    text[used] = '\0';
     /* strerror: safe in threads with glibc 2.32 and later, and with musl. */
-    if (sys != 0) append(err, strlen(err->text), ": ", strerror(sys));
+    if (sys != 0) snprintf(text + used, sizeof text - used, ": %s", strerror(sys));
+    set_text(err, text);
     return code;
 }
 
 int ps_fail_about(ps_err *err, const char *name) {
     if (err == NULL) return PS_EINVAL;
-    char text[sizeof err->text];
-    memcpy(text, err->text, sizeof text);
-    snprintf(err->text, sizeof err->text, "'%.*s': ", ps_fit(name, 64), name);
-    append(err, strlen(err->text), "", text);
+    char text[2 * sizeof err->text];
+    snprintf(text, sizeof text, "'%.*s': %s", ps_fit(name, 64), name, err->text);
+    set_text(err, text);
     return err->code;
 }
