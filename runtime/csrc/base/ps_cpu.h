@@ -8,20 +8,16 @@
 #include <stdint.h>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <xmmintrin.h>
-#elif defined(__aarch64__)
-#include <sys/auxv.h>
 #endif
 
 /* Build of a kernel to run. All give the same bits: they do the same IEEE operations
  * in the same order on every element, only several elements at a time (-ffp-contract=off matters). */
 typedef enum ps_isa {
-    PS_ISA_BEST = 0, /* the fastest on this machine */
-    PS_ISA_BASE = 1, /* for every machine of this architecture */
-    PS_ISA_AVX2 = 2, /* x86-64 with AVX2; same as PS_ISA_BASE without it */
-    PS_ISA_AVX512 =
-        3, /* x86-64 with AVX-512; same as PS_ISA_AVX2 without it, and for kernels that have no such build */
+    PS_ISA_BEST = 0,   /* the fastest on this machine */
+    PS_ISA_BASE = 1,   /* for every machine of this architecture */
+    PS_ISA_AVX2 = 2,   /* x86-64 with AVX2; same as PS_ISA_BASE without it */
+    PS_ISA_AVX512 = 3, /* with AVX-512; same as PS_ISA_AVX2 without it, or in kernels without such a build */
 } ps_isa;
 
 /* These let a compiler reorder sums and assume that there is no NaN: other bits. */
@@ -53,21 +49,6 @@ typedef enum ps_isa {
 #else
 #define PS_CPU_HAS(feature) false
 #endif
-
-/* Return true if this machine can run PS_ISA_AVX2. */
-static inline bool ps_cpu_avx2(void) {
-    return PS_CPU_HAS("avx2");
-}
-
-/* Return true if this machine has vectors of 8 floats with fused multiply-adds. */
-static inline bool ps_cpu_fma(void) {
-    return PS_CPU_HAS("avx2") && PS_CPU_HAS("fma");
-}
-
-/* Return true if this machine has vectors of 16 floats with fused multiply-adds. */
-static inline bool ps_cpu_avx512(void) {
-    return PS_CPU_HAS("avx512f");
-}
 
 /* Let a thread that polls give way for some cycles. */
 static inline void ps_pause(void) {

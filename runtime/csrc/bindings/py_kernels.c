@@ -144,8 +144,8 @@ static PyObject *find_rate(PyObject *Py_UNUSED(self), PyObject *args) {
 
 /* Features of this build on this machine; the names are those of `pslaunch version`. */
 static PyObject *get_features(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused)) {
-    return Py_BuildValue("{sOsOsOsO}", "avx2", ps_cpu_avx2() ? Py_True : Py_False, "gpu", Py_False, "double",
-                         Py_False, "rdma", Py_False);
+    return Py_BuildValue("{sOsOsOsO}", "avx2", PS_CPU_HAS("avx2") ? Py_True : Py_False, "gpu", Py_False,
+                         "double", Py_False, "rdma", Py_False);
 }
 
 PyMethodDef ps_kernels_methods[] = {

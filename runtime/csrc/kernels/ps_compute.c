@@ -160,9 +160,8 @@ static atomic_int chosen = PS_ISA_BEST;
 
 ps_isa ps_build(void) {
     ps_isa most = (ps_isa)atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (most == PS_ISA_BEST) most = PS_ISA_AVX512;
-    if (most >= PS_ISA_AVX512 && ps_cpu_avx512() && ps_cpu_fma()) return PS_ISA_AVX512;
-    return most >= PS_ISA_AVX2 && ps_cpu_fma() ? PS_ISA_AVX2 : PS_ISA_BASE;
+    if (most == PS_ISA_BASE || !PS_CPU_HAS("avx2") || !PS_CPU_HAS("fma")) return PS_ISA_BASE;
+    return most != PS_ISA_AVX2 && PS_CPU_HAS("avx512f") ? PS_ISA_AVX512 : PS_ISA_AVX2;
 }
 
 void ps_build_choose(ps_isa isa) {
