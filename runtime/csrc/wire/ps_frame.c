@@ -11,9 +11,19 @@
 typedef struct field {
     uint8_t at, size;
     uint16_t member;
+    bool real;
+    const char *what;                /* for messages of a difference; NULL: nobody compares it */
+    const char *(*word)(uint32_t x); /* in place of the number x; NULL: none */
 } field;
 
-#define FIELD(at, type, member) {at, sizeof((type *)0)->member, offsetof(type, member)}
+#define NAMED(at, type, member, what, word)                                    \
+    {at,                                                                       \
+     sizeof((type *)0)->member,                                                \
+     offsetof(type, member),                                                   \
+     _Generic(((type *)0)->member, float: true, double: true, default: false), \
+     what,                                                                     \
+     word}
+#define FIELD(at, type, member) NAMED(at, type, member, NULL, NULL)
 #define PUT(fields, from, buf) put_fields(fields, sizeof(fields) / sizeof(field), from, buf)
 #define GET(fields, buf, to) get_fields(fields, sizeof(fields) / sizeof(field), buf, to)
 
@@ -32,33 +42,48 @@ static const field header_fields[] = {
     FIELD(32, ps_header, object),  FIELD(36, ps_header, flags),  FIELD(40, ps_header, version),
     FIELD(48, ps_header, length),  FIELD(56, ps_header, count),
 };
+
+static const char *name_mode(uint32_t mode) {
+    static const char *const names[PS_MODES] = {"sync", "half_async", "async", "geo"};
+    return names[mode];
+}
+
+static const char *name_method(uint32_t method) {
+    return ps_optim_method(method)->name;
+}
+
+/* In the order in which they are compared. */
 static const field create_fields[] = {
-    FIELD(0, ps_create, sparse),
-    FIELD(4, ps_create, dim),
-    FIELD(8, ps_create, size),
-    FIELD(16, ps_create, total),
-    FIELD(24, ps_create, optim.method),
-    FIELD(28, ps_create, mode),
-    FIELD(32, ps_create, optim.learning_rate),
-    FIELD(36, ps_create, optim.l1),
-    FIELD(40, ps_create, optim.l2),
-    FIELD(44, ps_create, optim.clip),
-    FIELD(48, ps_create, optim.numbers),
-    FIELD(60, ps_create, schedule.kind),
-    FIELD(64, ps_create, schedule.a),
-    FIELD(72, ps_create, schedule.b),
-    FIELD(80, ps_create, schedule.segments_n),
-    FIELD(84, ps_create, discard),
-    FIELD(88, ps_create, entry.rule),
-    FIELD(92, ps_create, entry.numbers),
-    FIELD(100, ps_create, init.seed),
-    FIELD(108, ps_create, init.table),
-    FIELD(116, ps_create, init.kind),
-    FIELD(120, ps_create, init.mean),
-    FIELD(124, ps_create, init.std),
+    NAMED(0, ps_create, sparse, "kind (0 dense, 1 sparse)", NULL),
+    NAMED(4, ps_create, dim, "dim", NULL),
+    NAMED(16, ps_create, total, "size", NULL),
+    NAMED(8, ps_create, size, "size on one shard", NULL),
+    NAMED(28, ps_create, mode, "mode", name_mode),
+    NAMED(84, ps_create, discard, "updates before a push is dropped", NULL),
+    NAMED(24, ps_create, optim.method, "optimizer", name_method),
+    NAMED(32, ps_create, optim.learning_rate, "learning_rate", NULL),
+    NAMED(36, ps_create, optim.l1, "L1 rate", NULL),
+    NAMED(40, ps_create, optim.l2, "L2 rate (l2_rate)", NULL),
+    NAMED(44, ps_create, optim.clip, "gradient_clipping_threshold", NULL),
+    NAMED(88, ps_create, entry.rule, "entry rule", ps_entry_name),
+    NAMED(92, ps_create, entry.numbers[0], "first number of the entry rule", NULL),
+    NAMED(96, ps_create, entry.numbers[1], "second number of the entry rule", NULL),
+    NAMED(116, ps_create, init.kind, "initial distribution", NULL),
+    NAMED(100, ps_create, init.seed, "seed", NULL),
+    NAMED(120, ps_create, init.mean, "initial_mean", NULL),
+    NAMED(124, ps_create, init.std, "initial_std", NULL),
+    NAMED(60, ps_create, schedule.kind, "learning_rate_schedule", ps_schedule_name),
+    NAMED(64, ps_create, schedule.a, "learning_rate_decay_a", NULL),
+    NAMED(72, ps_create, schedule.b, "learning_rate_decay_b", NULL),
+    NAMED(80, ps_create, schedule.segments_n, "segments in learning_rate_args", NULL),
+    FIELD(48, ps_create, optim.numbers), /* which each method names */
+    FIELD(108, ps_create, init.table),   /* which follows from the name */
     FIELD(128, ps_create, name_length),
 };
-static const field segment_fields[] = {FIELD(0, ps_segment, last), FIELD(8, ps_segment, factor)};
+static const field segment_fields[] = {
+    NAMED(0, ps_segment, last, "learning_rate_args: end of a segment", NULL),
+    NAMED(8, ps_segment, factor, "learning_rate_args: factor of a segment", NULL),
+};
 static const field shrink_fields[] = {FIELD(0, ps_shrink, decay), FIELD(4, ps_shrink, score),
                                       FIELD(8, ps_shrink, unseen)};
 
@@ -220,83 +245,39 @@ int ps_create_decode(const uint8_t *buf, size_t n, ps_create *c, ps_err *err) {
     return create_valid(c, err);
 }
 
-/* A number of two descriptions, or a name in its place. */
-typedef struct difference {
-    const char *what;
-    double a, b;
-    const char *a_name, *b_name;
-} difference;
-
-static difference number(const char *what, double a, double b) {
-    return (difference){what, a, b, NULL, NULL};
+static double get_real(const field *f, const void *from) {
+    float single;
+    double found;
+    memcpy(&single, (const char *)from + f->member, sizeof single);
+    if (f->size == sizeof single) return (double)single;
+    memcpy(&found, (const char *)from + f->member, sizeof found);
+    return found;
 }
 
-static int tell(const difference *d, char *text, size_t size) {
-    if (d->a_name != NULL) snprintf(text, size, "%s %s against %s", d->what, d->a_name, d->b_name);
-    else snprintf(text, size, "%s %.9g against %.9g", d->what, d->a, d->b);
-    return 1;
+static uint64_t get_whole(const field *f, const void *from) {
+    uint64_t found = 0;
+    memcpy(&found, (const char *)from + f->member, f->size);
+    return found;
 }
 
-/* Return the first of n numbers that differ, or NULL. */
-static const difference *first_difference(const difference *d, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (d[i].a != d[i].b) return &d[i];
-    return NULL;
+static void write_value(const field *f, const void *from, char *text, size_t size) {
+    if (f->real) snprintf(text, size, "%.9g", get_real(f, from));
+    else if (f->word != NULL) snprintf(text, size, "%s", f->word((uint32_t)get_whole(f, from)));
+    else snprintf(text, size, "%" PRIu64, get_whole(f, from));
 }
 
-static int schedules_differ(const ps_schedule *a, const ps_schedule *b, char *text, size_t size) {
-    const difference all[] = {
-        {"learning_rate_schedule", a->kind, b->kind, ps_schedule_name(a->kind), ps_schedule_name(b->kind)},
-        number("learning_rate_decay_a", a->a, b->a),
-        number("learning_rate_decay_b", a->b, b->b),
-        number("segments in learning_rate_args", a->segments_n, b->segments_n),
-    };
-    const difference *d = first_difference(all, sizeof all / sizeof *all);
-    if (d != NULL) return tell(d, text, size);
-    for (uint32_t i = 0; i < a->segments_n; i++) {
-        const difference own[] = {
-            number("learning_rate_args: end of a segment", (double)a->segments[i].last,
-                   (double)b->segments[i].last),
-            number("learning_rate_args: factor of a segment", a->segments[i].factor, b->segments[i].factor)};
-        if ((d = first_difference(own, 2)) != NULL) return tell(d, text, size);
+/* Return true if two structs differ in one of these fields; then `text` has the first such one. */
+static bool differ(const field *fields, size_t n, const void *a, const void *b, char *text, size_t size) {
+    char own[2][32];
+    for (const field *f = fields; f < fields + n; f++) {
+        if (f->what == NULL) continue;
+        if (f->real ? get_real(f, a) == get_real(f, b) : get_whole(f, a) == get_whole(f, b)) continue;
+        write_value(f, a, own[0], sizeof own[0]);
+        write_value(f, b, own[1], sizeof own[1]);
+        snprintf(text, size, "%s %s against %s", f->what, own[0], own[1]);
+        return true;
     }
-    return 0;
-}
-
-static int numbers_differ(const ps_create *a, const ps_create *b, char *text, size_t size) {
-    static const char *const modes[] = {"sync", "half_async", "async", "geo"};
-    const difference all[] = {
-        number("kind (0 dense, 1 sparse)", a->sparse, b->sparse),
-        number("dim", a->dim, b->dim),
-        number("size", (double)a->total, (double)b->total),
-        number("size on one shard", (double)a->size, (double)b->size),
-        {"mode", a->mode, b->mode, modes[a->mode], modes[b->mode]},
-        number("updates before a push is dropped", a->discard, b->discard),
-        {"optimizer", a->optim.method, b->optim.method, ps_optim_method(a->optim.method)->name,
-         ps_optim_method(b->optim.method)->name},
-        number("learning_rate", (double)a->optim.learning_rate, (double)b->optim.learning_rate),
-        number("L1 rate", (double)a->optim.l1, (double)b->optim.l1),
-        number("L2 rate (l2_rate)", (double)a->optim.l2, (double)b->optim.l2),
-        number("gradient_clipping_threshold", (double)a->optim.clip, (double)b->optim.clip),
-        {"entry rule", a->entry.rule, b->entry.rule, ps_entry_name(a->entry.rule),
-         ps_entry_name(b->entry.rule)},
-        number("first number of the entry rule", (double)a->entry.numbers[0], (double)b->entry.numbers[0]),
-        number("second number of the entry rule", (double)a->entry.numbers[1], (double)b->entry.numbers[1]),
-        number("initial distribution", a->init.kind, b->init.kind),
-        number("seed", (double)(uint32_t)a->init.seed, (double)(uint32_t)b->init.seed),
-        number("seed / 2^32", (double)(a->init.seed >> 32), (double)(b->init.seed >> 32)),
-        number("initial_mean", (double)a->init.mean, (double)b->init.mean),
-        number("initial_std", (double)a->init.std, (double)b->init.std),
-    };
-    const difference *d = first_difference(all, sizeof all / sizeof *all);
-    if (d != NULL) return tell(d, text, size);
-    if (schedules_differ(&a->schedule, &b->schedule, text, size)) return 1;
-    for (int i = 0; i < PS_NUMBERS; i++) {
-        const difference own = number(ps_optim_method(a->optim.method)->numbers[i].name,
-                                      (double)a->optim.numbers[i], (double)b->optim.numbers[i]);
-        if (own.a != own.b) return tell(&own, text, size);
-    }
-    return 0;
+    return false;
 }
 
 int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t size) {
@@ -304,7 +285,17 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
         snprintf(text, size, "name '%.*s' against '%.*s'", PS_NAME(a), PS_NAME(b));
         return 1;
     }
-    return numbers_differ(a, b, text, size);
+    if (differ(create_fields, sizeof create_fields / sizeof(field), a, b, text, size)) return 1;
+    for (uint32_t i = 0; i < a->schedule.segments_n; i++)
+        if (differ(segment_fields, 2, &a->schedule.segments[i], &b->schedule.segments[i], text, size))
+            return 1;
+    for (size_t i = 0; i < PS_NUMBERS; i++) {
+        field own = FIELD(48, ps_create, optim.numbers[0]);
+        own.member = (uint16_t)(own.member + i * sizeof(float));
+        own.what = ps_optim_method(a->optim.method)->numbers[i].name;
+        if (differ(&own, 1, a, b, text, size)) return 1;
+    }
+    return 0;
 }
 
 void ps_shrink_encode(const ps_shrink *how, uint8_t *buf) {
