@@ -58,7 +58,7 @@ static int64_t decode(ps_header h) {
 
 TEST(lengths_are_compared_with_the_limit_of_the_operation) {
     for (uint16_t op = 0; op < 256; op++) {
-        ps_header h = {.op = op, .length = ps_frame_limit(op)};
+        ps_header h = {.op = op, .length = ps_form_of(op).limit};
         bool known = strcmp(ps_op_name(op), "?") != 0;
         CHECK(decode(h) == (known ? PS_HEADER_BYTES : PS_EPROTO));
         h.length++;
@@ -86,7 +86,7 @@ TEST(an_operation_has_only_its_own_flags) {
     for (uint16_t op = 1; op < 128; op++) {
         if (strcmp(ps_op_name(op), "?") == 0) continue;
         for (uint32_t flag = 1; flag != 0; flag <<= 1)
-            CHECK((decode((ps_header){.op = op, .flags = flag}) < 0) == !(ps_frame_flags(op) & flag));
+            CHECK((decode((ps_header){.op = op, .flags = flag}) < 0) == !(ps_form_of(op).flags & flag));
     }
     CHECK(decode((ps_header){.op = PS_PULL, .flags = PS_MORE}) == PS_EPROTO);
     CHECK(decode((ps_header){.op = PS_PUSH_ROWS, .flags = PS_MORE}) == PS_HEADER_BYTES);

@@ -90,7 +90,7 @@ static void answered(ps_client *c, ps_link *l, ps_request *r) {
 
 /* The length of this answer is the shard's to say: it has an entry for each object. */
 static int expect_versions(ps_request *r, const ps_header *h, ps_err *err) {
-    if (h->length > ps_frame_limit(h->op)) return ps_call_no_memory(err);
+    if (h->length > ps_form_of(h->op).limit) return ps_call_no_memory(err);
     void *body = ps_call_more(r->call, 1, (size_t)h->length + sizeof *r->in);
     if (body == NULL) return ps_call_no_memory(err);
     r->in = body;

@@ -107,15 +107,8 @@ static uint32_t header_check(const uint8_t *buf) {
     return (uint32_t)(h ^ (h >> 32));
 }
 
-/* The name of each op, the longest body, and the flags. */
-typedef struct op_form {
-    const char *name;
-    uint64_t limit;
-    uint32_t flags;
-} op_form;
-
-static op_form form_of(uint16_t op) {
-    static const op_form forms[PS_ERROR + 1] = {
+ps_form ps_form_of(uint16_t op) {
+    static const ps_form forms[PS_ERROR + 1] = {
         [PS_CREATE] = {"CREATE", PS_MAX_CREATE, 0},
         [PS_INIT] = {"INIT", PS_MAX_DENSE_BYTES, 0},
         [PS_SET_ROWS] = {"SET_ROWS", PS_MAX_ROW_FRAME, 0},
@@ -134,19 +127,11 @@ static op_form form_of(uint16_t op) {
         [PS_VERSIONS] = {"VERSIONS", 16 * (uint64_t)PS_MAX_OBJECTS, 0},
         [PS_ERROR] = {"ERROR", PS_MAX_TEXT, 0},
     };
-    return op <= PS_ERROR && forms[op].name != NULL ? forms[op] : (op_form){"?", 0, 0};
-}
-
-uint64_t ps_frame_limit(uint16_t op) {
-    return form_of(op).limit;
-}
-
-uint32_t ps_frame_flags(uint16_t op) {
-    return form_of(op).flags;
+    return op <= PS_ERROR && forms[op].name != NULL ? forms[op] : (ps_form){"?", 0, 0};
 }
 
 const char *ps_op_name(uint16_t op) {
-    return form_of(op).name;
+    return ps_form_of(op).name;
 }
 
 void ps_header_encode(const ps_header *h, uint8_t *buf) {
@@ -164,19 +149,19 @@ static int header_valid(const uint8_t *buf, const ps_header *h, ps_err *err) {
     const uint32_t version = get_u32(buf + 4) & 0xffff;
     if (version != PS_VERSION)
         return ps_fail(err, PS_EPROTO, 0, "protocol version %u, expected %u", version, PS_VERSION);
-    if (strcmp(ps_op_name(h->op), "?") == 0) return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
-    if (h->flags & ~ps_frame_flags(h->op))
-        return ps_fail(err, PS_EPROTO, 0, "%s with the flags %x, allowed are %x", ps_op_name(h->op), h->flags,
-                       ps_frame_flags(h->op));
-    if (h->length > ps_frame_limit(h->op))
-        return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64,
-                       ps_op_name(h->op), h->length, ps_frame_limit(h->op));
+    const ps_form form = ps_form_of(h->op);
+    if (form.name[0] == '?') return ps_fail(err, PS_EPROTO, 0, "unknown operation %u", h->op);
+    if (h->flags & ~form.flags)
+        return ps_fail(err, PS_EPROTO, 0, "%s with the flags %x, allowed are %x", form.name, h->flags,
+                       form.flags);
+    if (h->length > form.limit)
+        return ps_fail(err, PS_EPROTO, 0, "%s with a body of %" PRIu64 " bytes, limit %" PRIu64, form.name,
+                       h->length, form.limit);
     bool push = h->op == PS_PUSH || h->op == PS_PUSH_ROWS;
     if (!push && h->samples != 0)
-        return ps_fail(err, PS_EPROTO, 0, "%s of %u samples", ps_op_name(h->op), h->samples);
+        return ps_fail(err, PS_EPROTO, 0, "%s of %u samples", form.name, h->samples);
     if (push ? !isfinite(h->factor) || h->factor < 0 : h->factor != 0)
-        return ps_fail(err, PS_EPROTO, 0, "%s with %g times the learning rate", ps_op_name(h->op),
-                       (double)h->factor);
+        return ps_fail(err, PS_EPROTO, 0, "%s with %g times the learning rate", form.name, (double)h->factor);
     if (h->trainer >= PS_MAX_TRAINERS || h->object >= PS_MAX_OBJECTS)
         return ps_fail(err, PS_EPROTO, 0, "trainer %u or object %u above the limit", h->trainer, h->object);
     return PS_OK;

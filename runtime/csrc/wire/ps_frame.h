@@ -49,7 +49,6 @@ enum {
     PS_FINISH = 10,   /* no further request at all */
     PS_SHRINK = 11,   /* give back rows of a table, from trainer 0 */
     PS_CUT = 12,      /* cut the shard when `count` objects have made step `version`, from trainer 0 */
-    PS_ANSWER = 64,   /* the lowest answer */
     PS_DONE = 64,     /* success, without a body */
     PS_VALUES = 65,   /* values of a dense object */
     PS_ROWS = 66,     /* rows, in the order of the keys asked for */
@@ -114,13 +113,18 @@ void ps_header_encode(const ps_header *h, uint8_t *buf);
  * op, a flag that the op lacks, a length above the op's limit. */
 int64_t ps_header_decode(const uint8_t *buf, size_t n, ps_header *h, ps_err *err);
 
-/* Return the longest body of an op, 0 for an unknown one. */
-uint64_t ps_frame_limit(uint16_t op);
+/* What frames of an op are: its name, as in docs/protocol.md, the longest body, and the flags that they may
+ * have. */
+typedef struct ps_form {
+    const char *name;
+    uint64_t limit;
+    uint32_t flags;
+} ps_form;
 
-/* Return the flags that a frame of this op may have. */
-uint32_t ps_frame_flags(uint16_t op);
+/* Return the form of an op; of an unknown one "?", 0, 0. */
+ps_form ps_form_of(uint16_t op);
 
-/* Return the name of an op, as in docs/protocol.md; "?" for an unknown one. */
+/* Return the name of an op. */
 const char *ps_op_name(uint16_t op);
 
 /* Write the body of SHRINK; buf has room for PS_SHRINK_BYTES. Can't fail. */

@@ -200,7 +200,7 @@ static void send_frame(trainer *p, uint32_t t, uint16_t op) {
     ps_header h = {.op = op, .epoch = EPOCH, .trainer = t, .object = about & 3};
     h.samples = op == PS_PUSH || op == PS_PUSH_ROWS;
     h.factor = (float)h.samples;
-    h.flags = (about >> 2) & ps_frame_flags(op);
+    h.flags = (about >> 2) & ps_form_of(op).flags;
     if (op == PS_CREATE && (about & 128) == 0) h.object = play.objects_n;
     h.sequence = damage & 1 ? near(p->sequence, take()) : p->sequence;
     bool later = op == PS_PUSH || op == PS_PUSH_ROWS || (h.flags & PS_AFTER);
