@@ -123,10 +123,8 @@ static int admit_push(const ps_shard *s, const ps_peer *p, ps_object *o) {
     return PS_OK;
 }
 
-static int begin_push(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o;
-    int code = find_object(s, &p->head, false, &o, err);
-    if (code < 0) return code;
+static int begin_push(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
+    int code;
     if (p->head.length != o->dense.n * sizeof(float)) return bad_length(&p->head, err);
     if (!o->dense.ready) return not_ready(o, err);
     if ((code = may_push(s, p, o, err)) < 0 || p->repeated) return code;
@@ -174,11 +172,9 @@ static int may_set(const ps_peer *p, const ps_object *o, ps_err *err) {
                    p->trainer, PS_NAME(&o->spec), o->step.version);
 }
 
-static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o;
+static int begin_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     const ps_header *h = &p->head;
-    int code = find_object(s, h, true, &o, err);
-    if (code < 0) return code;
+    int code;
     uint32_t floats = h->op == PS_PUSH_ROWS ? ps_push_floats(&o->spec) : o->spec.dim;
     uint64_t row = h->op == PS_PULL_ROWS ? 0 : sizeof(float) * (uint64_t)floats;
     if (h->length != h->count * (sizeof(uint64_t) + row) || h->count > ps_rows_per_frame(floats))
@@ -201,10 +197,7 @@ static int begin_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     return body_buffer(s, p, turn ? 0 : charge_of(h->length), err);
 }
 
-static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o;
-    int code = find_object(s, &p->head, false, &o, err);
-    if (code < 0) return code;
+static int begin_init(ps_shard *s PS_UNUSED, ps_peer *p, ps_object *o, ps_err *err) {
     bool values = p->head.length == o->dense.n * sizeof(float) && p->trainer == 0;
     if (p->head.length != 0 && !values) return bad_length(&p->head, err);
     if (o->dense.ready) { /* only the first values count; these are equal or late */
@@ -216,15 +209,11 @@ static int begin_init(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static int begin_pull(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o;
-    int code = find_object(s, &p->head, false, &o, err);
-    if (code < 0) return code;
-    if (!o->dense.ready) return not_ready(o, err);
-    return may_read(s, p, o, err);
+static int begin_pull(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
+    return o->dense.ready ? may_read(s, p, o, err) : not_ready(o, err);
 }
 
-static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
+static int begin_create(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
     if (p->head.object > s->objects_n || (p->repeated && p->head.object == s->objects_n))
         return ps_fail(err, PS_EPROTO, 0, "CREATE of object %u after %u%s", p->head.object, s->objects_n,
                        p->repeated ? ", repeated" : "");
@@ -233,10 +222,7 @@ static int begin_create(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static int begin_shrink(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o;
-    int code = find_object(s, &p->head, true, &o, err);
-    if (code < 0) return code;
+static int begin_shrink(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     if (p->head.length != PS_SHRINK_BYTES) return bad_length(&p->head, err);
     if (p->trainer != 0)
         return ps_fail(err, PS_EPROTO, 0, "trainer %u shrinks '%.*s'; only trainer 0 may", p->trainer,
@@ -257,12 +243,13 @@ static int begin_shrink(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static int begin_cut(const ps_peer *p, ps_err *err) {
+static int begin_cut(ps_shard *s PS_UNUSED, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
     if (p->trainer == 0) return PS_OK;
     return ps_fail(err, PS_EPROTO, 0, "trainer %u asks for a cut; only trainer 0 may", p->trainer);
 }
 
-static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err *err) {
+static int begin_wait(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err *err) {
+    uint64_t over = p->head.op == PS_END_PASS ? s->pass : s->barrier;
     if (p->repeated) return PS_OK;
     for (uint32_t i = 0; i < s->objects_n; i++) {
         uint8_t part = s->objects[i]->step.part[p->trainer];
@@ -270,38 +257,30 @@ static int begin_wait(const ps_shard *s, const ps_peer *p, uint64_t over, ps_err
             return ps_fail(err, PS_EPROTO, 0, "%s of trainer %u in the middle of a push",
                            ps_op_name(p->head.op), p->trainer);
     }
-    if (p->head.version == over) return PS_OK;
+    if (p->head.op == PS_FINISH || p->head.version == over) return PS_OK;
     return ps_fail(err, PS_EPROTO, 0, "%s %" PRIu64 " of trainer %u, %" PRIu64 " of %u trainers are over",
                    ps_op_name(p->head.op), p->head.version, p->trainer, over, s->config.trainers);
 }
 
 static int begin_body(ps_shard *s, ps_peer *p, ps_err *err) {
-    switch (p->head.op) {
-    case PS_CREATE:
-        return begin_create(s, p, err);
-    case PS_INIT:
-        return begin_init(s, p, err);
-    case PS_PUSH:
-        return begin_push(s, p, err);
-    case PS_SET_ROWS:
-    case PS_PUSH_ROWS:
-    case PS_PULL_ROWS:
-        return begin_rows(s, p, err);
-    case PS_SHRINK:
-        return begin_shrink(s, p, err);
-    case PS_PULL:
-        return begin_pull(s, p, err);
-    case PS_CUT:
-        return begin_cut(p, err);
-    case PS_END_PASS:
-        return begin_wait(s, p, s->pass, err);
-    case PS_BARRIER:
-        return begin_wait(s, p, s->barrier, err);
-    case PS_FINISH:
-        return begin_wait(s, p, p->head.version, err);
-    default:
-        return ps_fail(err, PS_EPROTO, 0, "%s is not a request", ps_op_name(p->head.op));
-    }
+    enum { NONE, DENSE, TABLE }; /* the object that a request has */
+    static const struct {
+        int (*begin)(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err);
+        int object;
+    } requests[PS_CUT + 1] = {
+        [PS_CREATE] = {begin_create, NONE},   [PS_INIT] = {begin_init, DENSE},
+        [PS_SET_ROWS] = {begin_rows, TABLE},  [PS_PUSH] = {begin_push, DENSE},
+        [PS_PUSH_ROWS] = {begin_rows, TABLE}, [PS_PULL] = {begin_pull, DENSE},
+        [PS_PULL_ROWS] = {begin_rows, TABLE}, [PS_END_PASS] = {begin_wait, NONE},
+        [PS_BARRIER] = {begin_wait, NONE},    [PS_FINISH] = {begin_wait, NONE},
+        [PS_SHRINK] = {begin_shrink, TABLE},  [PS_CUT] = {begin_cut, NONE},
+    };
+    uint16_t op = p->head.op;
+    ps_object *o = NULL;
+    if (op > PS_CUT) return ps_fail(err, PS_EPROTO, 0, "%s is not a request", ps_op_name(op));
+    int code = PS_OK, object = requests[op].object;
+    if (object != NONE) code = find_object(s, &p->head, object == TABLE, &o, err);
+    return code < 0 ? code : requests[op].begin(s, p, o, err);
 }
 
 static int check_sender(const ps_shard *s, const ps_peer *p, ps_err *err) {
