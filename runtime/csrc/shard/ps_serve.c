@@ -130,8 +130,7 @@ static int do_create(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static void do_init(ps_shard *s, const ps_peer *p) {
-    ps_object *o = s->objects[p->head.object];
+static void do_init(ps_shard *s, const ps_peer *p, ps_object *o) {
     if (p->trainer != 0 || p->head.length == 0 || o->dense.ready) return;
     o->dense.ready = true;
     for (uint32_t t = 0; t < s->config.trainers; t++) {
@@ -140,8 +139,7 @@ static void do_init(ps_shard *s, const ps_peer *p) {
     }
 }
 
-static void end_push(ps_shard *s, const ps_peer *p) {
-    ps_object *o = s->objects[p->head.object];
+static void end_push(ps_shard *s, const ps_peer *p, ps_object *o) {
     bool late = o->step.part[p->trainer] == PS_PART_LATE;
     ps_object_end_push(o, p->trainer, p->head.sequence);
     ps_counter_add(&s->of_trainer[p->trainer][PS_T_DROPPED], late);
@@ -149,11 +147,10 @@ static void end_push(ps_shard *s, const ps_peer *p) {
     ps_stream_begin(s);
 }
 
-static void do_push(ps_shard *s, const ps_peer *p) {
-    ps_object *o = s->objects[p->head.object];
+static void do_push(ps_shard *s, const ps_peer *p, ps_object *o) {
     uint8_t *part = &o->step.part[p->trainer];
     if (ps_object_async(o)) {
-        end_push(s, p);
+        end_push(s, p, o);
     } else if (*part == PS_PART_HELD) {
         *part = PS_PART_WHOLE;
     } else {
@@ -163,8 +160,7 @@ static void do_push(ps_shard *s, const ps_peer *p) {
     }
 }
 
-static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o = s->objects[p->head.object];
+static int do_push_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     bool whole = !(p->head.flags & PS_MORE);
     if (p->rows != NULL) {
         const float *rows = (const float *)(p->rows->data + p->head.count);
@@ -175,7 +171,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     if (ps_object_async(o)) {
         int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
         if (code < 0) return ps_fail_about(err, o->spec.name);
-        if (whole) end_push(s, p);
+        if (whole) end_push(s, p, o);
         return PS_OK;
     }
     ps_object_hold(o, p->trainer, p->rows);
@@ -184,8 +180,7 @@ static int do_push_rows(ps_shard *s, ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
-    ps_object *o = s->objects[p->head.object];
+static int do_set_rows(ps_shard *s, const ps_peer *p, ps_object *o, ps_err *err) {
     if (o->given) return PS_OK;
     ps_object_begin(o, s->pass);
     const float *values = (const float *)(p->rows->data + p->head.count);
@@ -193,8 +188,7 @@ static int do_set_rows(ps_shard *s, const ps_peer *p, ps_err *err) {
     return code < 0 ? ps_fail_about(err, o->spec.name) : PS_OK;
 }
 
-static int do_shrink(ps_shard *s, const ps_peer *p, ps_err *err) {
-    ps_object *o = s->objects[p->head.object];
+static int do_shrink(const ps_peer *p, ps_object *o, ps_err *err) {
     ps_shrink how;
     if (ps_shrink_decode(p->create, &how, err) < 0) return ps_fail_about(err, o->spec.name);
     o->shrunk += ps_sparse_shrink(o->sparse, &how);
@@ -251,22 +245,22 @@ static int do_finish(ps_shard *s, const ps_peer *p, ps_err *err) {
     return PS_OK;
 }
 
-static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
+static int effect(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     switch (p->head.op) {
     case PS_CREATE:
         return do_create(s, p, err);
     case PS_INIT:
-        do_init(s, p);
+        do_init(s, p, o);
         return PS_OK;
     case PS_SET_ROWS:
-        return do_set_rows(s, p, err);
+        return do_set_rows(s, p, o, err);
     case PS_PUSH:
-        do_push(s, p);
+        do_push(s, p, o);
         return PS_OK;
     case PS_SHRINK:
-        return do_shrink(s, p, err);
+        return do_shrink(p, o, err);
     case PS_PUSH_ROWS:
-        return do_push_rows(s, p, err);
+        return do_push_rows(s, p, o, err);
     case PS_END_PASS:
         s->ended[p->trainer] = 1;
         if (s->pass_since_ms == 0) s->pass_since_ms = s->now_ms;
@@ -287,8 +281,7 @@ static int effect(ps_shard *s, ps_peer *p, ps_err *err) {
 }
 
 /* Answer a read, or keep it until its step is complete. */
-static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
-    ps_object *o = s->objects[p->head.object];
+static int respond_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     if (!(p->head.flags & PS_AFTER) || ps_object_async(o) || p->head.version <= o->step.version)
         return ps_answer_rows(s, p, p->head.object, p->rows, err);
     ps_object_park(o, p->trainer, p->rows);
@@ -297,17 +290,15 @@ static int respond_rows(ps_shard *s, ps_peer *p, ps_err *err) {
 }
 
 /* Answer an asynchronous push at once. */
-static void answer_push(ps_shard *s, ps_peer *p) {
-    const ps_object *o = s->objects[p->head.object];
+static void answer_push(ps_shard *s, ps_peer *p, const ps_object *o) {
     uint32_t flags = o->drops[p->trainer].last == p->head.sequence ? PS_DROPPED : 0;
     if (p->head.flags & PS_WANT) ps_answer_values(s, p, p->head.sequence, p->head.object, flags);
     else ps_answer_done(s, p, p->head.sequence, p->head.object, o->step.version, flags);
 }
 
 /* Note a later answer; it may be due at once. */
-static void wait_step(ps_shard *s, ps_peer *p) {
+static void wait_step(ps_shard *s, ps_peer *p, ps_step *st) {
     const ps_header *h = &p->head;
-    ps_step *st = &s->objects[h->object]->step;
     if (h->flags & PS_MORE) {
         ps_answer_done(s, p, h->sequence, h->object, st->version, 0);
         return;
@@ -317,8 +308,7 @@ static void wait_step(ps_shard *s, ps_peer *p) {
     if (st->version >= h->version) answer_step(s, h->object, p->trainer);
 }
 
-static void respond_init(ps_shard *s, ps_peer *p) {
-    ps_object *o = s->objects[p->head.object];
+static void respond_init(ps_shard *s, ps_peer *p, ps_object *o) {
     if (o->dense.ready) {
         ps_answer_done(s, p, p->head.sequence, p->head.object, 0, 0);
         return;
@@ -328,8 +318,7 @@ static void respond_init(ps_shard *s, ps_peer *p) {
 }
 
 /* Tell the rows that shrinking has given back so far, all in all: so an answer may be given twice. */
-static void respond_shrink(ps_shard *s, ps_peer *p) {
-    const ps_object *o = s->objects[p->head.object];
+static void respond_shrink(ps_shard *s, ps_peer *p, const ps_object *o) {
     ps_header head = {.op = PS_DONE,
                       .sequence = p->head.sequence,
                       .object = p->head.object,
@@ -338,7 +327,7 @@ static void respond_shrink(ps_shard *s, ps_peer *p) {
     ps_answer(s, p, head, NULL, NULL);
 }
 
-static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
+static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     const ps_header *h = &p->head;
     uint32_t t = p->trainer;
     switch (h->op) {
@@ -346,20 +335,20 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         ps_answer_values(s, p, h->sequence, h->object, 0);
         return PS_OK;
     case PS_PULL_ROWS:
-        return respond_rows(s, p, err);
+        return respond_rows(s, p, o, err);
     case PS_SHRINK:
-        respond_shrink(s, p);
+        respond_shrink(s, p, o);
         return PS_OK;
     case PS_INIT:
-        respond_init(s, p);
+        respond_init(s, p, o);
         return PS_OK;
     case PS_PUSH:
     case PS_PUSH_ROWS:
-        if (ps_object_async(s->objects[h->object])) {
-            answer_push(s, p);
+        if (ps_object_async(o)) {
+            answer_push(s, p, o);
             return PS_OK;
         }
-        wait_step(s, p);
+        wait_step(s, p, &o->step);
         return p->repeated ? PS_OK : settle(s, h->object, err);
     case PS_END_PASS:
         if (s->pass > h->version) ps_answer_versions(s, p, h->sequence);
@@ -370,22 +359,27 @@ static int respond(ps_shard *s, ps_peer *p, ps_err *err) {
         else ps_serve_wait(s, t, &s->barrier_waits[t], h->sequence);
         return PS_OK;
     default:
-        ps_answer_done(s, p, h->sequence, h->object,
-                       h->op == PS_CREATE ? s->objects[h->object]->step.version : 0, 0);
+        ps_answer_done(s, p, h->sequence, h->object, h->op == PS_CREATE ? o->step.version : 0, 0);
         return PS_OK;
     }
+}
+
+/* Return the object of a request, or NULL. */
+static ps_object *get_object(const ps_shard *s, const ps_peer *p) {
+    return p->head.object < s->objects_n ? s->objects[p->head.object] : NULL;
 }
 
 /* A failed request is not done: if it comes again it fails again. */
 static int finish(ps_shard *s, ps_peer *p, ps_err *err) {
     p->in_body = false;
-    int code = p->repeated ? PS_OK : effect(s, p, err);
-    if (code == PS_OK && p->head.object < s->objects_n) ps_serve_note(s, p->head.object);
+    int code = p->repeated ? PS_OK : effect(s, p, get_object(s, p), err);
+    ps_object *o = get_object(s, p); /* CREATE has made it */
+    if (code == PS_OK && o != NULL) ps_serve_note(s, p->head.object);
     if (code == PS_OK && p->head.sequence == p->done + 1) {
         p->done = p->head.sequence;
         p->part.op = 0;
     }
-    if (code == PS_OK) code = respond(s, p, err);
+    if (code == PS_OK) code = respond(s, p, o, err);
     drop_rows(s, p);
     return code;
 }
