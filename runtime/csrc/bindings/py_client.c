@@ -308,17 +308,6 @@ static PyObject *client_shrink(PyObject *obj, PyObject *args) {
     return done(ps_client_shrink(self->core, id, &how, &err), &err);
 }
 
-static PyObject *count(PyObject *obj, PyObject *args, uint64_t (*of)(const ps_client *c, uint32_t id)) {
-    client *self = (client *)obj;
-    unsigned int id;
-    if (!PyArg_ParseTuple(args, "I", &id) || ready(self) < 0) return NULL;
-    return PyLong_FromUnsignedLongLong(of(self->core, id));
-}
-
-static PyObject *client_count_shrunk(PyObject *obj, PyObject *args) {
-    return count(obj, args, ps_client_shrunk);
-}
-
 static PyObject *client_tell(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     const char *what;
@@ -378,52 +367,12 @@ static PyObject *client_progress(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return code == PS_OK ? Py_NewRef(Py_None) : report(code, shard, &err);
 }
 
-static PyObject *client_is_done(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned long long call;
-    if (!PyArg_ParseTuple(args, "K", &call) || ready(self) < 0) return NULL;
-    return PyBool_FromLong(ps_client_done(self->core, call));
-}
-
 static PyObject *client_cancel(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     if (ready(self) < 0) return NULL;
     ps_client_cancel(self->core);
     release_done(self, ps_client_building(self->core));
     return Py_NewRef(Py_None);
-}
-
-static PyObject *client_mark(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    int more;
-    if (!PyArg_ParseTuple(args, "p", &more) || ready(self) < 0) return NULL;
-    ps_client_mark(self->core, more);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject *client_cut(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    ps_err err = {0};
-    int now;
-    unsigned int flags;
-    if (!PyArg_ParseTuple(args, "pI", &now, &flags) || ready(self) < 0) return NULL;
-    return done(ps_client_cut(self->core, now != 0, flags, &err), &err);
-}
-
-static PyObject *client_get_cut_step(PyObject *obj, PyObject *Py_UNUSED(none)) {
-    client *self = (client *)obj;
-    return ready(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(ps_client_cut_step(self->core));
-}
-
-static PyObject *client_get_version(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int id, shard;
-    if (!PyArg_ParseTuple(args, "II", &id, &shard) || ready(self) < 0) return NULL;
-    return PyLong_FromUnsignedLongLong(ps_client_version(self->core, id, shard));
-}
-
-static PyObject *client_count_dropped(PyObject *obj, PyObject *args) {
-    return count(obj, args, ps_client_dropped);
 }
 
 static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
@@ -434,20 +383,24 @@ static PyObject *client_clear(PyObject *obj, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *client_is_sent(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
-    return PyBool_FromLong(ps_client_sent(self->core, shard));
-}
-
-static PyObject *client_let_go(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int shard;
-    if (!PyArg_ParseTuple(args, "I", &shard) || ready(self) < 0) return NULL;
-    ps_client_let_go(self->core, shard);
-    return Py_NewRef(Py_None);
-}
+/* A method of up to two whole numbers, a and b, as `format` says: `result` is made of them and of `core`. */
+#define OF_NUMBERS(name, format, result)                                                      \
+    static PyObject *client_##name(PyObject *obj, PyObject *args) {                           \
+        ps_client *core = ((client *)obj)->core;                                              \
+        unsigned long long a, b;                                                              \
+        ps_err err PS_UNUSED = {0};                                                           \
+        if (!PyArg_ParseTuple(args, format, &a, &b) || ready((client *)obj) < 0) return NULL; \
+        return result;                                                                        \
+    }
+OF_NUMBERS(cut, "KK", done(ps_client_cut(core, a != 0, (uint32_t)b, &err), &err))
+OF_NUMBERS(mark, "K", (ps_client_mark(core, a != 0), Py_NewRef(Py_None)))
+OF_NUMBERS(let_go, "K", (ps_client_let_go(core, (uint32_t)a), Py_NewRef(Py_None)))
+OF_NUMBERS(is_done, "K", PyBool_FromLong(ps_client_done(core, a)))
+OF_NUMBERS(is_sent, "K", PyBool_FromLong(ps_client_sent(core, (uint32_t)a)))
+OF_NUMBERS(get_cut_step, "", PyLong_FromUnsignedLongLong(ps_client_cut_step(core)))
+OF_NUMBERS(get_version, "KK", PyLong_FromUnsignedLongLong(ps_client_version(core, (uint32_t)a, (uint32_t)b)))
+OF_NUMBERS(count_dropped, "K", PyLong_FromUnsignedLongLong(ps_client_dropped(core, (uint32_t)a)))
+OF_NUMBERS(count_shrunk, "K", PyLong_FromUnsignedLongLong(ps_client_shrunk(core, (uint32_t)a)))
 
 static PyMethodDef client_methods[] = {
     {"attach", client_attach, METH_VARARGS, "Take over a connected socket for a shard."},
@@ -461,7 +414,7 @@ static PyMethodDef client_methods[] = {
     {"pull_rows", client_pull_rows, METH_VARARGS, "Take rows."},
     {"tell", client_tell, METH_VARARGS, "Add END_PASS, BARRIER or FINISH."},
     {"cut", client_cut, METH_VARARGS, "Add the requests for a cut after the next step, or now."},
-    {"get_cut_step", client_get_cut_step, METH_NOARGS, "Return the last step with a cut."},
+    {"get_cut_step", client_get_cut_step, METH_VARARGS, "Return the last step with a cut."},
     {"cancel", client_cancel, METH_NOARGS, "Forget the call being built."},
     {"begin", client_begin, METH_NOARGS,
      "Begin the call that was built, if its arrays are free; return its number."},
