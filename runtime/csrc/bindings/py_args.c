@@ -232,3 +232,10 @@ PyObject *py_raise(const ps_err *err) {
     PyErr_SetString(type, err->text);
     return NULL;
 }
+
+void py_free(PyObject *obj) {
+    PyTypeObject *type = Py_TYPE(obj);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(obj);
+    Py_DECREF(type);
+}

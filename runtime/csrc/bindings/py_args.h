@@ -9,9 +9,6 @@
 #include "kernels/ps_optim.h"
 #include "tables/ps_schedule.h"
 
-/* Cast from Python's documentation: a function that takes keywords, as its flags say. */
-#define PY_KEYWORDS(f) (PyCFunction)(void (*)(void))(f), METH_VARARGS | METH_KEYWORDS
-
 /* Required item type of an array. */
 typedef enum py_item { PY_F32, PY_F64, PY_U64, PY_I64 } py_item;
 
@@ -95,6 +92,9 @@ int py_optim(PyObject *obj, void *optim);
 /* Converter for "O&": a schedule (kind, a, b, segments of (last, factor)) to a ps_schedule, which is not
  * checked. 1, or 0 with an exception. */
 int py_schedule(PyObject *obj, void *schedule);
+
+/* Free an object whose content is released: the end of a tp_dealloc. */
+void py_free(PyObject *obj);
 
 /* Raise the exception for `err`: ValueError, MemoryError, OSError with its errno, or RuntimeError. NULL. */
 PyObject *py_raise(const ps_err *err);

@@ -101,30 +101,24 @@ static PyObject *added(client *self, uint32_t id, int code, const ps_err *err) {
     return b != NULL && b->id == id ? refuse_shared(self, b, same, false) : py_raise(err);
 }
 
-static int client_init(PyObject *obj, PyObject *args, PyObject *kwargs) {
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"shards", "epoch", "trainer", NULL};
-    client *self = (client *)obj;
     unsigned int shards, epoch, trainer;
     ps_err err = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "III", names, &shards, &epoch, &trainer)) return -1;
-    if (self->core != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the client exists already");
-        return -1;
-    }
-    if (ps_client_new(&self->core, shards, epoch, trainer, &err) == PS_OK) return 0;
-    py_raise(&err);
-    return -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "III", names, &shards, &epoch, &trainer)) return NULL;
+    PyObject *obj = PyType_GenericNew(type, args, kwargs);
+    if (obj == NULL || ps_client_new(&((client *)obj)->core, shards, epoch, trainer, &err) == PS_OK)
+        return obj;
+    Py_DECREF(obj);
+    return py_raise(&err);
 }
 
 static void client_dealloc(PyObject *obj) {
     client *self = (client *)obj;
-    PyTypeObject *type = Py_TYPE(obj);
     ps_client_free(self->core);
     release_views(self);
     free(self->views);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(obj);
-    Py_DECREF(type);
+    py_free(obj);
 }
 
 static PyObject *client_close(PyObject *obj, PyObject *Py_UNUSED(none)) {
@@ -435,23 +429,15 @@ static PyMethodDef client_methods[] = {
 
 static PyType_Slot client_slots[] = {
     {Py_tp_doc, (void *)"A trainer's connections to all shards; see ps_client.h."},
-    {Py_tp_init, (void *)client_init},
+    {Py_tp_new, (void *)client_new},
     {Py_tp_dealloc, (void *)client_dealloc},
     {Py_tp_methods, client_methods},
     {0, NULL},
 };
 
-static PyType_Spec client_spec = {
+PyType_Spec py_client_type = {
     .name = "pslaunch.runtime._core.Client",
     .basicsize = sizeof(client),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = client_slots,
 };
-
-int py_client_add(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &client_spec, NULL);
-    if (type == NULL) return -1;
-    int code = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return code;
-}

@@ -6,7 +6,14 @@ static int core_exec(PyObject *module) {
                                   ps_columns_methods, ps_slots_methods,   ps_shard_methods};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0) return -1;
-    return py_client_add(module) < 0 ? -1 : py_table_add(module);
+    PyType_Spec *const types[] = {&py_client_type, &py_table_type};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        PyObject *type = PyType_FromModuleAndSpec(module, types[i], NULL);
+        int code = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+        Py_XDECREF(type);
+        if (code < 0) return -1;
+    }
+    return 0;
 }
 
 /* Standard C has no pointer to both data and functions; Python's slots need the cast. */

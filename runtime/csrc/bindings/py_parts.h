@@ -12,11 +12,7 @@ extern PyMethodDef ps_lookup_methods[];
 extern PyMethodDef ps_shard_methods[];
 extern PyMethodDef ps_slots_methods[];
 
-/* Add the type Client to the module. 0, or -1 with an exception. */
-int py_client_add(PyObject *module);
-
-/* Add the type Table likewise. */
-int py_table_add(PyObject *module);
+extern PyType_Spec py_client_type, py_table_type;
 
 /* What a column has: text becomes ids, the FNV-1a of its bytes behind a start. */
 enum { PY_COLUMN_FLOATS, PY_COLUMN_IDS, PY_COLUMN_TEXT };

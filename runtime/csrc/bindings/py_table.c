@@ -222,12 +222,9 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static void table_dealloc(PyObject *obj) {
     table *self = (table *)obj;
-    PyTypeObject *type = Py_TYPE(obj);
     ps_sparse_free(self->core);
     pthread_mutex_destroy(&self->lock);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(obj);
-    Py_DECREF(type);
+    py_free(obj);
 }
 
 static PyMethodDef table_methods[] = {
@@ -250,16 +247,9 @@ static PyType_Slot table_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec table_spec = {
+PyType_Spec py_table_type = {
     .name = "pslaunch.runtime._core.Table",
     .basicsize = sizeof(table),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = table_slots,
 };
-
-int py_table_add(PyObject *module) {
-    PyObject *type = PyType_FromModuleAndSpec(module, &table_spec, NULL);
-    int code = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return code;
-}
