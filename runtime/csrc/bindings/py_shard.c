@@ -33,10 +33,7 @@ static int read_first(callbacks *c, PyObject *found, ps_first *f) {
     char *parts;
     Py_ssize_t size;
     if (found == Py_None) return 0;
-    if (!PyTuple_Check(found)) {
-        PyErr_SetString(PyExc_TypeError, "find: expected a tuple or None");
-        return -1;
-    }
+    if (py_need_tuple(found, "find: expected a tuple or None") < 0) return -1;
     if (!PyArg_ParseTuple(found, "KKKIIp(KIff)IIS", &steps, &samples, &passes, &f->slots, &f->floats,
                           &counted, &seed, &f->init.kind, &f->init.mean, &f->init.std, &f->shard, &f->shards,
                           &c->parts) ||
@@ -66,8 +63,7 @@ static int find_first(void *owner, const ps_create *spec, ps_first *f, ps_err *e
     return code;
 }
 
-static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
-    (void)self;
+static PyObject *run_shard(PyObject *Py_UNUSED(self), PyObject *args, PyObject *kwargs) {
     static char *names[] = {"trainers", "epoch",  "mailbox_fd", "event_fd", "stall_after_s",
                             "find",     "cut_fd", "counters",   NULL};
     ps_shard_config config = {0};
@@ -97,9 +93,8 @@ static PyObject *run_shard(PyObject *self, PyObject *args, PyObject *kwargs) {
     return code < 0 ? py_raise(&err) : Py_NewRef(Py_None);
 }
 
-static PyObject *index_keys(PyObject *self, PyObject *args) {
+static PyObject *index_keys(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer keys, places;
-    (void)self;
     if (!PyArg_ParseTuple(args, "y*w*", &keys, &places)) return NULL;
     size_t n = (size_t)keys.len / sizeof(uint64_t), cap = (size_t)places.len / sizeof(uint32_t);
     bool fits = n < cap && cap <= UINT32_MAX && (cap & (cap - 1)) == 0;
@@ -115,25 +110,13 @@ static PyObject *index_keys(PyObject *self, PyObject *args) {
 
 static int put(PyObject *dict, const char *name, unsigned long long value) {
     PyObject *number = PyLong_FromUnsignedLongLong(value);
-    if (number == NULL) return -1;
-    int code = PyDict_SetItemString(dict, name, number);
-    Py_DECREF(number);
+    int code = number == NULL ? -1 : PyDict_SetItemString(dict, name, number);
+    Py_XDECREF(number);
     return code;
 }
 
-static int put_ops(PyObject *dict) {
-    char name[40];
-    for (uint16_t op = 1; op < 128; op++) {
-        if (ps_op_name(op)[0] == '?') continue;
-        PyOS_snprintf(name, sizeof name, "op %s", ps_op_name(op));
-        if (put(dict, name, op) < 0) return -1;
-    }
-    return 0;
-}
-
-static PyObject *get_protocol(PyObject *self, PyObject *none) {
-    (void)self, (void)none;
-    const struct {
+static PyObject *get_protocol(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) {
+    static const struct {
         const char *name;
         unsigned long long value;
     } constants[] = {
@@ -156,16 +139,8 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_MAX_HELD", PS_MAX_HELD},
         {"PS_MAX_HELD_BYTES", PS_MAX_HELD_BYTES},
         {"PS_WANT", PS_WANT},
-        {"PS_MORE", PS_MORE},
-        {"PS_AFTER", PS_AFTER},
-        {"PS_DROPPED", PS_DROPPED},
-        {"PS_IN_CUT", PS_IN_CUT},
         {"PS_EXPORT", PS_EXPORT},
         {"PS_ALL", PS_ALL},
-        {"PS_SYNC", PS_SYNC},
-        {"PS_HALF_ASYNC", PS_HALF_ASYNC},
-        {"PS_ASYNC", PS_ASYNC},
-        {"PS_GEO", PS_GEO},
         {"PS_MAIL_SAVE", PS_MAIL_SAVE},
         {"PS_MAIL_CUT", PS_MAIL_CUT},
         {"PS_CUT_WHOLE", PS_CUT_WHOLE},
@@ -179,16 +154,18 @@ static PyObject *get_protocol(PyObject *self, PyObject *none) {
         {"PS_SAVE_CHANGED", PS_SAVE_CHANGED},
         {"event bytes", sizeof(ps_event)},
         {"mail bytes", sizeof(ps_mail)},
-        {"stored bytes", sizeof(ps_stored)},
     };
+    char name[40];
+    int code = 0;
     PyObject *dict = PyDict_New();
-    if (dict == NULL) return NULL;
-    int code = put_ops(dict);
-    for (size_t i = 0; code == 0 && i < sizeof constants / sizeof *constants; i++)
+    for (uint16_t op = 1; dict != NULL && code == 0 && op <= PS_ERROR; op++) {
+        PyOS_snprintf(name, sizeof name, "op %s", ps_op_name(op));
+        if (name[3] != '?') code = put(dict, name, op);
+    }
+    for (size_t i = 0; dict != NULL && code == 0 && i < sizeof constants / sizeof *constants; i++)
         code = put(dict, constants[i].name, constants[i].value);
-    if (code == 0) return dict;
-    Py_DECREF(dict);
-    return NULL;
+    if (code < 0) Py_CLEAR(dict);
+    return dict;
 }
 
 PyMethodDef ps_shard_methods[] = {
