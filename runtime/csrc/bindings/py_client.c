@@ -152,42 +152,25 @@ static int set_name(ps_create *spec, const char *name, Py_ssize_t length) {
     return 0;
 }
 
-/* Read pieces from an array of u64 [n, 3]: shard, start, length. */
-static int read_pieces(PyObject *obj, ps_piece **pieces, size_t *n) {
-    Py_buffer view = {0};
-    if (py_array(obj, &view, PY_U64, false, "pieces") < 0) return -1;
-    const uint64_t *numbers = view.buf;
-    *n = py_items(&view) / 3;
-    *pieces = PyMem_Malloc((*n + 1) * sizeof **pieces);
-    for (size_t i = 0; *pieces != NULL && i < *n; i++) {
-        uint64_t shard = numbers[3 * i] > UINT32_MAX ? UINT32_MAX : numbers[3 * i];
-        (*pieces)[i] = (ps_piece){(uint32_t)shard, numbers[3 * i + 1], numbers[3 * i + 2]};
-    }
-    PyBuffer_Release(&view);
-    if (*pieces != NULL) return 0;
-    PyErr_NoMemory();
-    return -1;
-}
-
 static PyObject *client_add_dense(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
     ps_create spec = {0};
     const char *name;
     Py_ssize_t length;
     unsigned long long total;
-    PyObject *numbers;
-    ps_piece *pieces = NULL;
-    size_t n = 0;
+    PyObject *pieces;
+    Py_buffer view = {0};
     uint32_t id = 0;
     ps_err err = {0};
     if (!PyArg_ParseTuple(args, "s#KO&O&IIO", &name, &length, &total, py_optim, &spec.optim, py_schedule,
-                          &spec.schedule, &spec.mode, &spec.discard, &numbers))
+                          &spec.schedule, &spec.mode, &spec.discard, &pieces))
         return NULL;
     spec.total = total;
-    if (ready(self) < 0 || set_name(&spec, name, length) < 0 || read_pieces(numbers, &pieces, &n) < 0)
+    if (ready(self) < 0 || set_name(&spec, name, length) < 0 ||
+        py_array(pieces, &view, PY_U64, false, "pieces") < 0)
         return NULL;
-    int code = ps_client_dense(self->core, &spec, pieces, n, &id, &err);
-    PyMem_Free(pieces);
+    int code = ps_client_dense(self->core, &spec, view.buf, (size_t)view.len / sizeof(ps_piece), &id, &err);
+    PyBuffer_Release(&view);
     return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
 }
 

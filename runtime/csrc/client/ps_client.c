@@ -194,7 +194,7 @@ static int dense_call(ps_client *c, uint32_t id, ps_header head, uint16_t expect
     int code = ps_call_find(c, id, 0, &o, err);
     head.object = id;
     for (size_t at = 0, end; code == PS_OK && at < o->pieces_n; at = end) {
-        uint32_t shard = o->pieces[at].shard;
+        uint32_t shard = (uint32_t)o->pieces[at].shard;
         end = same_shard(o, at);
         if (head.op == PS_PUSH) code = ps_call_push(o, shard, &head.version, err);
         if (code == PS_OK) code = add_pieces(c, o, at, end, body, err);

@@ -10,9 +10,7 @@ typedef struct ps_client ps_client;
 
 /* Floats [start, start + length) of a dense object, on this shard. */
 typedef struct ps_piece {
-    uint32_t shard;
-    uint64_t start;
-    uint64_t length;
+    uint64_t shard, start, length;
 } ps_piece;
 
 /* The batch that gave a gradient. */
