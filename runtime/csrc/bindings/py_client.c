@@ -196,43 +196,27 @@ static PyObject *client_add_sparse(PyObject *obj, PyObject *args) {
     return code < 0 ? py_raise(&err) : PyLong_FromUnsignedLong(id);
 }
 
-static PyObject *client_init_dense(PyObject *obj, PyObject *args) {
+/* init_dense, push and pull: an array, of a push another one for new values, and its batch. */
+static PyObject *dense_call(PyObject *obj, PyObject *args, uint16_t op) {
     client *self = (client *)obj;
     unsigned int id;
-    PyObject *array;
-    float *values;
-    ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
-    if (dense_array(self, id, array, false, "values", &values) < 0) return NULL;
-    return added(self, id, ps_client_init(self->core, id, values, &err), &err);
-}
-
-static PyObject *client_push(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int id;
-    PyObject *grad_obj, *out_obj;
-    float *grad, *out;
+    PyObject *array, *out_obj = Py_None;
+    float *values, *out;
+    ps_batch batch = {0, 1};
     unsigned long long samples = 0;
-    float factor = 1;
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IOO|Kf", &id, &grad_obj, &out_obj, &samples, &factor) || ready(self) < 0)
+    const char *name = op == PS_INIT ? "values" : op == PS_PUSH ? "grad" : "out";
+    if (!PyArg_ParseTuple(args, op == PS_PUSH ? "IOO|Kf" : "IO", &id, &array, &out_obj, &samples,
+                          &batch.factor) ||
+        ready(self) < 0)
         return NULL;
-    if (dense_array(self, id, grad_obj, false, "grad", &grad) < 0) return NULL;
+    batch.samples = samples;
+    if (dense_array(self, id, array, op == PS_PULL, name, &values) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
-    if (grad == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
-    ps_batch batch = {samples, factor};
-    return added(self, id, ps_client_push(self->core, id, &batch, grad, out, &err), &err);
-}
-
-static PyObject *client_pull(PyObject *obj, PyObject *args) {
-    client *self = (client *)obj;
-    unsigned int id;
-    PyObject *array;
-    float *out;
-    ps_err err = {0};
-    if (!PyArg_ParseTuple(args, "IO", &id, &array) || ready(self) < 0) return NULL;
-    if (dense_array(self, id, array, true, "out", &out) < 0) return NULL;
-    return added(self, id, ps_client_pull(self->core, id, out, &err), &err);
+    if (op == PS_INIT) return added(self, id, ps_client_init(self->core, id, values, &err), &err);
+    if (op == PS_PULL) return added(self, id, ps_client_pull(self->core, id, values, &err), &err);
+    if (values == NULL) return PyErr_Format(PyExc_TypeError, "grad: expected an array of float32");
+    return added(self, id, ps_client_push(self->core, id, &batch, values, out, &err), &err);
 }
 
 /* set_rows, push_rows and pull_rows differ only in the call. */
@@ -263,17 +247,17 @@ static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     return added(self, id, code, &err);
 }
 
-static PyObject *client_set_rows(PyObject *obj, PyObject *args) {
-    return rows_call(obj, args, PS_SET_ROWS);
-}
-
-static PyObject *client_push_rows(PyObject *obj, PyObject *args) {
-    return rows_call(obj, args, PS_PUSH_ROWS);
-}
-
-static PyObject *client_pull_rows(PyObject *obj, PyObject *args) {
-    return rows_call(obj, args, PS_PULL_ROWS);
-}
+/* A method that adds requests of this op. */
+#define REQUEST(name, call, op)                                     \
+    static PyObject *client_##name(PyObject *obj, PyObject *args) { \
+        return call(obj, args, op);                                 \
+    }
+REQUEST(init_dense, dense_call, PS_INIT)
+REQUEST(push, dense_call, PS_PUSH)
+REQUEST(pull, dense_call, PS_PULL)
+REQUEST(set_rows, rows_call, PS_SET_ROWS)
+REQUEST(push_rows, rows_call, PS_PUSH_ROWS)
+REQUEST(pull_rows, rows_call, PS_PULL_ROWS)
 
 static PyObject *client_shrink(PyObject *obj, PyObject *args) {
     client *self = (client *)obj;
