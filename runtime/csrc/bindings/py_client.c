@@ -1,15 +1,26 @@
 /* The type Client of pslaunch.runtime._core. */
 #include "bindings/py_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/ps_room.h"
 #include "client/ps_client.h"
-#include "bindings/py_borrowed.h"
+#include "bindings/py_args.h"
+
+/* An array of the caller's, borrowed until its call is complete. */
+typedef struct borrowed {
+    Py_buffer view;
+    uint64_t call;
+    const char *name;     /* of the argument */
+    size_t turn;          /* grows within a call */
+    uint32_t id;          /* of the object */
+    bool values, written; /* float32; by the call */
+} borrowed;
 
 typedef struct client {
     PyObject_HEAD ps_client *core;
-    py_borrowed *views; /* [views_cap] */
+    borrowed *views; /* [views_cap] */
     size_t views_n, views_cap;
     bool running; /* a thread is in the core, without the GIL */
 } client;
@@ -23,7 +34,7 @@ static void release_views(client *self) {
 static void release_done(client *self, uint64_t cancelled) {
     size_t kept = 0;
     for (size_t i = 0; i < self->views_n; i++) {
-        py_borrowed *b = &self->views[i];
+        borrowed *b = &self->views[i];
         if (b->call == cancelled || ps_client_done(self->core, b->call)) PyBuffer_Release(&b->view);
         else if (i != kept++) self->views[kept - 1] = *b; /* a view may be moved: nothing points to it */
     }
@@ -37,8 +48,48 @@ static int ready(const client *self) {
     return -1;
 }
 
-/* Return NULL with ValueError for an array that py_find_shared() has found. named: with its object. */
-static PyObject *refuse_shared(const client *self, const py_borrowed *b, bool same, bool named) {
+static uintptr_t get_begin(const borrowed *b) {
+    return (uintptr_t)b->view.buf;
+}
+
+static uintptr_t get_end(const borrowed *b) {
+    return get_begin(b) + (size_t)b->view.len;
+}
+
+static int compare_begins(const void *a, const void *b) {
+    uintptr_t x = get_begin(a), y = get_begin(b);
+    return (x > y) - (x < y);
+}
+
+static bool may_share(const borrowed *a, const borrowed *b) {
+    return a->call == b->call ? !a->written && !b->written : !a->values && !b->values;
+}
+
+/* Sort arrays by address. Return one of the call being built that shares memory with an array that the same
+ * call writes (*same), or with one of another call, unless both are keys: its values would be sent, or come,
+ * while the other call has them. NULL: none does. O(n log n). */
+static const borrowed *find_shared(client *self, bool *same) {
+    /* Of each kind the array that reaches furthest so far: what a kind may share is the same for all of it.
+     */
+    const borrowed *furthest[6] = {NULL};
+    uint64_t own = ps_client_building(self->core);
+    if (self->views_n > 1) qsort(self->views, self->views_n, sizeof *self->views, compare_begins);
+    for (const borrowed *b = self->views; b < self->views + self->views_n; b++) {
+        if (b->view.len == 0) continue;
+        for (size_t i = 0; i < 6; i++) {
+            const borrowed *a = furthest[i];
+            if (a == NULL || get_end(a) <= get_begin(b) || may_share(a, b)) continue;
+            *same = a->call == b->call;
+            return b->call != own || (*same && a->turn > b->turn) ? a : b;
+        }
+        const borrowed **kind = &furthest[3 * (b->call == own) + b->values + b->written];
+        if (*kind == NULL || get_end(b) > get_end(*kind)) *kind = b;
+    }
+    return NULL;
+}
+
+/* Return NULL with ValueError for an array that find_shared() has found. named: with its object. */
+static PyObject *refuse_shared(const client *self, const borrowed *b, bool same, bool named) {
     const ps_create *spec = ps_client_spec(self->core, b->id);
     PyObject *object = PyUnicode_FromStringAndSize(spec->name, named ? (Py_ssize_t)spec->name_length : 0);
     if (object == NULL) return NULL;
@@ -55,8 +106,8 @@ static Py_buffer *keep(client *self, uint32_t id, PyObject *obj, py_item item, b
         PyErr_NoMemory();
         return NULL;
     }
-    py_borrowed *b = &self->views[self->views_n];
-    *b = (py_borrowed){.call = ps_client_building(self->core), .name = name, .turn = self->views_n, .id = id};
+    borrowed *b = &self->views[self->views_n];
+    *b = (borrowed){.call = ps_client_building(self->core), .name = name, .turn = self->views_n, .id = id};
     b->values = item == PY_F32, b->written = writable;
     if (py_array(obj, &b->view, item, writable, name) < 0) return NULL;
     self->views_n++;
@@ -97,7 +148,7 @@ static PyObject *done(int code, const ps_err *err) {
 static PyObject *added(client *self, uint32_t id, int code, const ps_err *err) {
     bool same;
     if (code == PS_OK) return Py_NewRef(Py_None);
-    const py_borrowed *b = py_find_shared(self->views, self->views_n, ps_client_building(self->core), &same);
+    const borrowed *b = find_shared(self, &same);
     return b != NULL && b->id == id ? refuse_shared(self, b, same, false) : py_raise(err);
 }
 
@@ -313,7 +364,7 @@ static PyObject *client_begin(PyObject *obj, PyObject *Py_UNUSED(none)) {
     client *self = (client *)obj;
     bool same;
     if (ready(self) < 0) return NULL;
-    const py_borrowed *b = py_find_shared(self->views, self->views_n, ps_client_building(self->core), &same);
+    const borrowed *b = find_shared(self, &same);
     if (b != NULL) return refuse_shared(self, b, same, true);
     return PyLong_FromUnsignedLongLong(ps_client_begin(self->core));
 }
