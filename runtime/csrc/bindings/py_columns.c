@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bindings/py_args.h"
+#include "kernels/ps_lookup.h"
 #include "tables/ps_init.h"
 
 /* The column of all samples' items: ids, or vectors of floats. */
@@ -40,12 +41,6 @@ static Py_ssize_t count(PyObject *items) {
     Py_ssize_t n = PyUnicode_Check(items) || PyBytes_Check(items) ? -1 : PyObject_Size(items);
     PyErr_Clear();
     return n;
-}
-
-static bool are_in_range(const int64_t *ids, size_t n, unsigned long long last) {
-    bool outside = false;
-    for (size_t i = 0; i < n; i++) outside |= (unsigned long long)ids[i] > last;
-    return !outside;
 }
 
 static void narrow(float *to, const char *doubles, size_t n) {
@@ -233,9 +228,7 @@ static PyObject *find_outside(PyObject *Py_UNUSED(self), PyObject *args) {
         Py_buffer view = {0};
         if (!PyArg_ParseTuple(PyList_GetItem(columns, i), "OK", &array, &below)) return NULL;
         if (py_array(array, &view, PY_I64, false, "ids") < 0) return NULL;
-        const int64_t *ids = view.buf;
-        size_t n = py_items(&view), at = are_in_range(ids, n, below - 1) ? n : 0;
-        while (at < n && (unsigned long long)ids[at] <= below - 1) at++;
+        size_t n = py_items(&view), at = ps_find_outside(view.buf, n, below);
         PyBuffer_Release(&view);
         if (at < n) return Py_BuildValue("(nn)", i, (Py_ssize_t)at);
     }

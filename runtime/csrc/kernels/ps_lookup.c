@@ -49,9 +49,8 @@ static size_t number_ids(const int64_t *restrict ids, size_t n, uint32_t *restri
     return k;
 }
 
-/* Return the first place of an id that is not below `rows`, else n. Those below have no sign, and their
- * distance to the last row has none: any vector unit can tell. */
-static size_t find_outside(const int64_t *ids, size_t n, uint64_t rows) {
+/* Those below have no sign, and their distance to the last row has none: any vector unit can tell. */
+size_t ps_find_outside(const int64_t *ids, size_t n, uint64_t rows) {
     int64_t last = rows > INT64_MAX ? INT64_MAX : (int64_t)rows - 1, signs = 0;
     for (size_t i = 0; i < n; i++) signs |= ids[i] | (int64_t)((uint64_t)last - (uint64_t)ids[i]);
     size_t at = signs < 0 ? 0 : n;
@@ -62,7 +61,7 @@ static size_t find_outside(const int64_t *ids, size_t n, uint64_t rows) {
 /* scratch: a table of places, and the number of each id at its first use. */
 static void look_up(ps_lookup *l, float *scratch) {
     uint32_t *table = (uint32_t *)(void *)scratch, *number = table + count_places(l->n);
-    l->bad = l->rows == UINT64_MAX ? l->n : find_outside(l->ids, l->n, l->rows);
+    l->bad = l->rows == UINT64_MAX ? l->n : ps_find_outside(l->ids, l->n, l->rows);
     if (l->bad == l->n) l->k = number_ids(l->ids, l->n, table, number, l->keys, l->index);
 }
 
@@ -181,7 +180,7 @@ static int run_move(move *m, unsigned parts, ps_task task, ps_err *err) {
     m->outside = &outside;
     int rc = ps_compute(parts, 0, task, m, err);
     if (rc != PS_OK || !outside) return rc;
-    size_t at = find_outside(m->index, m->n, m->rows);
+    size_t at = ps_find_outside(m->index, m->n, m->rows);
     return ps_fail(err, PS_EINVAL, 0, "index[%zu]: expected a number below %zu", at, m->rows);
 }
 

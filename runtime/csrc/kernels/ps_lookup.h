@@ -5,6 +5,9 @@
 
 #include "kernels/ps_compute.h"
 
+/* Return the first place of an id that is not below `rows`; n: there is none. */
+size_t ps_find_outside(const int64_t *ids, size_t n, uint64_t rows);
+
 /* Ids of a batch for one table, and the result. */
 typedef struct ps_lookup {
     const int64_t *ids; /* [n] */
