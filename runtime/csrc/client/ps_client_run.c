@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/ps_call.h"
 #include "client/ps_client.h"
@@ -11,27 +10,14 @@ enum { PIECES = 256 }; /* iovecs in one system call */
 
 /* --- Sending. --- */
 
-/* Collect what follows the first *skip bytes of n pieces, which are taken from it. Returns the number of
- * iovecs, at most `room`. */
-static size_t collect(const struct iovec *piece, size_t n, uint64_t *skip, struct iovec *iov, size_t room) {
-    size_t used = 0;
-    for (; n > 0 && used < room; piece++, n--) {
-        size_t past = *skip < piece->iov_len ? (size_t)*skip : piece->iov_len;
-        *skip -= past;
-        if (past < piece->iov_len)
-            iov[used++] = (struct iovec){(uint8_t *)piece->iov_base + past, piece->iov_len - past};
-    }
-    return used;
-}
-
 /* Collect the unsent rest of the requests from `sending` on as iovecs. Returns their number. */
 static size_t gather(const ps_link *l, struct iovec *iov) {
     size_t n = 0;
     uint64_t skip = l->sent;
     for (ps_request *r = l->sending; r != NULL && n < PIECES; r = r->next) {
         if (r->answered) continue;
-        n += collect(&(struct iovec){r->raw, PS_HEADER_BYTES}, 1, &skip, iov + n, PIECES - n);
-        n += collect(r->out, r->out_n, &skip, iov + n, PIECES - n);
+        n += ps_conn_collect(&(struct iovec){r->raw, PS_HEADER_BYTES}, 1, &skip, iov + n, PIECES - n);
+        n += ps_conn_collect(r->out, r->out_n, &skip, iov + n, PIECES - n);
     }
     return n;
 }
@@ -137,7 +123,7 @@ static int read_body(ps_client *c, ps_link *l, ps_err *err) {
     struct iovec iov[PIECES];
     while (l->got < r->in_bytes) {
         uint64_t skip = l->got_at;
-        size_t room = collect(r->in + l->got_iov, r->in_n - l->got_iov, &skip, iov, PIECES);
+        size_t room = ps_conn_collect(r->in + l->got_iov, r->in_n - l->got_iov, &skip, iov, PIECES);
         int64_t n = ps_conn_scatter(&l->conn, iov, room, err);
         if (n < 0) return (int)n;
         got_bytes(l, r, (size_t)n);
@@ -171,12 +157,6 @@ static int read_link(ps_client *c, ps_link *l, ps_err *err) {
 }
 
 /* --- Running a call. --- */
-
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static int serve_link(ps_client *c, ps_link *l, short events, ps_err *err) {
     int code = PS_OK;
@@ -246,11 +226,11 @@ int ps_client_progress(ps_client *c, uint32_t *shard, ps_err *err) {
 }
 
 int ps_client_run(ps_client *c, int timeout_ms, uint64_t number, uint32_t *shard, ps_err *err) {
-    int64_t until = now_ms() + timeout_ms;
+    int64_t until = ps_now_ms() + timeout_ms;
     if (c->building != NULL) ps_client_begin(c);
     int code = serve_links(c, true, shard, err);
     while (code == PS_OK && c->calls != NULL && !(number > 0 && ps_client_done(c, number))) {
-        int64_t left = until - now_ms();
+        int64_t left = until - ps_now_ms();
         if (left <= 0) return PS_EAGAIN;
         code = serve_ready(c, (int)left, shard, err);
     }

@@ -71,16 +71,12 @@ int ps_peer_answer(ps_peer *p, const ps_header *head, const void *body, void *ow
 
 /* Collect the unsent parts of the first answers as iovecs. Returns their number. */
 static size_t gather(const ps_peer *p, struct iovec *iov) {
-    size_t n = 0, sent = p->out_sent;
+    size_t n = 0;
+    uint64_t skip = p->out_sent;
     for (size_t i = p->out_from; i < p->out_to && i < p->out_from + SEND_AT_ONCE; i++) {
         ps_reply *r = &p->out[i];
-        if (sent < PS_HEADER_BYTES) {
-            iov[n++] = (struct iovec){r->header + sent, PS_HEADER_BYTES - sent};
-            sent = PS_HEADER_BYTES;
-        }
-        size_t at = sent - PS_HEADER_BYTES;
-        if (at < r->length) iov[n++] = (struct iovec){(void *)(r->body + at), r->length - at};
-        sent = 0;
+        const struct iovec parts[] = {{r->header, PS_HEADER_BYTES}, {(void *)r->body, r->length}};
+        n += ps_conn_collect(parts, 2, &skip, iov + n, 2 * SEND_AT_ONCE - n);
     }
     return n;
 }

@@ -6,19 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shard/ps_serve.h"
 
 enum { TICK_MS = 500, EPOLL_EVENTS = 64, FIRST_STATS_MS = 1000, STATS_MS = 10000 };
 #define MAILBOX_KEY UINT64_MAX
-
-static int64_t clock_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* Return the number of steps: every object takes part in each. */
 static uint64_t count_steps(const ps_shard *s) {
@@ -212,12 +205,12 @@ static void tick(ps_shard *s) {
 
 static int loop(ps_shard *s, ps_err *err) {
     struct epoll_event events[EPOLL_EVENTS];
-    int64_t next_tick = 0, next_stats = clock_ms() + FIRST_STATS_MS;
+    int64_t next_tick = 0, next_stats = ps_now_ms() + FIRST_STATS_MS;
     uint64_t reported_bytes = 0;
     for (;;) {
         int n = epoll_wait(s->epoll_fd, events, EPOLL_EVENTS, read_hungry(s) ? 0 : TICK_MS);
         if (n < 0 && errno != EINTR) return ps_fail(err, PS_ESYS, errno, "epoll_wait");
-        s->now_ms = clock_ms();
+        s->now_ms = ps_now_ms();
         for (int i = 0; i < n; i++) {
             if (events[i].data.u64 == PS_CUT_KEY) ps_stream_send(s);
             else if (events[i].data.u64 != MAILBOX_KEY)
@@ -255,7 +248,7 @@ static int set_up(ps_shard *s, ps_err *err) {
     if (s->peers == NULL || s->piece == NULL || s->ended == NULL || s->finished == NULL ||
         s->at_barrier == NULL || s->pass_waits == NULL || s->barrier_waits == NULL)
         return ps_fail(err, PS_ENOMEM, 0, "a shard of %u trainers", n);
-    s->now_ms = clock_ms();
+    s->now_ms = ps_now_ms();
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->epoll_fd < 0) return ps_fail(err, PS_ESYS, errno, "epoll_create1");
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = MAILBOX_KEY};

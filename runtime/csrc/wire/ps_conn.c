@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { KEEP_IDLE_S = 15, KEEP_INTERVAL_S = 5, KEEP_COUNT = 3, USER_TIMEOUT_MS = 30000 };
@@ -50,6 +51,12 @@ void ps_conn_close(ps_conn *c) {
 
 void ps_conn_ready(ps_conn *c) {
     c->dry = false;
+}
+
+int64_t ps_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 static bool is_for_later(int error) {
@@ -131,6 +138,17 @@ void ps_conn_await(ps_conn *c, uint64_t left) {
 
 bool ps_conn_buffered(const ps_conn *c) {
     return c->from < c->to;
+}
+
+size_t ps_conn_collect(const struct iovec *piece, size_t n, uint64_t *skip, struct iovec *iov, size_t room) {
+    size_t used = 0;
+    for (; n > 0 && used < room; piece++, n--) {
+        size_t past = *skip < piece->iov_len ? (size_t)*skip : piece->iov_len;
+        *skip -= past;
+        if (past < piece->iov_len)
+            iov[used++] = (struct iovec){(uint8_t *)piece->iov_base + past, piece->iov_len - past};
+    }
+    return used;
 }
 
 int64_t ps_conn_send(ps_conn *c, struct iovec *iov, size_t n, ps_err *err) {

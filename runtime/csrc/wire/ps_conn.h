@@ -19,6 +19,9 @@ typedef struct ps_conn {
     uint8_t in[PS_CONN_BUFFER];
 } ps_conn;
 
+/* Return the milliseconds of the monotonic clock. */
+int64_t ps_now_ms(void);
+
 /* Initialise without a socket. Can't fail. */
 void ps_conn_init(ps_conn *c);
 
@@ -48,6 +51,10 @@ void ps_conn_await(ps_conn *c, uint64_t left);
 
 /* Return true if bytes were read and not taken. */
 bool ps_conn_buffered(const ps_conn *c);
+
+/* Collect what follows the first *skip bytes of n pieces, which are taken from it. Returns the number of
+ * iovecs, at most `room`. */
+size_t ps_conn_collect(const struct iovec *piece, size_t n, uint64_t *skip, struct iovec *iov, size_t room);
 
 /* Send from iov[0..n), n > 0, as much as the socket takes. Returns the number of bytes, PS_EAGAIN or
  * PS_ECONN. Raises no signal. */
