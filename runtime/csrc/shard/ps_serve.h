@@ -123,6 +123,9 @@ int ps_stream_last(ps_shard *s, ps_err *err);
 /* Tell the owner what an object is now. Can't fail. */
 void ps_serve_note(ps_shard *s, uint32_t object);
 
+/* Return the asynchronous pushes that have begun, of trainers that are `here`: in flight, or torn. */
+uint64_t ps_serve_pushes(const ps_shard *s, bool here);
+
 /* Put the sequence of a request into *slot, where its trainer waits until others let it be answered; 0: the
  * wait is over. Returns what was there. */
 uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t sequence);

@@ -21,15 +21,6 @@ static uint64_t count_steps(const ps_shard *s) {
     return steps;
 }
 
-/* Count asynchronous pushes that broke off, and at the end of the shard will not go on. */
-static uint64_t count_torn(const ps_shard *s, bool ending) {
-    uint64_t torn = 0;
-    for (uint32_t i = 0; i < s->objects_n; i++)
-        for (uint32_t t = 0; ps_object_async(s->objects[i]) && t < s->config.trainers; t++)
-            torn += s->objects[i]->step.part[t] == PS_PART_SUM && (ending || s->peers[t].conn.fd < 0);
-    return torn;
-}
-
 /* Report the pushes of each trainer that came too late; return the number of all. */
 static uint64_t report_drops(ps_shard *s) {
     uint64_t all = 0;
@@ -58,14 +49,14 @@ static uint64_t sum_up(const ps_shard *s, int word) {
     return sum;
 }
 
-static void report_stats(ps_shard *s, bool ending) {
+static void report_stats(ps_shard *s) {
     char text[PS_EVENT_TEXT];
     uint64_t steps = count_steps(s), dropped = report_drops(s);
     snprintf(text, sizeof text,
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
              steps, s->objects_n, sum_up(s, PS_T_IN_BYTES), sum_up(s, PS_T_OUT_BYTES),
-             sum_up(s, PS_T_WAITS_FOR_TURN), dropped, count_torn(s, ending));
+             sum_up(s, PS_T_WAITS_FOR_TURN), dropped, ps_serve_pushes(s, false));
     ps_event_report(s, PS_EVENT_STATS, 0, count_bytes(s), text);
 }
 
@@ -226,7 +217,7 @@ static int loop(ps_shard *s, ps_err *err) {
             next_tick = s->now_ms + TICK_MS;
         }
         if (s->now_ms >= next_stats && sum_up(s, PS_T_IN_BYTES) != reported_bytes) {
-            report_stats(s, false);
+            report_stats(s);
             reported_bytes = sum_up(s, PS_T_IN_BYTES);
             next_stats = s->now_ms + STATS_MS;
         }
@@ -289,7 +280,7 @@ int ps_shard_run(const ps_shard_config *config, ps_err *err) {
     if (code == PS_OK) code = loop(s, err);
     close_peers(s); /* before saving, which takes its time */
     ps_event_flush(s);
-    if (code == PS_OK) report_stats(s, true);
+    if (code == PS_OK) report_stats(s);
     ps_event_flush(s);
     if (code == PS_OK && s->saves) code = ps_stream_last(s, err);
     tear_down(s);

@@ -70,17 +70,9 @@ bool ps_stream_due(const ps_shard *s) {
     return step_due(s) || (s->cut_asked != 0 && s->cut == NULL);
 }
 
-/* Return true if an asynchronous push of a trainer that is here has begun. */
-static bool in_flight(const ps_shard *s) {
-    for (uint32_t i = 0; i < s->objects_n; i++)
-        for (uint32_t t = 0; ps_object_async(s->objects[i]) && t < s->config.trainers; t++)
-            if (s->objects[i]->step.part[t] == PS_PART_SUM && s->peers[t].conn.fd >= 0) return true;
-    return false;
-}
-
 void ps_stream_begin(ps_shard *s) {
     ps_err err;
-    if (!ps_stream_due(s) || in_flight(s)) return;
+    if (!ps_stream_due(s) || ps_serve_pushes(s, true) > 0) return;
     bool steps = step_due(s);
     uint64_t number = steps ? s->cut_step : s->cut_asked;
     if (steps) s->cut_due = false;

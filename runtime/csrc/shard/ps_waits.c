@@ -17,6 +17,14 @@ void ps_serve_note(ps_shard *s, uint32_t object) {
     ps_counter_set(&words[PS_O_KEYS], ps_sparse_waiting(o->sparse));
 }
 
+uint64_t ps_serve_pushes(const ps_shard *s, bool here) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->objects_n; i++)
+        for (uint32_t t = 0; ps_object_async(s->objects[i]) && t < s->config.trainers; t++)
+            n += s->objects[i]->step.part[t] == PS_PART_SUM && (s->peers[t].conn.fd >= 0) == here;
+    return n;
+}
+
 uint64_t ps_serve_wait(ps_shard *s, uint32_t trainer, uint64_t *slot, uint64_t sequence) {
     ps_counter *words = s->of_trainer[trainer];
     uint32_t *waits = &s->peers[trainer].waits;
