@@ -1,4 +1,3 @@
-/* One call: its memory, its requests, its end. */
 #include "client/ps_call.h"
 
 #include <inttypes.h>

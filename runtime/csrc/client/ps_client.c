@@ -1,4 +1,3 @@
-/* A trainer's side of the data plane. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,3 @@
-/* An object on one shard. */
 #include "shard/ps_object.h"
 
 #include <stdlib.h>

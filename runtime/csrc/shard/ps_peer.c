@@ -1,4 +1,3 @@
-/* A shard's state of one trainer. */
 #include "shard/ps_peer.h"
 
 #include <stdlib.h>

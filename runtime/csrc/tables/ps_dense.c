@@ -1,4 +1,3 @@
-/* A dense object on one shard. */
 #include "tables/ps_dense.h"
 
 #include <stdlib.h>

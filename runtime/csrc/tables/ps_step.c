@@ -1,4 +1,3 @@
-/* Turns of the trainers in a synchronous step. */
 #include "tables/ps_step.h"
 
 #include <stdlib.h>

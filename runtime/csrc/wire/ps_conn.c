@@ -1,4 +1,3 @@
-/* One connected socket. */
 #include "wire/ps_conn.h"
 
 #include <errno.h>

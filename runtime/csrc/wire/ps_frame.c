@@ -1,4 +1,3 @@
-/* Frames: encoding, decoding, limits. */
 #include "wire/ps_frame.h"
 
 #include <inttypes.h>
