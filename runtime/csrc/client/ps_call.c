@@ -23,12 +23,8 @@ void *ps_call_more(ps_call *call, size_t n, size_t size) {
 }
 
 void *ps_call_stage(ps_client *c, size_t n, size_t size) {
-    if (c->building == NULL) {
-        c->building = calloc(1, sizeof *c->building);
-        if (c->building == NULL) return NULL;
-        c->building->number = c->begun + 1;
-    }
-    return ps_call_more(c->building, n, size);
+    if (c->building == NULL) c->building = calloc(1, sizeof *c->building);
+    return c->building == NULL ? NULL : ps_call_more(c->building, n, size);
 }
 
 static void free_call(ps_call *call) {

@@ -79,7 +79,7 @@ typedef struct ps_scatter {
 
 typedef struct ps_call {
     struct ps_call *next;
-    uint64_t number;          /* from 1 */
+    uint64_t number;          /* from 1, once it has begun */
     ps_request *first, *last; /* before it begins */
     uint32_t open;            /* requests not answered */
     ps_stage *stages;

@@ -157,11 +157,11 @@ uint64_t ps_client_begin(ps_client *c) {
         call->open++;
     }
     call->first = call->last = NULL;
+    call->number = c->begun;
     call->next = c->calls;
     c->calls = call;
-    uint64_t number = call->number;
     if (call->open == 0) ps_call_complete(c, call);
-    return number;
+    return c->begun;
 }
 
 bool ps_client_done(const ps_client *c, uint64_t number) {
