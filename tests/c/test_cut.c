@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -300,8 +299,8 @@ static void push_messages(world *w) {
 }
 
 /* Read records up to the end of a cut; `step` is that of its beginning. Returns its last record. */
-static uint32_t read_records(int fd, uint64_t *step, content *got) {
-    FILE *f = fdopen(dup(fd), "rb");
+static uint32_t read_records(const world *w, uint64_t *step, content *got) {
+    FILE *f = fdopen(dup(w->cuts_fd), "rb");
     uint32_t n;
     setvbuf(f, NULL, _IONBF, 0);
     got->n = 0;
@@ -315,13 +314,10 @@ static uint32_t read_records(int fd, uint64_t *step, content *got) {
 
 TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     world w;
-    int cuts[2];
     uint64_t told = 0;
     content got = {malloc(MOST_BYTES), 0};
     ps_err err;
-    CHECK(pipe(cuts) == 0);
-    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
-    open_cut_world(&w, 2, cuts[1]);
+    open_cut_world(&w, 2);
     create_all(&w);
     push_from(&w, 0, 0);
     push_messages(&w);
@@ -330,7 +326,7 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     CHECK(ps_client_cut_step(w.clients[0]) == 2 && ps_client_cut_step(w.clients[1]) == 2);
     for (int i = 0; i < 3; i++) push_from(&w, 0, 0); /* most of the cut is still in the shard */
     CHECK(ps_client_cut_step(w.clients[1]) == 2);
-    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 2);
+    CHECK(read_records(&w, &told, &got) == PS_CUT_WHOLE && told == 2);
 
     const size_t values_at = (48 + 132 + 1 + 7) / 8 * 8;
     CHECK(got.data[8] == 2 && got.n > values_at + SIZE * sizeof(float)); /* steps */
@@ -345,10 +341,9 @@ TEST(shards_are_cut_after_the_step_that_trainer_0_names) {
     CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK &&
           ps_client_cut_step(w.clients[0]) == 7); /* before the last was taken */
     push_from(&w, 0, 0);
-    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_LOST && told == 6);
-    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told == 7);
+    CHECK(read_records(&w, &told, &got) == PS_CUT_LOST && told == 6);
+    CHECK(read_records(&w, &told, &got) == PS_CUT_WHOLE && told == 7);
     close_world(&w);
-    close(cuts[0]), close(cuts[1]);
     free(got.data);
 }
 
@@ -359,41 +354,34 @@ static void mail(const world *w, uint32_t what, uint64_t number) {
 
 TEST(a_cut_that_the_owner_wants_comes_after_the_one_that_is_sent) {
     world w;
-    int cuts[2];
     uint64_t told = 0;
     content first = {malloc(MOST_BYTES), 0}, own = {malloc(MOST_BYTES), 0}, last = {malloc(MOST_BYTES), 0};
     ps_err err;
-    CHECK(pipe(cuts) == 0);
-    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
-    open_cut_world(&w, 1, cuts[1]);
+    open_cut_world(&w, 1);
     create_all(&w);
     CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK);
     push_from(&w, 0, 0);
     mail(&w, PS_MAIL_CUT, 77);
-    CHECK(read_records(cuts[0], &told, &first) == PS_CUT_WHOLE && told == 1);
-    CHECK(read_records(cuts[0], &told, &own) == PS_CUT_WHOLE && told == 77);
+    CHECK(read_records(&w, &told, &first) == PS_CUT_WHOLE && told == 1);
+    CHECK(read_records(&w, &told, &own) == PS_CUT_WHOLE && told == 77);
     CHECK(equal(&first, &own));
     push_from(&w, 0, 0);
     mail(&w, PS_MAIL_CUT, 78); /* it is given up for the last one */
     mail(&w, PS_MAIL_SAVE, 0);
-    CHECK(read_records(cuts[0], &told, &own) == PS_CUT_LOST && told == 78);
-    CHECK(read_records(cuts[0], &told, &last) == PS_CUT_WHOLE && told == PS_CUT_LAST);
+    CHECK(read_records(&w, &told, &own) == PS_CUT_LOST && told == 78);
+    CHECK(read_records(&w, &told, &last) == PS_CUT_WHOLE && told == PS_CUT_LAST);
     CHECK(last.n == first.n && last.data[8] == 2); /* steps */
     close_world(&w);
-    close(cuts[0]), close(cuts[1]);
     free(first.data), free(own.data), free(last.data);
 }
 
 TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     world w;
-    int cuts[2];
     uint32_t shard;
     uint64_t told = 0;
     content got = {malloc(MOST_BYTES), 0};
     ps_err err;
-    CHECK(pipe(cuts) == 0);
-    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
-    open_cut_world(&w, 2, cuts[1]);
+    open_cut_world(&w, 2);
     w.mode = PS_ASYNC;
     create_all(&w);
     out[0][0] = 0;
@@ -416,8 +404,7 @@ TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     CHECK(ps_client_run(w.clients[0], 100, 0, &shard, &err) == PS_EAGAIN); /* it comes after the cut */
     close(fd);
     CHECK(ps_client_run(w.clients[0], 2000, 0, &shard, &err) == PS_OK);
-    CHECK(read_records(cuts[0], &told, &got) == PS_CUT_WHOLE && told > 0);
+    CHECK(read_records(&w, &told, &got) == PS_CUT_WHOLE && told > 0);
     close_world(&w);
-    close(cuts[0]), close(cuts[1]);
     free(got.data);
 }

@@ -44,7 +44,7 @@ void connect_client(world *w, uint32_t t) {
     CHECK(ps_client_attach(w->clients[t], 0, dial(w, t), &err) == PS_OK);
 }
 
-static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
+static void open_any(world *w, uint32_t n, int64_t stall_after_ms, const int *cuts) {
     int mail[2], events[2];
     ps_err err;
     memset(w, 0, sizeof *w);
@@ -53,11 +53,12 @@ static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
     w->n = n;
     w->mail_fd = mail[1];
     w->events_fd = events[0];
+    w->cuts_fd = cuts[0];
     w->config = (ps_shard_config){.trainers = n,
                                   .mailbox_fd = mail[0],
                                   .event_fd = events[1],
                                   .stall_after_ms = stall_after_ms,
-                                  .cut_fd = cut_fd,
+                                  .cut_fd = cuts[1],
                                   .counters = calloc(1 + n + PS_MAX_OBJECTS, sizeof *w->config.counters)};
     CHECK(w->config.counters != NULL);
     CHECK(pthread_create(&w->thread, NULL, serve, w) == 0);
@@ -68,11 +69,14 @@ static void open_any(world *w, uint32_t n, int64_t stall_after_ms, int cut_fd) {
 }
 
 void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms) {
-    open_any(w, n, stall_after_ms, -1);
+    open_any(w, n, stall_after_ms, (const int[]){-1, -1});
 }
 
-void open_cut_world(world *w, uint32_t n, int cut_fd) {
-    open_any(w, n, 1, cut_fd);
+void open_cut_world(world *w, uint32_t n) {
+    int cuts[2];
+    CHECK(pipe(cuts) == 0);
+    fcntl(cuts[1], F_SETFL, O_NONBLOCK);
+    open_any(w, n, 1, cuts);
 }
 
 void open_world(world *w, uint32_t n) {
@@ -86,8 +90,9 @@ void close_world(world *w) {
     CHECK(pthread_join(w->thread, NULL) == 0);
     CHECK(w->code == PS_OK);
     free(w->config.counters);
-    const int fds[] = {w->mail_fd, w->events_fd, w->config.mailbox_fd, w->config.event_fd};
-    for (size_t i = 0; i < 4; i++) close(fds[i]);
+    const int fds[] = {w->mail_fd,         w->config.mailbox_fd, w->events_fd,
+                       w->config.event_fd, w->cuts_fd,           w->config.cut_fd};
+    for (size_t i = 0; i < 6 && fds[i] >= 0; i++) close(fds[i]);
 }
 
 void run_some(world *w, uint32_t from, int cuts) {

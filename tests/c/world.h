@@ -13,7 +13,7 @@ enum { SIZE = 200000, DIM = 3, KEYS = 50, MOST = 3 };
 /* One shard and its clients. */
 typedef struct world {
     ps_shard_config config;
-    int mail_fd, events_fd;
+    int mail_fd, events_fd, cuts_fd;
     int code;
     pthread_t thread;
     uint32_t n;
@@ -40,7 +40,7 @@ void open_slow_world(world *w, uint32_t n, int64_t stall_after_ms);
 void open_world(world *w, uint32_t n);
 
 /* Likewise, with a pipe for cuts. */
-void open_cut_world(world *w, uint32_t n, int cut_fd);
+void open_cut_world(world *w, uint32_t n);
 
 /* End the clients and the shard, which is without an error. */
 void close_world(world *w);
