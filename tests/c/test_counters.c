@@ -1,6 +1,4 @@
-#include <fcntl.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include "world.h"
 
@@ -14,13 +12,6 @@ static uint64_t of_trainer(const world *w, uint32_t t, int word) {
 
 static uint64_t of_object(const world *w, uint32_t object, int word) {
     return read_word(w, 1 + w->n + object, word);
-}
-
-/* Carry on with a call of one client until its shard has the request. */
-static void send_all(world *w, uint32_t t) {
-    ps_err err;
-    uint32_t shard;
-    CHECK(ps_client_run(w->clients[t], 50, 0, &shard, &err) == PS_EAGAIN);
 }
 
 TEST(steps_bytes_and_rows_are_counted) {
@@ -70,13 +61,7 @@ TEST(ages_and_dropped_pushes_are_counted) {
     w.discard = 2;
     create_all(&w);
     for (uint32_t t = 0; t < 2; t++) ps_client_mark(w.clients[t], false);
-    for (uint32_t t = 0; t < 2; t++) { /* one after the other, from the same values */
-        add_push(&w, t);
-        ps_err err;
-        uint32_t shard;
-        CHECK(ps_client_run(w.clients[t], 5000, 0, &shard, &err) == PS_OK);
-        ps_client_clear(w.clients[t]);
-    }
+    for (uint32_t t = 0; t < 2; t++) push_one(&w, t, 0); /* one after the other, from the same values */
     CHECK(of_object(&w, w.sparse, PS_O_PUSHES) == 2 && of_object(&w, w.sparse, PS_O_AGES) == 1);
     CHECK(of_object(&w, w.sparse, PS_O_DROPPED) == 0 && of_object(&w, w.sparse, PS_O_UPDATES) == 2);
     add_push(&w, 1); /* it has not looked at values since its mark */

@@ -286,15 +286,14 @@ static void push_messages(world *w) {
                             .mode = PS_HALF_ASYNC,
                             .name_length = 1,
                             .name = "m"};
-    uint32_t id, shard;
+    uint32_t id;
     ps_err err;
     for (uint32_t t = 0; t < w->n; t++)
         CHECK(ps_client_sparse(w->clients[t], &spec, 0, 1, &id, &err) == PS_OK);
     run_all(w, 0);
     for (int i = 0; i < 3; i++) {
         CHECK(ps_client_push_rows(w->clients[0], id, &(ps_batch){1, 1}, keys, rows[0], KEYS, &err) == PS_OK);
-        CHECK(ps_client_run(w->clients[0], 2000, 0, &shard, &err) == PS_OK);
-        ps_client_clear(w->clients[0]);
+        run_one(w, 0, 0);
     }
 }
 
@@ -377,7 +376,6 @@ TEST(a_cut_that_the_owner_wants_comes_after_the_one_that_is_sent) {
 
 TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     world w;
-    uint32_t shard;
     uint64_t told = 0;
     content got = {malloc(MOST_BYTES), 0};
     ps_err err;
@@ -396,14 +394,14 @@ TEST(a_cut_does_not_wait_for_a_trainer_that_is_gone) {
     for (int i = 0; i < 20000 && out[0][0] != -2; i++) { /* a body that comes slowly is read at a tick */
         (void)poll(NULL, 0, 1);
         CHECK(ps_client_pull(w.clients[0], w.dense, out[0], &err) == PS_OK);
-        CHECK(ps_client_run(w.clients[0], 1000, 0, &shard, &err) == PS_OK);
+        run_one(&w, 0, 0);
     }
     CHECK(out[0][0] == -2);
     CHECK(ps_client_cut(w.clients[0], false, 0, &err) == PS_OK);
     add_push(&w, 0);
-    CHECK(ps_client_run(w.clients[0], 100, 0, &shard, &err) == PS_EAGAIN); /* it comes after the cut */
+    send_all(&w, 0); /* it comes after the cut */
     close(fd);
-    CHECK(ps_client_run(w.clients[0], 2000, 0, &shard, &err) == PS_OK);
+    run_one(&w, 0, 0);
     CHECK(read_records(&w, &told, &got) == PS_CUT_WHOLE && told > 0);
     close_world(&w);
     free(got.data);

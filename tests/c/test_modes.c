@@ -13,23 +13,6 @@ static void open_mode(world *w, uint32_t n, uint32_t mode, uint32_t discard) {
     create_all(w);
 }
 
-/* Run the call of one client alone, cut `cuts` times on the way. */
-static void run_one(world *w, uint32_t t, int cuts) {
-    ps_err err;
-    uint32_t shard;
-    for (int i = 0, code; i < 10000; i++) {
-        code = ps_client_run(w->clients[t], cuts > 0 ? 1 : 1000, 0, &shard, &err);
-        if (code == PS_OK) return;
-        if (!CHECK(code == PS_EAGAIN)) return;
-        if (cuts-- > 0) connect_client(w, t);
-    }
-}
-
-static void push_one(world *w, uint32_t t, int cuts) {
-    add_push(w, t);
-    run_one(w, t, cuts);
-}
-
 TEST(an_asynchronous_push_waits_for_nobody) {
     world w;
     open_mode(&w, 2, PS_ASYNC, 0);
@@ -164,7 +147,7 @@ TEST(calls_overlap_and_complete_each_for_itself) {
     ps_client_cancel(w.clients[0]);
     CHECK(ps_client_tell(w.clients[0], PS_BARRIER, 0, &err) == PS_OK);
     uint64_t barrier = ps_client_begin(w.clients[0]);
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     CHECK(!ps_client_done(w.clients[0], push) && !ps_client_done(w.clients[0], barrier));
     push_one(&w, 1, 0);
     for (int i = 0; i < 5000 && !ps_client_done(w.clients[0], push); i++) {

@@ -19,15 +19,9 @@ static void test_pushes(uint32_t n, int cuts) {
     close_world(&w);
 }
 
-TEST(a_push_of_one_trainer) {
+TEST(pushes_are_summed_and_count_once_when_connections_break) {
     test_pushes(1, 0);
-}
-
-TEST(pushes_of_three_trainers_are_summed) {
     test_pushes(3, 0);
-}
-
-TEST(pushes_count_once_when_connections_break) {
     test_pushes(1, 7);
     test_pushes(3, 23);
 }
@@ -38,8 +32,7 @@ TEST(a_trainer_that_ended_the_pass_is_an_empty_push) {
     open_world(&w, 3);
     create_all(&w);
     CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK);
-    uint32_t shard;
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     push_from(&w, 1, 3);
     for (uint32_t t = 1; t < 3; t++) {
         check_values(&w, t, -5);
@@ -216,8 +209,7 @@ TEST(held_frames_are_bounded_and_cheap) {
     CHECK((clock() - begin) / CLOCKS_PER_SEC < 4);
     ps_err err;
     CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK); /* now it is the turn of trainer 1 */
-    uint32_t shard;
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     push.sequence += empty + 100;
     push.flags = 0;
     CHECK(send_many(fd, push, body, 1, 101, 60000) == 101);
@@ -244,12 +236,11 @@ static bool hear_stall(world *w, uint32_t busy, int reads, char *text) {
 TEST(reads_of_others_do_not_hide_a_stall) {
     world w;
     ps_err err;
-    uint32_t shard;
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 3, 300);
     create_all(&w);
     CHECK(ps_client_push(w.clients[0], w.dense, &(ps_batch){1, 1}, grads[0], out[0], &err) == PS_OK);
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     CHECK(hear_stall(&w, 2, 5000, text));
     CHECK(strncmp(text, "step 1 of 'w' waits for trainer 1", 33) == 0);
     close_world(&w);
@@ -258,14 +249,13 @@ TEST(reads_of_others_do_not_hide_a_stall) {
 TEST(an_older_step_that_waits_for_a_busy_trainer_does_not_hide_a_stall) {
     world w;
     ps_err err;
-    uint32_t shard;
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 3, 300);
     create_all(&w);
     CHECK(ps_client_push(w.clients[1], w.dense, &(ps_batch){1, 1}, grads[1], out[1], &err) == PS_OK);
-    CHECK(ps_client_run(w.clients[1], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 1);
     add_push(&w, 0);
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     CHECK(hear_stall(&w, 2, 5000, text)); /* trainer 2 is missing from both, trainer 1 from the younger one */
     CHECK(strcmp(text, "step 1 of 'e' waits for trainer 1") == 0);
     close_world(&w);
@@ -274,12 +264,11 @@ TEST(an_older_step_that_waits_for_a_busy_trainer_does_not_hide_a_stall) {
 TEST(a_trainer_that_is_busy_does_not_stall_the_pass) {
     world w;
     ps_err err;
-    uint32_t shard;
     char text[PS_EVENT_TEXT] = "";
     open_slow_world(&w, 2, 700);
     create_all(&w);
     CHECK(ps_client_tell(w.clients[0], PS_END_PASS, 0, &err) == PS_OK);
-    CHECK(ps_client_run(w.clients[0], 20, 0, &shard, &err) == PS_EAGAIN);
+    send_all(&w, 0);
     CHECK(!hear_stall(&w, 1, 1400, text));
     close_world(&w);
 }

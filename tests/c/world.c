@@ -118,6 +118,23 @@ void run_some(world *w, uint32_t from, int cuts) {
     }
 }
 
+void run_one(world *w, uint32_t t, int cuts) {
+    ps_err err;
+    uint32_t shard;
+    for (int i = 0, code; i < 10000; i++) {
+        code = ps_client_run(w->clients[t], cuts > 0 ? 1 : 1000, 0, &shard, &err);
+        if (code == PS_OK) return;
+        if (!CHECK(code == PS_EAGAIN)) return;
+        if (cuts-- > 0) connect_client(w, t);
+    }
+}
+
+void send_all(world *w, uint32_t t) {
+    ps_err err;
+    uint32_t shard;
+    CHECK(ps_client_run(w->clients[t], 50, 0, &shard, &err) == PS_EAGAIN);
+}
+
 void run_all(world *w, int cuts) {
     run_some(w, 0, cuts);
 }
@@ -159,12 +176,15 @@ void push_from(world *w, uint32_t from, int cuts) {
     run_some(w, from, cuts);
 }
 
+void push_one(world *w, uint32_t t, int cuts) {
+    add_push(w, t);
+    run_one(w, t, cuts);
+}
+
 void pull_all_rows(world *w, uint32_t t, float *got) {
     ps_err err;
-    uint32_t shard;
     CHECK(ps_client_pull_rows(w->clients[t], w->sparse, keys, KEYS, got, &err) == PS_OK);
-    CHECK(ps_client_run(w->clients[t], 5000, 0, &shard, &err) == PS_OK);
-    ps_client_clear(w->clients[t]);
+    run_one(w, t, 0);
 }
 
 void check_values(world *w, uint32_t t, float expected) {

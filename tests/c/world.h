@@ -49,13 +49,20 @@ void close_world(world *w);
 void run_some(world *w, uint32_t from, int cuts);
 void run_all(world *w, int cuts);
 
+/* Run the call of one client alone, cut `cuts` times on the way. */
+void run_one(world *w, uint32_t t, int cuts);
+
+/* Send the call of one client, which waits for others. */
+void send_all(world *w, uint32_t t);
+
 /* Make a dense object and a table, SGD with the rate 1, and set the values to 0. */
 void create_all(world *w);
 
 /* Add a push of t + 1 everywhere to the call of the client t. */
 void add_push(world *w, uint32_t t);
 
-/* Push from the clients [from, n). */
+/* Push from one client alone, or from the clients [from, n). */
+void push_one(world *w, uint32_t t, int cuts);
 void push_from(world *w, uint32_t from, int cuts);
 
 /* Read all rows of the table into got, [KEYS * DIM]. */
