@@ -6,10 +6,6 @@
 #include "kernels/ps_lookup.h"
 
 /* tests/unit/runtime/test_lookups.py has the values; here are threads, limits, and signs of zero. */
-enum { N = 3000, DIM = 37, WIDE = DIM + 3 };
-
-static int64_t indexes[N];
-
 static bool is_found(const ps_lookup *l) {
     size_t used = 0;
     for (size_t i = 0; i < l->n; i++) {
@@ -43,34 +39,6 @@ TEST(lookup_without_memory_or_with_too_many_ids_is_refused) {
     CHECK(ps_lookup_run(&one, 1, 1, &err) == PS_ELIMIT);
     CHECK(strcmp(err.text, "2147483648 ids of a table in a batch") == 0);
     CHECK(ps_lookup_run(NULL, 0, 1, &err) == PS_OK);
-}
-
-static float *make_floats(size_t n) {
-    float *made = malloc(n * sizeof *made);
-    for (size_t i = 0; made != NULL && i < n; i++)
-        made[i] = (float)(int)(harness_random() % 2001) * 1e-3F - 1;
-    return made;
-}
-
-/* Numbers of which a sum of many is not exact: its bits tell the order. */
-TEST(rows_are_added_in_their_order) {
-    enum { ROWS = 90 };
-    float *rows = make_floats(N * WIDE), sum[ROWS * DIM], expected[ROWS * DIM];
-    for (size_t dim = 0; dim <= DIM; dim++) {
-        bool begun[ROWS] = {false};
-        for (size_t i = 0; i < N; i++) indexes[i] = (int64_t)(i < ROWS ? i : harness_random() % ROWS);
-        for (size_t i = 0; i < N; begun[indexes[i++]] = true)
-            for (size_t j = 0; j < dim; j++) {
-                float *one = &expected[(size_t)indexes[i] * dim + j], x = rows[i * WIDE + j];
-                *one = begun[indexes[i]] ? *one + x : x;
-            }
-        for (unsigned threads = 1; threads < 4; threads++) {
-            ps_clear_sums(sum, ROWS * dim);
-            CHECK(ps_add_rows(sum, ROWS, dim, indexes, N, NULL, rows, WIDE, threads, NULL) == PS_OK);
-            CHECK(memcmp(sum, expected, ROWS * dim * sizeof *sum) == 0);
-        }
-    }
-    free(rows);
 }
 
 TEST(sum_of_one_row_keeps_the_sign_of_zero) {
