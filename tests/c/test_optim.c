@@ -67,19 +67,6 @@ TEST(optim_formulas_by_hand) {
     CHECK(state[0] == 2 && state[1] == 4);
 }
 
-static uint32_t find(const char *name) {
-    uint32_t method = 0;
-    while (method < PS_METHODS && strcmp(ps_optim_method(method)->name, name) != 0) method++;
-    CHECK(method < PS_METHODS);
-    return method;
-}
-
-TEST(l1_of_paddlepaddle_2_is_in_the_gradient) {
-    ps_optim o = {.method = find("fleet_sgd"), .learning_rate = 0.5F, .l1 = 1};
-    CHECK(apply_one(&o, 3, NULL, 0) == 2.5F && apply_one(&o, -3, NULL, 0) == -2.5F);
-    CHECK(apply_one(&o, 0.25F, NULL, 0) == -0.25F && apply_one(&o, 0, NULL, 0) == 0);
-}
-
 TEST(a_row_has_one_state_and_lamb_the_length_of_the_whole) {
     float row[2] = {1, 1}, h = 0, grad[2] = {2, -2}, p[2] = {1, -1}, state[4] = {0};
     ps_optim o = {.method = PS_ROW_ADAGRAD, .learning_rate = 0.5F};
@@ -90,15 +77,6 @@ TEST(a_row_has_one_state_and_lamb_the_length_of_the_whole) {
     CHECK(p[0] == 1 && state[0] == 1 && state[2] == 1);
     ps_optim_finish(&o, ps_optim_rate(&o, 1), p, state, 2);
     CHECK(p[0] == 0.5F && p[1] == -0.5F); /* c = 0.5 * (1 + 1), as long as p: by lr */
-}
-
-TEST(clipping_is_by_value_and_l1_stops_at_zero) {
-    ps_optim o = {.method = PS_SGD, .learning_rate = 0.5F, .clip = 2};
-    CHECK(apply_one(&o, 1, NULL, 100) == 0 && apply_one(&o, 1, NULL, -100) == 2 &&
-          apply_one(&o, 1, NULL, 1) == 0.5F);
-    o = (ps_optim){.method = PS_SGD, .learning_rate = 0.5F, .l1 = 1};
-    CHECK(apply_one(&o, 3, NULL, 0) == 2.5F && apply_one(&o, -3, NULL, 0) == -2.5F &&
-          apply_one(&o, 0.25F, NULL, 0) == 0);
 }
 
 TEST(the_rate_of_adam_is_made_of_products) {
