@@ -30,29 +30,6 @@ static void dump(const ps_sparse *t, float *out) {
     ps_sparse_read(t, keys, KEYS, out);
 }
 
-TEST(sparse_steps_are_those_of_dense_rows) {
-    ps_sparse *t = new_table(DIM);
-    uint64_t keys[KEYS];
-    float grads[KEYS * DIM], value[KEYS * DIM], slots[KEYS * DIM] = {0}, sum[KEYS * DIM], got[KEYS * DIM];
-    for (size_t i = 0; i < KEYS; i++) ps_init_row(&normal, i, value + i * DIM, DIM);
-    for (int step = 0; step < 5; step++) {
-        for (int trainer = 0; trainer < 3; trainer++) {
-            some_push(keys, grads, 0, KEYS);
-            CHECK(ps_sparse_add(t, keys, grads, KEYS, NULL) == PS_OK);
-            if (trainer == 0) memcpy(sum, grads, sizeof sum);
-            else ps_add(sum, grads, KEYS * DIM);
-        }
-        dump(t, got);
-        CHECK(memcmp(got, value, sizeof got) == 0); /* nothing is seen before the commit */
-        ps_sparse_commit(t, 1);
-        ps_optim_apply(&adagrad, ps_optim_rate(&adagrad, 1), value, slots, KEYS * DIM, sum, KEYS * DIM);
-        dump(t, got);
-        CHECK(memcmp(got, value, sizeof got) == 0);
-    }
-    CHECK(ps_sparse_rows(t) == KEYS);
-    ps_sparse_free(t);
-}
-
 TEST(sparse_set_keeps_state_and_sum) {
     ps_sparse *t = new_table(DIM);
     uint64_t key = 9;
