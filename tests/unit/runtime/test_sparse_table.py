@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_char, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, ClassVar
+from ctypes import POINTER, byref, c_bool, c_char, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,70 +23,46 @@ U64 = npt.NDArray[np.uint64]
 EINVAL = -1
 
 
-class Err(ctypes.Structure):
-    _fields_: ClassVar[Any] = [("code", c_int), ("sys", c_int), ("text", c_char * 256)]
+def make_struct(**fields: Any) -> Any:
+    return type("Struct", (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
-class Optim(ctypes.Structure):
-    _fields_: ClassVar[Any] = [
-        ("method", c_uint32),
-        ("learning_rate", c_float),
-        ("l1", c_float),
-        ("l2", c_float),
-        ("clip", c_float),
-        ("numbers", c_float * 3),
-    ]
+Err = make_struct(code=c_int, sys=c_int, text=c_char * 256)
+Optim = make_struct(
+    method=c_uint32, learning_rate=c_float, l1=c_float, l2=c_float, clip=c_float, numbers=c_float * 3
+)
+Init = make_struct(seed=c_uint64, table=c_uint64, kind=c_uint32, mean=c_float, std=c_float)
+Entry = make_struct(rule=c_uint32, numbers=c_float * 2)
+Row = make_struct(key=c_void_p, values=c_void_p, counts=c_void_p)
+Shrink = make_struct(decay=c_float, score=c_float, unseen=c_uint32)
 
-
-class Init(ctypes.Structure):
-    _fields_: ClassVar[Any] = [
-        ("seed", c_uint64),
-        ("table", c_uint64),
-        ("kind", c_uint32),
-        ("mean", c_float),
-        ("std", c_float),
-    ]
-
-
-class Entry(ctypes.Structure):
-    _fields_: ClassVar[Any] = [("rule", c_uint32), ("numbers", c_float * 2)]
-
-
-class Row(ctypes.Structure):
-    _fields_: ClassVar[Any] = [("key", c_void_p), ("values", c_void_p), ("counts", c_void_p)]
-
-
-class Shrink(ctypes.Structure):
-    _fields_: ClassVar[Any] = [("decay", c_float), ("score", c_float), ("unseen", c_uint32)]
+# Result and arguments of ps_sparse_new() and so on, without the table that comes first.
+ROWS = c_void_p, c_void_p, c_size_t
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "new": (c_int, c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), POINTER(Err)),
+    "free": (None,),
+    "begin": (None, c_float, c_uint64),
+    "add": (c_int, *ROWS, POINTER(Err)),
+    "set": (c_int, *ROWS, POINTER(Err)),
+    "commit": (None, c_uint64),
+    "read": (None, c_void_p, c_size_t, c_void_p),
+    "shrink": (c_size_t, POINTER(Shrink)),
+    "keep": (c_int, POINTER(Err)),
+    "kept": (c_bool, c_bool, c_bool, POINTER(c_uint32), POINTER(Row)),
+    "forget": (c_bool,),
+    "rows": (c_size_t,),
+    "waiting": (c_size_t,),
+    "bytes": (c_size_t,),
+}
 
 
 def load() -> ctypes.CDLL:
     """The core's own functions: the extension module is a shared library like any other."""
     assert _core.__file__ is not None
     lib = ctypes.CDLL(_core.__file__)
-    lib.ps_sparse_new.argtypes = [
-        *(POINTER(c_void_p), c_uint32, POINTER(Optim), POINTER(Init), POINTER(Entry), POINTER(Err))
-    ]
-    lib.ps_sparse_begin.argtypes = [c_void_p, c_float, c_uint64]
-    lib.ps_sparse_begin.restype = None
-    lib.ps_sparse_shrink.argtypes = [c_void_p, POINTER(Shrink)]
-    lib.ps_sparse_shrink.restype = c_size_t
-    lib.ps_sparse_keep.argtypes = [c_void_p, POINTER(Err)]
-    lib.ps_sparse_kept.argtypes = [c_void_p, *[ctypes.c_bool] * 2, POINTER(c_uint32), POINTER(Row)]
-    lib.ps_sparse_kept.restype = ctypes.c_bool
-    lib.ps_sparse_forget.argtypes = [c_void_p]
-    lib.ps_sparse_forget.restype = ctypes.c_bool
-    lib.ps_sparse_free.argtypes = [c_void_p]
-    lib.ps_sparse_free.restype = None
-    lib.ps_sparse_read.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
-    lib.ps_sparse_read.restype = None
-    for name in ("ps_sparse_add", "ps_sparse_set"):
-        getattr(lib, name).argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Err)]
-    lib.ps_sparse_commit.argtypes = [c_void_p, c_uint64]
-    lib.ps_sparse_commit.restype = None
-    for name in ("ps_sparse_rows", "ps_sparse_waiting", "ps_sparse_bytes"):
-        getattr(lib, name).argtypes = [c_void_p]
-        getattr(lib, name).restype = c_size_t
+    for name, (result, *args) in FUNCTIONS.items():
+        function = getattr(lib, f"ps_sparse_{name}")
+        function.restype, function.argtypes = result, [c_void_p, *args]
     return lib
 
 
