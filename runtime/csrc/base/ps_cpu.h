@@ -34,19 +34,19 @@ typedef enum ps_isa {
 #define PS_INLINE static inline __attribute__((always_inline))
 #define PS_UNUSED __attribute__((unused))
 
+/* Builds for x86-64 that have these features. Elsewhere they are as the others, and PS_CPU_HAS(), whether
+ * this machine has one, is false. Costs one load. */
 #if defined(__x86_64__)
 #define PS_HAVE_AVX2 1
 #define PS_TARGET_AVX2 __attribute__((target("avx2")))
 #define PS_TARGET_FMA __attribute__((target("avx2,fma")))
 #define PS_TARGET_AVX512 __attribute__((target("avx512f")))
-#else
-#define PS_HAVE_AVX2 0
-#endif
-
-/* True if this machine has a feature of x86-64. Costs one load. */
-#if PS_HAVE_AVX2
 #define PS_CPU_HAS(feature) (__builtin_cpu_supports(feature) != 0)
 #else
+#define PS_HAVE_AVX2 0
+#define PS_TARGET_AVX2
+#define PS_TARGET_FMA
+#define PS_TARGET_AVX512
 #define PS_CPU_HAS(feature) false
 #endif
 

@@ -141,11 +141,6 @@ PS_INLINE void run(const op *o, size_t begin, size_t end) {
         for (size_t i = begin; i < end; i++) o->x[i] = ps_log(o->x[i]);
 }
 
-static void run_base(const op *o, size_t begin, size_t end) {
-    run(o, begin, end);
-}
-
-#if PS_HAVE_AVX2
 PS_TARGET_FMA static void run_avx2(const op *o, size_t begin, size_t end) {
     run(o, begin, end);
 }
@@ -153,10 +148,6 @@ PS_TARGET_FMA static void run_avx2(const op *o, size_t begin, size_t end) {
 PS_TARGET_AVX512 static void run_avx512(const op *o, size_t begin, size_t end) {
     run(o, begin, end);
 }
-#else
-#define run_avx2 run_base
-#define run_avx512 run_base
-#endif
 
 static size_t count_items(const op *o) {
     return o->kind == SUM_COLUMNS ? o->cols : o->rows;
@@ -169,7 +160,7 @@ static void run_part(const void *arg, unsigned part, unsigned parts, float *scra
     ps_isa isa = ps_build();
     if (isa == PS_ISA_AVX512) run_avx512(o, begin, end);
     else if (isa == PS_ISA_AVX2) run_avx2(o, begin, end);
-    else run_base(o, begin, end);
+    else run(o, begin, end);
 }
 
 static int run_all(const op *o, unsigned threads, ps_err *err) {

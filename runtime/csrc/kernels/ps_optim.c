@@ -327,13 +327,8 @@ typedef void kernel(PARAMS);
             for (size_t i = 0; i < n; i++) name(&r, t, p, a, b, c, i, g[i], false);                     \
     }
 
-#if PS_HAVE_AVX2
 #define BUILDS(name, slots, ...) BUILD(name, slots, _base, ) BUILD(name, slots, _avx2, PS_TARGET_AVX2)
 #define KERNELS(name) {name##_base, name##_avx2}
-#else
-#define BUILDS(name, slots, ...) BUILD(name, slots, _base, )
-#define KERNELS(name) {name##_base, name##_base}
-#endif
 
 METHODS(BUILDS)
 
@@ -408,7 +403,6 @@ void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, con
     if (ps_optim_whole(o->method)) finish_lamb(o, rate, value, slots, n);
 }
 
-#if PS_HAVE_AVX2
 PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g, size_t n) {
     add(acc, g, n);
 }
@@ -416,10 +410,6 @@ PS_TARGET_AVX2 static void add_avx2(float *restrict acc, const float *restrict g
 PS_TARGET_AVX2 static bool all_finite_avx2(const float *p, size_t n) {
     return all_finite(p, n);
 }
-#else
-#define add_avx2 add
-#define all_finite_avx2 all_finite
-#endif
 
 void ps_add(float *restrict acc, const float *restrict g, size_t n) {
     if (ps_build() != PS_ISA_BASE) add_avx2(acc, g, n);

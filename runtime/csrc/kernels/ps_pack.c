@@ -50,17 +50,12 @@ PS_INLINE void copy(float *restrict to, size_t width, const float *restrict from
     switch (width) { CASES_32 default : copy_rows(to, width, from, step, whole, k); }
 }
 
-static void copy_base(float *restrict to, size_t width, const float *restrict from, ptrdiff_t step,
-                      size_t lanes, size_t k) {
-    copy(to, width, from, step, lanes, k);
-}
-
-#if PS_HAVE_AVX2
 PS_TARGET_FMA static void copy_avx2(float *restrict to, size_t width, const float *restrict from,
                                     ptrdiff_t step, size_t lanes, size_t k) {
     copy(to, width, from, step, lanes, k);
 }
 
+#if PS_HAVE_AVX2
 PS_TARGET_FMA PS_INLINE __m256 join(const float *low, const float *high) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
 }
@@ -102,11 +97,11 @@ PS_TARGET_FMA static void transpose_avx2(float *restrict to, size_t width, const
 
 void ps_pack(float *restrict to, size_t width, const float *restrict from, ptrdiff_t lane, ptrdiff_t step,
              size_t lanes, size_t k) {
-#if PS_HAVE_AVX2
     if (lane == 1 && ps_build() != PS_ISA_BASE) return copy_avx2(to, width, from, step, lanes, k);
+#if PS_HAVE_AVX2
     if (step == 1 && k >= 8 && ps_build() != PS_ISA_BASE)
         return transpose_avx2(to, width, from, lane, lanes, k);
 #endif
-    if (lane == 1) return copy_base(to, width, from, step, lanes, k);
+    if (lane == 1) return copy(to, width, from, step, lanes, k);
     copy_lanes(to, width, from, lane, step, lanes, k);
 }
