@@ -44,7 +44,7 @@ int ps_entry_check_rows(const ps_entry *e, const uint64_t *keys, const float *ro
     return PS_OK;
 }
 
-float ps_entry_score(const ps_entry *e, const ps_counts *c) {
+static float get_score(const ps_entry *e, const ps_counts *c) {
     if (e->rule != PS_ENTRY_SHOW_CLICK) return c->shows;
     return (c->shows - c->clicks) * e->numbers[1] + c->clicks;
 }
@@ -63,7 +63,7 @@ static float draw(const ps_init *init, uint64_t key, uint64_t step) {
 bool ps_entry_admits(const ps_entry *e, const ps_init *init, uint64_t key, uint64_t step,
                      const ps_counts *c) {
     if (e->rule == PS_ENTRY_PROBABILITY) return draw(init, key, step) < e->numbers[0];
-    return ps_entry_score(e, c) >= e->numbers[0];
+    return get_score(e, c) >= e->numbers[0];
 }
 
 ps_counts ps_entry_start(const ps_entry *e) {
@@ -84,5 +84,5 @@ bool ps_shrink_key(const ps_shrink *s, const ps_entry *e, ps_counts *c) {
     c->shows *= s->decay;
     c->clicks *= s->decay;
     uint32_t days = c->unseen++;
-    return ps_entry_score(e, c) < s->score || (s->unseen > 0 && days > s->unseen);
+    return get_score(e, c) < s->score || (s->unseen > 0 && days > s->unseen);
 }

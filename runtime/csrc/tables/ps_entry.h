@@ -61,9 +61,6 @@ uint32_t ps_entry_extra(const ps_entry *e);
 int ps_entry_check_rows(const ps_entry *e, const uint64_t *keys, const float *rows, size_t width, size_t n,
                         ps_err *err);
 
-/* Return the score of a key. */
-float ps_entry_score(const ps_entry *e, const ps_counts *c);
-
 /* Return true if keys are counted before they get a row. */
 bool ps_entry_waits(const ps_entry *e);
 
