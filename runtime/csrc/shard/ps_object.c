@@ -157,11 +157,6 @@ bool ps_object_async(const ps_object *o) {
     return o->spec.mode != PS_SYNC;
 }
 
-int ps_object_apply_rows(ps_object *o, const ps_held *rows, ps_err *err) {
-    const float *grads = (const float *)(rows->data + rows->count);
-    return ps_sparse_learn(o->sparse, o->step.version + 1, rows->data, grads, rows->count, err);
-}
-
 void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence) {
     if (o->step.part[trainer] == PS_PART_LATE) {
         o->drops[trainer].count++;

@@ -70,10 +70,6 @@ void ps_object_commit(ps_object *o);
 /* Return true if each push is a step of its own, applied as it comes. */
 bool ps_object_async(const ps_object *o);
 
-/* Apply the rows of a frame of an asynchronous push. PS_OK, or an error of the table; then nothing changed.
- */
-int ps_object_apply_rows(ps_object *o, const ps_held *rows, ps_err *err);
-
 /* Note that the trainer's asynchronous push is whole: one version more, unless it was dropped. */
 void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence);
 

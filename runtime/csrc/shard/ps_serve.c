@@ -160,17 +160,19 @@ static void do_push(ps_shard *s, const ps_peer *p, ps_object *o) {
     }
 }
 
+/* An asynchronous one that comes too late has no rows. */
 static int do_push_rows(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
-    bool whole = !(p->head.flags & PS_MORE);
+    bool whole = !(p->head.flags & PS_MORE), async = ps_object_async(o);
     if (p->rows != NULL) {
-        const float *rows = (const float *)(p->rows->data + p->head.count);
+        const uint64_t *keys = p->rows->data;
+        const float *grads = (const float *)(keys + p->head.count);
         uint32_t floats = ps_push_floats(&o->spec);
-        if (ps_entry_check_rows(&o->spec.entry, p->rows->data, rows, floats, p->head.count, err) < 0)
-            return ps_fail_about(err, o->spec.name);
-    }
-    if (ps_object_async(o)) {
-        int code = p->rows == NULL ? PS_OK : ps_object_apply_rows(o, p->rows, err);
+        int code = ps_entry_check_rows(&o->spec.entry, keys, grads, floats, p->head.count, err);
+        if (code == PS_OK && async)
+            code = ps_sparse_learn(o->sparse, o->step.version + 1, keys, grads, p->head.count, err);
         if (code < 0) return ps_fail_about(err, o->spec.name);
+    }
+    if (async) {
         if (whole) end_push(s, p, o);
         return PS_OK;
     }
