@@ -88,20 +88,16 @@ static int64_t piece_to_sum(ps_shard *s, ps_peer *p, uint64_t left, ps_err *err)
 }
 
 static int64_t piece(ps_shard *s, ps_peer *p, ps_err *err) {
-    uint64_t left = p->head.length - p->got;
-    if (p->skip > 0 || p->sink == PS_SINK_DROP) {
-        if (p->skip > 0) left = p->skip;
-        int64_t n = ps_conn_body(&p->conn, s->scratch,
-                                 left < PS_SCRATCH_BYTES ? (size_t)left : PS_SCRATCH_BYTES, err);
-        if (n > 0 && p->skip > 0) p->skip -= (uint64_t)n;
-        else if (n > 0) p->got += (uint64_t)n;
-        return n;
-    }
+    bool drops = p->skip > 0 || p->sink == PS_SINK_DROP;
+    uint64_t left = p->skip > 0 ? p->skip : p->head.length - p->got;
+    size_t most = drops ? PS_SCRATCH_BYTES : FAIR_SHARE;
     int64_t n;
-    if (p->sink == PS_SINK_BYTES)
-        n = ps_conn_body(&p->conn, p->mem + p->got, left < FAIR_SHARE ? (size_t)left : FAIR_SHARE, err);
+    if (left < most) most = (size_t)left;
+    if (drops) n = ps_conn_body(&p->conn, s->scratch, most, err);
+    else if (p->sink == PS_SINK_BYTES) n = ps_conn_body(&p->conn, p->mem + p->got, most, err);
     else n = piece_to_sum(s, p, left, err);
-    if (n > 0) p->got += (uint64_t)n;
+    if (n > 0 && p->skip > 0) p->skip -= (uint64_t)n;
+    else if (n > 0) p->got += (uint64_t)n;
     return n;
 }
 
