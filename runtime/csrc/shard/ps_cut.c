@@ -20,18 +20,24 @@ enum {
     PARTS,
 };
 
+/* What is before an object's CREATE. */
+typedef struct head {
+    uint32_t flags;  /* PS_SAVE_... */
+    uint32_t create; /* bytes of CREATE */
+    uint64_t steps, count, samples, passes, waiting;
+} head;
+
+_Static_assert(sizeof(head) == PS_SAVE_HEAD_BYTES, "heads are written as they are");
+
 /* An object as it was. */
 typedef struct whole {
     ps_object *o;
-    uint64_t steps, samples, waiting;
-    size_t rows;
-    uint32_t flags; /* PS_SAVE_... */
+    head head;
 } whole;
 
 struct ps_cut {
     whole *objects; /* [n] */
     uint32_t n, object;
-    uint64_t pass;
     bool exports; /* values alone */
     int part;
     uint32_t number; /* of the item, from 1 */
@@ -49,16 +55,19 @@ static void let_go(ps_cut *c, ps_object *o) {
 }
 
 /* Keep an object, and note what it is now. */
-static int keep(whole *w, ps_object *o, uint32_t flags, ps_err *err) {
+static int keep(whole *w, ps_object *o, uint64_t pass, uint32_t flags, ps_err *err) {
     bool all = (flags & PS_ALL) != 0;
-    *w = (whole){.o = o, .steps = o->step.version, .samples = o->samples};
-    w->flags = ps_object_torn(o) ? PS_SAVE_TORN : 0;
+    *w = (whole){o, {.steps = o->step.version, .samples = o->samples, .passes = o->passes + pass}};
+    head *h = &w->head;
+    h->flags = ps_object_torn(o) ? PS_SAVE_TORN : 0;
+    h->count = o->sparse == NULL ? o->dense.n : ps_sparse_rows(o->sparse);
     if (o->sparse == NULL) return ps_dense_keep(&o->dense, err);
-    w->rows = ps_sparse_rows(o->sparse), w->waiting = ps_sparse_waiting(o->sparse);
-    if (!(flags & PS_EXPORT)) return ps_sparse_keep(o->sparse, err);
-    w->waiting = 0;
-    int code = ps_sparse_keep_changed(o->sparse, &all, &w->rows, err);
-    if (!all) w->flags |= PS_SAVE_CHANGED;
+    if (!(flags & PS_EXPORT)) {
+        h->waiting = ps_sparse_waiting(o->sparse);
+        return ps_sparse_keep(o->sparse, err);
+    }
+    int code = ps_sparse_keep_changed(o->sparse, &all, &h->count, err);
+    if (!all) h->flags |= PS_SAVE_CHANGED;
     return code;
 }
 
@@ -71,13 +80,13 @@ int ps_cut_begin(ps_cut **out, ps_object *const *objects, uint32_t n, uint64_t p
             return ps_fail(err, PS_EINVAL, 0, "'%.*s' has no values yet", PS_NAME(&objects[i]->spec));
     ps_cut *c = calloc(1, sizeof *c);
     if (c != NULL) {
-        *c = (ps_cut){.number = 1, .pass = pass, .exports = (flags & PS_EXPORT) != 0};
+        *c = (ps_cut){.number = 1, .exports = (flags & PS_EXPORT) != 0};
         c->objects = calloc(n + 1, sizeof *c->objects);
     }
     if (c == NULL || c->objects == NULL) code = ps_fail(err, PS_ENOMEM, 0, "a cut of %u objects", n);
     for (uint32_t i = 0; code == PS_OK && i < n; i++) {
         if (objects[i]->sparse != NULL && objects[i]->spec.total == 0) continue; /* messages */
-        code = keep(&c->objects[c->n], objects[i], flags, err);
+        code = keep(&c->objects[c->n], objects[i], pass, flags, err);
         if (code == PS_OK) c->n++;
     }
     if (code == PS_OK) *out = c;
@@ -96,34 +105,25 @@ bool ps_cut_end(ps_cut *c) {
 
 /* --- The next item. --- */
 
-static void put_number(uint8_t *p, int bytes, uint64_t x) {
-    for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(x >> (8 * i));
-}
-
-static size_t encode_head(uint8_t *raw, const whole *w, uint64_t pass, bool exports) {
+static size_t encode_head(uint8_t *raw, whole *w, bool exports) {
     ps_create spec = w->o->spec;
     if (exports) {
         spec.optim = (ps_optim){.method = PS_SGD, .learning_rate = spec.optim.learning_rate};
         spec.entry = (ps_entry){0};
     }
     if (w->o->sparse != NULL) spec.init = ps_sparse_init(w->o->sparse);
-    size_t create = ps_create_encode(&spec, raw + PS_SAVE_HEAD_BYTES), n = PS_SAVE_HEAD_BYTES + create;
-    put_number(raw, 4, w->flags);
-    put_number(raw + 4, 4, create);
-    put_number(raw + 8, 8, w->steps);
-    put_number(raw + 16, 8, w->o->sparse == NULL ? w->o->dense.n : w->rows);
-    put_number(raw + 24, 8, w->samples);
-    put_number(raw + 32, 8, w->o->passes + pass);
-    put_number(raw + 40, 8, w->waiting);
+    w->head.create = (uint32_t)ps_create_encode(&spec, raw + sizeof(head));
+    memcpy(raw, &w->head, sizeof(head));
+    size_t n = sizeof(head) + w->head.create;
     memset(raw + n, 0, ALIGN);
     return n + -n % ALIGN;
 }
 
 /* Find the item `number` of this part. Returns its length in bytes; 0: there is none. */
-static size_t find_single(ps_cut *c, const whole *w, const void **from) {
+static size_t find_single(ps_cut *c, whole *w, const void **from) {
     *from = c->small;
     if (c->number > 1) return 0;
-    if (c->part == HEAD) return encode_head(c->small, w, c->pass, c->exports);
+    if (c->part == HEAD) return encode_head(c->small, w, c->exports);
     memset(c->small, 0, ALIGN);
     return (size_t)(-(c->bytes - c->used) % ALIGN);
 }
@@ -157,7 +157,7 @@ static size_t find_row(ps_cut *c, const ps_object *o, const void **from) {
 }
 
 static size_t find(ps_cut *c, const void **from) {
-    const whole *w = &c->objects[c->object];
+    whole *w = &c->objects[c->object];
     bool table = w->o->sparse != NULL;
     if (c->part == HEAD || c->part == PADDING) return find_single(c, w, from);
     if (c->part == VALUES) return table ? 0 : find_chunk(c, &w->o->dense, from);
