@@ -125,21 +125,6 @@ static int dense_array(client *self, uint32_t id, PyObject *obj, bool writable, 
     return py_need_items(view, (size_t)ps_client_spec(self->core, id)->total, name, "the object");
 }
 
-/* Get keys [n] and rows, as many as the operation needs. */
-static int row_arrays(client *self, uint16_t op, uint32_t id, PyObject *keys, PyObject *rows, uint64_t **k,
-                      float **r, size_t *n) {
-    Py_buffer *view = keep(self, id, keys, PY_U64, false, "keys");
-    if (view == NULL) return -1;
-    *k = view->buf;
-    *n = py_items(view);
-    view = keep(self, id, rows, PY_F32, op == PS_PULL_ROWS, "rows");
-    if (view == NULL) return -1;
-    *r = view->buf;
-    const ps_create *spec = ps_client_spec(self->core, id);
-    size_t floats = op == PS_PUSH_ROWS ? ps_push_floats(spec) : spec->dim;
-    return py_need_items(view, *n * floats, "rows", "these keys");
-}
-
 static PyObject *done(int code, const ps_err *err) {
     return code < 0 ? py_raise(err) : Py_NewRef(Py_None);
 }
@@ -254,14 +239,12 @@ static PyObject *dense_call(PyObject *obj, PyObject *args, uint16_t op) {
     PyObject *array, *out_obj = Py_None;
     float *values, *out;
     ps_batch batch = {0, 1};
-    unsigned long long samples = 0;
     ps_err err = {0};
     const char *name = op == PS_INIT ? "values" : op == PS_PUSH ? "grad" : "out";
-    if (!PyArg_ParseTuple(args, op == PS_PUSH ? "IOO|Kf" : "IO", &id, &array, &out_obj, &samples,
+    if (!PyArg_ParseTuple(args, op == PS_PUSH ? "IOO|Kf" : "IO", &id, &array, &out_obj, &batch.samples,
                           &batch.factor) ||
         ready(self) < 0)
         return NULL;
-    batch.samples = samples;
     if (dense_array(self, id, array, op == PS_PULL, name, &values) < 0) return NULL;
     if (dense_array(self, id, out_obj, true, "out", &out) < 0) return NULL;
     if (op == PS_INIT) return added(self, id, ps_client_init(self->core, id, values, &err), &err);
@@ -270,24 +253,28 @@ static PyObject *dense_call(PyObject *obj, PyObject *args, uint16_t op) {
     return added(self, id, ps_client_push(self->core, id, &batch, values, out, &err), &err);
 }
 
-/* set_rows, push_rows and pull_rows differ only in the call. */
+/* set_rows, push_rows and pull_rows: keys [n] and rows, as many floats as the operation needs. */
 static PyObject *rows_call(PyObject *obj, PyObject *args, uint16_t op) {
     client *self = (client *)obj;
     unsigned int id;
     PyObject *keys_obj, *rows_obj;
-    uint64_t *keys;
-    float *rows;
-    size_t n;
     int code;
-    unsigned long long samples = 0;
-    float factor = 1;
+    ps_batch batch = {0, 1};
     ps_err err = {0};
-    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|Kf" : "IOO", &id, &keys_obj, &rows_obj, &samples,
-                          &factor) ||
+    if (!PyArg_ParseTuple(args, op == PS_PUSH_ROWS ? "IOO|Kf" : "IOO", &id, &keys_obj, &rows_obj,
+                          &batch.samples, &batch.factor) ||
         ready(self) < 0)
         return NULL;
-    if (row_arrays(self, op, id, keys_obj, rows_obj, &keys, &rows, &n) < 0) return NULL;
-    ps_batch batch = {samples, factor};
+    const Py_buffer *view = keep(self, id, keys_obj, PY_U64, false, "keys");
+    if (view == NULL) return NULL;
+    const uint64_t *keys = view->buf;
+    size_t n = py_items(view);
+    view = keep(self, id, rows_obj, PY_F32, op == PS_PULL_ROWS, "rows");
+    if (view == NULL) return NULL;
+    float *rows = view->buf;
+    const ps_create *spec = ps_client_spec(self->core, id);
+    size_t floats = op == PS_PUSH_ROWS ? ps_push_floats(spec) : spec->dim;
+    if (py_need_items(view, n * floats, "rows", "these keys") < 0) return NULL;
     self->running = true;
     Py_BEGIN_ALLOW_THREADS
     if (op == PS_SET_ROWS) code = ps_client_set_rows(self->core, id, keys, rows, n, &err);

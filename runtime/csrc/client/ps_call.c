@@ -1,6 +1,5 @@
 #include "client/ps_call.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +99,7 @@ int ps_call_push(ps_known *o, uint32_t shard, uint64_t *version, ps_err *err) {
 
 int ps_call_batch(const ps_batch *batch, ps_header *head, ps_err *err) {
     if (batch->samples > PS_MAX_SAMPLES)
-        return ps_fail(err, PS_EINVAL, 0, "a push of %" PRIu64 " samples, limit %u", batch->samples,
-                       PS_MAX_SAMPLES);
+        return ps_fail(err, PS_EINVAL, 0, "a push of %llu samples, limit %u", batch->samples, PS_MAX_SAMPLES);
     if (!isfinite(batch->factor) || batch->factor < 0)
         return ps_fail(err, PS_EINVAL, 0, "a push with %g times the learning rate", (double)batch->factor);
     head->samples = (uint32_t)batch->samples;

@@ -15,8 +15,8 @@ typedef struct ps_piece {
 
 /* The batch that gave a gradient. */
 typedef struct ps_batch {
-    uint64_t samples; /* up to PS_MAX_SAMPLES */
-    float factor;     /* of the learning rate: finite, not negative */
+    unsigned long long samples; /* up to PS_MAX_SAMPLES */
+    float factor;               /* of the learning rate: finite, not negative */
 } ps_batch;
 
 #endif
