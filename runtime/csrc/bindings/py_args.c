@@ -5,27 +5,27 @@
 
 #include "base/ps_cpu.h"
 
-static const char *const item_names[] = {"float32", "float64", "uint64", "int64"};
+/* By py_item: name, format letters of the struct module, and bytes. */
+static const struct {
+    const char *name, *letters;
+    Py_ssize_t size;
+} items[] = {{"float32", "f", 4}, {"float64", "d", 8}, {"uint64", "QL", 8}, {"int64", "ql", 8}};
 
-/* Format letters of the struct module. */
 bool py_has_items(const Py_buffer *view, py_item item) {
     const char *format = view->format == NULL ? "B" : view->format;
-    if (*format == '@' || *format == '=' || *format == (PY_LITTLE_ENDIAN ? '<' : '>')) format++;
-    if (strlen(format) != 1) return false;
-    if (item == PY_F32) return *format == 'f' && view->itemsize == 4;
-    if (item == PY_F64) return *format == 'd' && view->itemsize == 8;
-    const char *letters = item == PY_U64 ? "QL" : "ql";
-    return (*format == letters[0] || *format == letters[1]) && view->itemsize == 8;
+    if (*format == '@' || *format == '=' || *format == '<') format++; /* the core is little endian */
+    return strlen(format) == 1 && strchr(items[item].letters, *format) != NULL &&
+           view->itemsize == items[item].size;
 }
 
 static int get_buffer(PyObject *obj, Py_buffer *view, py_item item, int flags, const char *name) {
     if (!PyObject_CheckBuffer(obj)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, item_names[item]);
+        PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name, items[item].name);
         return -1;
     }
     if (PyObject_GetBuffer(obj, view, flags | PyBUF_FORMAT) < 0) return -1;
     if (!py_has_items(view, item)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, item_names[item],
+        PyErr_Format(PyExc_TypeError, "%s: expected items of %s, got the format '%s'", name, items[item].name,
                      view->format == NULL ? "B" : view->format);
     } else if ((uintptr_t)view->buf % (size_t)view->itemsize != 0) {
         PyErr_Format(PyExc_ValueError, "%s: the array is not aligned to its items", name);
