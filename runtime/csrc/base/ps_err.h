@@ -26,8 +26,7 @@ typedef struct ps_err {
 } ps_err;
 
 /* Fill `err` (NULL is allowed) and return `code`. The text is the formatted one and, if `sys` is
- * not 0, ": " and the system's name of that errno; a longer text is cut off between characters. Can't fail.
- */
+ * not 0, ": " and the system's name of that errno; a longer text is cut off between characters. */
 int ps_fail(ps_err *err, int code, int sys, const char *fmt, ...) PS_PRINTF(4, 5);
 
 /* Put "'name': " before the text. Returns err->code. `name` is UTF-8. Can't fail. */

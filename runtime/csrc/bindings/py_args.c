@@ -142,8 +142,7 @@ PyObject *py_release(py_arrays *all) {
     return NULL;
 }
 
-/* Parts, which may share memory, are many: all others are compared with them, and what is written with all.
- */
+/* Parts, which may share memory, are many: others are compared with them, and what is written with all. */
 int py_need_apart(const py_arrays *all) {
     bool has_parts = all->n > 0 && all->taken[all->n - 1].access == PY_PART;
     for (int i = 0; i < all->n; i++) {

@@ -69,8 +69,7 @@ static bool may_share(const borrowed *a, const borrowed *b) {
  * call writes (*same), or with one of another call, unless both are keys: its values would be sent, or come,
  * while the other call has them. NULL: none does. O(n log n). */
 static const borrowed *find_shared(client *self, bool *same) {
-    /* Of each kind the array that reaches furthest so far: what a kind may share is the same for all of it.
-     */
+    /* Of each kind the array that reaches furthest so far: all of a kind may share the same. */
     const borrowed *furthest[6] = {NULL};
     uint64_t own = ps_client_building(self->core);
     if (self->views_n > 1) qsort(self->views, self->views_n, sizeof *self->views, compare_begins);

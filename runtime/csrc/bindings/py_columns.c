@@ -27,8 +27,7 @@ static PyObject *get_item(PyObject *items, Py_ssize_t i) {
     return found;
 }
 
-/* The same for an item of a sample. The sample may be gone after it, as code of an item may change its list.
- */
+/* The same for an item of a sample, which may be gone after it: code of an item may change its list. */
 static PyObject *get_sample_item(PyObject *samples, Py_ssize_t sample, Py_ssize_t place) {
     PyObject *items = get_item(samples, sample);
     PyObject *found = items == NULL ? NULL : get_item(items, place);

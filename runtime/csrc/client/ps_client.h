@@ -55,8 +55,7 @@ int ps_client_set_rows(ps_client *c, uint32_t id, const uint64_t *keys, const fl
 int ps_client_push_rows(ps_client *c, uint32_t id, const ps_batch *batch, const uint64_t *keys,
                         const float *rows, size_t n, ps_err *err);
 
-/* Decay the counts of a table with an entry rule, and give back rows: ps_shrink in ps_entry.h. Of trainer 0.
- */
+/* Decay counts of a table with an entry rule, and give back rows: ps_shrink in ps_entry.h. Of trainer 0. */
 int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *err);
 
 /* Read the rows of these keys, in their order. After a synchronous push of the table that has no answer yet
@@ -72,8 +71,7 @@ void ps_client_mark(ps_client *c, bool more);
  * barrier. */
 int ps_client_tell(ps_client *c, uint16_t op, uint64_t number, ps_err *err);
 
-/* Ask every shard for a cut with these flags after the next step, whose pushes follow, or now. Of trainer 0.
- */
+/* Ask all shards for a cut with these flags, now or after the next step, whose pushes follow. Trainer 0's. */
 int ps_client_cut(ps_client *c, bool now, uint32_t flags, ps_err *err);
 
 /* Return the last step with a cut, as far as this trainer has asked for it or answers to pushes have it; 0:

@@ -87,8 +87,7 @@ static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_threads);
 }
 
-/* Start threads until there are `parts` or no more can be had; signals stay with the program's own threads.
- */
+/* Start threads until there are `parts` or no more can be had; signals stay with the program's own ones. */
 static void start_threads(unsigned parts) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (team.threads >= parts) return;

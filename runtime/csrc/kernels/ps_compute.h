@@ -32,8 +32,7 @@ typedef void (*ps_task)(const void *job, unsigned part, unsigned parts, float *s
  * do. scratch: floats for each thread. Returns PS_OK, or PS_ENOMEM; then nothing has run. */
 int ps_compute(unsigned parts, size_t scratch, ps_task task, const void *job, ps_err *err);
 
-/* Return the number of parts for `items` of equal size with at least `least` of them in each. 1 to `threads`.
- */
+/* Return the number of parts, 1 to `threads`, for `items` of equal size with at least `least` in each. */
 unsigned ps_parts(size_t items, size_t least, unsigned threads);
 
 /* Return the first of `n` items of a part; that of `part` + 1 is its end. */

@@ -20,8 +20,7 @@ typedef struct ps_lookup {
 } ps_lookup;
 
 /* Run each of lookups[0..n), some of them at the same time. Returns PS_OK, with `bad` set in each; keys and
- * index have any content where it is not n. PS_ELIMIT (2^31 ids or more) or PS_ENOMEM: nothing was written.
- */
+ * index have any content where it is not n. PS_ELIMIT (2^31 ids or more), PS_ENOMEM: nothing was written. */
 int ps_lookup_run(ps_lookup *lookups, size_t n, unsigned threads, ps_err *err);
 
 /* Bags of ids, one for each sample, one after the other. Offsets above the number of ids count as that. */

@@ -203,8 +203,7 @@ PS_INLINE bool all_finite(const float *p, size_t n) {
     return found >> 31 == 0;
 }
 
-/* --- Steps in which values are not alone: sums of squares in 8 chains of doubles, then in a fixed tree. ---
- */
+/* --- Steps in which values are not alone: sums of squares in 8 chains of doubles, then a fixed tree. --- */
 
 enum { CHAINS = 8 };
 

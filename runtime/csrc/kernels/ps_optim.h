@@ -93,8 +93,7 @@ void ps_optim_apply(const ps_optim *o, ps_rate rate, float *restrict value, floa
 void ps_optim_finish(const ps_optim *o, ps_rate rate, float *restrict value, const float *restrict slots,
                      size_t n);
 
-/* Return the sum of the squares of p[0..n), in chains of doubles whose order depends on n alone. Can't fail.
- */
+/* Return the sum of the squares of p[0..n), in chains of doubles whose order depends on n alone. */
 double ps_squares(const float *p, size_t n);
 
 /* Return true if none of p[0..n) is NaN or infinite. Can't fail. */

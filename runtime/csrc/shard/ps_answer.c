@@ -18,8 +18,7 @@ void ps_answer_failed(ps_shard *s, ps_peer *p, const ps_err *why) {
 
 /* Values are sent from their object. Those of a synchronous one do not change until the trainer has them,
  * because it reads all answers of a step before the next push, and no step ends without its gradient or its
- * end of the pass.
- */
+ * end of the pass. */
 void ps_answer(ps_shard *s, ps_peer *p, ps_header head, const void *body, void *owned) {
     ps_err err;
     head.epoch = s->config.epoch;

@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Of the shard, a trainer, an object; counters.py has these names too. AT: by the monotonic clock, 0: never.
- */
+/* Of the shard, a trainer, an object, as in counters.py. AT: by the monotonic clock, 0: never. */
 enum { PS_S_OBJECTS, PS_S_PASSES, PS_S_HELD_BYTES, PS_S_CUTS, PS_S_LOST_CUTS, PS_S_CUT_AT };
 enum { PS_T_IN_BYTES, PS_T_OUT_BYTES, PS_T_WAITS_FOR_TURN, PS_T_WAITED_MS, PS_T_WAIT_AT, PS_T_DROPPED };
 enum { PS_O_UPDATES, PS_O_UPDATE_AT, PS_O_ROWS, PS_O_KEYS, PS_O_BYTES, PS_O_DROPPED, PS_O_PUSHES, PS_O_AGES };

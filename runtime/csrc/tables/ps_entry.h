@@ -41,8 +41,7 @@ typedef struct ps_counts {
 } ps_counts;
 
 /* The end of a day, which decides which keys go: first shows and clicks are multiplied by `decay`; then keys
- * go with a score below `score`, or after more than `unseen` whole days without a push, if that is above 0.
- */
+ * go with a score below `score`, or after more than `unseen` whole days without a push, if that is not 0. */
 typedef struct ps_shrink {
     float decay, score;
     uint32_t unseen;

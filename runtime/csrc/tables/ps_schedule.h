@@ -48,8 +48,7 @@ const char *ps_schedule_name(uint32_t kind);
 /* Check `s`: PS_OK, or PS_EINVAL if its kind is unknown or a number is out of range; the text names it. */
 int ps_schedule_check(const ps_schedule *s, ps_err *err);
 
-/* Return the rate of an update, after `samples` samples with its own, in this pass. `s` has passed the check.
- */
+/* Return the rate of an update, after `samples` samples with its own, in this pass. `s` is checked. */
 float ps_schedule_rate(const ps_schedule *s, float learning_rate, uint64_t samples, uint64_t pass);
 
 #endif

@@ -59,8 +59,7 @@ int ps_sparse_add(ps_sparse *t, const uint64_t *keys, const float *grads, size_t
 /* Note the learning rate and the number of the step to which the next gradients belong. Can't fail. */
 void ps_sparse_begin(ps_sparse *t, float learning_rate, uint64_t step);
 
-/* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. Can't fail.
- */
+/* End this step, counted from 1: apply the optimizer to every row in the sum, and clear the sum. */
 void ps_sparse_commit(ps_sparse *t, uint64_t step);
 
 /* Do one step, as ps_sparse_add() and ps_sparse_commit() do, if keys do not repeat; of those that do, each

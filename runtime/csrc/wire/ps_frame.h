@@ -133,8 +133,7 @@ void ps_shrink_encode(const ps_shrink *how, uint8_t *buf);
 /* Read it. PS_OK, or PS_EPROTO if a number is out of range. */
 int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err);
 
-/* Return the floats of a row in a push: shows and clicks, if the entry rule asks for them, and the gradient.
- */
+/* Return the floats of a row in a push: shows and clicks if the entry rule wants them, and the gradient. */
 uint32_t ps_push_floats(const ps_create *c);
 
 /* Write the body of CREATE; buf has room for PS_MAX_CREATE. Returns its length. */
