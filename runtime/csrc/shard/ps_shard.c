@@ -13,14 +13,6 @@
 enum { TICK_MS = 500, EPOLL_EVENTS = 64, FIRST_STATS_MS = 1000, STATS_MS = 10000 };
 #define MAILBOX_KEY UINT64_MAX
 
-/* Return the number of steps: every object takes part in each. */
-static uint64_t count_steps(const ps_shard *s) {
-    uint64_t steps = 0;
-    for (uint32_t i = 0; i < s->objects_n; i++)
-        if (s->objects[i]->step.version > steps) steps = s->objects[i]->step.version;
-    return steps;
-}
-
 /* Report the pushes of each trainer that came too late; return the number of all. */
 static uint64_t report_drops(ps_shard *s) {
     uint64_t all = 0;
@@ -36,13 +28,6 @@ static uint64_t report_drops(ps_shard *s) {
     return all;
 }
 
-/* Return the bytes of values, state and keys that a save writes. */
-static uint64_t count_bytes(const ps_shard *s) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < s->objects_n; i++) bytes += ps_object_bytes(s->objects[i]);
-    return bytes;
-}
-
 static uint64_t sum_up(const ps_shard *s, int word) {
     uint64_t sum = 0;
     for (uint32_t t = 0; t < s->config.trainers; t++) sum += ps_counter_get(&s->of_trainer[t][word]);
@@ -51,13 +36,17 @@ static uint64_t sum_up(const ps_shard *s, int word) {
 
 static void report_stats(ps_shard *s) {
     char text[PS_EVENT_TEXT];
-    uint64_t steps = count_steps(s), dropped = report_drops(s);
+    uint64_t steps = 0, bytes = 0, dropped = report_drops(s);
+    for (uint32_t i = 0; i < s->objects_n; i++) { /* each takes part in every step */
+        if (s->objects[i]->step.version > steps) steps = s->objects[i]->step.version;
+        bytes += ps_object_bytes(s->objects[i]);
+    }
     snprintf(text, sizeof text,
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
              steps, s->objects_n, sum_up(s, PS_T_IN_BYTES), sum_up(s, PS_T_OUT_BYTES),
              sum_up(s, PS_T_WAITS_FOR_TURN), dropped, ps_serve_pushes(s, false));
-    ps_event_report(s, PS_EVENT_STATS, 0, count_bytes(s), text);
+    ps_event_report(s, PS_EVENT_STATS, 0, bytes, text);
 }
 
 /* --- Connections. --- */
