@@ -13,19 +13,16 @@
 enum { TICK_MS = 500, EPOLL_EVENTS = 64, FIRST_STATS_MS = 1000, STATS_MS = 10000 };
 #define MAILBOX_KEY UINT64_MAX
 
-/* Report the pushes of each trainer that came too late; return the number of all. */
-static uint64_t report_drops(ps_shard *s) {
-    uint64_t all = 0;
+/* Report the pushes of each trainer that came too late. */
+static void report_drops(ps_shard *s) {
     for (uint32_t i = 0; i < s->objects_n; i++) {
         for (uint32_t t = 0; t < s->config.trainers; t++) {
             ps_drops *drops = &s->objects[i]->drops[t];
-            all += drops->count;
             if (drops->count == drops->told) continue;
             drops->told = drops->count;
             ps_event_report(s, PS_EVENT_DROPPED, t, drops->count, s->objects[i]->spec.name);
         }
     }
-    return all;
 }
 
 static uint64_t sum_up(const ps_shard *s, int word) {
@@ -36,7 +33,8 @@ static uint64_t sum_up(const ps_shard *s, int word) {
 
 static void report_stats(ps_shard *s) {
     char text[PS_EVENT_TEXT];
-    uint64_t steps = 0, bytes = 0, dropped = report_drops(s);
+    uint64_t steps = 0, bytes = 0;
+    report_drops(s);
     for (uint32_t i = 0; i < s->objects_n; i++) { /* each takes part in every step */
         if (s->objects[i]->step.version > steps) steps = s->objects[i]->step.version;
         bytes += ps_object_bytes(s->objects[i]);
@@ -45,7 +43,7 @@ static void report_stats(ps_shard *s) {
              "steps=%" PRIu64 " objects=%u in_bytes=%" PRIu64 " out_bytes=%" PRIu64 " waits_for_turn=%" PRIu64
              " dropped=%" PRIu64 " torn=%" PRIu64,
              steps, s->objects_n, sum_up(s, PS_T_IN_BYTES), sum_up(s, PS_T_OUT_BYTES),
-             sum_up(s, PS_T_WAITS_FOR_TURN), dropped, ps_serve_pushes(s, false));
+             sum_up(s, PS_T_WAITS_FOR_TURN), sum_up(s, PS_T_DROPPED), ps_serve_pushes(s, false));
     ps_event_report(s, PS_EVENT_STATS, 0, bytes, text);
 }
 
