@@ -315,18 +315,9 @@ static void respond_init(ps_shard *s, ps_peer *p, ps_object *o) {
     if (o->init_since_ms == 0) o->init_since_ms = s->now_ms;
 }
 
-/* Tell the rows that shrinking has given back so far, all in all: so an answer may be given twice. */
-static void respond_shrink(ps_shard *s, ps_peer *p, const ps_object *o) {
-    ps_header head = {.op = PS_DONE,
-                      .sequence = p->head.sequence,
-                      .object = p->head.object,
-                      .version = o->step.version,
-                      .count = (uint32_t)o->shrunk};
-    ps_answer(s, p, head, NULL, NULL);
-}
-
 static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
     const ps_header *h = &p->head;
+    ps_header answer = {.op = PS_DONE, .sequence = h->sequence, .object = h->object};
     uint32_t t = p->trainer;
     switch (h->op) {
     case PS_PULL:
@@ -334,8 +325,10 @@ static int respond(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
         return PS_OK;
     case PS_PULL_ROWS:
         return respond_rows(s, p, o, err);
-    case PS_SHRINK:
-        respond_shrink(s, p, o);
+    case PS_SHRINK: /* the rows given back so far, all in all: so an answer may be given twice */
+        answer.version = o->step.version;
+        answer.count = (uint32_t)o->shrunk;
+        ps_answer(s, p, answer, NULL, NULL);
         return PS_OK;
     case PS_INIT:
         respond_init(s, p, o);
