@@ -151,10 +151,10 @@ int ps_client_shrink(ps_client *c, uint32_t id, const ps_shrink *how, ps_err *er
     int code = ps_call_find(c, id, 1, &o, err);
     if (code == PS_OK) code = ps_shrink_check(how, err);
     for (uint32_t s = 0; code == PS_OK && s < o->n; s++) {
-        uint8_t *body = ps_call_stage(c, PS_SHRINK_BYTES, 1);
+        ps_shrink *body = ps_call_stage(c, 1, sizeof *body);
         if (body == NULL) return ps_call_no_memory(err);
-        ps_shrink_encode(how, body);
-        code = ps_call_iov(c, body, PS_SHRINK_BYTES, err);
+        *body = *how;
+        code = ps_call_iov(c, body, sizeof *body, err);
         if (code < 0) return code;
         code = ps_call_request(c, o->first + s, (ps_header){.op = PS_SHRINK, .object = id}, PS_DONE, 1, err);
     }

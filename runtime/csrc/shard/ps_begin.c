@@ -223,7 +223,7 @@ static int begin_create(ps_shard *s, ps_peer *p, ps_object *o PS_UNUSED, ps_err 
 }
 
 static int begin_shrink(ps_shard *s, ps_peer *p, ps_object *o, ps_err *err) {
-    if (p->head.length != PS_SHRINK_BYTES) return bad_length(&p->head, err);
+    if (p->head.length != sizeof(ps_shrink)) return bad_length(&p->head, err);
     if (p->trainer != 0)
         return ps_fail(err, PS_EPROTO, 0, "trainer %u shrinks '%.*s'; only trainer 0 may", p->trainer,
                        PS_NAME(&o->spec));

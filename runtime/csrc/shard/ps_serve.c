@@ -188,7 +188,8 @@ static int do_set_rows(ps_shard *s, const ps_peer *p, ps_object *o, ps_err *err)
 
 static int do_shrink(const ps_peer *p, ps_object *o, ps_err *err) {
     ps_shrink how;
-    if (ps_shrink_decode(p->create, &how, err) < 0) return ps_fail_about(err, o->spec.name);
+    memcpy(&how, p->create, sizeof how);
+    if (ps_shrink_check(&how, err) < 0) return ps_fail_about(err, o->spec.name);
     o->shrunk += ps_sparse_shrink(o->sparse, &how);
     return PS_OK;
 }

@@ -45,7 +45,7 @@ typedef struct ps_counts {
 typedef struct ps_shrink {
     float decay, score;
     uint32_t unseen;
-} ps_shrink;
+} ps_shrink; /* the body of SHRINK too, as it is in memory */
 
 /* Return the name of a rule; NULL for an unknown one. */
 const char *ps_entry_name(uint32_t rule);

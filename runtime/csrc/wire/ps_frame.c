@@ -83,8 +83,6 @@ static const field segment_fields[] = {
     NAMED(0, ps_segment, last, "learning_rate_args: end of a segment", NULL),
     NAMED(8, ps_segment, factor, "learning_rate_args: factor of a segment", NULL),
 };
-static const field shrink_fields[] = {FIELD(0, ps_shrink, decay), FIELD(4, ps_shrink, score),
-                                      FIELD(8, ps_shrink, unseen)};
 
 static uint32_t get_u32(const uint8_t *p) {
     uint32_t v;
@@ -118,7 +116,7 @@ ps_form ps_form_of(uint16_t op) {
         [PS_END_PASS] = {"END_PASS", 0, 0},
         [PS_BARRIER] = {"BARRIER", 0, 0},
         [PS_FINISH] = {"FINISH", 0, 0},
-        [PS_SHRINK] = {"SHRINK", PS_SHRINK_BYTES, 0},
+        [PS_SHRINK] = {"SHRINK", sizeof(ps_shrink), 0},
         [PS_CUT] = {"CUT", 0, PS_EXPORT | PS_ALL},
         [PS_DONE] = {"DONE", 0, PS_DROPPED | PS_IN_CUT},
         [PS_VALUES] = {"VALUES", PS_MAX_DENSE_BYTES, PS_DROPPED | PS_IN_CUT},
@@ -280,15 +278,6 @@ int ps_create_differs(const ps_create *a, const ps_create *b, char *text, size_t
         if (differ(&own, 1, a, b, text, size)) return 1;
     }
     return 0;
-}
-
-void ps_shrink_encode(const ps_shrink *how, uint8_t *buf) {
-    PUT(shrink_fields, how, buf);
-}
-
-int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err) {
-    GET(shrink_fields, buf, how);
-    return ps_shrink_check(how, err) < 0 ? PS_EPROTO : PS_OK;
 }
 
 size_t ps_rows_per_frame(uint32_t floats) {

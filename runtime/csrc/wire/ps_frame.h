@@ -16,7 +16,6 @@
 #define PS_MAGIC UINT32_C(0x314c5350) /* "PSL1" */
 #define PS_VERSION 5
 #define PS_HEADER_BYTES 64
-#define PS_SHRINK_BYTES 12  /* the body of SHRINK */
 #define PS_CREATE_BYTES 132 /* in the body of CREATE, before segments and name */
 #define PS_SEGMENT_BYTES 16
 
@@ -126,12 +125,6 @@ ps_form ps_form_of(uint16_t op);
 
 /* Return the name of an op. */
 const char *ps_op_name(uint16_t op);
-
-/* Write the body of SHRINK; buf has room for PS_SHRINK_BYTES. Can't fail. */
-void ps_shrink_encode(const ps_shrink *how, uint8_t *buf);
-
-/* Read it. PS_OK, or PS_EPROTO if a number is out of range. */
-int ps_shrink_decode(const uint8_t *buf, ps_shrink *how, ps_err *err);
 
 /* Return the floats of a row in a push: shows and clicks if the entry rule wants them, and the gradient. */
 uint32_t ps_push_floats(const ps_create *c);

@@ -187,8 +187,8 @@ static size_t make_body(ps_header *h, uint8_t *body) {
         fill(body, h->count * (8 + 4 * floats), h->count);
         return h->count * (8 + 4 * floats);
     case PS_SHRINK:
-        ps_shrink_encode(&(ps_shrink){0.5f, (float)(take() & 3), take() & 3}, body);
-        return PS_SHRINK_BYTES;
+        memcpy(body, &(ps_shrink){0.5f, (float)(take() & 3), take() & 3}, sizeof(ps_shrink));
+        return sizeof(ps_shrink);
     default:
         return 0;
     }
