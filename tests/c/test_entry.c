@@ -1,6 +1,5 @@
 /* Entry rules: their numbers, failures and memory; tests/unit/runtime/test_sparse_table.py has the model. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "harness.h"

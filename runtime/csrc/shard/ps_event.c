@@ -1,6 +1,5 @@
 /* Events of a shard for its owner, and those that the pipe has not taken yet. */
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,7 +3,6 @@
 #define PS_MAIL_H
 
 #include "shard/ps_counters.h"
-#include "shard/ps_cut.h"
 #include "shard/ps_first.h"
 
 #define PS_MAX_HELD 4                          /* held gradients per dense object */

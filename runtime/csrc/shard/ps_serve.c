@@ -2,7 +2,6 @@
 #include "shard/ps_serve.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

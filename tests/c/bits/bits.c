@@ -1,7 +1,6 @@
 /* Prints a digest of what each kernel computes: two builds with equal output give the same bits. Built
  * and compared for compilers and processors by tests/unit/csrc/test_builds.py. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ps_act.h"
