@@ -47,7 +47,7 @@ static int settle(ps_shard *s, uint32_t object, ps_err *err) {
         st->part[t] = PS_PART_DONE;
         st->done++;
     }
-    if (!ps_step_complete(st, s->ended)) return PS_OK;
+    if (st->done == 0) return PS_OK;
     ps_object_commit(o);
     ps_serve_note(s, object);
     ps_stream_begin(s);

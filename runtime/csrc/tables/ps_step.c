@@ -36,10 +36,6 @@ bool ps_step_last(ps_step *s, const uint8_t *ended, uint32_t trainer) {
     return true;
 }
 
-bool ps_step_complete(ps_step *s, const uint8_t *ended) {
-    return s->done > 0 && ps_step_turn(s, ended) == s->n;
-}
-
 bool ps_step_open(const ps_step *s) {
     if (s->done > 0) return true;
     for (uint32_t t = 0; t < s->n; t++)

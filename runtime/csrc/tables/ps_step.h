@@ -36,14 +36,11 @@ int ps_step_init(ps_step *s, uint32_t n, ps_err *err);
 void ps_step_close(ps_step *s);
 
 /* Pass the turn on over all trainers in the sum or, by ended[n], at the end of the pass without a push.
- * Returns the trainer whose turn it is, n if none is left. O(n). */
+ * Returns the trainer whose turn it is, n if none is left: then the step is complete if one is done. O(n). */
 uint32_t ps_step_turn(ps_step *s, const uint8_t *ended);
 
 /* Return true if it is `trainer`'s turn and it is the last. O(n). */
 bool ps_step_last(ps_step *s, const uint8_t *ended, uint32_t trainer);
-
-/* Return true if every trainer has pushed or ended, and one has pushed: the step can be applied. */
-bool ps_step_complete(ps_step *s, const uint8_t *ended);
 
 /* Return true if a part of the incomplete step has arrived. */
 bool ps_step_open(const ps_step *s);
