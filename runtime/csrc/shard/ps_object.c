@@ -157,18 +157,6 @@ bool ps_object_async(const ps_object *o) {
     return o->spec.mode != PS_SYNC;
 }
 
-void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence) {
-    if (o->step.part[trainer] == PS_PART_LATE) {
-        o->drops[trainer].count++;
-        o->drops[trainer].last = sequence;
-    } else {
-        o->step.version++;
-        if (o->sparse == NULL) ps_dense_end(&o->dense, o->step.version);
-    }
-    o->step.part[trainer] = PS_PART_NONE;
-    o->dense.applied = false;
-}
-
 bool ps_object_torn(const ps_object *o) {
     if (!ps_object_async(o)) return o->dense.applied;
     for (uint32_t t = 0; t < o->step.n; t++)

@@ -70,9 +70,6 @@ void ps_object_commit(ps_object *o);
 /* Return true if each push is a step of its own, applied as it comes. */
 bool ps_object_async(const ps_object *o);
 
-/* Note that the trainer's asynchronous push is whole: one version more, unless it was dropped. */
-void ps_object_end_push(ps_object *o, uint32_t trainer, uint64_t sequence);
-
 /* Return true if some values have a gradient that others still lack. */
 bool ps_object_torn(const ps_object *o);
 

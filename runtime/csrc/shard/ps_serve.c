@@ -134,11 +134,21 @@ static void do_init(ps_shard *s, const ps_peer *p, ps_object *o) {
     }
 }
 
+/* End an asynchronous push: one version more, unless it was dropped. */
 static void end_push(ps_shard *s, const ps_peer *p, ps_object *o) {
-    bool late = o->step.part[p->trainer] == PS_PART_LATE;
-    ps_object_end_push(o, p->trainer, p->head.sequence);
-    ps_counter_add(&s->of_trainer[p->trainer][PS_T_DROPPED], late);
-    ps_counter_add(&s->of_object[p->head.object][PS_O_DROPPED], late);
+    uint8_t *part = &o->step.part[p->trainer];
+    ps_drops *drops = &o->drops[p->trainer];
+    if (*part == PS_PART_LATE) {
+        drops->count++;
+        drops->last = p->head.sequence;
+        ps_counter_add(&s->of_trainer[p->trainer][PS_T_DROPPED], 1);
+        ps_counter_add(&s->of_object[p->head.object][PS_O_DROPPED], 1);
+    } else {
+        o->step.version++;
+        if (o->sparse == NULL) ps_dense_end(&o->dense, o->step.version);
+    }
+    *part = PS_PART_NONE;
+    o->dense.applied = false;
     ps_stream_begin(s);
 }
 
