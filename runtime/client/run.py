@@ -179,7 +179,7 @@ class Run:
         """Let the interpreter's exit end `remote`, which has the client; repeated calls do nothing."""
         if not self._watching:
             self._watching = True
-            _Crash.watch()
+            _watch_crash()
             atexit.register(self._end, client, remote, os.getpid())
 
     def _end(self, client: Caller, remote: _Ending, pid: int) -> None:
@@ -189,12 +189,14 @@ class Run:
         """
         if os.getpid() != pid:
             return
-        if self._aborted or _Crash.seen or client.is_cut_off:
+        crash = _watch_crash()
+        if self._aborted or crash or client.is_cut_off:
             remote.close()
-            if _Crash.fatal is not None:  # atexit can't change the code
-                self.progress.report_reason(str(_Crash.fatal))
-                sys.stdout.flush()
-                os._exit(_Crash.fatal.exit_code)
+            for fatal in crash:
+                if isinstance(fatal, PeerVanished | ClientError):  # atexit can't change the code
+                    self.progress.report_reason(str(fatal))
+                    sys.stdout.flush()
+                    os._exit(fatal.exit_code)
             return
         try:
             remote.finish()
@@ -294,24 +296,14 @@ class Run:
         self.log.say(f"parameters of pass {pass_id} are in {path.absolute()}")
 
 
-class _Crash:
-    """Records if an exception ends this program: atexit functions can't tell by themselves."""
+@functools.cache
+def _watch_crash() -> list[BaseException]:
+    """Return a list that gets the exception that ends this program: atexit functions can't tell of one."""
+    seen, shown = list[BaseException](), sys.excepthook
 
-    seen = False
-    fatal: PeerVanished | ClientError | None = None  # if it is one that Client raises
-    _watched = False
+    def look(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        seen[:] = [value]
+        shown(kind, value, trace)
 
-    @classmethod
-    def watch(cls) -> None:
-        """Start recording; repeated calls do nothing."""
-        if cls._watched:
-            return
-        cls._watched = True
-        shown = sys.excepthook
-
-        def look(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            cls.seen = True
-            cls.fatal = value if isinstance(value, PeerVanished | ClientError) else None
-            shown(kind, value, trace)
-
-        sys.excepthook = look
+    sys.excepthook = look
+    return seen
