@@ -87,15 +87,11 @@ class Dialer:
         begun: the training has; then a pserver that is not there is gone for good. Raises NotReached,
         PeerVanished, ClientError.
         """
-        began_s = time.monotonic()
-        wait_s, last = FIRST_WAIT_S, ""
-        told: set[str] = set()
-        while True:
-            missing, last, refused = self._try(missing, last, told, began_s + self._connect_timeout_s)
-            if not missing:
-                return
-            elapsed_s = time.monotonic() - began_s
+        began_s, wait_s, told = time.monotonic(), FIRST_WAIT_S, set[str]()
+        while failed := self._try(missing, told, began_s + self._connect_timeout_s):
+            missing, elapsed_s = [*failed], time.monotonic() - began_s
             names = [self.shards[i].addr for i in missing]
+            last, refused = failed[missing[-1]][1], any(refused for refused, _ in failed.values())
             if begun and refused and elapsed_s > REFUSED_S:
                 raise PeerVanished(f"pserver {', '.join(names)} is gone: {last}")
             left_s = self._connect_timeout_s - elapsed_s
@@ -109,36 +105,34 @@ class Dialer:
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_WAIT_S)
 
-    def _try(
-        self, missing: Sequence[int], last: str, told: set[str], end_s: float
-    ) -> tuple[list[int], str, bool]:
-        """Try each shard once; return those still missing, the last error, and whether a host refused any.
+    def _try(self, missing: Sequence[int], told: set[str], end_s: float) -> dict[int, tuple[bool, str]]:
+        """Try each shard once; return of those still missing whether the host refused, and why they failed.
 
         Attempts are short once the clock has passed `end_s`, or many silent ports would exceed the limit.
-        An unknown host name is reported at once and added to `told`: it may be a typo, or DNS may
-        learn it later.
         """
-        left, refused = [], False
+        failed: dict[int, tuple[bool, str]] = {}
         for i in missing:
             try:
                 limit_s = min(ATTEMPT_S, max(end_s - time.monotonic(), LAST_ATTEMPT_S))
                 self._take(i, self._dial(self.shards[i], limit_s))
             except OSError as e:
-                left.append(i)
-                refused = refused or isinstance(e, ConnectionRefusedError)
-                last = e.strerror or str(e)
-                if isinstance(e, TimeoutError):
-                    last += " (it or its machine is stopped, or strangers keep its port busy; see its log)"
-                if isinstance(e, socket.gaierror):
-                    last = self._report_unknown_name(self.shards[i].host, last, told)
-        return left, last, refused
+                text = self._explain(self.shards[i].host, e, told)
+                failed[i] = isinstance(e, ConnectionRefusedError), text
+        return failed
 
-    def _report_unknown_name(self, host: str, reason: str, told: set[str]) -> str:
-        text = f"unknown host name {host}: {reason}"
-        if host not in told:
-            told.add(host)
-            until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
-            self._log(f"{text} (option pservers); trying again {until}")
+    def _explain(self, host: str, error: OSError, told: set[str]) -> str:
+        """Return why an attempt failed. An unknown host name is reported at once, and added to `told`: it may
+        be a typo, or DNS may learn it later.
+        """
+        text = error.strerror or str(error)
+        if isinstance(error, TimeoutError):
+            text += " (it or its machine is stopped, or strangers keep its port busy; see its log)"
+        if isinstance(error, socket.gaierror):
+            text = f"unknown host name {host}: {text}"
+            if host not in told:
+                told.add(host)
+                until = f"for up to {self._connect_timeout_s:g} s (option connect_timeout)"
+                self._log(f"{text} (option pservers); trying again {until}")
         return text
 
     def open_control(self, pserver: int) -> Control:
