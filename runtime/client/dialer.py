@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..shared import env
+from ..shared import env, prove
 from . import handshake
 from .control import Control
 
@@ -165,7 +165,7 @@ class Dialer:
                 raise ConnectionRefusedError(f"no process listens at {shard.addr}")
             try:
                 loaded = handshake.greet(sock, self._secret, hello)
-            except handshake.ProofError as e:
+            except prove.ProofError as e:
                 raise ClientError(f"pserver {shard.addr} refuses trainer {hello.trainer_id}: {e}") from None
             self._compare_loaded(shard, loaded)
             return sock.detach()

@@ -14,12 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 from ..shared import prove
-from ..shared.prove import MAX_BODY_BYTES, TIMEOUT_S, ProofError, Refusals
-
-__all__ = [
-    "MAX_BODY_BYTES", "OBSERVER", "PLANE", "TIMEOUT_S", "Hello", "ProofError", "Refusals", "ServerSide",
-    "compare", "detect_protocol", "greet", "is_silent",
-]  # fmt: skip
 
 PLANE = prove.Plane(
     b"pslaunch data plane", "pserver", "trainer", advice="option --secret_file, on both sides"
@@ -57,11 +51,6 @@ class Hello:
             if type(value) is not int or not 0 <= value < 2**64:
                 raise ValueError(f"hello: {name}={value!r}, expected a whole number below 2**64")
         return cls(**found)
-
-
-def detect_protocol(begin: bytes) -> str:
-    """Return the name of a Fleet program's protocol with this beginning, or ""."""
-    return next((name for preface, name in FOREIGN.items() if begin.startswith(preface)), "")
 
 
 def compare(theirs: Hello, ours: Hello, pserver: str, listing: str = "of another trainer") -> str:
@@ -107,14 +96,10 @@ class ServerSide(prove.Server):
         self.hello: Hello | None = None  # set once accepted, but for an observer
 
     @property
-    def knows_secret(self) -> bool:
-        """True if the first bytes came from a process that knows the job's secret."""
-        return bool(self.nonces)
-
-    @property
     def foreign(self) -> str:
         """Name of the detected foreign protocol, or ""."""
-        return detect_protocol(self.buffer) if self.failure else ""
+        names = (name for preface, name in FOREIGN.items() if self.buffer.startswith(preface))
+        return next(names, "") if self.failure else ""
 
     def _compare(self, text: bytes) -> str:
         if text == OBSERVER:
@@ -132,7 +117,7 @@ def greet(sock: socket.socket, secret: bytes, hello: Hello) -> str:
     Returns the digest of the file that the pserver has loaded, or "". Raises ProofError, or OSError
     (TimeoutError, ConnectionError) if a retry may help.
     """
-    limit_s = sock.gettimeout() or TIMEOUT_S
+    limit_s = sock.gettimeout() or prove.TIMEOUT_S
     _, loaded = prove.dial(sock, PLANE, secret, hello.encode(), time.monotonic() + limit_s)
     return loaded.decode("ascii", "replace")
 

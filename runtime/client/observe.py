@@ -14,7 +14,7 @@ from pathlib import Path
 from ..shared import env, prove
 from .control import Control, Message
 from .dialer import ATTEMPT_S, ClientError, NotReached
-from .handshake import OBSERVER, PLANE, ProofError
+from .handshake import OBSERVER, PLANE
 
 
 def ask_stats(host: str, port: int, secret: bytes) -> Message:
@@ -27,7 +27,7 @@ def ask_stats(host: str, port: int, secret: bytes) -> Message:
             control.send({"ask": "stats"})
             if (answer := control.receive(ATTEMPT_S)) is None:
                 raise TimeoutError("timed out")
-    except ProofError as e:
+    except prove.ProofError as e:
         older = ": it is of an older pslaunch" if "a hello must have" in str(e) else ""
         raise ClientError(f"{addr} refuses an observer{older}: {e}") from None
     except OSError as e:

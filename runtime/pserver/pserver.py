@@ -21,7 +21,7 @@ from ..client import handshake
 from ..files import saving
 from ..process.infolog import ServerLog
 from ..process.progress import Progress
-from ..shared import busyport, env, nics
+from ..shared import busyport, env, nics, prove
 from ..shared.places import MAX_UNPROVEN, Places
 from . import ports, threads
 from .counters import Tables, collect_stats
@@ -88,7 +88,7 @@ class Pserver:
         self._selector = selectors.DefaultSelector()
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
-        self._refusals = handshake.Refusals()
+        self._refusals = prove.Refusals()
         self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
         self._present = -1
         self._met = False  # a trainer of this job has connected
@@ -289,7 +289,7 @@ class Pserver:
             self._options.secret, lambda hello: self._accept(hello, port, addr, me), self._loaded
         )
         now_s = time.monotonic()
-        u = _Unproven(sock, side, port, addr, now_s + handshake.TIMEOUT_S)
+        u = _Unproven(sock, side, port, addr, now_s + prove.TIMEOUT_S)
         self._unproven.add(u, name[0], now_s)
         self._selector.register(sock, selectors.EVENT_READ, u)
         self._handle_bytes(u)  # a process of the job has sent its first bytes by now
@@ -323,7 +323,7 @@ class Pserver:
     def _handle_bytes(self, u: _Unproven) -> None:
         answer = b""
         try:
-            data = u.sock.recv(handshake.MAX_BODY_BYTES)
+            data = u.sock.recv(prove.MAX_BODY_BYTES)
             if data and not u.closing:
                 answer = u.side.feed(data)
                 u.sock.sendall(answer)  # a few hundred bytes to an empty buffer
@@ -346,7 +346,7 @@ class Pserver:
             if not u.closing:
                 self._report_peer(u.addr, f"{u.addr} left before it proved the job's secret")
             self._forget(u)
-        elif u.side.knows_secret:
+        elif u.side.nonces:
             self._unproven.keep(u)
 
     def _handle_refusal(self, u: _Unproven) -> None:
@@ -440,7 +440,7 @@ class Pserver:
     def _tick(self, now_s: float) -> None:
         for u in [u for u in self._unproven if now_s >= u.until_s]:
             if not u.closing:
-                why = f"it did not prove the job's secret within {handshake.TIMEOUT_S:g} s"
+                why = f"it did not prove the job's secret within {prove.TIMEOUT_S:g} s"
                 self._report_peer(u.addr, f"{u.addr} dropped: {why}")
             self._forget(u)
         for line in self._refusals.collect_sums(now_s):

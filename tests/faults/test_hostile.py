@@ -90,7 +90,7 @@ def wrong_secret(dial: Dial, rng: random.Random) -> list[str]:
     sock = dial()
     hello = handshake.Hello(**dict.fromkeys(handshake.Hello.__dataclass_fields__, 0))
     me = name(sock)
-    with sock, pytest.raises(handshake.ProofError, match="secret"):
+    with sock, pytest.raises(prove.ProofError, match="secret"):
         handshake.greet(sock, b"guessed", hello)
     return [me]
 

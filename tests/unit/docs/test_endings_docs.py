@@ -15,8 +15,9 @@ from pslaunch.node.head import head, supervisor
 from pslaunch.node.line import wire
 from pslaunch.options.options import MIN_LOST_AFTER_S
 from pslaunch.run import jobs
-from pslaunch.runtime.client import dialer, handshake
+from pslaunch.runtime.client import dialer
 from pslaunch.runtime.pserver import pserver_options
+from pslaunch.runtime.shared import prove
 from pslaunch.runtime.shared.env import INIT_ARGS
 from support.command_line import make_spec
 from support.pages import rows, section
@@ -55,7 +56,7 @@ def test_times_on_the_page_are_those_of_the_code(tmp_path: Path) -> None:
             INIT_ARGS["connect_timeout"].default,
             dialer.REFUSED_S,
             by_hand.trainer_timeout_s,
-            handshake.TIMEOUT_S,
+            prove.TIMEOUT_S,
         )
     ]
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.client import handshake
 from pslaunch.runtime.engine.kernel_numbers import Schedule
 from pslaunch.runtime.files import blocks
 from pslaunch.runtime.pserver import pserver_options
 from pslaunch.runtime.pserver import threads as shards
-from pslaunch.runtime.shared import places
+from pslaunch.runtime.shared import places, prove
 from support import reference
 
 pytestmark = pytest.mark.asan
@@ -65,8 +64,8 @@ def test_limits_are_the_documented_ones() -> None:
         n: int(k.replace(",", "")) for n, k in re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", DOC, re.MULTILINE)
     }
     expected = {n: k for n, k in CONSTANTS.items() if n.startswith("PS_MAX")}
-    expected |= {"MAX_BODY_BYTES": handshake.MAX_BODY_BYTES, "MAX_UNPROVEN": places.MAX_UNPROVEN}
-    expected["TIMEOUT_S"] = int(handshake.TIMEOUT_S)
+    expected |= {"MAX_BODY_BYTES": prove.MAX_BODY_BYTES, "MAX_UNPROVEN": places.MAX_UNPROVEN}
+    expected["TIMEOUT_S"] = int(prove.TIMEOUT_S)
     expected["BLOCK_FLOATS"] = blocks.BLOCK_FLOATS
     assert documented == expected
 

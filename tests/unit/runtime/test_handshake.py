@@ -14,7 +14,6 @@ from pslaunch.runtime.client.handshake import (
     OBSERVER,
     PLANE,
     Hello,
-    ProofError,
     ServerSide,
     compare,
     greet,
@@ -26,6 +25,7 @@ from pslaunch.runtime.shared.prove import (
     IN_FULL,
     SUM_UP_S,
     MessageKind,
+    ProofError,
     Refusals,
     encode_message,
 )
@@ -90,7 +90,7 @@ def test_a_trainer_without_the_secret_is_refused_by_the_server() -> None:
 def test_first_words_without_the_secret_are_refused_at_once(first: bytes) -> None:
     side = ServerSide(b"secret", accept_all)
     side.feed(encode_message(MessageKind.NONCE, first))
-    assert side.failure and not side.knows_secret
+    assert side.failure and not side.nonces
 
 
 def test_a_proof_of_another_conversation_is_refused() -> None:
