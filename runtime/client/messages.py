@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -63,16 +64,13 @@ class Messages:
     ) -> None:
         self._core, self._calls, self._open_table = core, calls, open_table
         self._trainer, self._trainers = trainer, trainers
-        self._known: int | None = None
         self._count = 0  # of calls of gather()
         self._gathered = (np.empty((0, COLS), np.float32),) * 2  # own rows of the last two
         self._added: dict[str, F32] = {}  # own rows of add_up()
 
-    @property
+    @functools.cached_property
     def _table(self) -> int:
-        if self._known is None:
-            self._known = self._open_table()
-        return self._known
+        return self._open_table()
 
     def gather(self, data: bytes, wait: Callable[[], None]) -> list[bytes]:
         """Do what Caller.gather() says; `wait` returns when all trainers have called it."""
