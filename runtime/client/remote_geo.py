@@ -23,23 +23,6 @@ from .remote import RemoteUpdater
 ADDS = Optim(method="sgd", learning_rate=1.0)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Copy:
-    """A trainer's copy of values, and those of the last exchange."""
-
-    own: F32
-    base: F32
-
-    def make_change(self, trainers: int) -> F32:
-        """Return what is pushed."""
-        return (self.base - self.own) / np.float32(trainers)
-
-    def take(self, pushed: F32, values: F32) -> None:
-        """Take the pservers' values after a push, for which `pushed` was the own copy."""
-        self.own += values - pushed
-        self.base[:] = values
-
-
 class _Rows(LocalTable):
     """Rows of a table that were used since the last exchange. The base of a row lies beside it."""
 
@@ -74,7 +57,7 @@ class GeoUpdater(RemoteUpdater):
         super().__init__(*args, **options)
         self._k_steps, self._trainers = k_steps, trainers
         self._steps = self._samples = self._passes = self._pushed = 0  # _pushed: steps before an exchange
-        self._dense: dict[str, _Copy] = {}
+        self._base: dict[str, F32] = {}  # dense values of the last exchange
         self._rows: dict[str, _Rows] = {}
         self._exchange: _Exchange | None = None
         self._here: Keys = {}  # the keys of the next step, if all its rows are here or come
@@ -100,7 +83,7 @@ class GeoUpdater(RemoteUpdater):
 
     def _begin_pass(self) -> None:
         self._pushed = self._steps
-        self._dense = {name: _Copy(own=own, base=own.copy()) for name, own in self._get_dense().items()}
+        self._base = {name: own.copy() for name, own in self._get_dense().items()}
         configs, rules = self._params.configs, self._params.rules
         for name in self._params.sparse:
             self._rows.setdefault(name, _Rows(configs[name], rules[name], beside=True)).core.clear()
@@ -138,7 +121,7 @@ class GeoUpdater(RemoteUpdater):
         grads, sparse = self._params.collect_grads(dense, sparse)
         for name, grad in grads.items():
             rule = self._params.rules[name].pack_at(self._samples, self._passes, factor)
-            _core.apply_optim(rule, self._steps, self._dense[name].own, None, grad)
+            _core.apply_optim(rule, self._steps, self._parameters.get_array(name), None, grad)
         for name, rows in self._rows.items():
             keys, grad = sparse[name]
             rate = self._params.rules[name].find_rate(self._samples, self._passes, factor)
@@ -153,8 +136,10 @@ class GeoUpdater(RemoteUpdater):
         """Push all changes, and forget all rows but those of the next step."""
         self._end_exchange()
         self._pushed = self._steps
-        changes = {name: copy.make_change(self._trainers) for name, copy in self._dense.items()}
-        dense = {name: (copy.own.copy(), np.empty_like(copy.own)) for name, copy in self._dense.items()}
+        dense = {name: (own.copy(), np.empty_like(own)) for name, own in self._get_dense().items()}
+        changes = {
+            name: (self._base[name] - own) / np.float32(self._trainers) for name, (own, _) in dense.items()
+        }
         row_changes: dict[str, tuple[U64, F32]] = {}
         kept: dict[str, tuple[U64, F32, F32]] = {}
         for name, rows in self._rows.items():
@@ -178,7 +163,9 @@ class GeoUpdater(RemoteUpdater):
             return
         self.client.wait(self._exchange.call)
         for name, (pushed, values) in self._exchange.dense.items():
-            self._dense[name].take(pushed, values)
+            own = self._parameters.get_array(name)
+            own += values - pushed
+            self._base[name] = values
         for name, (keys, pushed, values) in self._exchange.rows.items():
             rows = self._rows[name]
             own = rows.read(keys) + (values - pushed)
