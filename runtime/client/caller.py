@@ -82,7 +82,7 @@ class Caller:
         self._endpoints = list(endpoints)
         self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
         self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
-        self._trainer_id = trainer_id
+        self.trainer_id = trainer_id
         self._mode, self.seed, self.log = (MODES[mode], discard), seed, log
         self._core = _core.Client(len(self._shards), epoch, trainer_id)
         hello = handshake.Hello(
@@ -114,7 +114,7 @@ class Caller:
         with self._calls.alone:
             if self._connected:
                 return
-            self.log(f"init rpc client with trainer_id {self._trainer_id}")
+            self.log(f"init rpc client with trainer_id {self.trainer_id}")
             self._dialer.attach(range(len(self._shards)), begun=self._calls.begun)
             self._connected = True
 
@@ -176,7 +176,7 @@ class Caller:
 
     def init_dense(self, values: Mapping[str, F32]) -> None:
         """Set initial values: trainer 0's are used, the others wait for them. Only the first call counts."""
-        first = self._trainer_id == 0
+        first = self.trainer_id == 0
 
         def add() -> None:
             for name in values:
@@ -209,7 +209,7 @@ class Caller:
                 raise ValueError(f"shrink of {name!r}: {what}={number!r}, expected 0 to {most}")
         before = self._core.count_shrunk(table)
         self.barrier()
-        if self._trainer_id == 0:
+        if self.trainer_id == 0:
             self._calls.call(lambda: self._core.shrink(table, decay, score, unseen))
         self.barrier()
         return self._core.count_shrunk(table) - before

@@ -41,7 +41,6 @@ class RemoteUpdater(Updater):
         parameters: Parameters,
         client: Caller,
         *,
-        first: bool,
         on_connected: Callable[[], None],
         guard: Callable[[], AbstractContextManager[None]],
         snapshots: Snapshots | None = None,
@@ -49,7 +48,7 @@ class RemoteUpdater(Updater):
         """`guard` wraps reads of tables, which the program may make after a training too."""
         self._params, self._parameters, self.client = params, parameters, client
         self.stateful = params.stateful
-        self._first, self._started = first, False  # first: trainer 0, whose initial values are used
+        self._first, self._started = client.trainer_id == 0, False  # trainer 0's initial values are used
         self._on_connected, self._guard, self._snapshots = on_connected, guard, snapshots
         self._coming: Keys = {}  # the keys of the next step
         self._asked: dict[str, tuple[U64, F32]] = {}  # keys, and arrays for the rows that `_call` brings

@@ -138,7 +138,6 @@ class Run:
             params,
             parameters,
             client,
-            first=self.settings.trainer_id == 0,
             on_connected=lambda: self._note_connected(remote, strategy),
             guard=self.guard,
             snapshots=self.snapshots,

@@ -124,7 +124,6 @@ def update(
             ParamRules(CONFIGS, frozenset({"e"}), optimizer.SGD(learning_rate=1.0)),
             Parameters(CONFIGS),
             c,
-            first=trainer == 0,
             on_connected=lambda: None,
             guard=nullcontext,
         )
@@ -370,8 +369,7 @@ def test_geo_trains_with_sgd_alone() -> None:
         choose_updater(GEO, 2)(
             ParamRules(CONFIGS, frozenset({"e"}), made),
             Parameters(CONFIGS),
-            None,
-            first=True,
+            Mock(),
             on_connected=lambda: None,
             guard=nullcontext,
         )

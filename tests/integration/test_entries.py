@@ -138,9 +138,7 @@ def test_a_trainer_alone_has_the_rows_of_a_pserver(entry: EntryAttr, tmp_path: P
 
     with_pserver, alone, loaded = (Parameters(configs) for _ in range(3))
     with cluster() as found, found.client(0) as c:
-        remote = RemoteUpdater(
-            params, with_pserver, c, first=True, on_connected=lambda: None, guard=nullcontext
-        )
+        remote = RemoteUpdater(params, with_pserver, c, on_connected=lambda: None, guard=nullcontext)
         remote.start()
         for own in range(2):
             learn(remote, own, with_pserver, f"pserver{own}")

@@ -27,7 +27,6 @@ def test_rows_of_an_interrupted_call_are_read_anew(call: str) -> None:
         ParamRules(CONFIGS, frozenset(CONFIGS), optimizer.SGD(learning_rate=1.0)),
         Parameters(CONFIGS),
         client,
-        first=True,
         on_connected=lambda: None,
         guard=nullcontext,
     )
