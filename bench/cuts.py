@@ -17,15 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
 from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.snapshots import Snapshots
 from pslaunch.runtime.engine.kernel_numbers import Optim
-from pslaunch.runtime.process.settings import SnapshotSettings
+from pslaunch.runtime.process.settings import resolve
 from pslaunch.runtime.pserver import ports
 from turns import (
     Table,
@@ -63,12 +61,8 @@ class Trainer:
     """A trainer with one table."""
 
     def __init__(self, address: tuple[str, int], rows: int, every: int) -> None:
-        self.client = Caller([address], trainer_id=0, num_gradient_servers=1)
-        job = SimpleNamespace(job_id="", epoch=0, progress="")
-        settings: Any = SimpleNamespace(
-            trainer_id=0, endpoints=[address], ports_num=1, ports_num_for_sparse=0, num_gradient_servers=1,
-            snapshots=SnapshotSettings(steps=every), job=job,
-        )  # fmt: skip
+        settings = resolve({"pservers": f"{address[0]}:{address[1]}", "snapshot_steps": every}, {})
+        self.client = Caller(settings)
         self.snapshots = Snapshots(settings, self.client, sync=True, log=print, on_sealed=lambda: None)
         self.client.connect()
         self.snapshots.begin([])

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from pslaunch.runtime import Client
 from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.process.settings import resolve
 from turns import Turn
 
 F32 = npt.NDArray[np.float32]
@@ -189,11 +190,15 @@ def start_pserver(case: Case, *options: str) -> Iterator[Address]:
         pserver.wait()
 
 
+def make_caller(case: Case, address: Address, own: int, ports: int = 1) -> Caller:
+    numbers = {"trainer_id": own, "num_gradient_servers": case.workers, "ports_num": ports}
+    settings = resolve({"pservers": f"{address[0]}:{address[1]}", **numbers}, {})
+    return Caller(settings, log=lambda _: None)
+
+
 @contextmanager
 def connect_pserver(case: Case, address: Address, own: int) -> Iterator[Step]:
-    client = Caller(
-        [address], ports_num=case.ports, trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None
-    )
+    client = make_caller(case, address, own, case.ports)
     client.connect()
     yield _make_dense_step(client, case) if case.size else _make_sparse_step(client, case, own)
     client.finish()
@@ -212,7 +217,7 @@ def connect_client(case: Case, address: Address, own: int) -> Iterator[Step]:
 @contextmanager
 def connect_core(case: Case, address: Address, own: int) -> Iterator[Step]:
     """The calls of the compiled core alone, for a dense step."""
-    client = Caller([address], trainer_id=own, num_gradient_servers=case.workers, log=lambda _: None)
+    client = make_caller(case, address, own)
     _make_dense_step(client, case)
     core, grad, out = client._core, np.ones(case.size, np.float32), np.empty(case.size, np.float32)
 

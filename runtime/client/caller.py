@@ -22,6 +22,7 @@ from ..files import blocks
 from ..files.objects import SetError
 from ..files.saving import Entry, SaveError
 from ..files.sets import Layout
+from ..process.settings import Settings
 from . import handshake
 from .calls import CallRunner
 from .control import Control, Message
@@ -58,52 +59,43 @@ class Caller:
 
     def __init__(
         self,
-        endpoints: Sequence[tuple[str, int]],
+        settings: Settings,
         *,
-        ports_num: int = 1,
-        ports_num_for_sparse: int = 0,
-        trainer_id: int,
-        num_gradient_servers: int,
-        epoch: int = 0,
         mode: Mode = "sync",
         discard: int = 0,
-        seed: int = 1,
-        secret: bytes = b"",
-        connect_timeout_s: float = 120.0,
-        stall_after_s: float = 60.0,
-        stall_timeout_s: float | None = None,
         log: Callable[[str], None] = print_line,
     ) -> None:
-        """`endpoints`: host and first port of each pserver, in order of ranks. connect() connects.
+        """Make a client of the settings' pservers; connect() connects.
 
         discard: pservers drop a push when as many updates came on top of its values; 0: never.
-        stall_timeout_s: after this long a silent pserver counts as gone unless it answers a new connection.
         """
-        self._endpoints = list(endpoints)
-        self._shards = list_shards(endpoints, ports_num, ports_num_for_sparse)
-        self.layout = Layout(len(endpoints), ports_num, ports_num_for_sparse)
-        self.trainer_id = trainer_id
-        self._mode, self.seed, self.log = (MODES[mode], discard), seed, log
-        self._core = _core.Client(len(self._shards), epoch, trainer_id)
+        self._endpoints, ports = settings.endpoints, (settings.ports_num, settings.ports_num_for_sparse)
+        self._shards = list_shards(self._endpoints, *ports)
+        self.layout = Layout(len(self._endpoints), *ports)
+        self.trainer_id, trainers = settings.trainer_id, settings.num_gradient_servers
+        self._mode, self.seed, self.log = (MODES[mode], discard), settings.seed, log
+        self._core = _core.Client(len(self._shards), settings.job.epoch, self.trainer_id)
         hello = handshake.Hello(
-            trainer_id=trainer_id,
-            num_gradient_servers=num_gradient_servers,
-            ports_num=ports_num,
-            ports_num_for_sparse=ports_num_for_sparse,
+            trainer_id=self.trainer_id,
+            num_gradient_servers=trainers,
+            ports_num=settings.ports_num,
+            ports_num_for_sparse=settings.ports_num_for_sparse,
             incarnation=secrets.randbits(63) + 1,
-            epoch=epoch,
+            epoch=settings.job.epoch,
             pserver=0,
-            pservers=len(endpoints),
+            pservers=len(self._endpoints),
             shard=0,
         )
+        secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
         self.incarnation = hello.incarnation
         self.cuts_next: int | None = None  # flags: trainer 0's next push asks for a cut after its step
-        self._dialer = Dialer(self._shards, hello, secret, connect_timeout_s, self._core.attach, log)
-        self._calls = CallRunner(self._core, self._dialer, secret, stall_after_s, stall_timeout_s, log)
+        limit_s, stalls_s = settings.connect_timeout, (settings.stall_after, settings.stall_timeout)
+        self._dialer = Dialer(self._shards, hello, secret, limit_s, self._core.attach, log)
+        self._calls = CallRunner(self._core, self._dialer, secret, *stalls_s, log)
         self._dense, self._sparse = dict[str, int](), dict[str, int]()  # name -> id, in the order of creation
         self._dims, self._blocks = dict[str, int](), 0
         self._told: Counter[str] = Counter()  # barriers and ends of passes so far
-        self._messages = Messages(self._core, self._calls, trainer_id, num_gradient_servers, self._make_table)
+        self._messages = Messages(self._core, self._calls, self.trainer_id, trainers, self._make_table)
         self._connected = self.is_closed = False  # the latter by finish() or close()
         self.is_cut_off = False  # closed before it said that this trainer is finished
 

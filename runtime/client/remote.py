@@ -233,20 +233,5 @@ def save_set(
 
 def make_client(settings: Settings, strategy: Strategy, log: Callable[[str], None]) -> Caller:
     """Return this trainer's client, not yet connected."""
-    secret = Path(settings.secret_file).read_bytes().strip() if settings.secret_file else b""
-    return Caller(
-        settings.endpoints,
-        ports_num=settings.ports_num,
-        ports_num_for_sparse=settings.ports_num_for_sparse,
-        trainer_id=settings.trainer_id,
-        num_gradient_servers=settings.num_gradient_servers,
-        epoch=settings.job.epoch,
-        mode=strategy.mode,
-        discard=strategy.count_discard(settings.num_gradient_servers),
-        seed=settings.seed,
-        secret=secret,
-        connect_timeout_s=settings.connect_timeout,
-        stall_after_s=settings.stall_after,
-        stall_timeout_s=settings.stall_timeout,
-        log=log,
-    )
+    discard = strategy.count_discard(settings.num_gradient_servers)
+    return Caller(settings, mode=strategy.mode, discard=discard, log=log)

@@ -163,7 +163,7 @@ def flood(port: int) -> contextlib.AbstractContextManager[Started]:
 def test_a_trainer_gets_in_through_a_flood_that_never_speaks() -> None:
     with cluster(trainers=1) as found, flood(found.endpoints[0][1]) as strangers:
         strangers.expect("they come")
-        with found.client(0, connect_timeout_s=5.0) as c:  # less than what the silent ones have
+        with found.client(0, connect_timeout=5.0) as c:  # less than what the silent ones have
             c.connect()
             c.finish()
         assert found.codes() == [0]

@@ -29,7 +29,6 @@ from support.trainings import TRAIN
 pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
-SECRET = b"of the job"
 FRAME_BYTES, LENGTH_AT = 64, 48  # docs/protocol.md
 STRANGER = "127.0.2.1"
 SIZE = 5000
@@ -69,13 +68,14 @@ Attack = Callable[[Tap, Sequence[Caller]], None]
 def trained(folder: Path, attack: Attack) -> tuple[F32, Cluster]:
     """Two trainers' values after four steps, with the attack after two of them."""
     folder.mkdir()
-    (folder / "secret").write_bytes(SECRET)
-    options = [f"--secret_file={folder / 'secret'}", f"--log_dir={folder}"]
+    secret = str(folder / "secret")
+    Path(secret).write_text("of the job")
+    options = [f"--secret_file={secret}", f"--log_dir={folder}"]
     with (
         cluster(trainers=2, options=options) as found,
         contextlib.closing(Tap(found.endpoints[0])) as tap,
-        found.client(0, secret=SECRET, endpoints=[tap.endpoint]) as first,
-        found.client(1, secret=SECRET) as second,
+        found.client(0, secret_file=secret, endpoints=[tap.endpoint]) as first,
+        found.client(1, secret_file=secret) as second,
     ):
         clients = (first, second)
         values = [np.zeros(SIZE, np.float32) for _ in clients]

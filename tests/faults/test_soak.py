@@ -105,9 +105,9 @@ import sys
 from collections import deque
 sys.path[:0] = [{tests!r}]
 from faults.test_soak import PENDING, create, push
-from pslaunch.runtime.client.caller import Caller
+from support.pservers import make_caller
 
-with Caller({endpoints!r}, trainer_id=0, num_gradient_servers=2, mode="async") as c:
+with make_caller({endpoints!r}, num_gradient_servers=2, mode="async") as c:
     create(c)
     calls = deque()
     for step in range({steps}):

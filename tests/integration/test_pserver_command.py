@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pslaunch.runtime.client.caller import Caller
 from support.process import started
-from support.pservers import HOST, bind_block
+from support.pservers import HOST, bind_block, make_caller
 
 pytestmark = pytest.mark.asan
 
@@ -65,7 +64,7 @@ def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
         process.expect("no secret")
         process.expect(r"0 of 1 trainers connected \(num_gradient_servers counts trainers\)")
         process.proc.send_signal(signal.SIGHUP)
-        with Caller([(HOST, port)], trainer_id=0, num_gradient_servers=1, log=lambda line: None) as c:
+        with make_caller([(HOST, port)]) as c:
             c.connect()
         process.expect("1 of 1 trainers connected")
         process.proc.send_signal(signal.SIGTERM)

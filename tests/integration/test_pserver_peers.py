@@ -21,7 +21,7 @@ from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.client.dialer import ClientError, PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.progress import heard
-from support.pservers import HOST, bind_block, cluster, run_trainers
+from support.pservers import HOST, bind_block, cluster, make_caller, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -202,7 +202,7 @@ def test_each_pserver_is_waited_for_when_the_trainer_finishes(monkeypatch: pytes
     ]
     for thread in threads:
         thread.start()
-    Caller(endpoints, trainer_id=0, num_gradient_servers=1, log=log).finish()
+    make_caller(endpoints, log=log).finish()
     assert [f"{HOST}:{port}" in line for (_, port), line in zip(endpoints, broke, strict=True)] == [
         True,
         True,
@@ -216,7 +216,7 @@ def test_a_missing_pserver_is_named_when_the_time_is_over() -> None:
     port = sock.getsockname()[1]
     sock.close()
     lines: list[str] = []
-    c = Caller([(HOST, port)], trainer_id=0, num_gradient_servers=1, connect_timeout_s=0.2, log=lines.append)
+    c = make_caller([(HOST, port)], connect_timeout=0.2, log=lines.append)
     with c, pytest.raises(ClientError, match=rf"{HOST}:{port} .*connect_timeout"):
         c.connect()
     assert lines[:3] == [

@@ -57,7 +57,7 @@ def test_numbers_are_those_of_the_pushes_also_while_a_trainer_waits(tmp_path: Pa
     (tmp_path / "secret").write_bytes(b"of the job\n")
     secret = f"--secret_file={tmp_path}/secret"
     with cluster(trainers=2, options=[secret, "--stall_after=0.2"]) as found:
-        found.secret = b"of the job"
+        found.secret_file = f"{tmp_path}/secret"
         before = read_stats(found, secret)
         assert before["job"][0]["connected"] == 0 and before["job"][0]["expected"] == 2
         assert before["trainer"] == before["object"] == []

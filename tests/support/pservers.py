@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pslaunch.runtime.client.caller import Caller
+from pslaunch.runtime.engine.kernel_numbers import Mode
+from pslaunch.runtime.process.settings import resolve
 from support.process import Started, started
 
 HOST = "127.0.0.1"
@@ -33,6 +35,21 @@ def bind_block(n: int) -> list[socket.socket]:
     raise AssertionError(f"no {n} free neighbouring ports")
 
 
+def make_caller(
+    endpoints: Sequence[tuple[str, int]],
+    trainer: int = 0,
+    *,
+    mode: Mode = "sync",
+    discard: int = 0,
+    log: Callable[[str], None] = lambda line: None,
+    **arguments: object,
+) -> Caller:
+    """A client with these arguments of init(), not connected yet."""
+    pservers = ",".join(f"{host}:{port}" for host, port in endpoints)
+    settings = resolve({"pservers": pservers, "trainer_id": trainer, **arguments}, {})
+    return Caller(settings, mode=mode, discard=discard, log=log)
+
+
 @dataclass
 class Cluster:
     """Pservers that run, and how clients reach them."""
@@ -42,21 +59,19 @@ class Cluster:
     ports_num_for_sparse: int
     trainers: int
     processes: list[Started] = field(default_factory=list)
-    secret: bytes = b""
+    secret_file: str = ""
 
-    def client(self, trainer: int, **overrides: Any) -> Caller:
+    def client(
+        self, trainer: int, *, endpoints: Sequence[tuple[str, int]] | None = None, **more: Any
+    ) -> Caller:
         """A client that is not connected yet."""
-        settings: dict[str, Any] = {
+        numbers = {
             "ports_num": self.ports_num,
             "ports_num_for_sparse": self.ports_num_for_sparse,
-            "trainer_id": trainer,
             "num_gradient_servers": self.trainers,
-            "secret": self.secret,
-            "connect_timeout_s": 20.0,
-            "log": lambda line: None,
         }
-        settings.update(overrides)
-        return Caller(settings.pop("endpoints", self.endpoints), **settings)
+        own: dict[str, Any] = {**numbers, "secret_file": self.secret_file, "connect_timeout": 20.0, **more}
+        return make_caller(endpoints or self.endpoints, trainer, **own)
 
     def codes(self) -> list[int]:
         """Exit codes of all pservers, which must end by themselves."""
