@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..client import handshake
@@ -89,7 +90,7 @@ class Pserver:
         self._unproven: Places[_Unproven] = Places()
         self._crowded = False  # strangers have taken all places before
         self._refusals = prove.Refusals()
-        self._resting: dict[socket.socket, tuple[int, float]] = {}  # listeners: port, until when
+        self._resting: dict[socket.socket, tuple[Callable[[], object], float]] = {}  # listeners: until when
         self._present = -1
         self._met = False  # a trainer of this job has connected
         self._loaded = loaded.digest if loaded else ""
@@ -153,22 +154,25 @@ class Pserver:
         """
         for i, sock in self._listeners:
             sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, i)
-        self._selector.register(self._wakes[0], selectors.EVENT_READ, None)
+            self._watch(sock, functools.partial(self._handle_connection, sock, i))
+        self._watch(self._wakes[0], lambda: os.read(self._wakes[0], 64))  # consume what woke it
         for i, shard in enumerate(self._shards):
-            self._selector.register(shard.events, selectors.EVENT_READ, (i, shard))
+            self._watch(shard.events, functools.partial(self._handle_events, i, shard.take_events))
         try:
             with self._watch_term():
                 self._announce()
                 self._say_present()
                 while self._code is None:
                     for key, _ in self._selector.select(TICK_S):
-                        self._handle_ready(key)
+                        key.data()
                     self._tick(time.monotonic())
                 self._stop()
             return self._code
         finally:
             self._selector.close()
+
+    def _watch(self, source: int | socket.socket, act: Callable[[], object]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, act)
 
     @contextlib.contextmanager
     def _watch_term(self) -> Iterator[None]:
@@ -236,8 +240,7 @@ class Pserver:
         for i, shard in enumerate(shards):
             shard.stop(files[i] if files else None)
         for i, shard in enumerate(shards):
-            for event in shard.join():
-                self._handle_event(i, *event)
+            self._handle_events(i, shard.join)
         self._failures = [shard.failure for shard in shards]
 
     def _place_files(self, files: Sequence[saving.File]) -> None:
@@ -255,32 +258,16 @@ class Pserver:
         elif self._code in (0, EX_TERM):
             self._say(f"nothing is saved in {folder}: no trainer has made parameters")
 
-    def _handle_ready(self, key: selectors.SelectorKey) -> None:
-        if key.data is None:
-            os.read(key.fd, 64)  # consume what woke it
-        elif isinstance(key.data, _Unproven):
-            if key.data in self._unproven:  # it may have been dropped for another meanwhile
-                self._handle_bytes(key.data)
-        elif isinstance(key.data, Asker):
-            self._cuts.hear(key.data) or self._selector.unregister(key.fileobj)
-        elif isinstance(key.data, int):
-            assert isinstance(key.fileobj, socket.socket)
-            self._handle_connection(key.fileobj, key.data)
-        else:
-            number, shard = key.data
-            for event in shard.take_events():
-                self._handle_event(number, *event)
-
     def _handle_connection(self, listener: socket.socket, port: int) -> None:
         if len(self._unproven) >= MAX_UNPROVEN and not self._drop_one():
-            self._pause_listener(listener, port)  # waiting connections are served in turn, flood or not
+            self._pause_listener(listener)  # waiting connections are served in turn, flood or not
             return
         try:
             sock, name = listener.accept()
         except OSError as e:
             if e.errno in EXHAUSTED and not self._drop_one():
                 self._log.write(f"accepting no connections for {REST_S:g} s: {e.strerror}")
-                self._pause_listener(listener, port)
+                self._pause_listener(listener)
             return
         addr = env.join_addr(name[0], name[1])
         sock.setblocking(False)
@@ -291,13 +278,12 @@ class Pserver:
         now_s = time.monotonic()
         u = _Unproven(sock, side, port, addr, now_s + prove.TIMEOUT_S)
         self._unproven.add(u, name[0], now_s)
-        self._selector.register(sock, selectors.EVENT_READ, u)
+        self._watch(sock, functools.partial(self._handle_bytes, u))
         self._handle_bytes(u)  # a process of the job has sent its first bytes by now
 
-    def _pause_listener(self, listener: socket.socket, port: int) -> None:
+    def _pause_listener(self, listener: socket.socket) -> None:
         """Accept no connections for REST_S."""
-        self._selector.unregister(listener)
-        self._resting[listener] = port, time.monotonic() + REST_S
+        self._resting[listener] = self._selector.unregister(listener).data, time.monotonic() + REST_S
 
     def _accept(self, hello: handshake.Hello, port: int, addr: str, me: str) -> str:
         o = self._options
@@ -321,6 +307,8 @@ class Pserver:
         return why
 
     def _handle_bytes(self, u: _Unproven) -> None:
+        if u not in self._unproven:  # it may have been dropped for another meanwhile
+            return
         answer = b""
         try:
             data = u.sock.recv(prove.MAX_BODY_BYTES)
@@ -338,7 +326,7 @@ class Pserver:
             self._unproven.remove(u)
             if (hello := u.side.hello) is None or hello.shard == self._options.ports:  # behind the last shard
                 asker = self._cuts.add(u.sock, NO_TRAINER if hello is None else hello.trainer_id)
-                self._selector.register(u.sock, selectors.EVENT_READ, asker)
+                self._watch(u.sock, functools.partial(self._hear, asker))
             else:
                 self._roster.trainers[hello.trainer_id].addr = u.addr
                 self._shards[u.port].deliver(u.sock, hello.trainer_id, hello.incarnation)
@@ -348,6 +336,10 @@ class Pserver:
             self._forget(u)
         elif u.side.nonces:
             self._unproven.keep(u)
+
+    def _hear(self, asker: Asker) -> None:
+        if not self._cuts.hear(asker):
+            self._selector.unregister(asker.control.sock)
 
     def _handle_refusal(self, u: _Unproven) -> None:
         """Let the peer read the reason before the connection is closed."""
@@ -395,6 +387,10 @@ class Pserver:
         u.sock.close()
 
     # -- events of the shards
+
+    def _handle_events(self, shard: int, take: Callable[[], Iterable[threads.Event]]) -> None:
+        for event in take():
+            self._handle_event(shard, *event)
 
     def _handle_event(self, shard: int, kind: int, trainer: int, number: int, text: str) -> None:
         port = f"port {shard}"
@@ -445,10 +441,10 @@ class Pserver:
             self._forget(u)
         for line in self._refusals.collect_sums(now_s):
             self._log.write(line)
-        for listener, (port, until_s) in list(self._resting.items()):
+        for listener, (accept, until_s) in list(self._resting.items()):
             if now_s >= until_s:
                 del self._resting[listener]
-                self._selector.register(listener, selectors.EVENT_READ, port)
+                self._watch(listener, accept)
         for i, shard in enumerate(self._shards):
             if shard.failure is not None:
                 self._end(EX_IOERR, f"port {i} can't continue: {shard.failure}")
