@@ -14,7 +14,7 @@ from pathlib import Path
 
 from support.cluster import TESTS
 from support.process import Started, poll_until, started
-from support.pservers import bind_block
+from support.pservers import find_free_ports
 
 PROGRAM = """
 import pslaunch.runtime as paddle
@@ -36,15 +36,6 @@ stdbuf -oL nohup {pserver} --port={port} --ports_num=1 --ports_num_for_sparse=1 
 echo $! > pid
 read line
 """
-
-
-def free_ports(n: int) -> int:
-    """The first of some that nobody has."""
-    block = bind_block(n)
-    port = int(block[0].getsockname()[1])
-    for sock in block:
-        sock.close()
-    return port
 
 
 @contextlib.contextmanager
@@ -101,7 +92,7 @@ def held(pid: int) -> Iterator[int]:
 
 
 def test_a_pserver_in_the_background_outlives_its_terminal_and_ends_by_itself(tmp_path: Path) -> None:
-    n, port = 2, free_ports(2)
+    n, port = 2, find_free_ports(2)
     log = tmp_path / "pserver.log"
     pserver = shlex.join([sys.executable, "-P", "-m", "pslaunch", "pserver"])
     said: list[str] = []
@@ -125,7 +116,7 @@ def test_a_pserver_in_the_background_outlives_its_terminal_and_ends_by_itself(tm
 
 
 def test_trainers_may_be_there_first(tmp_path: Path) -> None:
-    port = free_ports(2)
+    port = find_free_ports(2)
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(t) for t in trainers(tmp_path, 2, port)]
         for process in processes:

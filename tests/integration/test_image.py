@@ -19,7 +19,7 @@ import pytest
 import pslaunch
 from pslaunch.ship.wheel import make_wheel, make_wheel_name
 from support.process import started
-from support.pservers import bind_block
+from support.pservers import find_free_ports
 from support.wheelhouse import list_needs, make_wheelhouse
 from testbed.kube.cluster import BUILT, ROOT, why_not
 
@@ -103,9 +103,7 @@ def test_image_is_small_and_serves_version_and_pservers(root: Path) -> None:
     )
     assert pslaunch.__version__ in said.stdout
 
-    (sock,) = bind_block(1)
-    port = sock.getsockname()[1]
-    sock.close()
+    port = find_free_ports()
     words = ["pslaunch", "pserver", "--host=127.0.0.1", f"--port={port}", "--num_gradient_servers=1"]
     with started(make_argv(root, words, user), ready=f"Server listening on 127.0.0.1:{port}") as process:
         process.proc.send_signal(signal.SIGTERM)

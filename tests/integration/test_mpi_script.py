@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from integration.test_by_hand import PROGRAM, free_ports
+from integration.test_by_hand import PROGRAM
 from pslaunch import cli
 from support import others
 from support.cluster import TESTS
 from support.jobs import PSLAUNCH
 from support.openmpi import make_options
 from support.process import started
+from support.pservers import find_free_ports
 from testbed import Hosts
 
 WAITING = r"""
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def write_script(folder: Path, *options: str) -> None:
     own = ("--script", "-o", "ws/start_mpi_train.sh", "-hostfile", "machines", "-n", "2")
     python = f"--python={sys.executable}"
-    port = ("--port", str(free_ports(2)), "--ports_num_for_sparse=1")
+    port = ("--port", str(find_free_ports(2)), "--ports_num_for_sparse=1")
     argv = [*PSLAUNCH, "mpi", *own, python, *port, "-x", f"PYTHONPATH={TESTS}", *options, "ws/train.py"]
     subprocess.run(argv, cwd=folder, check=True)
 

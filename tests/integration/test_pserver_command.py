@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.process import started
-from support.pservers import HOST, bind_block, make_caller
+from support.pservers import HOST, bind_block, find_free_ports, make_caller
 
 pytestmark = pytest.mark.asan
 
@@ -52,9 +52,7 @@ def test_unusable_options_are_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_log_announcement_hangup_and_term(tmp_path: Path) -> None:
-    (sock,) = bind_block(1)
-    port = sock.getsockname()[1]
-    sock.close()
+    port = find_free_ports()
     nohup = (
         "import os,signal,sys;signal.signal(signal.SIGHUP,signal.SIG_IGN);os.execv(sys.argv[1],sys.argv[1:])"
     )

@@ -17,7 +17,7 @@ from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import env
 from support.jobs import LocalPlace, run_pslaunch, succeeded
 from support.process import poll_until
-from support.pservers import HOST, Cluster, bind_block, cluster, run_trainers
+from support.pservers import HOST, Cluster, cluster, find_free_ports, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -105,17 +105,8 @@ def read_metrics(port: int) -> str:
         return text
 
 
-def free_block(n: int) -> int:
-    """Return the first of so many neighbouring ports that are free now."""
-    block = bind_block(n)
-    port = int(block[0].getsockname()[1])
-    for sock in block:
-        sock.close()
-    return port
-
-
 def test_dropped_pushes_ages_and_metrics_of_an_asynchronous_training() -> None:
-    port = free_block(1)
+    port = find_free_ports(1)
     with cluster(trainers=2, options=[f"--metrics_port={port}"]) as found:
         clients = [found.client(t, mode="half_async", discard=2) for t in range(2)]
         run_trainers(2, lambda t: create(clients[t]))
@@ -148,7 +139,7 @@ for i, address in enumerate(os.environ["PADDLE_PSERVERS_IP_PORT_LIST"].split(","
 
 
 def test_each_pserver_of_a_job_has_metrics_and_its_programs_may_ask(tmp_path: Path) -> None:
-    port = free_block(2)
+    port = find_free_ports(2)
     (tmp_path / "ask.py").write_text(PROGRAM)
     options = "--server_num=2", f"--metrics_port={port}"
     job = succeeded(LocalPlace(2), tmp_path, *options, program=["ask.py", str(port)])

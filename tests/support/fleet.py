@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.others import PROGRAMS
 from support.process import Started, started
-from support.pservers import bind_block
+from support.pservers import find_free_ports
 
 # Lines of the program that change, as docs/fleet.md has them.
 IMPORTS = {
@@ -71,8 +71,5 @@ def run_by_hand(
 
 def make_local_blocks(servers: int, workers: int) -> list[dict[str, str]]:
     """Return the variables of processes on this machine."""
-    socks = bind_block(servers)
-    ports = [int(sock.getsockname()[1]) for sock in socks]
-    for sock in socks:
-        sock.close()
-    return make_blocks([(f"127.0.0.{k}", port) for k, port in enumerate(ports, 1)], workers)
+    first = find_free_ports(servers)
+    return make_blocks([(f"127.0.0.{k + 1}", first + k) for k in range(servers)], workers)

@@ -35,6 +35,15 @@ def bind_block(n: int) -> list[socket.socket]:
     raise AssertionError(f"no {n} free neighbouring ports")
 
 
+def find_free_ports(n: int = 1) -> int:
+    """The first of so many neighbouring ports that nobody has."""
+    block = bind_block(n)
+    first = int(block[0].getsockname()[1])
+    for sock in block:
+        sock.close()
+    return first
+
+
 def make_caller(
     endpoints: Sequence[tuple[str, int]],
     trainer: int = 0,
