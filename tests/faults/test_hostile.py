@@ -21,15 +21,15 @@ from pslaunch.runtime.client import handshake
 from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
 from support import reference
-from support.faults import control, peak_mib
+from support.faults import control
 from support.jobs import LocalPlace, running
-from support.process import Started, poll_until, started
+from support.process import Started, poll_until, read_memory, started
 from support.pservers import cluster
 from support.trainings import TRAIN
 
 pytestmark = pytest.mark.asan
 
-MEMORY_MIB = 40  # that a pserver may take beyond what it has without hostile peers
+MEMORY_BYTES = 40 << 20  # that a pserver may take beyond what it has without hostile peers
 HUGE = 2**63
 
 
@@ -107,7 +107,7 @@ def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
         ports = [int(line.split()[-1]) for line in job.lines("pserver/0") if "selected port" in line]
         assert len(ports) == 3
         pserver, hostile = job.pid("pserver/0"), []
-        before_mib = peak_mib(pserver)
+        before = read_memory(pserver)
         for i, port in enumerate(ports):
             for attack in (random_bytes, huge_lengths, wrong_secret):
                 hostile += attack(dialer(stack, port, f"127.0.1.{i + 1}"), rng)
@@ -121,7 +121,7 @@ def test_a_training_goes_on(workspace: Path, rng: random.Random) -> None:
         for sock in slow:
             with contextlib.suppress(OSError):
                 sock.send(b"S")
-        assert peak_mib(pserver) - before_mib < MEMORY_MIB
+        assert read_memory(pserver) - before < MEMORY_BYTES
         path = workspace / "log/paddle_pserver2.INFO"
         poll_until(  # the training is held meanwhile: the first silent ones run out of time
             lambda: any(f"{who} dropped" in path.read_text() for who in map(name, silent)),
@@ -207,7 +207,7 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
     ops = [number for key, number in protocol.items() if key.startswith("op ")]
     with cluster(trainers=2) as found, found.client(0) as c:
         c.create_dense("w", 1000, optim)
-        before_mib = peak_mib(found.processes[0].pid)
+        before = read_memory(found.processes[0].pid)
         hello = handshake.Hello(
             trainer_id=1,
             num_gradient_servers=2,
@@ -236,7 +236,7 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
                     refusal = sock.recv(4096)
                     assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")
         c.create_dense("v", 10, optim)  # the others are served
-        assert peak_mib(found.processes[0].pid) - before_mib < MEMORY_MIB
+        assert read_memory(found.processes[0].pid) - before < MEMORY_BYTES
         found.processes[0].expect("refused trainer 1")
 
 

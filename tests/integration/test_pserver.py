@@ -15,6 +15,7 @@ from pslaunch.runtime import _core
 from pslaunch.runtime.client.caller import Caller, Init
 from pslaunch.runtime.engine.kernel_numbers import KERNELS, Mode, Optim, Schedule
 from support import reference
+from support.process import read_memory
 from support.proxy import cutting
 from support.pservers import cluster, run_trainers
 
@@ -225,12 +226,6 @@ def test_each_push_counts_once_whatever_is_cut() -> None:
         assert proxies[0].cut >= len(CUTS)
 
 
-def peak_bytes(pid: int) -> int:
-    """The most memory that the process ever had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
 def test_many_trainers_do_not_need_much_memory() -> None:
     """32 gradients of 4 MiB at once: a shard holds a few, the others wait in their sockets."""
     size, trainers = 1 << 20, 32
@@ -243,13 +238,13 @@ def test_many_trainers_do_not_need_much_memory() -> None:
             for _ in range(2):
                 c.push_pull({"w": grad}, {"w": w})
             assert (w == -2 * trainers).all()
-            peak = peak_bytes(found.processes[0].pid)
+            peak = read_memory(found.processes[0].pid)
             c.barrier()
             c.finish()
         return peak
 
     with cluster(trainers=trainers) as found:
-        before = peak_bytes(found.processes[0].pid)
+        before = read_memory(found.processes[0].pid)
         peaks = run_trainers(trainers, push)
         assert found.codes() == [0]
     # Values, sum and the gradients held: 6 times 4 MiB; all gradients would be 128 MiB.
@@ -263,9 +258,9 @@ def test_a_large_pull_does_not_need_much_memory() -> None:
     _core.init_rows(expected, keys, 1, _core.hash_name("e"), 0, 0.0, 0.1)
     with cluster() as found, found.client(0) as c:
         c.create_sparse("e", len(keys), dim, PLAIN, NORMAL)
-        before = peak_bytes(found.processes[0].pid)
+        before = read_memory(found.processes[0].pid)
         c.pull_rows("e", keys, rows)
-        assert peak_bytes(found.processes[0].pid) - before < 12 << 20
+        assert read_memory(found.processes[0].pid) - before < 12 << 20
     np.testing.assert_array_equal(rows, expected)
 
 

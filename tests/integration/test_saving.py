@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import re
 import resource
 import signal
 import sys
@@ -25,7 +24,7 @@ from pslaunch.runtime.files.saving import SaveError
 from pslaunch.runtime.files.sets import Set
 from support import joined, reference
 from support.disks import fill, small_disk
-from support.process import Started, started
+from support.process import read_memory, started
 from support.pservers import cluster, run_trainers
 
 pytestmark = pytest.mark.asan
@@ -244,13 +243,6 @@ MANY = 1_500_000  # rows of Adam: 149 MiB with their keys
 ADAM = Optim(method="adam", learning_rate=0.1)
 
 
-def read_memory(process: Started, name: str) -> int:
-    """MiB of the process's memory."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{process.proc.pid}/status").read_text(), re.M)
-    assert found
-    return int(found[1]) >> 10
-
-
 def make_table(c: Caller) -> None:
     c.create_sparse("big", MANY, DIM, ADAM, NORMAL)
     c.init_dense({})
@@ -264,9 +256,9 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
             c.push_pull({}, {}, {"big": (keys, np.ones((len(keys), DIM), np.float32))})
         (process,) = found.processes
         Path(f"/proc/{process.proc.pid}/clear_refs").write_text("5")
-        table = read_memory(process, "VmRSS")
+        table = read_memory(process.pid, "VmRSS")
         entries = c.save(tmp_path, "now")
-        assert read_memory(process, "VmHWM") - table < 64
+        assert read_memory(process.pid) - table < 64 << 20
         row = c.pull_rows("big", np.array([7], np.uint64))
         layout = asdict(c.layout)
     described = PartFile(Content(tmp_path / entries[0].name)).items["big"].create
@@ -276,7 +268,7 @@ def test_saving_and_loading_take_little_memory_beside_the_table(tmp_path: Path) 
         make_table(c)
         np.testing.assert_array_equal(c.pull_rows("big", np.array([7], np.uint64)), row)
         for process in found.processes:
-            assert read_memory(process, "VmHWM") < table / 2 + 64
+            assert read_memory(process.pid) < table / 2 + (64 << 20)
 
 
 def test_parts_move_to_the_node_of_trainer_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

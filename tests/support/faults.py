@@ -262,9 +262,3 @@ def memory_limit() -> Iterator[MemoryLimit]:
         yield limit
     finally:
         limit.close()
-
-
-def peak_mib(pid: int) -> float:
-    """The most memory that a process has had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024

@@ -195,8 +195,9 @@ def started(
         process.kill()
 
 
-def _read_status(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+def read_memory(pid: int, name: str = "VmHWM") -> int:
+    """Return the bytes of memory of a process; by default the most that it has had."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     assert found
     return int(found[1]) << 10
 
@@ -204,6 +205,6 @@ def _read_status(name: str) -> int:
 def measure_peak(act: Callable[[], object]) -> int:
     """Return the bytes by which the process's memory rises at most while `act` runs."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _read_status("VmRSS")
+    before = read_memory(os.getpid(), "VmRSS")
     act()
-    return _read_status("VmHWM") - before
+    return read_memory(os.getpid()) - before
