@@ -18,13 +18,12 @@ import pytest
 
 from pslaunch.runtime import _core
 from pslaunch.runtime.client import handshake
-from pslaunch.runtime.engine.kernel_numbers import Optim
 from pslaunch.runtime.shared import prove
 from support import reference
 from support.faults import control
 from support.jobs import LocalPlace, running
 from support.process import Started, poll_until, read_memory, started
-from support.pservers import cluster
+from support.pservers import PLAIN, cluster
 from support.trainings import TRAIN
 
 pytestmark = pytest.mark.asan
@@ -202,11 +201,10 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
-    optim = Optim(method="sgd", learning_rate=1.0)
     protocol = _core.get_protocol()
     ops = [number for key, number in protocol.items() if key.startswith("op ")]
     with cluster(trainers=2) as found, found.client(0) as c:
-        c.create_dense("w", 1000, optim)
+        c.create_dense("w", 1000, PLAIN)
         before = read_memory(found.processes[0].pid)
         hello = handshake.Hello(
             trainer_id=1,
@@ -235,7 +233,7 @@ def test_a_trainer_that_has_proved_itself_can_not_harm_others() -> None:
                     )
                     refusal = sock.recv(4096)
                     assert refusal == b"" or refusal[6:8] == protocol["op ERROR"].to_bytes(2, "little")
-        c.create_dense("v", 10, optim)  # the others are served
+        c.create_dense("v", 10, PLAIN)  # the others are served
         assert read_memory(found.processes[0].pid) - before < MEMORY_BYTES
         found.processes[0].expect("refused trainer 1")
 

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.caller import Caller, Init
-from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.client.caller import Caller
 from support.process import started
 from support.proxy import cutting
-from support.pservers import Cluster, cluster, run_trainers
+from support.pservers import PLAIN, ZERO, Cluster, cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -29,8 +28,6 @@ F32 = npt.NDArray[np.float32]
 STEPS = int(os.environ.get("SOAK_STEPS", "4000"))
 KILLS = max(3, STEPS // 5000)
 TRAINERS, PLACES, PENDING = 2, 64, 2
-PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
-ZERO = Init(kind="normal", mean=0.0, std=0.0)
 
 
 def create(c: Caller) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.client.remote_async import AsyncUpdater
 from pslaunch.runtime.client.run import choose_updater
@@ -32,13 +32,11 @@ from pslaunch.runtime.files import blocks
 from support.cluster import Cluster, run_job
 from support.process import poll_until
 from support.proxy import cutting
+from support.pservers import PLAIN, ZERO, cluster, run_trainers
 from support.pservers import Cluster as ServedCluster
-from support.pservers import cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
-PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact
-ZERO = Init(kind="normal", mean=0.0, std=0.0)
 SIZE, DIM = 2 * blocks.BLOCK_FLOATS, 3  # a block on each of two shards
 KEYS = np.arange(40, dtype=np.uint64)  # on both shards
 

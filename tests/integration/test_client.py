@@ -22,10 +22,9 @@ from pslaunch.runtime.entry import ShowClickEntry
 from support.jobs import LocalPlace, succeeded
 from support.others import torch_python, write_lib
 from support.process import poll_until, started
-from support.pservers import Cluster, cluster, run_trainers
+from support.pservers import PLAIN, Cluster, cluster, run_trainers
 
 F32 = npt.NDArray[np.float32]
-PLAIN = Optim(method="sgd", learning_rate=1.0)
 ADAGRAD = Optim(method="fleet_adagrad", learning_rate=0.1)
 KEYS = np.array([3, 5, 2**63], np.uint64)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.dialer import ClientError
 from pslaunch.runtime.client.remote import RemoteUpdater
 from pslaunch.runtime.engine.entry import ANY, CountFilterEntry, EntryAttr, ProbabilityEntry, ShowClickEntry
@@ -24,7 +24,7 @@ from pslaunch.runtime.files.joined import read_rows
 from pslaunch.runtime.files.sets import Set
 from support import reference
 from support.proxy import cutting
-from support.pservers import cluster, run_trainers
+from support.pservers import NORMAL, PLAIN, ZERO, cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -32,7 +32,6 @@ F32 = npt.NDArray[np.float32]
 U64 = npt.NDArray[np.uint64]
 
 OPTIM = Optim(method="adagrad", learning_rate=0.1)
-INIT = Init(kind="normal", mean=0.0, std=0.1)
 KEYS, DIM, TRAINERS, STEPS, PASSES = 300, 4, 3, 4, 3
 ALL = np.arange(KEYS, dtype=np.uint64)
 ENTRIES = [CountFilterEntry(3), ProbabilityEntry(0.25), ShowClickEntry("show", "click", 2.0, 0.5)]
@@ -60,7 +59,7 @@ class Result:
 def train(c: Caller, trainer: int, entry: EntryAttr) -> Result:
     result = Result()
     with c:
-        c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
+        c.create_sparse("e", KEYS, DIM, OPTIM, NORMAL, entry)
         c.barrier()
         for own in range(PASSES):
             for step in range(STEPS):
@@ -159,12 +158,11 @@ def test_a_trainer_alone_has_the_rows_of_a_pserver(entry: EntryAttr, tmp_path: P
 
 def test_asynchronous_pushes_are_counted_once_each() -> None:
     """Each key needs two pushes; with an SGD of rate 1 all further ones are in its row."""
-    plain = Optim(method="sgd", learning_rate=1.0)
     keys, ones = np.arange(50, dtype=np.uint64), np.ones((50, DIM), np.float32)
 
     def push(t: int) -> F32:
         with found.client(t, mode="async", endpoints=[proxy.endpoint for proxy in proxies]) as c:
-            c.create_sparse("e", 50, DIM, plain, Init(kind="normal", mean=0.0, std=0.0), CountFilterEntry(2))
+            c.create_sparse("e", 50, DIM, PLAIN, ZERO, CountFilterEntry(2))
             c.barrier()
             for _ in range(20):
                 c.push_pull({}, {}, {"e": (keys, ones)})
@@ -184,7 +182,7 @@ def refuse(entry: EntryAttr, mode: Mode, act: str) -> str:
     """Return the text of a pserver's refusal of one trainer of two."""
     with cluster(trainers=1) as found, found.client(0, mode=mode) as c:
         try:
-            c.create_sparse("e", KEYS, DIM, OPTIM, INIT, entry)
+            c.create_sparse("e", KEYS, DIM, OPTIM, NORMAL, entry)
             if act == "shrink":
                 c.shrink("e", score=1.0)
             elif act == "push":
@@ -214,7 +212,7 @@ def test_wrong_rules_are_refused_in_words(entry: EntryAttr, mode: Mode, act: str
 
 def test_wrong_numbers_of_shrink_are_errors() -> None:
     with cluster(trainers=1) as found, found.client(0) as c:
-        c.create_sparse("e", KEYS, DIM, OPTIM, INIT, CountFilterEntry(1))
+        c.create_sparse("e", KEYS, DIM, OPTIM, NORMAL, CountFilterEntry(1))
         with pytest.raises(ValueError, match="shrink of 'e': score=nan, expected 0 to 16777216"):
             c.shrink("e", score=float("nan"))
         with pytest.raises(ValueError, match="shrink of 'e': unseen=-1, expected 0 to 4294967295"):
@@ -226,7 +224,7 @@ def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
     def act(t: int) -> str:
         try:
             with found.client(t) as c:
-                c.create_sparse("e", KEYS, DIM, OPTIM, INIT, CountFilterEntry(1))
+                c.create_sparse("e", KEYS, DIM, OPTIM, NORMAL, CountFilterEntry(1))
                 c.barrier()
                 if t == 1:
                     c._calls.call(lambda: c._core.shrink(0, 1.0, 1.0, 0))
@@ -239,6 +237,3 @@ def test_trainer_that_is_not_the_first_may_not_shrink() -> None:
         for one in found.processes:
             one.proc.terminate()
     assert "trainer 1 shrinks 'e'; only trainer 0 may" in texts[1]
-
-
-BATCH, BATCHES = 16, 6

@@ -12,21 +12,18 @@ import numpy.typing as npt
 import pytest
 
 from pslaunch.runtime import _core
-from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.engine.kernel_numbers import KERNELS, Mode, Optim, Schedule
 from support import reference
 from support.process import read_memory
 from support.proxy import cutting
-from support.pservers import cluster, run_trainers
+from support.pservers import NORMAL, PLAIN, ZERO, cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
 F32 = npt.NDArray[np.float32]
 
 ADAGRAD = Optim(method="adagrad", learning_rate=0.1, decay=1e-3)
-PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
-NORMAL = Init(kind="normal", mean=0.0, std=0.1)
-ZERO = Init(kind="normal", mean=0.0, std=0.0)
 SIZE, ROWS, DIM = 50_000, 400, 8
 
 

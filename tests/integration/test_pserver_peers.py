@@ -17,16 +17,13 @@ import numpy as np
 import pytest
 
 from pslaunch.runtime.client import dialer, handshake
-from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.dialer import ClientError, PeerVanished
-from pslaunch.runtime.engine.kernel_numbers import Optim
 from support.progress import heard
-from support.pservers import HOST, bind_block, cluster, make_caller, run_trainers
+from support.pservers import HOST, PLAIN, ZERO, bind_block, cluster, make_caller, run_trainers
 
 pytestmark = pytest.mark.asan
 
-PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
-ZERO = Init(kind="normal", mean=0.0, std=0.0)
 ROWS, DIM = 400, 8
 
 

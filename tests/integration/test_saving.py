@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.client.control import Control, Message
 from pslaunch.runtime.client.dialer import PeerVanished
 from pslaunch.runtime.engine.kernel_numbers import Optim
@@ -25,7 +25,7 @@ from pslaunch.runtime.files.sets import Set
 from support import joined, reference
 from support.disks import fill, small_disk
 from support.process import read_memory, started
-from support.pservers import cluster, run_trainers
+from support.pservers import NORMAL, PLAIN, cluster, run_trainers
 
 pytestmark = pytest.mark.asan
 
@@ -33,8 +33,6 @@ F32 = npt.NDArray[np.float32]
 
 ADAGRAD = Optim(method="adagrad", learning_rate=0.1)
 MOMENTUM = Optim(method="momentum", learning_rate=0.1, numbers={"momentum": 0.9})
-PLAIN = Optim(method="sgd", learning_rate=1.0)
-NORMAL = Init(kind="normal", mean=0.0, std=0.1)
 SIZE, ROWS, DIM = 50_000, 100, 8
 SIZES = {"w": SIZE, "b": 3, "m": 20_001}
 KEYS = np.arange(0, ROWS, 3, dtype=np.uint64)

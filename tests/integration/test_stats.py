@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslaunch.runtime.client.caller import Caller, Init
-from pslaunch.runtime.engine.kernel_numbers import Optim
+from pslaunch.runtime.client.caller import Caller
 from pslaunch.runtime.shared import env
 from support.jobs import LocalPlace, run_pslaunch, succeeded
 from support.process import poll_until
-from support.pservers import HOST, Cluster, cluster, find_free_ports, run_trainers
+from support.pservers import HOST, PLAIN, ZERO, Cluster, cluster, find_free_ports, run_trainers
 
 pytestmark = pytest.mark.asan
 
-PLAIN = Optim(method="sgd", learning_rate=1.0)
-ZERO = Init(kind="normal", mean=0.0, std=0.0)
 SIZE, DIM, KEYS = 1000, 4, np.arange(30, dtype=np.uint64)
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslaunch.runtime.client.caller import Caller
-from pslaunch.runtime.engine.kernel_numbers import Mode
+from pslaunch.runtime.client.caller import Caller, Init
+from pslaunch.runtime.engine.kernel_numbers import Mode, Optim
 from pslaunch.runtime.process.settings import resolve
 from support.process import Started, started
 
 HOST = "127.0.0.1"
+PLAIN = Optim(method="sgd", learning_rate=1.0)  # with whole numbers every sum is exact, in any order
+ZERO, NORMAL = (Init(kind="normal", mean=0.0, std=std) for std in (0.0, 0.1))
 
 
 def bind_block(n: int) -> list[socket.socket]:
